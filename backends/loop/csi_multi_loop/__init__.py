@@ -1,0 +1,1 @@
+"""Loop-file backend: sparse files on loop devices."""

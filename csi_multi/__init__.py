@@ -1,0 +1,1 @@
+"""One CSI driver, many storage backends."""

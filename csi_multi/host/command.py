@@ -1,0 +1,131 @@
+"""Run host commands: the only import of subprocess in the project.
+
+Words, never a shell string; a fixed locale; a time limit on every command; what must not be seen in
+`ps` goes through `stdin`. A command is ended at its own time limit only, never because the caller of
+an RPC stopped waiting: the caller's retry is told Busy, and then finds the result (design section 6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..errors import FailedPrecondition, Timeout, Unavailable
+
+log = logging.getLogger(__name__)
+
+TIME_LIMIT = 120.0  # seconds; callers pass more for work that grows with the volume
+GRACE = 5.0  # seconds a killed command may take to go: a process stuck in the kernel never does
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    status: int
+    stdout: str
+    stderr: str
+
+
+class CommandFailed(Unavailable):
+    """A command exited with a status its caller did not expect.
+
+    It belongs to Unavailable because nobody knows what it left behind; a caller who does know
+    raises something narrower.
+    """
+
+    def __init__(self, argv: tuple[str, ...], result: Result) -> None:
+        super().__init__(f"{argv[0]} exited with status {result.status}: {result.stderr.strip() or 'no output'}")
+        self.argv = argv
+        self.status = result.status
+        self.stderr = result.stderr
+
+
+class CommandTimedOut(Timeout):
+    """A command was still running at its time limit and was killed."""
+
+    def __init__(self, argv: tuple[str, ...], limit: float) -> None:
+        super().__init__(f"{argv[0]} did not finish within {limit:g} s")
+        self.argv = argv
+
+
+class CommandMissing(FailedPrecondition):
+    """The program is not installed on this node."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(f"the program {program!r} is not installed on this node; install the package that provides it")
+
+
+class Host(Protocol):
+    """The door to the machine. Tests pass one that counts, delays, fails or dies at any call."""
+
+    def run(
+        self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
+    ) -> Result:
+        """Run a command to its end; statuses outside `ok` raise CommandFailed."""
+        ...
+
+
+class LocalHost:
+    """The real machine."""
+
+    def run(
+        self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
+    ) -> Result:
+        started = time.monotonic()
+        with _input(stdin) as source:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - words, no shell; programs are literals
+                    argv,
+                    stdin=source,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=ENVIRONMENT,
+                    start_new_session=True,
+                )
+            except FileNotFoundError:
+                raise CommandMissing(argv[0]) from None
+        stdout, stderr = _finish(process, argv, timeout)
+        result = Result(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+        if log.isEnabledFor(logging.DEBUG):
+            extra = {"argv": list(argv), "status": result.status, "ms": _ms(started)}
+            log.debug("command", extra={"fields": extra})
+        if result.status not in ok:
+            raise CommandFailed(argv, result)
+        return result
+
+
+def _finish(process: subprocess.Popen[bytes], argv: tuple[str, ...], timeout: float) -> tuple[bytes, bytes]:
+    try:
+        return process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=GRACE)
+        log.warning("%s (process %d) was killed after %g s", argv[0], process.pid, timeout)
+        raise CommandTimedOut(argv, timeout) from None
+
+
+@contextlib.contextmanager
+def _input(text: str | None):  # type: ignore[no-untyped-def]
+    """A file descriptor with the text in memory: seekable, because mount --fstab refuses a pipe."""
+    if text is None:
+        yield subprocess.DEVNULL
+        return
+    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _ms(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 1)

@@ -1,0 +1,63 @@
+"""The kernel's mount table, the only record of what is mounted where."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountPoint:
+    """One line of mountinfo. `root` is what of the filesystem shows at `target` ("/" for all of it)."""
+
+    number: str  # "major:minor" of the filesystem
+    root: str
+    target: str
+    options: frozenset[str]  # of this mount point
+    fs_type: str
+    source: str
+    super_options: frozenset[str]  # of the filesystem
+
+    @property
+    def read_only(self) -> bool:
+        return "ro" in self.options
+
+
+def table() -> list[MountPoint]:
+    """Return all mounts, in mount order: where several share a target, the last one is on top."""
+    return [parse(line) for line in MOUNTINFO.read_text(errors="surrogateescape").splitlines()]
+
+
+def at(path: Path, mounts: list[MountPoint] | None = None) -> MountPoint | None:
+    """Return the topmost mount whose target is exactly this path."""
+    found = [mount for mount in (table() if mounts is None else mounts) if mount.target == str(path)]
+    return found[-1] if found else None
+
+
+def parse(line: str) -> MountPoint:
+    """Parse one line (proc(5)): a variable number of optional fields ends with a lone dash."""
+    left, _, right = line.partition(" - ")
+    _, _, number, root, target, options, *_ = left.split(" ")
+    fs_type, source, super_options = right.split(" ")
+    return MountPoint(
+        number=number,
+        root=_plain(root),
+        target=_plain(target),
+        options=frozenset(options.split(",")),
+        fs_type=fs_type,
+        source=_plain(source),
+        super_options=frozenset(super_options.split(",")),
+    )
+
+
+def escape(text: str) -> str:
+    """Write a path or option string as a field of an fstab line."""
+    return re.sub(r"[\s\\#]", lambda match: f"\\{ord(match[0]):03o}", text)
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

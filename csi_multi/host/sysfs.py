@@ -1,0 +1,59 @@
+"""Facts about block devices, read from sysfs and the device node: cheap, and no process is forked."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ..errors import FailedPrecondition, NotFound
+from ..model import Device
+
+BLOCK = Path("/sys/dev/block")
+
+
+def number_of(path: Path) -> str:
+    """Return "major:minor" of a block device node. Raises NotFound."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"device {path} does not exist") from None
+    if not stat.S_ISBLK(status.st_mode):
+        raise NotFound(f"{path} is not a block device")
+    return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+
+
+def attribute(number: str, name: str) -> str | None:
+    """Return a sysfs attribute of a block device, None when it does not have it."""
+    try:
+        return (BLOCK / number / name).read_text().rstrip("\n")
+    except OSError:
+        return None
+
+
+def size_of(number: str) -> int:
+    """Return a block device's size in bytes. Raises NotFound when it is gone."""
+    sectors = attribute(number, "size")
+    if sectors is None:
+        raise NotFound(f"block device {number} is gone")
+    return int(sectors) * 512  # sysfs counts in 512-byte sectors, whatever the device's own size
+
+
+def read_only(number: str) -> bool:
+    return attribute(number, "ro") == "1"
+
+
+def verify(device: Device) -> None:
+    """Raise FailedPrecondition unless the device is, right now, the one its proof describes."""
+    found = number_of(device.path)
+    if found != device.number:
+        raise FailedPrecondition(
+            f"{device.path} is device {found}, not {device.number} as expected: refusing to touch it"
+        )
+    for name, expected in device.proof.items():
+        actual = attribute(device.number, name)
+        if actual != expected:
+            raise FailedPrecondition(
+                f"{device.path} is not the expected device: {name} is {actual!r}, expected {expected!r}; "
+                "unstage the volume and stage it again"
+            )

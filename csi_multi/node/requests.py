@@ -1,0 +1,41 @@
+"""What the engine is asked to do, free of protobuf."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..model import Capability, Strings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRequest:
+    """NodeStageVolume: make the volume usable on this node at `staging`, a directory the caller made."""
+
+    handle: str
+    staging: Path
+    capability: Capability
+    volume_context: Strings = field(default_factory=dict)
+    publish_context: Strings = field(default_factory=dict)
+    secrets: Strings = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequest:
+    """NodePublishVolume: show the staged volume at `target`, whose parent exists."""
+
+    handle: str
+    staging: Path
+    target: Path
+    capability: Capability
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Bytes or inodes of a volume; None where only the total is known (raw block)."""
+
+    unit: str  # "bytes" or "inodes"
+    total: int
+    used: int | None = None
+    available: int | None = None

@@ -1,0 +1,115 @@
+"""Typed schemas for everything a user writes: configuration and class parameters.
+
+A schema is a frozen msgspec struct; its fields carry types, defaults, bounds and descriptions:
+
+    class Parameters(Schema):
+        sector_size: Annotated[Literal[512, 4096], Doc("bytes per sector")] = 512
+
+Names are snake_case in the YAML file and camelCase in class parameters. A field of type
+dict[str, str] marked with Keys("tagSpecification_\\d+") collects all keys of that pattern.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+from msgspec.inspect import Field, Metadata, type_info
+
+from .errors import InvalidArgument
+
+S = TypeVar("S", bound="Schema")
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """Base of all schemas; by itself: nothing may be given."""
+
+
+def Doc(description: str, **rules: Any) -> Meta:  # noqa: N802 - reads as an annotation
+    """Describe a field; `rules` are msgspec.Meta bounds such as ge=, le=, pattern=."""
+    return Meta(description=description, **rules)
+
+
+def Keys(pattern: str, description: str) -> Meta:  # noqa: N802
+    """Mark a dict[str, str] field that collects every key matching the pattern."""
+    return Meta(description=description, extra={"keys": pattern})
+
+
+def camel(name: str) -> str:
+    """Turn a field's name into a class parameter's: sector_size -> sectorSize."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def parse(schema: type[S], values: Mapping[str, str], where: str) -> S:
+    """Turn class parameters into the schema. Raises InvalidArgument naming key, rule and remedy."""
+    names = {camel(field.name): field for field in fields(schema)}
+    patterns = {field.name: pattern for field in fields(schema) if (pattern := keys_of(field))}
+    known: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in names and not keys_of(names[key]):
+            known[names[key].name] = value
+        elif collector := next((name for name, pattern in patterns.items() if re.fullmatch(pattern, key)), None):
+            known.setdefault(collector, {})[key] = value
+        else:
+            raise InvalidArgument(unknown(where, key, names))
+    try:
+        return msgspec.convert(known, schema, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(explain(error, where, camel)) from None
+
+
+def unknown(where: str, key: str, valid: Mapping[str, Any] | list[str]) -> str:
+    """Say that a key is unknown, and which one was probably meant."""
+    near = difflib.get_close_matches(key, list(valid), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(sorted(valid)) or 'none'}"
+    return f"{where}: unknown key {key!r}; {hint}"
+
+
+def explain(error: msgspec.ValidationError, where: str, rename: Any = str) -> str:
+    """Reword msgspec's message: the key first, then the rule."""
+    text, _, path = str(error).partition(" - at `$.")
+    key = path.rstrip("`")
+    if not key and (absent := re.fullmatch(r"Object missing required field `(.+)`", text)):
+        return f"{where}: {rename(absent[1])!r} is required"
+    return f"{where}: {rename(key)!r}: {text[:1].lower()}{text[1:]}" if key else f"{where}: {text}"
+
+
+def fields(schema: type[Schema]) -> tuple[Field, ...]:
+    """Return the fields of a schema, in order, with their types resolved."""
+    info = type_info(schema)
+    return info.fields  # type: ignore[attr-defined,no-any-return]
+
+
+def keys_of(field: Field) -> str:
+    """Return the pattern of a Keys field, else ""."""
+    kind = field.type
+    return str((kind.extra or {}).get("keys", "")) if isinstance(kind, Metadata) else ""
+
+
+def describe(schema: type[Schema]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (name, type, default, description) of each field, for the generated documentation."""
+    properties = msgspec.json.schema(schema)["$defs"][schema.__name__]["properties"]
+    for field in fields(schema):
+        facts = properties[field.encode_name]
+        required = field.required
+        yield field.name, _type(facts), "required" if required else _default(facts), facts.get("description", "")
+
+
+def _default(facts: Mapping[str, Any]) -> str:
+    value = facts.get("default")
+    return "" if value in (None, "", {}, []) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type(facts: Mapping[str, Any]) -> str:
+    if "enum" in facts:
+        return ", ".join(str(value) for value in facts["enum"])
+    if "anyOf" in facts:
+        return " or ".join(_type(option) for option in facts["anyOf"] if option.get("type") != "null")
+    bounds = [f"≥ {facts['minimum']}"] if "minimum" in facts else []
+    bounds += [f"≤ {facts['maximum']}"] if "maximum" in facts else []
+    return " ".join([str(facts.get("type", "any")), *bounds])
