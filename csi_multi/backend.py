@@ -10,7 +10,7 @@ Rules for every method:
 - Failures are raised from errors.py; the class decides what the orchestrator does next.
 - Anything may be killed at any point. Creation is atomic, or the retry recognises what is half-made
   and finishes or removes it. State lives on the resource (model.Stamp), never in memory.
-- Calls on one volume never overlap within a process; calls on different volumes do, in threads.
+- Within a process, calls with one id, or creations with one name, never overlap; all others may.
 - Constructors do no I/O, so that a storage system that is down degrades its own instance only.
 """
 
@@ -174,8 +174,6 @@ class NodeFacts(Backend):
 class Attach(Backend):
     """A volume must be attached to a node before the node can open its device."""
 
-    publishes_read_only: ClassVar[bool] = False  # honours AttachRequest.read_only (PUBLISH_READONLY)
-
     @abstractmethod
     def attach(self, request: AttachRequest) -> Strings:
         """Attach and return the publish context. Attached there already is fine.
@@ -187,6 +185,10 @@ class Attach(Backend):
     @abstractmethod
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
         """Detach from the node (None: from all). Raises NotFound when nothing is attached there."""
+
+
+class ReadOnlyAttach(Attach):
+    """A promise: attach honours AttachRequest.read_only."""
 
 
 class PublishedNodes(Attach):
@@ -330,6 +332,7 @@ FEATURES: tuple[type[Backend], ...] = (
     NodeLocal,
     NodeFacts,
     Attach,
+    ReadOnlyAttach,
     PublishedNodes,
     Expand,
     Snapshots,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -45,8 +45,11 @@ def camel(name: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-def parse(schema: type[S], values: Mapping[str, str], where: str) -> S:
-    """Turn class parameters into the schema. Raises InvalidArgument naming key, rule and remedy."""
+def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable[str] = ()) -> S:
+    """Turn class parameters into the schema. Raises InvalidArgument naming key, rule and remedy.
+
+    `also` names keys that are valid beside the schema's, for the hint about an unknown one.
+    """
     names = {camel(field.name): field for field in fields(schema)}
     patterns = {field.name: pattern for field in fields(schema) if (pattern := keys_of(field))}
     known: dict[str, Any] = {}
@@ -56,7 +59,7 @@ def parse(schema: type[S], values: Mapping[str, str], where: str) -> S:
         elif collector := next((name for name, pattern in patterns.items() if re.fullmatch(pattern, key)), None):
             known.setdefault(collector, {})[key] = value
         else:
-            raise InvalidArgument(unknown(where, key, names))
+            raise InvalidArgument(unknown(where, key, [*names, *also]))
     try:
         return msgspec.convert(known, schema, strict=False)
     except msgspec.ValidationError as error:

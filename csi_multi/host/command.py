@@ -120,7 +120,7 @@ def _input(text: str | None):  # type: ignore[no-untyped-def]
         return
     descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
     try:
-        os.write(descriptor, text.encode())
+        os.write(descriptor, os.fsencode(text))  # paths need not be UTF-8
         os.lseek(descriptor, 0, os.SEEK_SET)
         yield descriptor
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ class MountPoint:
 
 def table() -> list[MountPoint]:
     """Return all mounts, in mount order: where several share a target, the last one is on top."""
-    return [parse(line) for line in MOUNTINFO.read_text(errors="surrogateescape").splitlines()]
+    # Bytes and "\n" alone: a path may hold what Python takes for a line end, or no valid UTF-8.
+    return [parse(os.fsdecode(line)) for line in MOUNTINFO.read_bytes().split(b"\n") if line]
 
 
 def at(path: Path, mounts: list[MountPoint] | None = None) -> MountPoint | None:
@@ -56,7 +58,7 @@ def parse(line: str) -> MountPoint:
 
 def escape(text: str) -> str:
     """Write a path or option string as a field of an fstab line."""
-    return re.sub(r"[\s\\#]", lambda match: f"\\{ord(match[0]):03o}", text)
+    return re.sub(r"[ \t\n\r\\#]", lambda match: f"\\{ord(match[0]):03o}", text)
 
 
 def _plain(text: str) -> str:

@@ -26,7 +26,7 @@ def number_of(path: Path) -> str:
 def attribute(number: str, name: str) -> str | None:
     """Return a sysfs attribute of a block device, None when it does not have it."""
     try:
-        return (BLOCK / number / name).read_text().rstrip("\n")
+        return os.fsdecode((BLOCK / number / name).read_bytes()).removesuffix("\n")
     except OSError:
         return None
 

@@ -1,0 +1,7 @@
+"""`python -m csi_multi` is `csi-multi`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

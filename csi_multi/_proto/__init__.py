@@ -1,0 +1,1 @@
+"""Generated from protos/csi.proto by `make proto`; never edited."""

@@ -1,0 +1,58 @@
+"""The command line: what each verb needs is imported when it runs, because every node pays for imports."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .config import ConfigError
+from .endpoint import EndpointError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb; return the exit code: 0 done, 1 found something wrong, 2 bad usage or configuration."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options) or 0)
+    except (ConfigError, EndpointError) as error:
+        print(f"csi-multi: {error}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="csi-multi", description="One CSI driver, many storage backends.")
+    verbs = top.add_subparsers(required=True, metavar="VERB")
+
+    serve = verbs.add_parser("serve", help="run the driver on the socket that CSI_ENDPOINT names")
+    serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="the driver's YAML file")
+    serve.add_argument("--mode", choices=["all", "controller", "node"], default="all", help="services to serve")
+    serve.set_defaults(run=_serve)
+
+    check = verbs.add_parser("check", help="validate a configuration and print what it would advertise")
+    check.add_argument("config", type=Path, metavar="FILE")
+    check.set_defaults(run=_check)
+
+    demo = verbs.add_parser("demo", help="watch a volume's whole life on this machine (needs root)")
+    demo.add_argument("--filesystem", choices=["ext4", "xfs", "btrfs"], default="ext4")
+    demo.set_defaults(run=_demo)
+    return top
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from .rpc.capabilities import Mode
+    from .serve import serve
+
+    serve(options.config, Mode(options.mode))
+
+
+def _check(options: argparse.Namespace) -> int:
+    from .check import check
+
+    return check(options.config)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from .demo import demo
+
+    return demo(options.filesystem)

@@ -1,0 +1,169 @@
+"""CSI idempotency, once, over backends that tell the truth.
+
+Create first; only on a conflict fetch what is there and compare it with the request. A match is the
+answer, a difference is AlreadyExists naming it. Deleting what is not there is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from . import topology
+from .backend import Attach, Backend, Clone, Expand, GroupSnapshots, Snapshots
+from .errors import AlreadyExists, Busy, InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unsupported
+from .model import (
+    ExpandRequest,
+    Expansion,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    Node,
+    Snapshot,
+    SnapshotRequest,
+    SourceKind,
+    Stamp,
+    Strings,
+    Volume,
+    VolumeRequest,
+)
+
+B = TypeVar("B", bound=Backend)
+
+
+def digest(*parameters: Mapping[str, str]) -> str:
+    """Return a hash that is equal only for equal parameters."""
+    return hashlib.sha256(msgspec.json.encode(parameters, order="deterministic")).hexdigest()[:32]
+
+
+def create_volume(backend: Backend, request: VolumeRequest, node: str) -> Volume:
+    """Make the volume, or return the one that was made for this very request."""
+    refuse_unusable(backend, request)
+    refuse_unreachable(backend, request, node)
+    try:
+        volume = _make(backend, request)
+    except AlreadyExists:
+        with _half_made("volume", request.name):
+            volume = backend.find_volume(request.name)
+        _refuse_difference("volume", volume.stamp, request.stamp)
+        if not request.size.holds(volume.size):
+            raise AlreadyExists(
+                f"volume {request.name!r} exists with {volume.size} bytes, outside of what is asked now"
+            ) from None
+        if not topology.satisfies(topology.of_volume(backend, volume), request.topology):
+            raise AlreadyExists(f"volume {request.name!r} exists in another topology than is asked now") from None
+    return volume
+
+
+def refuse_unusable(backend: Backend, request: VolumeRequest) -> None:
+    """Raise InvalidArgument when a volume made for this request could not be used as asked."""
+    for capability in request.capabilities:
+        if reason := backend.unsupported(capability, request.parameters):
+            raise InvalidArgument(f"volume_capabilities: {reason}")
+
+
+def refuse_unreachable(backend: Backend, request: VolumeRequest, node: str) -> None:
+    """Raise ResourceExhausted when a node-local backend's node is not among those asked for."""
+    here = (topology.node_segments(backend, node),)
+    if request.topology and topology.constrained(backend) and not isinstance(backend, topology.Topology):
+        places = request.topology.requisite
+        if places and not topology.satisfies(here, request.topology):
+            raise ResourceExhausted(f"this backend makes volumes on node {node!r} only, which is not in requisite")
+
+
+def delete_volume(backend: Backend, handle: str, secrets: Strings) -> None:
+    with suppress(NotFound):
+        backend.delete_volume(handle, secrets)
+
+
+def create_snapshot(backend: Snapshots, request: SnapshotRequest) -> Snapshot:
+    """Cut the snapshot, or return the one that was cut for this very request."""
+    try:
+        return backend.create_snapshot(request)
+    except AlreadyExists:
+        with _half_made("snapshot", request.name):
+            snapshot = backend.find_snapshot(request.name)
+    if snapshot.source != request.source:
+        raise AlreadyExists(f"snapshot {request.name!r} exists, but of volume {snapshot.source!r}")
+    _refuse_difference("snapshot", snapshot.stamp, request.stamp)
+    return snapshot
+
+
+def delete_snapshot(backend: Snapshots, handle: str, secrets: Strings) -> None:
+    with suppress(NotFound):
+        snapshot = backend.get_snapshot(handle)
+        if snapshot.group:
+            raise InvalidArgument(f"snapshot {handle!r} belongs to group {snapshot.group!r}: delete the group")
+        backend.delete_snapshot(handle, secrets)
+
+
+def create_group_snapshot(backend: GroupSnapshots, request: GroupSnapshotRequest) -> GroupSnapshot:
+    """Cut the group, or return the one that was cut for this very request."""
+    try:
+        return backend.create_group_snapshot(request)
+    except AlreadyExists:
+        with _half_made("group snapshot", request.stamp.name):
+            group = backend.find_group_snapshot(request.stamp.name)
+    if sorted(snapshot.source for snapshot in group.snapshots) != sorted(request.sources):
+        raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists, but of other volumes")
+    _refuse_difference("group snapshot", group.stamp, request.stamp)
+    return group
+
+
+def delete_group_snapshot(backend: GroupSnapshots, handle: str, secrets: Strings) -> None:
+    with suppress(NotFound):
+        backend.delete_group_snapshot(handle, secrets)
+
+
+def expand_volume(backend: Expand, request: ExpandRequest) -> Expansion:
+    """Grow the volume; one that is large enough already is done, as long as the limit allows it."""
+    volume = backend.get_volume(request.handle)
+    if request.size.limit and volume.size > request.size.limit:
+        raise OutOfRange(f"the volume has {volume.size} bytes already, above limit_bytes, and never shrinks")
+    return backend.expand_volume(request)
+
+
+def detach(backend: Attach, handle: str, node: Node | None, secrets: Strings) -> None:
+    with suppress(NotFound):
+        backend.detach(handle, node, secrets)
+
+
+def _make(backend: Backend, request: VolumeRequest) -> Volume:
+    if request.source is None:
+        return backend.create_volume(request)
+    if request.source.kind is SourceKind.SNAPSHOT and isinstance(backend, Snapshots):
+        return backend.restore_volume(request)
+    if request.source.kind is SourceKind.VOLUME and isinstance(backend, Clone):
+        return backend.clone_volume(request)
+    raise InvalidArgument(f"volume_content_source: this backend cannot copy from a {request.source.kind.value}")
+
+
+def _refuse_difference(kind: str, found: Stamp, wanted: Stamp) -> None:
+    if found.source != wanted.source:
+        raise AlreadyExists(f"{kind} {wanted.name!r} exists, made from another content source")
+    if found.digest != wanted.digest:
+        raise AlreadyExists(f"{kind} {wanted.name!r} exists with other parameters")
+
+
+class _half_made:  # noqa: N801 - reads as a statement
+    """A name that is taken by nothing that can be found: somebody is making or removing it now."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self._text = f"{kind} {name!r} is being made or removed; try again"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, NotFound):
+            raise Busy(self._text) from None
+
+
+def require(backend: Backend, feature: type[B], what: str) -> B:
+    """Return the backend as one that has the feature. Raises Unsupported when it lacks it."""
+    if not isinstance(backend, feature):
+        raise Unsupported(f"the backend of this volume does not support {what}")
+    return backend

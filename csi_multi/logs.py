@@ -1,0 +1,55 @@
+"""Logging to stderr only: one JSON object per line, or a short line for eyes on a terminal.
+
+Code logs through logging.getLogger(__name__); structured values go in extra={"fields": {...}}.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+from typing import Any, TextIO
+
+import msgspec
+
+from .redact import scrub, scrub_all
+
+
+def setup(level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:
+    """Route all logging of the process to one handler. `style` is json, console or auto."""
+    stream = stream or sys.stderr
+    console = style == "console" or (style == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Console() if console else Json())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("stevedore").setLevel(logging.WARNING)
+
+
+class Json(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, then the record's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record.created).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": scrub(record.getMessage()),
+            **scrub_all(getattr(record, "fields", {})),
+        }
+        if record.exc_info:
+            line["traceback"] = scrub(self.formatException(record.exc_info))
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class Console(logging.Formatter):
+    """`12:00:00.123 info  message key=value ...`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={value}" for key, value in scrub_all(getattr(record, "fields", {})).items())
+        clock = _time(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        line = f"{clock} {record.levelname.lower():<7} {scrub(record.getMessage())} {fields}".rstrip()
+        return f"{line}\n{scrub(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+def _time(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

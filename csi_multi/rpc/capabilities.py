@@ -1,0 +1,104 @@
+"""Feature -> CSI capability, one table; what the driver advertises follows from it.
+
+The driver advertises the union over its instances, and the same union in every mode, because
+GetPluginCapabilities must not differ between controller and node (csi-spec section 1).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .. import backend as b
+from ..backend import Backend
+
+
+class Mode(enum.Enum):
+    """Which services a process serves; Identity is always served."""
+
+    ALL = "all"
+    CONTROLLER = "controller"
+    NODE = "node"
+
+    def serves(self, service: str) -> bool:
+        if self is Mode.ALL:
+            return True
+        return (service == "node") == (self is Mode.NODE)
+
+
+# (service, capability, feature that brings it, alpha in CSI 1.13)
+TABLE: tuple[tuple[str, str, type[Backend], bool], ...] = (
+    ("plugin", "CONTROLLER_SERVICE", Backend, False),
+    ("plugin", "VOLUME_ACCESSIBILITY_CONSTRAINTS", b.Topology, False),
+    ("plugin", "VOLUME_ACCESSIBILITY_CONSTRAINTS", b.NodeLocal, False),
+    ("plugin", "GROUP_CONTROLLER_SERVICE", b.GroupSnapshots, False),
+    ("plugin", "SNAPSHOT_METADATA_SERVICE", b.ChangedBlocks, True),
+    ("controller", "CREATE_DELETE_VOLUME", Backend, False),
+    ("controller", "PUBLISH_UNPUBLISH_VOLUME", b.Attach, False),
+    ("controller", "LIST_VOLUMES", b.ListVolumes, False),
+    ("controller", "GET_CAPACITY", b.Capacity, False),
+    ("controller", "CREATE_DELETE_SNAPSHOT", b.Snapshots, False),
+    ("controller", "LIST_SNAPSHOTS", b.ListSnapshots, False),
+    ("controller", "CLONE_VOLUME", b.Clone, False),
+    ("controller", "PUBLISH_READONLY", b.ReadOnlyAttach, False),
+    ("controller", "EXPAND_VOLUME", b.Expand, False),
+    ("controller", "LIST_VOLUMES_PUBLISHED_NODES", b.PublishedNodes, False),
+    ("controller", "GET_VOLUME", Backend, True),
+    # Kubernetes maps ReadWriteOnce(Pod) onto these modes, so they are on although alpha.
+    ("controller", "SINGLE_NODE_MULTI_WRITER", Backend, False),
+    ("controller", "MODIFY_VOLUME", b.Modify, False),
+    ("controller", "GET_SNAPSHOT", b.Snapshots, True),
+    ("controller", "GET_VOLUME_HEALTH", b.VolumeHealthReporter, True),
+    ("controller", "LIST_VOLUME_HEALTH", b.VolumeHealthLister, True),
+    ("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT", b.GroupSnapshots, False),
+    ("node", "STAGE_UNSTAGE_VOLUME", Backend, False),
+    ("node", "GET_VOLUME_STATS", Backend, False),
+    ("node", "EXPAND_VOLUME", b.Expand, False),
+    ("node", "SINGLE_NODE_MULTI_WRITER", Backend, False),
+    ("node", "VOLUME_MOUNT_GROUP", Backend, False),
+    ("node", "GET_VOLUME_HEALTH", Backend, True),
+    ("node", "GET_STORAGE_HEALTH", b.NodeHealthReporter, True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """What this driver advertises: capabilities by service, and which services this process serves."""
+
+    mode: Mode
+    names: frozenset[tuple[str, str]]
+    online_expansion: bool
+    offline_expansion: bool
+
+    def of(self, service: str) -> list[str]:
+        """Return the capabilities of a service, in the table's order."""
+        ordered = dict.fromkeys((row[0], row[1]) for row in TABLE)
+        return [name for owner, name in ordered if owner == service and (owner, name) in self.names]
+
+    def allows(self, service: str, capability: str) -> bool:
+        """Whether an RPC gated by this capability ("" for the service alone) is served here."""
+        if not self.mode.serves(service):
+            return False
+        if service == "group":
+            return ("plugin", "GROUP_CONTROLLER_SERVICE") in self.names
+        if service == "metadata":
+            return ("plugin", "SNAPSHOT_METADATA_SERVICE") in self.names
+        return not capability or (service, capability) in self.names
+
+
+def advertise(backends: Iterable[Backend], mode: Mode, alpha: bool) -> Advertised:
+    """Derive what to advertise from the features of the configured backends."""
+    present = tuple(backends)
+    names = {
+        (service, name)
+        for service, name, feature, is_alpha in TABLE
+        if (alpha or not is_alpha) and any(isinstance(backend, feature) for backend in present)
+    }
+    growing = [backend for backend in present if isinstance(backend, b.Expand)]
+    return Advertised(
+        mode=mode,
+        names=frozenset(names),
+        online_expansion=any(backend.online for backend in growing),
+        offline_expansion=any(not backend.online for backend in growing),
+    )

@@ -1,0 +1,48 @@
+"""A client of any CSI driver, made from the descriptors: client.CreateVolume(name="pvc-1", ...)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.protobuf.message_factory import GetMessageClass
+
+from .._proto import csi_pb2
+
+
+class Client:
+    """All RPCs of all services as methods that take the request's fields as keywords.
+
+    Raises grpc.RpcError. `timeout` is seconds per call; server-streaming RPCs return an iterator.
+    """
+
+    def __init__(self, endpoint: str, timeout: float = 120) -> None:
+        self._channel = grpc.insecure_channel(endpoint)
+        self._timeout = timeout
+        for service in csi_pb2.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                setattr(self, method.name, self._call(service.full_name, method))
+
+    def wait(self, timeout: float = 10) -> None:
+        """Wait until the driver listens. Raises grpc.FutureTimeoutError."""
+        grpc.channel_ready_future(self._channel).result(timeout)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"CSI has no RPC {name!r}")
+
+    def _call(self, service: str, method: Any) -> Any:
+        request_class = GetMessageClass(method.input_type)
+        make = self._channel.unary_stream if method.server_streaming else self._channel.unary_unary
+        call = make(
+            f"/{service}/{method.name}",
+            request_serializer=request_class.SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
+
+        def send(request: Any = None, *, timeout: float = self._timeout, **fields: Any) -> Any:
+            return call(request if request is not None else request_class(**fields), timeout=timeout)
+
+        return send

@@ -1,0 +1,229 @@
+"""The Controller service, volumes: convert, find the instance, delegate to the idempotent core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import idempotent, ids, topology
+from .._proto import csi_pb2 as pb
+from ..backend import Attach, Backend, Capacity, Expand, ListVolumes, Modify, NodeLocal
+from ..errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from ..idempotent import require
+from ..model import AttachRequest, CapacityRequest, ExpandRequest, ModifyRequest, VolumeRequest
+from ..node.options import refuse_misfits
+from ..registry import Instance
+from . import convert
+from .listing import gather
+from .service import ClassParameters, Core, class_parameters, mutable_parameters
+
+
+class Volumes:
+    """The half of the Controller service that is about volumes."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def ControllerGetCapabilities(self, request: Any, deadline: float | None) -> pb.ControllerGetCapabilitiesResponse:
+        rpc = pb.ControllerServiceCapability.RPC
+        names = self._core.advertised.of("controller")
+        items = [pb.ControllerServiceCapability(rpc=rpc(type=rpc.Type.Value(name))) for name in names]
+        return pb.ControllerGetCapabilitiesResponse(capabilities=items)
+
+    def CreateVolume(self, request: pb.CreateVolumeRequest, deadline: float | None) -> pb.CreateVolumeResponse:
+        parameters = class_parameters(self._core.registry, request.parameters, request.mutable_parameters)
+        wanted = self._volume_request(request, parameters, deadline)
+        for capability in wanted.capabilities:
+            if capability.mount:
+                refuse_misfits(parameters.filesystem, capability.mount.fs_type)
+        volume = idempotent.create_volume(parameters.instance.backend, wanted, self._core.driver.node)
+        return pb.CreateVolumeResponse(volume=self._volume(parameters.instance, volume))
+
+    def _volume_request(
+        self, request: pb.CreateVolumeRequest, parameters: ClassParameters, deadline: float | None
+    ) -> VolumeRequest:
+        instance = parameters.instance
+        copied = request.HasField("volume_content_source")
+        source = convert.source(request.volume_content_source, instance.name) if copied else None
+        placed = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
+        return VolumeRequest(
+            stamp=self._core.stamp(request.name, parameters.digest, source=source, context=parameters.context),
+            size=convert.size_range(request.capacity_range),
+            capabilities=convert.capabilities(request.volume_capabilities),
+            parameters=parameters.own,
+            mutable=mutable_parameters(instance.backend, request.mutable_parameters),
+            topology=convert.requirement(self._core.driver.name, request.accessibility_requirements) if placed else None,
+            metadata=parameters.metadata,
+            secrets=dict(request.secrets),
+            deadline=deadline,
+        )
+
+    def DeleteVolume(self, request: pb.DeleteVolumeRequest, deadline: float | None) -> pb.DeleteVolumeResponse:
+        try:
+            instance, handle = self._core.volume(request.volume_id)
+        except NotFound:
+            return pb.DeleteVolumeResponse()
+        idempotent.delete_volume(instance.backend, handle, dict(request.secrets))
+        return pb.DeleteVolumeResponse()
+
+    def ControllerPublishVolume(
+        self, request: pb.ControllerPublishVolumeRequest, deadline: float | None
+    ) -> pb.ControllerPublishVolumeResponse:
+        """Attach; where the backend has nothing to attach, only check that the node can reach the volume."""
+        instance, handle = self._core.volume(request.volume_id)
+        capability = convert.capability(request.volume_capability)
+        volume = instance.backend.get_volume(handle)
+        node = ids.split_node(request.node_id, instance.name)
+        if isinstance(instance.backend, NodeLocal) and instance.backend.node_of(handle) != node.name:
+            home = instance.backend.node_of(handle)
+            raise FailedPrecondition(f"volume {request.volume_id!r} lives on node {home!r} and cannot leave it")
+        if reason := instance.backend.unsupported(capability):
+            raise AlreadyExists(f"volume_capability: {reason}")
+        if not isinstance(instance.backend, Attach):
+            return pb.ControllerPublishVolumeResponse()
+        context = instance.backend.attach(
+            AttachRequest(
+                handle=volume.handle,
+                node=node,
+                capability=capability,
+                read_only=request.readonly,
+                context=dict(request.volume_context),
+                secrets=dict(request.secrets),
+                deadline=deadline,
+            )
+        )
+        return pb.ControllerPublishVolumeResponse(publish_context=context)
+
+    def ControllerUnpublishVolume(
+        self, request: pb.ControllerUnpublishVolumeRequest, deadline: float | None
+    ) -> pb.ControllerUnpublishVolumeResponse:
+        try:
+            instance, handle = self._core.volume(request.volume_id)
+            node = ids.split_node(request.node_id, instance.name) if request.node_id else None
+        except NotFound:
+            return pb.ControllerUnpublishVolumeResponse()
+        if isinstance(instance.backend, Attach):
+            idempotent.detach(instance.backend, handle, node, dict(request.secrets))
+        return pb.ControllerUnpublishVolumeResponse()
+
+    def ValidateVolumeCapabilities(
+        self, request: pb.ValidateVolumeCapabilitiesRequest, deadline: float | None
+    ) -> pb.ValidateVolumeCapabilitiesResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        volume = instance.backend.get_volume(handle)
+        if reason := self._objection(request, instance, dict(volume.stamp.context)):
+            return pb.ValidateVolumeCapabilitiesResponse(message=reason)
+        confirmed = pb.ValidateVolumeCapabilitiesResponse.Confirmed(
+            volume_context=request.volume_context,
+            volume_capabilities=request.volume_capabilities,
+            parameters=request.parameters,
+            mutable_parameters=request.mutable_parameters,
+        )
+        return pb.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
+
+    def _objection(
+        self, request: pb.ValidateVolumeCapabilitiesRequest, instance: Instance, context: dict[str, str]
+    ) -> str:
+        """Why the volume does not support all that is asked; "" when it does."""
+        try:
+            own = None
+            if request.parameters:
+                given = {"backend": instance.name, **request.parameters}
+                parameters = class_parameters(self._core.registry, given, request.mutable_parameters)
+                if parameters.instance is not instance:
+                    return f"the volume belongs to backend {instance.name!r}, not {parameters.instance.name!r}"
+                own = parameters.own
+            mutable_parameters(instance.backend, request.mutable_parameters)
+            reasons = (instance.backend.unsupported(one, own) for one in convert.capabilities(request.volume_capabilities))
+            if reason := next((reason for reason in reasons if reason), ""):
+                return reason
+        except InvalidArgument as error:
+            return str(error)
+        differs = request.volume_context and dict(request.volume_context) != context
+        return "volume_context is not this volume's" if differs else ""
+
+    def ListVolumes(self, request: pb.ListVolumesRequest, deadline: float | None) -> pb.ListVolumesResponse:
+        rows, token = gather(
+            self._core.registry,
+            ListVolumes,
+            lambda backend, page: backend.list_volumes(page),
+            request.max_entries,
+            request.starting_token,
+        )
+        entries = [
+            pb.ListVolumesResponse.Entry(
+                volume=self._volume(instance, volume),
+                status=pb.ListVolumesResponse.VolumeStatus(published_node_ids=volume.published_nodes),
+            )
+            for instance, volume in rows
+        ]
+        return pb.ListVolumesResponse(entries=entries, next_token=token)
+
+    def ControllerGetVolume(
+        self, request: pb.ControllerGetVolumeRequest, deadline: float | None
+    ) -> pb.ControllerGetVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        volume = instance.backend.get_volume(handle)
+        status = pb.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=volume.published_nodes)
+        return pb.ControllerGetVolumeResponse(volume=self._volume(instance, volume), status=status)
+
+    def GetCapacity(self, request: pb.GetCapacityRequest, deadline: float | None) -> pb.GetCapacityResponse:
+        """Answer for the StorageClass's instance; with neither class nor default, for all together."""
+        capabilities = convert.capabilities(request.volume_capabilities)
+        segments = self._core.segments(request.accessible_topology) if request.accessible_topology.segments else None
+        if request.parameters or self._core.driver.default_backend:
+            parameters = class_parameters(self._core.registry, request.parameters, {})
+            require(parameters.instance.backend, Capacity, "GetCapacity")
+            instances, own = [parameters.instance], parameters.own
+        else:
+            instances, own = list(self._core.registry), None
+        wanted = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
+        reports = [
+            instance.backend.capacity(wanted)
+            for instance in instances
+            if isinstance(instance.backend, Capacity) and self._fits(instance.backend, wanted)
+        ]
+        response = pb.GetCapacityResponse(available_capacity=sum(report.available for report in reports))
+        if largest := [report.maximum for report in reports if report.maximum is not None]:
+            response.maximum_volume_size.value = max(largest)
+        if smallest := [report.minimum for report in reports if report.minimum is not None]:
+            response.minimum_volume_size.value = min(smallest)
+        return response
+
+    def _fits(self, backend: Backend, wanted: CapacityRequest) -> bool:
+        if any(backend.unsupported(capability, wanted.parameters) for capability in wanted.capabilities):
+            return False
+        if wanted.segments is None or not isinstance(backend, NodeLocal):
+            return True
+        return topology.covers(wanted.segments, {topology.NODE: self._core.driver.node})
+
+    def ControllerExpandVolume(
+        self, request: pb.ControllerExpandVolumeRequest, deadline: float | None
+    ) -> pb.ControllerExpandVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        backend = require(instance.backend, Expand, "ControllerExpandVolume")
+        given = request.HasField("volume_capability")
+        capability = convert.capability(request.volume_capability) if given else None
+        if capability and (reason := backend.unsupported(capability)):
+            raise InvalidArgument(f"volume_capability: {reason}")
+        wanted = ExpandRequest(
+            handle=handle,
+            size=convert.size_range(request.capacity_range),
+            capability=capability,
+            secrets=dict(request.secrets),
+            deadline=deadline,
+        )
+        done = idempotent.expand_volume(backend, wanted)
+        return pb.ControllerExpandVolumeResponse(capacity_bytes=done.size, node_expansion_required=done.node_required)
+
+    def ControllerModifyVolume(
+        self, request: pb.ControllerModifyVolumeRequest, deadline: float | None
+    ) -> pb.ControllerModifyVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        backend = require(instance.backend, Modify, "ControllerModifyVolume")
+        mutable = mutable_parameters(backend, request.mutable_parameters)
+        wanted = ModifyRequest(handle=handle, mutable=mutable, secrets=dict(request.secrets), deadline=deadline)
+        backend.modify_volume(wanted)
+        return pb.ControllerModifyVolumeResponse()
+
+    def _volume(self, instance: Instance, volume: Any) -> pb.Volume:
+        return convert.volume(self._core.driver.name, instance, volume)

@@ -1,0 +1,146 @@
+"""protobuf <-> model. Ids gain and lose their instance, topology its prefix, here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from .. import ids, topology
+from .._proto import csi_pb2 as pb
+from ..backend import Backend
+from ..errors import InvalidArgument
+from ..model import (
+    AccessMode,
+    Capability,
+    GroupSnapshot,
+    HealthEntry,
+    Mount,
+    Segments,
+    SizeRange,
+    Snapshot,
+    Source,
+    SourceKind,
+    StorageHealthEntry,
+    TopologyRequirement,
+    Volume,
+)
+from ..node.requests import Usage
+from ..registry import Instance
+
+
+def capability(message: pb.VolumeCapability) -> Capability:
+    """Raises InvalidArgument for an access mode this driver has never heard of."""
+    try:
+        mode = AccessMode(message.access_mode.mode)
+    except ValueError:
+        raise InvalidArgument(f"access mode number {message.access_mode.mode} is not known") from None
+    if message.WhichOneof("access_type") == "block":
+        return Capability(mode=mode)
+    mount = message.mount
+    flags = tuple(mount.mount_flags)
+    return Capability(mode=mode, mount=Mount(fs_type=mount.fs_type, flags=flags, group=mount.volume_mount_group))
+
+
+def capabilities(messages: Iterable[pb.VolumeCapability]) -> tuple[Capability, ...]:
+    return tuple(capability(message) for message in messages)
+
+
+def size_range(message: pb.CapacityRange) -> SizeRange:
+    return SizeRange(required=message.required_bytes, limit=message.limit_bytes)
+
+
+def source(message: pb.VolumeContentSource, instance: str) -> Source:
+    """Raises NotFound for an id of another shape, InvalidArgument for one of another instance."""
+    if message.WhichOneof("type") == "snapshot":
+        kind, text = SourceKind.SNAPSHOT, message.snapshot.snapshot_id
+    else:
+        kind, text = SourceKind.VOLUME, message.volume.volume_id
+    owner, handle = ids.split(kind.value, text)
+    if owner != instance:
+        raise InvalidArgument(
+            f"volume_content_source: {kind.value} {text!r} belongs to backend {owner!r}; "
+            f"a volume of backend {instance!r} cannot be made from it"
+        )
+    return Source(kind=kind, handle=handle)
+
+
+def requirement(driver: str, message: pb.TopologyRequirement) -> TopologyRequirement:
+    return TopologyRequirement(
+        requisite=tuple(topology.strip_prefix(driver, item.segments) for item in message.requisite),
+        preferred=tuple(topology.strip_prefix(driver, item.segments) for item in message.preferred),
+    )
+
+
+def volume(driver: str, instance: Instance, item: Volume) -> pb.Volume:
+    message = pb.Volume(
+        capacity_bytes=item.size,
+        volume_id=ids.join(instance.name, item.handle),
+        volume_context=item.stamp.context,
+        accessible_topology=_topologies(driver, topology.of_volume(instance.backend, item)),
+    )
+    if item.stamp.source:
+        origin = ids.join(instance.name, item.stamp.source.handle)
+        if item.stamp.source.kind is SourceKind.SNAPSHOT:
+            message.content_source.snapshot.snapshot_id = origin
+        else:
+            message.content_source.volume.volume_id = origin
+    return message
+
+
+def snapshot(instance: Instance, item: Snapshot) -> pb.Snapshot:
+    created = Timestamp()
+    created.FromDatetime(item.created)
+    return pb.Snapshot(
+        size_bytes=item.size,
+        snapshot_id=ids.join(instance.name, item.handle),
+        source_volume_id=ids.join(instance.name, item.source),
+        creation_time=created,
+        ready_to_use=item.ready,
+        group_snapshot_id=ids.join(instance.name, item.group) if item.group else "",
+    )
+
+
+def group(instance: Instance, item: GroupSnapshot) -> pb.VolumeGroupSnapshot:
+    created = Timestamp()
+    created.FromDatetime(item.created)
+    return pb.VolumeGroupSnapshot(
+        group_snapshot_id=ids.join(instance.name, item.handle),
+        snapshots=[snapshot(instance, member) for member in item.snapshots],
+        creation_time=created,
+        ready_to_use=item.ready,
+    )
+
+
+def health(volume_id: str, entries: Iterable[HealthEntry]) -> pb.VolumeHealth:
+    statuses = [
+        pb.VolumeHealth.VolumeHealthEntry(status=entry.status.value, reason=entry.reason, message=entry.message)  # type: ignore[arg-type]
+        for entry in entries
+    ]
+    return pb.VolumeHealth(volume_id=volume_id, health_statuses=statuses)
+
+
+def storage_health(instance: str, entries: Iterable[StorageHealthEntry]) -> list[Any]:
+    kind = pb.NodeGetStorageHealthResponse.StorageBackendHealth
+    return [
+        kind(status=entry.status.value, reason=entry.reason, message=f"backend {instance}: {entry.message}")  # type: ignore[arg-type]
+        for entry in entries
+    ]
+
+
+def usage(item: Usage) -> pb.VolumeUsage:
+    unit = pb.VolumeUsage.BYTES if item.unit == "bytes" else pb.VolumeUsage.INODES
+    return pb.VolumeUsage(unit=unit, total=item.total, used=item.used or 0, available=item.available or 0)
+
+
+def node_topology(driver: str, node: str, backends: Iterable[Backend]) -> dict[str, str]:
+    """Return the segments of a node over all its instances, with the driver's prefix."""
+    segments: dict[str, str] = {}
+    for backend in backends:
+        segments |= topology.node_segments(backend, node)
+    return topology.add_prefix(driver, segments)
+
+
+def _topologies(driver: str, places: Iterable[Segments]) -> list[pb.Topology]:
+    return [pb.Topology(segments=topology.add_prefix(driver, segments)) for segments in places]

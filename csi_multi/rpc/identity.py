@@ -1,0 +1,44 @@
+"""The Identity service."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from google.protobuf.wrappers_pb2 import BoolValue
+
+from .._proto import csi_pb2 as pb
+from .service import Core
+
+
+class Identity:
+    """Who the driver is and what it offers; the same answers in every mode."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._version = version("csi-multi")
+
+    def GetPluginInfo(self, request: Any, deadline: float | None) -> pb.GetPluginInfoResponse:
+        kinds = {f"backend.{instance.name}": instance.kind for instance in self._core.registry}
+        return pb.GetPluginInfoResponse(name=self._core.driver.name, vendor_version=self._version, manifest=kinds)
+
+    def GetPluginCapabilities(self, request: Any, deadline: float | None) -> pb.GetPluginCapabilitiesResponse:
+        advertised, service, growth = self._core.advertised, pb.PluginCapability.Service, pb.PluginCapability
+        items = [
+            pb.PluginCapability(service=service(type=service.Type.Value(name))) for name in advertised.of("plugin")
+        ]
+        kinds = [name for name in ("ONLINE", "OFFLINE") if getattr(advertised, f"{name.lower()}_expansion")]
+        items += [
+            pb.PluginCapability(
+                volume_expansion=growth.VolumeExpansion(type=growth.VolumeExpansion.Type.Value(kind))
+            )
+            for kind in kinds
+        ]
+        return pb.GetPluginCapabilitiesResponse(capabilities=items)
+
+    def Probe(self, request: Any, deadline: float | None) -> pb.ProbeResponse:
+        """Always ready: restarting the driver mends no storage, and the healthy instances must serve.
+
+        Instances that are down are named in the log and in the metric, and their own RPCs say why.
+        """
+        return pb.ProbeResponse(ready=BoolValue(value=True))

@@ -1,0 +1,139 @@
+"""The Node service: convert, find the instance, delegate to the mount engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .. import ids
+from .._proto import csi_pb2 as pb
+from ..backend import Expand, NodeFacts, NodeHealthReporter
+from ..errors import FailedPrecondition, InvalidArgument, NotFound
+from ..idempotent import require
+from ..node.engine import Engine
+from ..node.requests import PublishRequest, StageRequest
+from . import convert
+from .service import Core
+
+
+class Node:
+    """What happens on the node itself."""
+
+    def __init__(self, core: Core, engine: Engine) -> None:
+        self._core = core
+        self._engine = engine
+
+    def NodeGetCapabilities(self, request: Any, deadline: float | None) -> pb.NodeGetCapabilitiesResponse:
+        rpc = pb.NodeServiceCapability.RPC
+        names = self._core.advertised.of("node")
+        items = [pb.NodeServiceCapability(rpc=rpc(type=rpc.Type.Value(name))) for name in names]
+        return pb.NodeGetCapabilitiesResponse(capabilities=items)
+
+    def NodeGetInfo(self, request: Any, deadline: float | None) -> pb.NodeGetInfoResponse:
+        backends = {instance.name: instance.backend for instance in self._core.registry}
+        knowing = {name: backend for name, backend in backends.items() if isinstance(backend, NodeFacts)}
+        node, driver = self._core.driver.node, self._core.driver.name
+        limits = [limit for backend in knowing.values() if (limit := backend.max_volumes())]
+        response = pb.NodeGetInfoResponse(
+            node_id=ids.join_node(node, {name: backend.node_fact() for name, backend in knowing.items()}),
+            # One number for all instances: the scarcest one's, unless others have no limit at all.
+            max_volumes_per_node=min(limits) if len(limits) == len(backends) else 0,
+        )
+        if segments := convert.node_topology(driver, node, backends.values()):
+            response.accessible_topology.segments.update(segments)
+        return response
+
+    def NodeStageVolume(self, request: pb.NodeStageVolumeRequest, deadline: float | None) -> pb.NodeStageVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        capability = convert.capability(request.volume_capability)
+        if reason := instance.backend.unsupported(capability):
+            raise FailedPrecondition(f"volume_capability: {reason}")
+        staged = StageRequest(
+            handle=handle,
+            staging=Path(request.staging_target_path),
+            capability=capability,
+            volume_context=dict(request.volume_context),
+            publish_context=dict(request.publish_context),
+            secrets=dict(request.secrets),
+        )
+        self._engine.stage(instance.backend, staged)
+        return pb.NodeStageVolumeResponse()
+
+    def NodeUnstageVolume(
+        self, request: pb.NodeUnstageVolumeRequest, deadline: float | None
+    ) -> pb.NodeUnstageVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        self._engine.unstage(instance.backend, handle, Path(request.staging_target_path))
+        return pb.NodeUnstageVolumeResponse()
+
+    def NodePublishVolume(
+        self, request: pb.NodePublishVolumeRequest, deadline: float | None
+    ) -> pb.NodePublishVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        if not request.staging_target_path:
+            raise FailedPrecondition("staging_target_path is required: this driver stages volumes")
+        capability = convert.capability(request.volume_capability)
+        if reason := instance.backend.unsupported(capability):
+            raise FailedPrecondition(f"volume_capability: {reason}")
+        published = PublishRequest(
+            handle=handle,
+            staging=Path(request.staging_target_path),
+            target=Path(request.target_path),
+            capability=capability,
+            read_only=request.readonly or capability.mode.read_only,
+        )
+        self._engine.publish(instance.backend, published)
+        return pb.NodePublishVolumeResponse()
+
+    def NodeUnpublishVolume(
+        self, request: pb.NodeUnpublishVolumeRequest, deadline: float | None
+    ) -> pb.NodeUnpublishVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        self._engine.unpublish(instance.backend, handle, Path(request.target_path))
+        return pb.NodeUnpublishVolumeResponse()
+
+    def NodeGetVolumeStats(
+        self, request: pb.NodeGetVolumeStatsRequest, deadline: float | None
+    ) -> pb.NodeGetVolumeStatsResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        usage = self._engine.usage(instance.backend, handle, _absolute(request.volume_path))
+        return pb.NodeGetVolumeStatsResponse(usage=[convert.usage(item) for item in usage])
+
+    def NodeExpandVolume(
+        self, request: pb.NodeExpandVolumeRequest, deadline: float | None
+    ) -> pb.NodeExpandVolumeResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        backend = require(instance.backend, Expand, "NodeExpandVolume")
+        if request.HasField("volume_capability"):
+            capability = convert.capability(request.volume_capability)
+            if reason := backend.unsupported(capability):
+                raise InvalidArgument(f"volume_capability: {reason}")
+        staging = Path(request.staging_target_path) if request.staging_target_path else None
+        size = convert.size_range(request.capacity_range)
+        size_now = self._engine.expand(backend, handle, _absolute(request.volume_path), size, staging)
+        return pb.NodeExpandVolumeResponse(capacity_bytes=size_now)
+
+    def NodeGetVolumeHealth(
+        self, request: pb.NodeGetVolumeHealthRequest, deadline: float | None
+    ) -> pb.NodeGetVolumeHealthResponse:
+        instance, handle = self._core.volume(request.volume_id)
+        entries = self._engine.health(instance.backend, handle)
+        return pb.NodeGetVolumeHealthResponse(volume_health=convert.health(request.volume_id, entries))
+
+    def NodeGetStorageHealth(
+        self, request: pb.NodeGetStorageHealthRequest, deadline: float | None
+    ) -> pb.NodeGetStorageHealthResponse:
+        secrets = dict(request.secrets)
+        response = pb.NodeGetStorageHealthResponse()
+        for instance in self._core.registry:
+            if isinstance(instance.backend, NodeHealthReporter):
+                found = instance.backend.node_storage_health(secrets)
+                response.backend_health.extend(convert.storage_health(instance.name, found))
+        return response
+
+
+def _absolute(text: str) -> Path:
+    """A relative path is where no volume can be: csi-sanity wants NOT_FOUND for it."""
+    if not text.startswith("/"):
+        raise NotFound(f"no volume at {text!r}: paths are absolute")
+    return Path(text)

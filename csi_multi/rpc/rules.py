@@ -1,0 +1,137 @@
+"""One row per RPC: required fields, what it locks, what it costs, which capability turns it on.
+
+Lock keys are (family, field). Controller and node have families of their own, because in a real
+deployment they are different processes. A family may be held exclusively by one operation, or shared
+by many: twenty volumes restored from one snapshot share it, and only its deletion is kept out.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import dataclass, field
+
+LockField = tuple[str, str]  # (family, dotted field of the request)
+
+
+class Cost(enum.Enum):
+    """How an RPC uses the thread pool (interceptor.py keeps room for the cheaper ones)."""
+
+    INSTANT = "instant"  # memory only: never refused
+    READING = "reading"  # looks at devices or mounts; may hang with them
+    WORKING = "working"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    required: tuple[str, ...] = ()
+    exclusive: tuple[LockField, ...] = ()
+    shared: tuple[LockField, ...] = ()
+    gate: tuple[str, str] | None = None  # (service, capability) that must be advertised
+    cost: Cost = Cost.WORKING
+    level: int = field(default=logging.INFO)
+
+
+def _instant(service: str = "") -> Rule:
+    return Rule(cost=Cost.INSTANT, level=logging.DEBUG, gate=(service, "") if service else None)
+
+
+def _reading(service: str, capability: str, *required: str) -> Rule:
+    return Rule(required=required, gate=(service, capability), cost=Cost.READING, level=logging.DEBUG)
+
+
+VOLUME = (("volume", "volume_id"),)
+ON_NODE = (("volume on this node", "volume_id"),)
+SNAPSHOT = (("snapshot", "snapshot_id"),)
+GROUP = (("group snapshot", "group_snapshot_id"),)
+SOURCES = (
+    ("snapshot", "volume_content_source.snapshot.snapshot_id"),
+    ("volume", "volume_content_source.volume.volume_id"),
+)
+
+RULES: dict[str, Rule] = {
+    # Identity
+    "GetPluginInfo": _instant(),
+    "GetPluginCapabilities": _instant(),
+    "Probe": _instant(),
+    # Controller
+    "CreateVolume": Rule(
+        required=("name", "volume_capabilities"),
+        exclusive=(("new volume", "name"),),
+        shared=SOURCES,
+        gate=("controller", "CREATE_DELETE_VOLUME"),
+    ),
+    "DeleteVolume": Rule(required=("volume_id",), exclusive=VOLUME, gate=("controller", "CREATE_DELETE_VOLUME")),
+    "ControllerPublishVolume": Rule(
+        required=("volume_id", "node_id", "volume_capability"),
+        exclusive=VOLUME,
+        gate=("controller", "PUBLISH_UNPUBLISH_VOLUME"),
+    ),
+    "ControllerUnpublishVolume": Rule(
+        required=("volume_id",), exclusive=VOLUME, gate=("controller", "PUBLISH_UNPUBLISH_VOLUME")
+    ),
+    "ValidateVolumeCapabilities": Rule(
+        required=("volume_id", "volume_capabilities"), gate=("controller", ""), cost=Cost.READING
+    ),
+    "ListVolumes": _reading("controller", "LIST_VOLUMES"),
+    "GetCapacity": _reading("controller", "GET_CAPACITY"),
+    "ControllerGetCapabilities": _instant("controller"),
+    "CreateSnapshot": Rule(
+        required=("name", "source_volume_id"),
+        exclusive=(("new snapshot", "name"),),
+        shared=(("volume", "source_volume_id"),),
+        gate=("controller", "CREATE_DELETE_SNAPSHOT"),
+    ),
+    "DeleteSnapshot": Rule(
+        required=("snapshot_id",), exclusive=SNAPSHOT, gate=("controller", "CREATE_DELETE_SNAPSHOT")
+    ),
+    "ListSnapshots": _reading("controller", "LIST_SNAPSHOTS"),
+    "GetSnapshot": _reading("controller", "GET_SNAPSHOT", "snapshot_id"),
+    "ControllerExpandVolume": Rule(
+        required=("volume_id", "capacity_range"), exclusive=VOLUME, gate=("controller", "EXPAND_VOLUME")
+    ),
+    "ControllerGetVolume": _reading("controller", "GET_VOLUME", "volume_id"),
+    "ControllerModifyVolume": Rule(
+        required=("volume_id", "mutable_parameters"), exclusive=VOLUME, gate=("controller", "MODIFY_VOLUME")
+    ),
+    "ControllerListVolumeHealth": _reading("controller", "LIST_VOLUME_HEALTH"),
+    "ControllerGetVolumeHealth": _reading("controller", "GET_VOLUME_HEALTH", "volume_id"),
+    # GroupController
+    "GroupControllerGetCapabilities": _instant("group"),
+    "CreateVolumeGroupSnapshot": Rule(
+        required=("name", "source_volume_ids"),
+        exclusive=(("new group snapshot", "name"),),
+        shared=(("volume", "source_volume_ids"),),
+        gate=("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
+    ),
+    "DeleteVolumeGroupSnapshot": Rule(
+        required=("group_snapshot_id",), exclusive=GROUP, gate=("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")
+    ),
+    "GetVolumeGroupSnapshot": _reading("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT", "group_snapshot_id"),
+    # SnapshotMetadata
+    "GetMetadataAllocated": Rule(required=("snapshot_id",), shared=SNAPSHOT, gate=("metadata", "")),
+    "GetMetadataDelta": Rule(
+        required=("base_snapshot_id", "target_snapshot_id"),
+        shared=(("snapshot", "base_snapshot_id"), ("snapshot", "target_snapshot_id")),
+        gate=("metadata", ""),
+    ),
+    # Node
+    "NodeStageVolume": Rule(
+        required=("volume_id", "staging_target_path", "volume_capability"),
+        exclusive=ON_NODE,
+        gate=("node", "STAGE_UNSTAGE_VOLUME"),
+    ),
+    "NodeUnstageVolume": Rule(
+        required=("volume_id", "staging_target_path"), exclusive=ON_NODE, gate=("node", "STAGE_UNSTAGE_VOLUME")
+    ),
+    "NodePublishVolume": Rule(
+        required=("volume_id", "target_path", "volume_capability"), exclusive=ON_NODE, gate=("node", "")
+    ),
+    "NodeUnpublishVolume": Rule(required=("volume_id", "target_path"), exclusive=ON_NODE, gate=("node", "")),
+    "NodeGetVolumeStats": _reading("node", "GET_VOLUME_STATS", "volume_id", "volume_path"),
+    "NodeExpandVolume": Rule(required=("volume_id", "volume_path"), exclusive=ON_NODE, gate=("node", "EXPAND_VOLUME")),
+    "NodeGetCapabilities": _instant("node"),
+    "NodeGetInfo": Rule(gate=("node", ""), cost=Cost.READING, level=logging.INFO),
+    "NodeGetVolumeHealth": _reading("node", "GET_VOLUME_HEALTH", "volume_id"),
+    "NodeGetStorageHealth": _reading("node", "GET_STORAGE_HEALTH"),
+}

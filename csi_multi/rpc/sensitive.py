@@ -1,0 +1,68 @@
+"""What in a message must not be seen, found by the csi_secret option of its descriptor.
+
+Mount flags carry no such option but may be sensitive too (csi-spec 2.2), so they are named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from .._proto import csi_pb2
+from ..redact import MASK
+
+ALSO = frozenset({"csi.v1.VolumeCapability.MountVolume.mount_flags"})
+
+
+def values(message: Message) -> tuple[str, ...]:
+    """Return all sensitive strings of a message, longest first, so that none hides within another."""
+    return tuple(sorted({value for value in _values(message) if value}, key=len, reverse=True))
+
+
+def visible(message: Message) -> dict[str, Any]:
+    """Return the set fields of a message for a log line, sensitive ones masked."""
+    shown: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        shown[field.name] = MASK if is_sensitive(field) else _plain(field, value)
+    return shown
+
+
+def _plain(field: FieldDescriptor, value: Any) -> Any:
+    if is_map(field):
+        return {key: value[key] for key in value}
+    if field.message_type is not None:
+        return [visible(item) for item in value] if field.is_repeated else visible(value)
+    return list(value) if field.is_repeated else value
+
+
+def _values(message: Message) -> Iterator[str]:
+    if not _may_hold(message.DESCRIPTOR):
+        return
+    for field, value in message.ListFields():
+        if is_sensitive(field):
+            yield from (value.values() if is_map(field) else value if field.is_repeated else (value,))
+        elif field.message_type is not None and not is_map(field):
+            for item in value if field.is_repeated else (value,):
+                yield from _values(item)
+
+
+@cache
+def is_sensitive(field: FieldDescriptor) -> bool:
+    return bool(field.GetOptions().Extensions[csi_pb2.csi_secret]) or field.full_name in ALSO
+
+
+@cache
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+@cache
+def _may_hold(descriptor: Descriptor) -> bool:
+    return any(
+        is_sensitive(field) or (field.message_type is not None and not is_map(field) and _may_hold(field.message_type))
+        for field in descriptor.fields
+    )

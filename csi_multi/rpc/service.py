@@ -1,0 +1,87 @@
+"""What all services share: the driver's settings, its instances, and how ids find them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import ids, topology
+from ..backend import Backend
+from ..config import Driver
+from ..idempotent import digest
+from ..model import Stamp, Strings
+from ..node.options import FilesystemOptions, to_context
+from ..params import camel, fields, parse
+from ..registry import Instance, Registry
+from .capabilities import Advertised
+
+METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Given to every service."""
+
+    driver: Driver
+    registry: Registry
+    advertised: Advertised
+
+    def volume(self, volume_id: str) -> tuple[Instance, str]:
+        """Return (instance, handle). Raises NotFound, or Unavailable for a broken instance."""
+        return self._find("volume", volume_id)
+
+    def snapshot(self, snapshot_id: str) -> tuple[Instance, str]:
+        return self._find("snapshot", snapshot_id)
+
+    def group(self, group_id: str) -> tuple[Instance, str]:
+        return self._find("group snapshot", group_id)
+
+    def _find(self, kind: str, text: str) -> tuple[Instance, str]:
+        name, handle = ids.split(kind, text)
+        return self.registry.get(name), handle
+
+    def stamp(self, name: str, parameters: str, **more: Any) -> Stamp:
+        """Return what a backend must store on a resource made under this name."""
+        return Stamp(driver=self.driver.name, cluster=self.driver.cluster, name=name, digest=parameters, **more)
+
+    def segments(self, message: Any) -> dict[str, str]:
+        return topology.strip_prefix(self.driver.name, message.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassParameters:
+    """The parameters of a StorageClass, sorted out by who they are for."""
+
+    instance: Instance
+    own: Any  # the backend's Parameters
+    filesystem: FilesystemOptions
+    metadata: Strings
+    digest: str
+
+    @property
+    def context(self) -> dict[str, str]:
+        return to_context(self.filesystem)
+
+
+def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
+    """Choose the instance and parse what is left. Raises InvalidArgument with the nearest valid key."""
+    metadata, rest = split_metadata(given)
+    instance = registry.choose(rest.pop("backend", None))
+    vocabulary = {camel(field.name) for field in fields(FilesystemOptions)}
+    filesystem = {key: rest.pop(key) for key in sorted(vocabulary & rest.keys())}
+    own = parse(type(instance.backend).Parameters, rest, "parameters", also=("backend", *vocabulary))
+    options = parse(FilesystemOptions, filesystem, "parameters")
+    return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, mutable))
+
+
+def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (what the provisioner added, without its prefix; what the user wrote)."""
+    metadata = {key[len(METADATA) :]: value for key, value in given.items() if key.startswith(METADATA)}
+    return metadata, {key: value for key, value in given.items() if not key.startswith(METADATA)}
+
+
+def mutable_parameters(backend: Backend, given: Mapping[str, str]) -> Any:
+    """Parse mutable_parameters; a backend that cannot modify has none. Raises InvalidArgument."""
+    return parse(type(backend).MutableParameters, given, "mutable_parameters") if given else None
+

@@ -1,0 +1,31 @@
+"""Error class -> status code: the only place that decides codes (csi-spec 2.1 and section 3)."""
+
+from __future__ import annotations
+
+import grpc
+
+from .. import errors
+
+CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
+    errors.StorageError: grpc.StatusCode.UNAVAILABLE,  # the base says nothing, so nothing final is answered
+    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.OutOfRange: grpc.StatusCode.OUT_OF_RANGE,
+    errors.ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.FailedPrecondition: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.InUse: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.WrongNode: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Busy: grpc.StatusCode.ABORTED,
+    errors.InvalidToken: grpc.StatusCode.ABORTED,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.Timeout: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+}
+
+
+def code_of(error: errors.StorageError) -> grpc.StatusCode:
+    """Return the code of the most specific class that is in the table."""
+    return next(CODES[cls] for cls in type(error).__mro__ if cls in CODES)

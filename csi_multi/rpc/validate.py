@@ -1,0 +1,155 @@
+"""Check requests and answers against the rules every CSI message obeys (csi-spec 2.2 to 2.4).
+
+Driven by the descriptors, so that a field added to the proto is checked without new code. What
+depends on the state of a volume is not checked here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from ..errors import InvalidArgument
+from .rules import Rule
+from .sensitive import is_map, is_sensitive
+
+TEXT_LIMIT = 128  # bytes
+MAP_LIMIT = 4096  # bytes, keys and values together
+PATH_LIMIT = 4095  # bytes, what Linux takes
+LONGER = {"node_id": 256, "message": 4096, "published_node_ids": 256}
+PATHS = frozenset({"staging_target_path", "target_path", "volume_path", "volume_publish_path"})
+LOOSE_PATHS = frozenset({"volume_path", "volume_publish_path"})  # csi-sanity sends relative ones
+BANNED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+SECRET_KEY = re.compile(r"[-_.A-Za-z0-9]+")
+SEGMENT_NAME = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+SEGMENT_PREFIX = re.compile(r"(?=.{1,63}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+NUMBERS = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
+
+
+def request(message: Message, rule: Rule) -> None:
+    """Raise InvalidArgument for the first rule that a request breaks."""
+    for name in rule.required:
+        if not _is_set(message, name):
+            raise InvalidArgument(f"{name} is required")
+    fields(message)
+
+
+def fields(message: Message, path: str = "") -> None:
+    """Raise InvalidArgument for the first field, at any depth, that is out of bounds."""
+    for field, value in message.ListFields():
+        where = f"{path}{field.name}"
+        _check(field, value, where)
+        special = SPECIAL.get(field.message_type.full_name) if field.message_type else None
+        for item in () if field.message_type is None or is_map(field) else value if field.is_repeated else (value,):
+            fields(item, f"{where}.")
+            if special:
+                special(item, where)
+
+
+def _is_set(message: Any, name: str) -> bool:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if field.is_repeated:
+        return len(getattr(message, name)) > 0
+    return message.HasField(name) if field.message_type else bool(getattr(message, name))
+
+
+def _check(field: FieldDescriptor, value: Any, where: str) -> None:
+    if is_map(field):
+        _check_map(field, value, where)
+    elif field.type == FieldDescriptor.TYPE_STRING:
+        texts = list(value) if field.is_repeated else [value]
+        if field.name == "mount_flags":
+            _limit(where, sum(len(text.encode()) for text in texts), MAP_LIMIT)
+            if any("\x00" in text or "\n" in text for text in texts):
+                raise InvalidArgument(f"{where}: a flag contains NUL or a line break")
+            return
+        for text in texts:
+            _check_text(field.name, text, where)
+    elif field.type in NUMBERS and not field.is_repeated and value < 0:
+        raise InvalidArgument(f"{where} is {value}: it must not be negative")
+
+
+def _check_text(name: str, text: str, where: str) -> None:
+    if name in PATHS:
+        _check_path(name, text, where)
+        return
+    _limit(where, len(text.encode()), LONGER.get(name, TEXT_LIMIT))
+    if name == "name" and (found := BANNED.search(text)):
+        raise InvalidArgument(f"{where} contains the control character U+{ord(found[0]):04X}, which CSI forbids")
+
+
+def _check_path(name: str, text: str, where: str) -> None:
+    _limit(where, len(text.encode()), PATH_LIMIT)
+    if "\x00" in text:
+        raise InvalidArgument(f"{where} contains NUL")
+    parts = PurePosixPath(text).parts
+    if ".." in parts or any(len(part.encode()) > 255 for part in parts):
+        raise InvalidArgument(f"{where}: a component is '..' or longer than 255 bytes")
+    if not text.startswith("/") and name not in LOOSE_PATHS:
+        raise InvalidArgument(f"{where} {text!r} must be an absolute path")
+
+
+def _check_map(field: FieldDescriptor, value: Any, where: str) -> None:
+    if field.message_type is None or field.message_type.fields_by_name["value"].type != FieldDescriptor.TYPE_STRING:
+        return
+    _limit(where, sum(len(key.encode()) + len(value[key].encode()) for key in value), MAP_LIMIT)
+    if is_sensitive(field):
+        for key in value:
+            if not SECRET_KEY.fullmatch(key):
+                raise InvalidArgument(f"{where}: key {key!r} may hold only letters, digits, '-', '_' and '.'")
+
+
+def _limit(where: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidArgument(f"{where} has {size} bytes, {limit} are allowed")
+
+
+def _capability(item: Any, where: str) -> None:
+    if not item.WhichOneof("access_type"):
+        raise InvalidArgument(f"{where}: access_type is required: block or mount")
+    if not item.HasField("access_mode") or item.access_mode.mode == 0:
+        raise InvalidArgument(f"{where}: access_mode is required")
+
+
+def _range(item: Any, where: str) -> None:
+    if not item.required_bytes and not item.limit_bytes:
+        raise InvalidArgument(f"{where}: required_bytes or limit_bytes must be set")
+    if item.limit_bytes and item.limit_bytes < item.required_bytes:
+        raise InvalidArgument(f"{where}: limit_bytes {item.limit_bytes} is below required_bytes {item.required_bytes}")
+
+
+def _source(item: Any, where: str) -> None:
+    kind = item.WhichOneof("type")
+    if not kind or not (item.snapshot.snapshot_id or item.volume.volume_id):
+        raise InvalidArgument(f"{where}: a snapshot_id or a volume_id is required")
+
+
+def _topology(item: Any, where: str) -> None:
+    seen: set[str] = set()
+    for key, value in item.segments.items():
+        prefix, slash, name = key.rpartition("/")
+        if not SEGMENT_NAME.fullmatch(name) or (slash and not SEGMENT_PREFIX.fullmatch(prefix)):
+            raise InvalidArgument(f"{where}: {key!r} is not a topology key: [prefix/]name, each up to 63 characters")
+        if not SEGMENT_NAME.fullmatch(value):
+            raise InvalidArgument(f"{where}: {value!r} is not a topology value: 1 to 63 of letters, digits, '-_.'")
+        if key.lower() in seen:
+            raise InvalidArgument(f"{where}: key {key!r} differs from another only in case")
+        seen.add(key.lower())
+
+
+def _requirement(item: Any, where: str) -> None:
+    if not item.requisite and not item.preferred:
+        raise InvalidArgument(f"{where}: requisite or preferred must hold a topology")
+
+
+SPECIAL = {
+    "csi.v1.VolumeCapability": _capability,
+    "csi.v1.CapacityRange": _range,
+    "csi.v1.VolumeContentSource": _source,
+    "csi.v1.Topology": _topology,
+    "csi.v1.TopologyRequirement": _requirement,
+}
