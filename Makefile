@@ -1,0 +1,86 @@
+# Everything a developer, CI or a curious visitor runs. `make help` lists the targets.
+SHELL := /bin/sh
+PYTHON ?= python3
+BIN := .venv/bin
+BACKENDS := $(wildcard backends/*)
+DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck fsfreeze
+TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.xfs mkfs.btrfs cryptsetup pvcreate sfdisk
+PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit format lint types integration attack sanity bench matrix proto docs lock generated dev clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: ## a volume's whole life on this machine, from a fresh clone (root)
+	@scripts/system-packages $(DEMO_PROGRAMS)
+	@$(MAKE) --no-print-directory dev
+	@$(BIN)/csi-multi demo
+
+test: ## everything: check, integration, attack, sanity (root; installs what it needs and says so)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@$(MAKE) --no-print-directory check integration attack sanity
+	@echo "make test: all passed"
+
+dev: .venv/ready ## the virtual environment with the core and all backends, from requirements.lock
+
+.venv/ready: requirements.lock pyproject.toml $(wildcard backends/*/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
+	@echo "installing the locked Python packages into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . $(addprefix -e ,$(BACKENDS))
+	@touch $@
+
+check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)
+
+unit: dev
+	@$(PYTEST) -q -m "not root and not slow and not sanity"
+
+format: dev
+	@$(BIN)/ruff format --check --quiet .
+
+lint: dev
+	@$(BIN)/ruff check --quiet .
+
+types: dev
+	@$(BIN)/mypy
+
+integration: dev ## real loop devices, real filesystems, real mounts (root)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@$(PYTEST) -q -m "root and not slow and not sanity"
+
+attack: dev ## kills, races, hostile input, hung commands (root, minutes)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@$(PYTEST) -q -m "slow and not sanity"
+
+sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoint, split endpoints (root)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m sanity
+
+matrix: dev ## the slow, complete versions of what `make test` meets once (root)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity"
+	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m sanity
+
+bench: dev ## speed as ratios against the bare operation; a table, and JSON in bench/results (root)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@$(BIN)/python bench/run.py
+
+proto: dev ## generate code from protos/csi.proto
+	@$(BIN)/python -m grpc_tools.protoc -I csi_multi/_proto=protos --python_out=. --pyi_out=. csi_multi/_proto/csi.proto
+
+docs: dev ## generate docs/parameters.md from the schemas
+	@$(BIN)/python scripts/parameters.py > docs/parameters.md
+
+generated: dev
+	@scripts/check-generated
+
+lock: dev ## pin the newest allowed Python packages in requirements.lock
+	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--output-file requirements.lock requirements.in
+
+clean: ## remove what the other targets made
+	@rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results
