@@ -20,7 +20,9 @@ from .params import Doc, Schema, explain, fields, unknown
 S = TypeVar("S", bound=Schema)
 Keys = tuple[str, ...]
 
-NAME = r"^[a-z]([-.a-z0-9]{0,61}[a-z])$"  # RFC 1035, lower case as a topology prefix; letters at both ends for csi-sanity
+NAME = (
+    r"^[a-z]([-.a-z0-9]{0,61}[a-z])$"  # RFC 1035, lower case as a topology prefix; letters at both ends for csi-sanity
+)
 LABEL = r"^[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
 
 
@@ -33,6 +35,9 @@ class Driver(Schema, frozen=True, kw_only=True):
 
     name: Annotated[str, Doc("driver name, as in StorageClass.provisioner", pattern=NAME)]
     default_backend: Annotated[str, Doc("instance for StorageClasses without `backend`; none: they are refused")] = ""
+    default_fs_type: Annotated[
+        Literal["ext4", "xfs", "btrfs"], Doc("filesystem of volumes whose StorageClass names none; fixed at creation")
+    ] = "ext4"
     cluster: Annotated[str, Doc("stamped on every resource, so that clusters can share storage", pattern=LABEL)] = (
         "default"
     )

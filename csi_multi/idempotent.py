@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from . import topology
-from .backend import Attach, Backend, Clone, Expand, GroupSnapshots, Snapshots
+from .backend import Attach, Backend, Clone, Expand, GroupSnapshots, Snapshots, Topology
 from .errors import AlreadyExists, Busy, InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unsupported
 from .model import (
     ExpandRequest,
@@ -36,7 +36,9 @@ B = TypeVar("B", bound=Backend)
 
 def digest(*parameters: Mapping[str, str]) -> str:
     """Return a hash that is equal only for equal parameters."""
-    return hashlib.sha256(msgspec.json.encode(parameters, order="deterministic")).hexdigest()[:32]
+    return hashlib.sha256(msgspec.json.encode([dict(one) for one in parameters], order="deterministic")).hexdigest()[
+        :32
+    ]
 
 
 def create_volume(backend: Backend, request: VolumeRequest, node: str) -> Volume:
@@ -68,7 +70,7 @@ def refuse_unusable(backend: Backend, request: VolumeRequest) -> None:
 def refuse_unreachable(backend: Backend, request: VolumeRequest, node: str) -> None:
     """Raise ResourceExhausted when a node-local backend's node is not among those asked for."""
     here = (topology.node_segments(backend, node),)
-    if request.topology and topology.constrained(backend) and not isinstance(backend, topology.Topology):
+    if request.topology and topology.constrained(backend) and not isinstance(backend, Topology):
         places = request.topology.requisite
         if places and not topology.satisfies(here, request.topology):
             raise ResourceExhausted(f"this backend makes volumes on node {node!r} only, which is not in requisite")

@@ -26,15 +26,12 @@ class Volumes:
     def ControllerGetCapabilities(self, request: Any, deadline: float | None) -> pb.ControllerGetCapabilitiesResponse:
         rpc = pb.ControllerServiceCapability.RPC
         names = self._core.advertised.of("controller")
-        items = [pb.ControllerServiceCapability(rpc=rpc(type=rpc.Type.Value(name))) for name in names]
+        items = [pb.ControllerServiceCapability(rpc=rpc(type=name)) for name in names]
         return pb.ControllerGetCapabilitiesResponse(capabilities=items)
 
     def CreateVolume(self, request: pb.CreateVolumeRequest, deadline: float | None) -> pb.CreateVolumeResponse:
         parameters = class_parameters(self._core.registry, request.parameters, request.mutable_parameters)
         wanted = self._volume_request(request, parameters, deadline)
-        for capability in wanted.capabilities:
-            if capability.mount:
-                refuse_misfits(parameters.filesystem, capability.mount.fs_type)
         volume = idempotent.create_volume(parameters.instance.backend, wanted, self._core.driver.node)
         return pb.CreateVolumeResponse(volume=self._volume(parameters.instance, volume))
 
@@ -44,14 +41,21 @@ class Volumes:
         instance = parameters.instance
         copied = request.HasField("volume_content_source")
         source = convert.source(request.volume_content_source, instance.name) if copied else None
+        capabilities = convert.capabilities(request.volume_capabilities)
+        fs_types = [one.mount.fs_type or self._core.driver.default_fs_type for one in capabilities if one.mount]
+        for fs_type in fs_types:
+            refuse_misfits(parameters.filesystem, fs_type)
+        context = parameters.context(fs_types[0] if fs_types else "")
         placed = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
         return VolumeRequest(
-            stamp=self._core.stamp(request.name, parameters.digest, source=source, context=parameters.context),
+            stamp=self._core.stamp(request.name, parameters.digest, source=source, context=context),
             size=convert.size_range(request.capacity_range),
-            capabilities=convert.capabilities(request.volume_capabilities),
+            capabilities=capabilities,
             parameters=parameters.own,
             mutable=mutable_parameters(instance.backend, request.mutable_parameters),
-            topology=convert.requirement(self._core.driver.name, request.accessibility_requirements) if placed else None,
+            topology=convert.requirement(self._core.driver.name, request.accessibility_requirements)
+            if placed
+            else None,
             metadata=parameters.metadata,
             secrets=dict(request.secrets),
             deadline=deadline,
@@ -133,7 +137,9 @@ class Volumes:
                     return f"the volume belongs to backend {instance.name!r}, not {parameters.instance.name!r}"
                 own = parameters.own
             mutable_parameters(instance.backend, request.mutable_parameters)
-            reasons = (instance.backend.unsupported(one, own) for one in convert.capabilities(request.volume_capabilities))
+            reasons = (
+                instance.backend.unsupported(one, own) for one in convert.capabilities(request.volume_capabilities)
+            )
             if reason := next((reason for reason in reasons if reason), ""):
                 return reason
         except InvalidArgument as error:

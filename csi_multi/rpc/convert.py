@@ -115,7 +115,7 @@ def group(instance: Instance, item: GroupSnapshot) -> pb.VolumeGroupSnapshot:
 
 def health(volume_id: str, entries: Iterable[HealthEntry]) -> pb.VolumeHealth:
     statuses = [
-        pb.VolumeHealth.VolumeHealthEntry(status=entry.status.value, reason=entry.reason, message=entry.message)  # type: ignore[arg-type]
+        pb.VolumeHealth.VolumeHealthEntry(status=entry.status.name, reason=entry.reason, message=entry.message)
         for entry in entries
     ]
     return pb.VolumeHealth(volume_id=volume_id, health_statuses=statuses)
@@ -124,7 +124,7 @@ def health(volume_id: str, entries: Iterable[HealthEntry]) -> pb.VolumeHealth:
 def storage_health(instance: str, entries: Iterable[StorageHealthEntry]) -> list[Any]:
     kind = pb.NodeGetStorageHealthResponse.StorageBackendHealth
     return [
-        kind(status=entry.status.value, reason=entry.reason, message=f"backend {instance}: {entry.message}")  # type: ignore[arg-type]
+        kind(status=entry.status.name, reason=entry.reason, message=f"backend {instance}: {entry.message}")
         for entry in entries
     ]
 

@@ -24,16 +24,9 @@ class Identity:
 
     def GetPluginCapabilities(self, request: Any, deadline: float | None) -> pb.GetPluginCapabilitiesResponse:
         advertised, service, growth = self._core.advertised, pb.PluginCapability.Service, pb.PluginCapability
-        items = [
-            pb.PluginCapability(service=service(type=service.Type.Value(name))) for name in advertised.of("plugin")
-        ]
+        items = [pb.PluginCapability(service=service(type=name)) for name in advertised.of("plugin")]
         kinds = [name for name in ("ONLINE", "OFFLINE") if getattr(advertised, f"{name.lower()}_expansion")]
-        items += [
-            pb.PluginCapability(
-                volume_expansion=growth.VolumeExpansion(type=growth.VolumeExpansion.Type.Value(kind))
-            )
-            for kind in kinds
-        ]
+        items += [pb.PluginCapability(volume_expansion=growth.VolumeExpansion(type=kind)) for kind in kinds]
         return pb.GetPluginCapabilitiesResponse(capabilities=items)
 
     def Probe(self, request: Any, deadline: float | None) -> pb.ProbeResponse:

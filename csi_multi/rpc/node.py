@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..idempotent import require
 from ..node.engine import Engine
 from ..node.requests import PublishRequest, StageRequest
 from . import convert
-from .service import Core
+from .service import FS_TYPE, Core
 
 
 class Node:
@@ -26,7 +27,7 @@ class Node:
     def NodeGetCapabilities(self, request: Any, deadline: float | None) -> pb.NodeGetCapabilitiesResponse:
         rpc = pb.NodeServiceCapability.RPC
         names = self._core.advertised.of("node")
-        items = [pb.NodeServiceCapability(rpc=rpc(type=rpc.Type.Value(name))) for name in names]
+        items = [pb.NodeServiceCapability(rpc=rpc(type=name)) for name in names]
         return pb.NodeGetCapabilitiesResponse(capabilities=items)
 
     def NodeGetInfo(self, request: Any, deadline: float | None) -> pb.NodeGetInfoResponse:
@@ -48,6 +49,9 @@ class Node:
         capability = convert.capability(request.volume_capability)
         if reason := instance.backend.unsupported(capability):
             raise FailedPrecondition(f"volume_capability: {reason}")
+        if capability.mount and not capability.mount.fs_type:
+            fs_type = request.volume_context.get(FS_TYPE, self._core.driver.default_fs_type)
+            capability = replace(capability, mount=replace(capability.mount, fs_type=fs_type))
         staged = StageRequest(
             handle=handle,
             staging=Path(request.staging_target_path),

@@ -52,7 +52,8 @@ def _values(message: Message) -> Iterator[str]:
 
 @cache
 def is_sensitive(field: FieldDescriptor) -> bool:
-    return bool(field.GetOptions().Extensions[csi_pb2.csi_secret]) or field.full_name in ALSO
+    secret: bool = field.GetOptions().Extensions[csi_pb2.csi_secret]  # type: ignore[index]
+    return secret or field.full_name in ALSO
 
 
 @cache

@@ -17,6 +17,7 @@ from ..registry import Instance, Registry
 from .capabilities import Advertised
 
 METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
+FS_TYPE = "fsType"  # in the volume context: so that a changed default does not touch existing volumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class ClassParameters:
     metadata: Strings
     digest: str
 
-    @property
-    def context(self) -> dict[str, str]:
-        return to_context(self.filesystem)
+    def context(self, fs_type: str) -> dict[str, str]:
+        """Return the volume context: what the node must know about the filesystem, for ever."""
+        return to_context(self.filesystem) | ({FS_TYPE: fs_type} if fs_type else {})
 
 
 def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
@@ -84,4 +85,3 @@ def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 def mutable_parameters(backend: Backend, given: Mapping[str, str]) -> Any:
     """Parse mutable_parameters; a backend that cannot modify has none. Raises InvalidArgument."""
     return parse(type(backend).MutableParameters, given, "mutable_parameters") if given else None
-

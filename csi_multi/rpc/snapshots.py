@@ -45,7 +45,9 @@ class SnapshotsAndHealth:
             secrets=dict(request.secrets),
             deadline=deadline,
         )
-        return pb.CreateSnapshotResponse(snapshot=convert.snapshot(instance, idempotent.create_snapshot(backend, wanted)))
+        return pb.CreateSnapshotResponse(
+            snapshot=convert.snapshot(instance, idempotent.create_snapshot(backend, wanted))
+        )
 
     def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, deadline: float | None) -> pb.DeleteSnapshotResponse:
         try:
@@ -122,7 +124,7 @@ class GroupController:
     def GroupControllerGetCapabilities(self, request: Any, deadline: float | None) -> Any:
         rpc = pb.GroupControllerServiceCapability.RPC
         names = self._core.advertised.of("group")
-        items = [pb.GroupControllerServiceCapability(rpc=rpc(type=rpc.Type.Value(name))) for name in names]
+        items = [pb.GroupControllerServiceCapability(rpc=rpc(type=name)) for name in names]
         return pb.GroupControllerGetCapabilitiesResponse(capabilities=items)
 
     def CreateVolumeGroupSnapshot(
@@ -148,7 +150,7 @@ class GroupController:
         self, request: pb.DeleteVolumeGroupSnapshotRequest, deadline: float | None
     ) -> pb.DeleteVolumeGroupSnapshotResponse:
         try:
-            instance, backend, handle = self._checked(request)
+            _, backend, handle = self._checked(request)
         except NotFound:
             return pb.DeleteVolumeGroupSnapshotResponse()
         idempotent.delete_group_snapshot(backend, handle, dict(request.secrets))
