@@ -17,36 +17,31 @@ INFO_BYTES = 232
 DELETED = " (deleted)"  # how the kernel marks the path of a file that was removed while bound
 
 
-def find(file: Path) -> list[Path]:
-    """Return the loop devices bound to this file, or to one of this path that has been deleted.
-
-    Device and inode decide, not the path in sysfs: a device attached from a mount namespace that is
-    gone (a container that was replaced) shows the path relative to a mount nobody has any more.
-    """
-    gone = os.path.realpath(file) + DELETED
-    found = []
+def bound() -> dict[Path, str]:
+    """Return the path of the backing file of every loop device that has one, as the kernel shows it."""
+    found = {}
     for name in sorted(os.listdir(SYS)):
-        if name.startswith("loop"):
-            device = Path("/dev") / name
-            backing = _text(SYS / name / "loop/backing_file")
-            if backing == gone or (backing and backs(device, file)):
-                found.append(device)
+        if name.startswith("loop") and (backing := _text(SYS / name / "loop/backing_file")):
+            found[Path("/dev") / name] = backing
     return found
 
 
+def find(file: Path) -> list[Path]:
+    """Return the loop devices whose backing file has, or had when it was removed, this full path."""
+    return [device for device, backing in bound().items() if backing.removesuffix(DELETED) == str(file)]
+
+
 def backs(device: Path, file: Path) -> bool:
-    """Whether the loop device is bound to this very file: same filesystem, same inode."""
+    """Whether the device's backing file is the very file that has this path now (same inode)."""
     try:
         status = file.stat()
         descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            info = fcntl.ioctl(descriptor, GET_STATUS, bytes(INFO_BYTES))
+        finally:
+            os.close(descriptor)
     except OSError:
-        return False
-    try:
-        info = fcntl.ioctl(descriptor, GET_STATUS, bytes(INFO_BYTES))
-    except OSError:
-        return False  # not bound
-    finally:
-        os.close(descriptor)
+        return False  # no such file, or nothing bound
     return struct.unpack_from("=QQ", info) == (status.st_dev, status.st_ino)
 
 

@@ -1,0 +1,140 @@
+"""The loop devices of an image: one at most, the right one, and none left behind."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from pathlib import Path
+
+from csi_multi.errors import FailedPrecondition, InUse, StorageError, Unavailable
+from csi_multi.host import Host, loopdev, mounts, sysfs
+from csi_multi.host.mounts import MountPoint
+
+log = logging.getLogger(__name__)
+
+WAIT = 5.0  # seconds for the kernel to free a device that others, udev say, look at just now
+STEP = 0.02
+SYS_BLOCK = Path("/sys/block")
+
+
+class Devices:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def open(self, image: Path, *, sector_size: int, read_only: bool) -> Path:
+        """Return the image's device, attached now if need be. Raises FailedPrecondition, InUse."""
+        found = loopdev.find(image)
+        used = [device for device in found if in_use(device)]
+        if len(used) > 1:
+            names = " and ".join(str(device) for device in used)
+            raise FailedPrecondition(f"{image} is in use through {names} at once; stop what uses one of them")
+        fitting = [device for device in found if fits(device, image, sector_size, read_only)]
+        if used and used[0] not in fitting:
+            raise FailedPrecondition(
+                f"{used[0]} is in use with other properties than asked (read-only, sector size, or its file was "
+                f"deleted); unpublish and unstage the volume of {image} first"
+            )
+        keep = next(iter(used or fitting), None)
+        for device in found:
+            if device != keep:
+                self._detach(device)
+        return keep or self._attach(image, sector_size, read_only)
+
+    def close(self, image: Path) -> None:
+        """Detach all devices of the image. Raises InUse."""
+        for device in loopdev.find(image):
+            self._detach(device)
+
+    def refresh(self, image: Path) -> None:
+        """Make the devices of the image as large as it is."""
+        for device in loopdev.find(image):
+            loopdev.refresh(self._host, device)
+            _refuse_other_size(device, image)
+
+    def _attach(self, image: Path, sector_size: int, read_only: bool) -> Path:
+        try:
+            device = loopdev.attach(self._host, image, read_only=read_only, sector_size=sector_size)
+            if not fits(device, image, sector_size, read_only):
+                raise Unavailable(f"{device} was attached to {image} with other properties than asked")
+            _refuse_other_size(device, image)
+        except StorageError:
+            self.close(image)  # also what a command that seemed to fail has attached
+            raise
+        if sysfs.attribute(sysfs.number_of(device), "loop/dio") != "1":
+            log.warning("%s does without direct I/O on %s: data is cached twice", device, image)
+        return device
+
+    def _detach(self, device: Path) -> None:
+        backing = _backing(device)
+        if in_use(device):
+            raise InUse(f"{device}, attached to {backing}, is in use; unmount it first")
+        try:
+            loopdev.detach(self._host, device)
+        except StorageError:
+            if _backing(device):
+                raise
+        deadline = time.monotonic() + WAIT
+        while _backing(device) == backing is not None:
+            if time.monotonic() > deadline:
+                raise InUse(f"{device}, attached to {backing}, is still open somewhere; stop what reads it")
+            time.sleep(STEP)
+
+
+def fits(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
+    """Whether an attached device shows this very file, all of it, as asked, and is to stay."""
+    wanted = {
+        "loop/offset": "0",
+        "loop/sizelimit": "0",
+        "loop/autoclear": "0",  # 1: the kernel frees it as soon as nobody looks
+        "queue/logical_block_size": str(sector_size),
+        "ro": str(int(read_only)),
+    }
+    number = sysfs.number_of(device)
+    return all(sysfs.attribute(number, name) == text for name, text in wanted.items()) and loopdev.backs(device, image)
+
+
+def in_use(device: Path) -> bool:
+    """Whether the device is mounted, in any mount namespace, held by another device, or published raw."""
+    if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
+        return True
+    try:
+        os.close(os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno == errno.EBUSY
+    return False
+
+
+def mounted(device: Path) -> list[MountPoint]:
+    """Return where this mount namespace shows the filesystem on the device, or on one stacked on it."""
+    numbers, paths = _stack(device)
+    return [mount for mount in mounts.table() if mount.number in numbers or mount.source in paths]
+
+
+def _stack(device: Path) -> tuple[set[str], set[str]]:
+    """Return numbers and paths of the device and of what holds it (dm-crypt); btrfs shows only the path."""
+    numbers, paths = {sysfs.number_of(device)}, {str(device)}
+    for holder in os.listdir(SYS_BLOCK / device.name / "holders"):
+        above = _stack(Path("/dev") / holder)
+        numbers, paths = numbers | above[0], paths | above[1]
+    return numbers, paths
+
+
+def flush(device: Path) -> None:
+    """Write what was written to the device node, and is cached there, into the image."""
+    descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _backing(device: Path) -> str | None:
+    return sysfs.attribute(sysfs.number_of(device), "loop/backing_file")
+
+
+def _refuse_other_size(device: Path, image: Path) -> None:
+    found, wanted = sysfs.size_of(sysfs.number_of(device)), image.stat().st_size
+    if found != wanted:
+        raise Unavailable(f"{device} shows {found} bytes, {image} has {wanted}")

@@ -1,0 +1,191 @@
+"""Entries that appear and disappear as a whole: <directory>/<kind>s/<leaf>/{image,<kind>.json}.
+
+An entry is built in `.new-<leaf>`, held by a flock, and renamed; it is removed by renaming it to
+`.gone-<leaf>` first. A process that dies leaves at most such dot-directories, which nobody holds:
+the retry removes them, or sweep() does. Everything else in the directory belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Generic
+
+from csi_multi.backend import Setting, missing
+from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, NotFound
+
+from . import metadata
+from .guard import held
+from .handles import LEAF_SHAPE
+from .metadata import Broken, F
+
+log = logging.getLogger(__name__)
+
+IMAGE = "image"
+NEW = ".new-"
+GONE = ".gone-"
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # rename onto something that is there
+
+
+class Foreign(FailedPrecondition):
+    """The entry carries the stamp of another driver or cluster."""
+
+
+class Shelf(Generic[F]):
+    """All volumes, or all snapshots, of one instance."""
+
+    def __init__(self, directory: Path, kind: str, form: type[F], setting: Setting) -> None:
+        self.path = directory / f"{kind}s"
+        self.directory = directory
+        self.kind = kind
+        self._file = f"{kind}.json"
+        self._form = form
+        self._setting = setting
+
+    def image(self, leaf: str) -> Path:
+        return self.path / leaf / IMAGE
+
+    def file(self, leaf: str) -> Path:
+        return self.path / leaf / self._file
+
+    def leaves(self) -> list[str]:
+        """Return what has the shape of an entry, sorted; whether it is one its metadata tells."""
+        try:
+            return sorted(name for name in os.listdir(self.path) if LEAF_SHAPE.fullmatch(name))
+        except FileNotFoundError:
+            return []
+
+    def read(self, leaf: str) -> F:
+        """Return the metadata of an entry of ours. Raises NotFound, Broken, Foreign."""
+        try:
+            found = metadata.load(self.file(leaf), self._form)
+        except Broken:
+            if not os.path.lexists(self.path / leaf):
+                raise missing(self.kind, f"{self._setting.node}/{leaf}") from None
+            raise
+        owner, ours = (found.stamp.driver, found.stamp.cluster), (self._setting.driver, self._setting.cluster)
+        if owner != ours:
+            raise Foreign(
+                f"{self.path / leaf} belongs to driver {owner[0]!r} in cluster {owner[1]!r}, "
+                f"not to {ours[0]!r} in {ours[1]!r}; give each its own directory"
+            )
+        return found
+
+    def ours(self, leaf: str) -> F | None:
+        """Return the metadata for a listing; None for what is not ours, gone, or (warned of) broken."""
+        try:
+            return self.read(leaf)
+        except (NotFound, Foreign):
+            return None
+        except Broken as error:
+            log.warning("%s is left out of a listing: %s", self.path / leaf, error)
+            return None
+
+    def write(self, leaf: str, value: F) -> None:
+        metadata.replace(self.file(leaf), value)
+
+    def save(self, new: Path, value: F) -> None:
+        """Write the metadata of an entry that is being built; its image is made if it is not there."""
+        metadata.save(new / self._file, value)
+        (new / IMAGE).touch(mode=0o600)
+
+    def refuse_taken(self, leaf: str) -> None:
+        if os.path.lexists(self.path / leaf):
+            raise AlreadyExists(f"{self.kind} {leaf!r} exists")
+
+    @contextmanager
+    def holding(self, leaf: str, *, shared: bool = False) -> Iterator[None]:
+        """Keep other operations away from an entry. Raises NotFound, Busy."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(held(self.path / leaf, shared=shared))
+            except FileNotFoundError:
+                raise missing(self.kind, f"{self._setting.node}/{leaf}") from None
+            except BlockingIOError:
+                raise Busy(f"{self.kind} {leaf!r} is being worked on; ask again") from None
+            except NotADirectoryError:
+                raise Broken(f"{self.path / leaf} is not a directory; move it away") from None
+            yield
+
+    @contextmanager
+    def building(self, leaf: str) -> Iterator[Path]:
+        """Give a directory to build an entry in, and publish it at the end. Raises AlreadyExists, Busy."""
+        new = self.path / f"{NEW}{leaf}"
+        with ExitStack() as stack:
+            self._claim(new, stack)
+            published = False
+            try:
+                empty(new)  # what a dead process left
+                self.refuse_taken(leaf)
+                yield new
+                self._publish(new, leaf)
+                published = True
+            finally:
+                if not published:
+                    clear(new)
+            metadata.sync(self.path)
+
+    def remove(self, leaf: str) -> None:
+        """Remove an entry that the caller holds. Raises FailedPrecondition for strange contents."""
+        strange = set(os.listdir(self.path / leaf)) - {IMAGE, self._file, f".{self._file}.new"}
+        if strange:
+            raise FailedPrecondition(
+                f"{self.path / leaf} holds {min(strange)!r}, which this driver did not make; move it away"
+            )
+        (self.path / leaf).rename(self.path / f"{GONE}{leaf}")
+        metadata.sync(self.path)
+        self.finish_removal(leaf)
+
+    def finish_removal(self, leaf: str) -> None:
+        """Remove what an interrupted removal of this entry left."""
+        clear(self.path / f"{GONE}{leaf}")
+
+    def sweep(self) -> None:
+        """Remove what dead processes left half-made or half-removed."""
+        for name in os.listdir(self.path):
+            prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
+            if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
+                with suppress(FileNotFoundError, BlockingIOError), held(self.path / name):
+                    log.info("removing %s, which an interrupted operation left", self.path / name)
+                    clear(self.path / name)
+
+    def _claim(self, new: Path, stack: ExitStack) -> None:
+        for _ in range(10):  # a sweep may remove the directory before it is held
+            with suppress(FileExistsError):
+                new.mkdir(mode=0o700)
+            with suppress(FileNotFoundError):
+                try:
+                    stack.enter_context(held(new))
+                except BlockingIOError:
+                    break
+                return
+        raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being made; ask again")
+
+    def _publish(self, new: Path, leaf: str) -> None:
+        for path in (new / IMAGE, new / self._file, new):
+            metadata.sync(path)
+        try:
+            # Space counts what is being built, too: the name must not change while it looks.
+            with held(self.directory, wait=True):
+                new.rename(self.path / leaf)
+        except OSError as error:
+            if error.errno in TAKEN:
+                raise AlreadyExists(f"{self.kind} {leaf!r} exists") from None
+            raise
+
+
+def clear(directory: Path) -> None:
+    """Remove a directory of ours and the files in it, whatever of it is still there."""
+    empty(directory)
+    with suppress(FileNotFoundError):
+        directory.rmdir()
+
+
+def empty(directory: Path) -> None:
+    with suppress(FileNotFoundError):
+        for name in os.listdir(directory):
+            (directory / name).unlink(missing_ok=True)

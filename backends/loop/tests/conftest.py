@@ -1,0 +1,258 @@
+"""Real directories, real filesystems, real loop devices; and ways to die in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from csi_multi_loop.backend import LoopBackend
+from csi_multi_loop.config import Config
+
+from csi_multi.backend import Setting
+from csi_multi.host import LocalHost, loopdev, mounts
+from csi_multi.model import (
+    ExpandRequest,
+    OpenRequest,
+    SizeRange,
+    SnapshotRequest,
+    Source,
+    SourceKind,
+    Stamp,
+    VolumeRequest,
+)
+
+MIB = 2**20
+NODE = "node-1"
+DRIVER = "multi.csi.test"
+
+
+class Death(BaseException):
+    """The process dies here: nothing it does afterwards, cleaning up included, has any effect."""
+
+
+class Fuse(threading.local):
+    """Calls of the operating system, counted in this thread, until one of them is the last."""
+
+    EVENTS = frozenset(
+        f"os.{name}" for name in ("mkdir", "rename", "remove", "rmdir", "truncate", "listdir", "scandir")
+    ) | {"open", "fcntl.ioctl", "fcntl.flock"}
+
+    left: int | None = None
+    before: tuple[str, Callable[[], None]] | None = None
+
+    def hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if event not in self.EVENTS:
+            return
+        if self.before and self.before[0] == event:
+            action, self.before = self.before[1], None
+            action()
+        if self.left is not None:
+            if self.left <= 0:
+                raise Death(event)
+            self.left -= 1
+
+
+FUSE = Fuse()
+sys.addaudithook(FUSE.hook)
+
+
+class Crash:
+    @contextlib.contextmanager
+    def at(self, call: int) -> Iterator[None]:
+        """Die at this call of the block, and stay dead for the rest of it."""
+        FUSE.left = call
+        try:
+            yield
+        finally:
+            FUSE.left = None
+
+    def points(self, prepare: Callable[[int], Callable[[], object]]) -> Iterator[int]:
+        """For every call of an operation: prepare afresh, die there, and let the caller look."""
+        for call in itertools.count():
+            operation = prepare(call)
+            try:
+                with self.at(call):
+                    operation()
+            except Death:
+                yield call
+            else:
+                return
+
+    @contextlib.contextmanager
+    def before(self, event: str, action: Callable[[], None]) -> Iterator[None]:
+        """Do something right before the first such call of the block."""
+        FUSE.before = (event, action)
+        try:
+            yield
+        finally:
+            FUSE.before = None
+
+
+class Requests:
+    """Requests in few words."""
+
+    def stamp(self, name: str, digest: str = "d", source: Source | None = None, driver: str = DRIVER) -> Stamp:
+        return Stamp(driver=driver, cluster="c", name=name, digest=digest, source=source, context={"k": "v"})
+
+    def volume(
+        self, name: str, size: int = 16 * MIB, *, limit: int = 0, digest: str = "d", **more: Any
+    ) -> VolumeRequest:
+        size_range = SizeRange(required=size, limit=limit)
+        return VolumeRequest(stamp=self.stamp(name, digest), size=size_range, **more)
+
+    def copy(self, name: str, kind: str, handle: str, size: int = 0, *, limit: int = 0, **more: Any) -> VolumeRequest:
+        source = Source(kind=SourceKind(kind), handle=handle)
+        size_range = SizeRange(required=size, limit=limit)
+        return VolumeRequest(stamp=self.stamp(name, source=source), size=size_range, **more)
+
+    def snapshot(self, name: str, source: str, digest: str = "d") -> SnapshotRequest:
+        return SnapshotRequest(stamp=self.stamp(name, digest), source=source)
+
+    def expand(self, handle: str, size: int, limit: int = 0) -> ExpandRequest:
+        return ExpandRequest(handle=handle, size=SizeRange(required=size, limit=limit))
+
+    def open(self, handle: str, *, read_only: bool = False) -> OpenRequest:
+        return OpenRequest(handle=handle, read_only=read_only)
+
+
+@pytest.fixture
+def ask() -> Requests:
+    return Requests()
+
+
+@pytest.fixture
+def crash() -> Crash:
+    return Crash()
+
+
+@pytest.fixture
+def host() -> LocalHost:
+    return LocalHost()
+
+
+@pytest.fixture
+def setting(host: LocalHost) -> Setting:
+    return Setting(instance="scratch", driver=DRIVER, cluster="c", node=NODE, host=host)
+
+
+@pytest.fixture
+def make(setting: Setting, tmp_path: Path) -> Callable[..., LoopBackend]:
+    """Make a backend as a new process would; settings given by keyword win."""
+
+    def make(directory: Path = tmp_path / "pool", *, setting: Setting = setting, **config: Any) -> LoopBackend:
+        config = {"reserve_percent": 0, "min_size": MIB, **config}
+        return LoopBackend(Config(directory=str(directory), **config), setting)
+
+    return make
+
+
+@pytest.fixture
+def backend(make: Callable[..., LoopBackend]) -> LoopBackend:
+    return make()
+
+
+@pytest.fixture
+def leftovers() -> Callable[[LoopBackend], list[str]]:
+    """What an instance's directory holds beside whole volumes and snapshots."""
+
+    def leftovers(backend: LoopBackend) -> list[str]:
+        directory = Path(backend.config.directory)
+        entries = [path for kind in ("volumes", "snapshots") for path in (directory / kind).iterdir()]
+        strange = [str(path) for path in entries if path.name.startswith(".")]
+        torn = [str(path) for path in entries if not path.name.startswith(".") and len(os.listdir(path)) != 2]
+        return strange + torn + [str(path) for path in (directory / "frozen").iterdir()]
+
+    return leftovers
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """A test that uses devices leaves none of its own attached, and nothing mounted."""
+    yield
+    if request.node.get_closest_marker("root"):
+        assert [mount.target for mount in mounts.table() if mount.target.startswith(str(tmp_path))] == []
+        assert bound(tmp_path) == []
+
+
+def bound(below: Path) -> list[str]:
+    texts = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            texts.append(file.read_text().strip())
+    return [text for text in texts if str(below) in text]
+
+
+@pytest.fixture
+def mount(host: LocalHost) -> Iterator[Callable[..., Path]]:
+    """Mount something at a new directory; unmounted at the end, whatever the test did meanwhile."""
+    targets: list[Path] = []
+
+    def mount(source: Path | str, target: Path, *options: str) -> Path:
+        target.mkdir(parents=True, exist_ok=True)
+        host.run("mount", *options, str(source), str(target))
+        targets.append(target)
+        return target
+
+    yield mount
+    for target in reversed(targets):
+        if mounts.at(target):
+            host.run("fsfreeze", "--unfreeze", str(target), ok=(0, 1))
+            host.run("umount", str(target))
+
+
+@pytest.fixture
+def filesystem(mount: Callable[..., Path], host: LocalHost, tmp_path: Path) -> Callable[..., Path]:
+    """Make a filesystem of its own to keep an instance's directory on."""
+
+    def filesystem(kind: str, size: int = 400 * MIB) -> Path:
+        target = tmp_path / kind
+        if kind == "tmpfs":
+            return mount("tmpfs", target, "-t", "tmpfs", "-o", f"size={size}")
+        image = tmp_path / f"{kind}.disk"
+        with image.open("wb") as file:
+            file.truncate(size)
+        host.run(f"mkfs.{kind}", "-q", str(image))
+        device = Path(host.run("losetup", "--find", "--show", str(image)).stdout.strip())
+        try:
+            return mount(device, target)
+        finally:
+            host.run("losetup", "--detach", str(device))  # freed with the unmount
+
+    return filesystem
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[LoopBackend, str], Path]]:
+    """Open a volume's device, closed again at the end."""
+    used: list[tuple[LoopBackend, str]] = []
+
+    def opened(backend: LoopBackend, handle: str, *, read_only: bool = False) -> Path:
+        device = backend.open_device(OpenRequest(handle=handle, read_only=read_only))
+        used.append((backend, handle))
+        return device.path
+
+    yield opened
+    for backend, handle in used:
+        backend.close_device(handle)
+
+
+@pytest.fixture
+def image() -> Callable[[LoopBackend, str], Path]:
+    """The backing file of a volume or snapshot."""
+
+    def image(backend: LoopBackend, handle: str, kind: str = "volumes") -> Path:
+        return Path(backend.config.directory) / kind / handle.partition("/")[2] / "image"
+
+    return image
+
+
+@pytest.fixture
+def devices() -> Callable[[Path], list[Path]]:
+    return loopdev.find
