@@ -207,7 +207,7 @@ class Expand(Backend):
         Raises NotFound, OutOfRange, ResourceExhausted, FailedPrecondition when in use but not online.
         """
 
-    def refresh_device(self, handle: str) -> None:  # noqa: B027
+    def refresh_device(self, handle: str) -> None:
         """Make an open device on this node show the volume's new size."""
 
 

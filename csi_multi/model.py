@@ -20,10 +20,6 @@ Strings = Mapping[str, str]
 Segments = Mapping[str, str]
 
 
-def _secrets() -> Any:
-    return field(default_factory=dict, repr=False)
-
-
 class AccessMode(enum.Enum):
     """CSI access modes by their number in csi.proto."""
 
@@ -159,7 +155,7 @@ class VolumeRequest:
     mutable: Any = None
     topology: TopologyRequirement | None = None
     metadata: Strings = field(default_factory=dict)  # PVC name and namespace, PV name: for tags
-    secrets: Strings = _secrets()
+    secrets: Strings = field(default_factory=dict, repr=False)
     deadline: float | None = None  # time.monotonic() at which the caller stops listening
 
     @property
@@ -191,7 +187,7 @@ class SnapshotRequest:
     parameters: Any = None
     topology: TopologyRequirement | None = None
     metadata: Strings = field(default_factory=dict)
-    secrets: Strings = _secrets()
+    secrets: Strings = field(default_factory=dict, repr=False)
     deadline: float | None = None
 
     @property
@@ -220,7 +216,7 @@ class GroupSnapshotRequest:
     stamp: Stamp
     sources: tuple[str, ...]  # volume handles
     parameters: Any = None
-    secrets: Strings = _secrets()
+    secrets: Strings = field(default_factory=dict, repr=False)
     deadline: float | None = None
 
 
@@ -241,7 +237,7 @@ class ExpandRequest:
     handle: str
     size: SizeRange
     capability: Capability | None = None
-    secrets: Strings = _secrets()
+    secrets: Strings = field(default_factory=dict, repr=False)
     deadline: float | None = None
 
 
@@ -259,7 +255,7 @@ class ModifyRequest:
 
     handle: str
     mutable: Any
-    secrets: Strings = _secrets()
+    secrets: Strings = field(default_factory=dict, repr=False)
     deadline: float | None = None
 
 
@@ -310,12 +306,12 @@ class AttachRequest:
     capability: Capability
     read_only: bool = False
     context: Strings = field(default_factory=dict)
-    secrets: Strings = _secrets()
+    secrets: Strings = field(default_factory=dict, repr=False)
     deadline: float | None = None
 
 
 class Health(enum.Enum):
-    """Kinds of volume trouble, by their number in csi.proto's VolumeHealthErrorType."""
+    """Kinds of volume trouble; names and numbers are those of VolumeHealthErrorType in csi.proto."""
 
     DEGRADED = 1
     INACCESSIBLE = 2
@@ -323,10 +319,10 @@ class Health(enum.Enum):
 
 
 class StorageHealth(enum.Enum):
-    """Kinds of backend trouble, by their number in csi.proto's StorageHealthErrorType."""
+    """Kinds of backend trouble; names and numbers are those of StorageHealthErrorType in csi.proto."""
 
-    DEGRADED = 1
-    UNREACHABLE = 2
+    STORAGE_DEGRADED = 1
+    STORAGE_UNREACHABLE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,4 +407,4 @@ class OpenRequest:
     block: bool = False
     volume_context: Strings = field(default_factory=dict)
     publish_context: Strings = field(default_factory=dict)
-    secrets: Strings = _secrets()
+    secrets: Strings = field(default_factory=dict, repr=False)

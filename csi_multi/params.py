@@ -2,7 +2,7 @@
 
 A schema is a frozen msgspec struct; its fields carry types, defaults, bounds and descriptions:
 
-    class Parameters(Schema):
+    class Parameters(Schema, frozen=True):
         sector_size: Annotated[Literal[512, 4096], Doc("bytes per sector")] = 512
 
 Names are snake_case in the YAML file and camelCase in class parameters. A field of type

@@ -143,7 +143,9 @@ def refuse_uncertain(config: Config) -> None:
                 f"{point.value} of {point.dist.name if point.dist else '?'}"
                 for point in entry_points(group=GROUP, name=section.kind)
             )
-            raise config.document.error(where, f"kind {section.kind!r} is provided by {' and '.join(owners)}: remove one")
+            raise config.document.error(
+                where, f"kind {section.kind!r} is provided by {' and '.join(owners)}: remove one"
+            )
 
 
 def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dict[str, str]]:

@@ -50,7 +50,7 @@ def _stopping() -> Iterator[threading.Event]:
     """An event that SIGTERM or SIGINT sets; a second signal ends the process at once."""
     stopped = threading.Event()
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         if stopped.is_set():
             os._exit(128 + number)
         stopped.set()

@@ -13,8 +13,9 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ..errors import FailedPrecondition, Timeout, Unavailable
 
@@ -80,7 +81,7 @@ class LocalHost:
         started = time.monotonic()
         with _input(stdin) as source:
             try:
-                process = subprocess.Popen(  # noqa: S603 - words, no shell; programs are literals
+                process = subprocess.Popen(
                     argv,
                     stdin=source,
                     stdout=subprocess.PIPE,
@@ -100,6 +101,18 @@ class LocalHost:
         return result
 
 
+def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start a long-running program beside us, in a session of its own: a driver for a demo or a test."""
+    return subprocess.Popen(
+        argv,
+        env=ENVIRONMENT | dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
 def _finish(process: subprocess.Popen[bytes], argv: tuple[str, ...], timeout: float) -> tuple[bytes, bytes]:
     try:
         return process.communicate(timeout=timeout)
@@ -113,7 +126,7 @@ def _finish(process: subprocess.Popen[bytes], argv: tuple[str, ...], timeout: fl
 
 
 @contextlib.contextmanager
-def _input(text: str | None):  # type: ignore[no-untyped-def]
+def _input(text: str | None) -> Iterator[int]:
     """A file descriptor with the text in memory: seekable, because mount --fstab refuses a pipe."""
     if text is None:
         yield subprocess.DEVNULL

@@ -1,0 +1,280 @@
+"""A backend in memory with every controller feature: what the contract means, in its shortest form.
+
+It keeps its resources in a `Shelf`, which stands for the storage system: make a new backend over the
+same shelf to see what a restart sees. It has no devices.
+"""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+
+from csi_multi import backend as b
+from csi_multi.backend import missing
+from csi_multi.errors import AlreadyExists, InUse, InvalidToken, OutOfRange, ResourceExhausted, Unsupported
+from csi_multi.ids import leaf
+from csi_multi.model import (
+    AttachRequest,
+    BlockMap,
+    CapacityReport,
+    CapacityRequest,
+    Device,
+    ExpandRequest,
+    Expansion,
+    Extent,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    HealthEntry,
+    ModifyRequest,
+    Node,
+    OpenRequest,
+    Page,
+    PageRequest,
+    Snapshot,
+    SnapshotRequest,
+    Strings,
+    Volume,
+    VolumeHealth,
+    VolumeRequest,
+)
+from csi_multi.params import Doc, Schema
+
+T = TypeVar("T")
+GIB = 1 << 30
+GRANULE = 4096
+
+
+class Config(Schema, frozen=True):
+    capacity: Annotated[int, Doc("bytes that can be promised", ge=0)] = 1 << 50
+
+
+class Parameters(Schema, frozen=True):
+    tier: Annotated[Literal["hdd", "ssd"], Doc("which medium")] = "hdd"
+
+
+class MutableParameters(Schema, frozen=True):
+    iops: Annotated[int | None, Doc("operations per second", ge=1)] = None
+
+
+@dataclass
+class Shelf:
+    """The storage system: what outlives a backend object."""
+
+    volumes: dict[str, Volume] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    groups: dict[str, GroupSnapshot] = field(default_factory=dict)
+    attached: dict[str, str] = field(default_factory=dict)
+    iops: dict[str, int] = field(default_factory=dict)
+    health: dict[str, tuple[HealthEntry, ...]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+SHELVES: dict[str, Shelf] = {}  # by instance name, for servers that are built from a configuration
+
+
+class MemoryBackend(
+    b.ReadOnlyAttach,
+    b.PublishedNodes,
+    b.Expand,
+    b.Clone,
+    b.ListVolumes,
+    b.ListSnapshots,
+    b.Capacity,
+    b.Modify,
+    b.GroupSnapshots,
+    b.ChangedBlocks,
+    b.VolumeHealthLister,
+):
+    """Every controller feature over a Shelf."""
+
+    contract: ClassVar[tuple[int, int]] = (1, 0)
+    Config = Config
+    Parameters = Parameters
+    MutableParameters = MutableParameters
+
+    def __init__(self, config: Any, setting: b.Setting, shelf: Shelf | None = None) -> None:
+        super().__init__(config, setting)
+        self.shelf = shelf or SHELVES.setdefault(setting.instance, Shelf())
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        return self._put(request, default=GIB)
+
+    def restore_volume(self, request: VolumeRequest) -> Volume:
+        assert request.source
+        return self._put(request, default=self.get_snapshot(request.source.handle).size)
+
+    def clone_volume(self, request: VolumeRequest) -> Volume:
+        assert request.source
+        return self._put(request, default=self.get_volume(request.source.handle).size)
+
+    def _put(self, request: VolumeRequest, default: int) -> Volume:
+        minimum = default if request.source else 1
+        size = request.size.choose(granularity=GRANULE, minimum=minimum, default=default)
+        volume = Volume(handle=leaf(request.name), size=size, stamp=request.stamp)
+        with self.shelf.lock:
+            if volume.handle in self.shelf.volumes:
+                raise AlreadyExists(f"volume {request.name!r} exists")
+            if size > self._free():
+                raise ResourceExhausted(f"{size} bytes do not fit into {self._free()} free bytes")
+            self.shelf.volumes[volume.handle] = volume
+        return volume
+
+    def find_volume(self, name: str) -> Volume:
+        return self.get_volume(leaf(name))
+
+    def get_volume(self, handle: str) -> Volume:
+        volume = _get(self.shelf.volumes, "volume", handle)
+        node = self.shelf.attached.get(handle)
+        return replace(volume, published_nodes=(node,) if node else ())
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        with self.shelf.lock:
+            _get(self.shelf.volumes, "volume", handle)
+            del self.shelf.volumes[handle]
+
+    def list_volumes(self, page: PageRequest) -> Page[Volume]:
+        return _page(self.shelf.volumes, page, self.get_volume)
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        volume = self.get_volume(request.handle)
+        size = max(volume.size, request.size.choose(granularity=GRANULE))
+        with self.shelf.lock:
+            if size - volume.size > self._free():
+                raise ResourceExhausted(f"{size} bytes do not fit")
+            self.shelf.volumes[request.handle] = replace(self.shelf.volumes[request.handle], size=size)
+        return Expansion(size=size)
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        with self.shelf.lock:
+            return CapacityReport(available=self._free(), maximum=self._free(), minimum=GRANULE)
+
+    def _free(self) -> int:
+        return int(self.config.capacity) - sum(volume.size for volume in self.shelf.volumes.values())
+
+    def attach(self, request: AttachRequest) -> Strings:
+        node = self.shelf.attached.setdefault(request.handle, request.node.name)
+        if node != request.node.name:
+            raise InUse(f"volume {request.handle!r} is attached to node {node!r}")
+        return {"device": request.handle}
+
+    def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
+        if node is None or self.shelf.attached.get(handle) == node.name:
+            self.shelf.attached.pop(handle, None)
+
+    def modify_volume(self, request: ModifyRequest) -> None:
+        self.get_volume(request.handle)
+        if request.mutable.iops is not None:
+            self.shelf.iops[request.handle] = request.mutable.iops
+
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        source = self.get_volume(request.source)
+        snapshot = Snapshot(
+            handle=leaf(request.name), source=source.handle, size=source.size, created=_now(), stamp=request.stamp
+        )
+        with self.shelf.lock:
+            if snapshot.handle in self.shelf.snapshots:
+                raise AlreadyExists(f"snapshot {request.name!r} exists")
+            self.shelf.snapshots[snapshot.handle] = snapshot
+        return snapshot
+
+    def find_snapshot(self, name: str) -> Snapshot:
+        return self.get_snapshot(leaf(name))
+
+    def get_snapshot(self, handle: str) -> Snapshot:
+        return _get(self.shelf.snapshots, "snapshot", handle)
+
+    def delete_snapshot(self, handle: str, secrets: Strings) -> None:
+        self.get_snapshot(handle)
+        del self.shelf.snapshots[handle]
+
+    def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
+        rows = {key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}
+        return _page(rows, page, self.get_snapshot)
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        handle, created = leaf(request.stamp.name), _now()
+        members = []
+        for number, source in enumerate(request.sources):
+            stamp = replace(request.stamp, name=f"{request.stamp.name}-{number}")
+            size = self.get_volume(source).size
+            name = f"{handle}-{number}"
+            members.append(Snapshot(handle=name, source=source, size=size, created=created, stamp=stamp, group=handle))
+        group = GroupSnapshot(handle=handle, snapshots=tuple(members), created=created, stamp=request.stamp)
+        with self.shelf.lock:
+            if handle in self.shelf.groups:
+                raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists")
+            self.shelf.groups[handle] = group
+            self.shelf.snapshots |= {member.handle: member for member in members}
+        return group
+
+    def find_group_snapshot(self, name: str) -> GroupSnapshot:
+        return self.get_group_snapshot(leaf(name))
+
+    def get_group_snapshot(self, handle: str) -> GroupSnapshot:
+        return _get(self.shelf.groups, "group snapshot", handle)
+
+    def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
+        group = self.get_group_snapshot(handle)
+        for member in group.snapshots:
+            self.shelf.snapshots.pop(member.handle, None)
+        del self.shelf.groups[handle]
+
+    def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
+        return self._blocks(self.get_snapshot(handle).size, offset)
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        self.get_snapshot(base)
+        return self._blocks(self.get_snapshot(target).size, offset)
+
+    def _blocks(self, size: int, offset: int) -> BlockMap:
+        if offset > size:
+            raise OutOfRange(f"offset {offset} is beyond the end at {size}")
+        extents: Iterator[Extent] = (
+            Extent(offset=start, length=GRANULE) for start in range(offset // GRANULE * GRANULE, 4 * GRANULE, GRANULE)
+        )
+        return BlockMap(size=size, extents=extents, block_size=GRANULE)
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return self.shelf.health.get(handle, ())
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        return _page(self.shelf.health, page, lambda key: VolumeHealth(handle=key, entries=self.shelf.health[key]))
+
+    def open_device(self, request: OpenRequest) -> Device:
+        _no_devices()
+
+    def find_device(self, handle: str) -> Device | None:
+        self.get_volume(handle)
+        return None
+
+    def close_device(self, handle: str) -> None:
+        """Nothing is ever open."""
+
+
+def _no_devices() -> NoReturn:
+    raise Unsupported("volumes in memory have no device")
+
+
+def _get(rows: dict[str, T], kind: str, handle: str) -> T:
+    if handle not in rows:
+        raise missing(kind, handle)
+    return rows[handle]
+
+
+def _page(rows: dict[str, Any], page: PageRequest, load: Callable[[str], T]) -> Page[T]:
+    if page.cursor and leaf(page.cursor) != page.cursor and not page.cursor.startswith("x-"):
+        raise InvalidToken(f"cursor {page.cursor!r} is not one of ours")
+    names = sorted(rows)
+    start = bisect.bisect_right(names, page.cursor) if page.cursor else 0
+    chosen = names[start : start + page.limit] if page.limit else names[start:]
+    more = start + len(chosen) < len(names)
+    return Page(items=tuple(load(name) for name in chosen), cursor=chosen[-1] if more and chosen else "")
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
