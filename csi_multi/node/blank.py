@@ -1,0 +1,104 @@
+"""Read a device, and hold it alone meanwhile: the proof that it holds no data starts here."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import FailedPrecondition, Unavailable
+from ..host import sysfs
+from ..model import Device
+
+END = 1024 * 1024  # bytes read at the start and at the end
+SAMPLE = 4096
+SAMPLES = 64  # spread evenly over the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """An open device. Reads go past the page cache, so that it is the device that answers."""
+
+    device: Device
+    descriptor: int
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read exactly so much. Raises Unavailable when the device cannot."""
+        with mmap.mmap(-1, length) as buffer:  # O_DIRECT wants aligned memory
+            try:
+                count = os.preadv(self.descriptor, [buffer], offset)
+            except OSError as error:
+                raise self._unreadable(offset, os.strerror(error.errno or 0).lower()) from None
+            if count != length:
+                raise self._unreadable(offset, f"only {count} of {length} bytes came")
+            return buffer[:]
+
+    def ends(self) -> Iterator[tuple[int, bytes]]:
+        """Read start and end."""
+        length = min(END, self.size)
+        for offset in (0, self.size - length):
+            yield offset, self.read(offset, length)
+
+    def samples(self) -> Iterator[tuple[int, bytes]]:
+        length = min(SAMPLE, self.size)
+        for index in range(SAMPLES):
+            offset = (self.size - length) * index // (SAMPLES - 1) // SAMPLE * SAMPLE
+            yield offset, self.read(offset, length)
+
+    def _unreadable(self, offset: int, reason: str) -> Unavailable:
+        return Unavailable(
+            f"cannot read {self.device.path} at byte {offset}: {reason}; "
+            "nothing was written to it; check the storage behind it"
+        )
+
+
+def data_at(disk: Disk) -> int | None:
+    """Return where the device holds something else than zeros; None where it was looked at and blank."""
+    for chunks in (disk.ends(), disk.samples()):
+        for offset, data in chunks:
+            if data.count(0) != len(data):
+                return offset
+    return None
+
+
+@contextlib.contextmanager
+def alone(device: Device) -> Iterator[Disk]:
+    """Open the device for reading, exclusively.
+
+    A mkfs that an earlier process of this driver left behind holds the device too: Unavailable, and
+    the retry comes when it has finished.
+    """
+    with opened(device, os.O_EXCL) as disk:
+        yield disk
+
+
+@contextlib.contextmanager
+def opened(device: Device, flags: int = 0) -> Iterator[Disk]:
+    try:
+        descriptor = os.open(device.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | flags)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise Unavailable(f"{device.path} is in use on this node, perhaps by a mkfs that still runs") from None
+        reason = os.strerror(error.errno or 0).lower()
+        raise Unavailable(f"cannot open {device.path}: {reason}; check the storage behind it") from None
+    try:
+        status = os.fstat(descriptor)
+        if f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" != device.number:
+            raise FailedPrecondition(f"{device.path} became another device than {device.number}; refusing to touch it")
+        yield Disk(device=device, descriptor=descriptor, size=sysfs.size_of(device.number))
+    finally:
+        os.close(descriptor)
+
+
+def wipe(device: Device) -> None:
+    """Zero the start, where every filesystem has its signature. Only for torn work of mkfs."""
+    descriptor = os.open(device.path, os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, bytes(min(END, sysfs.size_of(device.number))), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

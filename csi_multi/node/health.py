@@ -1,0 +1,44 @@
+"""What the node itself can see to be wrong with a volume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..backend import Backend, NodeHealthReporter
+from ..errors import FailedPrecondition, NotFound
+from ..host import sysfs
+from ..model import Device, Health, HealthEntry
+from . import views
+
+_STOPPED = frozenset({"ro", "emergency_ro", "shutdown"})  # super options of a filesystem that stopped writing
+
+
+def health(backend: Backend, handle: str) -> tuple[HealthEntry, ...]:
+    """Return every finding once: of the engine, then of the backend."""
+    device = backend.find_device(handle)
+    found = list(_of_device(device)) if device else []
+    if isinstance(backend, NodeHealthReporter):
+        found += backend.node_volume_health(handle)
+    unique: dict[tuple[Health, str], HealthEntry] = {}
+    for entry in found:
+        unique.setdefault((entry.status, entry.reason), entry)
+    return tuple(unique.values())
+
+
+def _of_device(device: Device) -> Iterator[HealthEntry]:
+    try:
+        sysfs.verify(device)
+        if not sysfs.size_of(device.number):
+            raise NotFound(f"device {device.path} has no medium")
+    except NotFound as error:
+        yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMissing", message=str(error))
+    except FailedPrecondition as error:
+        yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMismatch", message=str(error))
+    for view in views.of(device):
+        if not view.block and not view.mount.read_only and _STOPPED & view.mount.super_options:
+            yield HealthEntry(
+                status=Health.DEGRADED,
+                reason="FilesystemReadOnly",
+                message=f"{view.mount.fs_type} at {view.path} stopped writing after an error; see the kernel log, "
+                "then unstage the volume so that the filesystem is checked",
+            )

@@ -1,0 +1,149 @@
+"""Publish and unpublish: a staged volume, shown at a workload's target path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..backend import Backend
+from ..errors import AlreadyExists, FailedPrecondition, StorageError
+from ..host import Host, sysfs
+from ..model import Device
+from . import flags, layer, mounting, targets, views
+from .requests import PublishRequest
+from .stage import bind_node, confirm, note_data
+from .views import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A publish request, checked, beside what it starts from."""
+
+    request: PublishRequest
+    target: Path
+    device: Device
+    staged: View
+    shown_flags: frozenset[str]  # what the mount table will show at the target
+
+    @property
+    def block(self) -> bool:
+        return self.request.capability.block
+
+    @property
+    def read_only(self) -> bool:
+        return "ro" in self.shown_flags
+
+
+def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
+    staging, target = targets.real(request.staging), targets.real(request.target)
+    mount = request.capability.mount
+    flags.check(mount.flags if mount else ())
+    device = backend.find_device(request.handle)
+    present = views.at(target, device, request.handle)
+    staged = views.staged(staging, device, request.handle)
+    if device is None or staged is None:
+        raise FailedPrecondition(f"volume {request.handle!r} is not staged at {staging}; stage it first")
+    wanted = _plan(request, target, device, staged)
+    problem = _excess(wanted) or (_mismatch(wanted, present) if present else "")
+    if problem:
+        kind = AlreadyExists if present else FailedPrecondition
+        raise kind(f"volume {request.handle!r} {problem}; {'unpublish' if present else 'unstage'} it first")
+    if present:
+        return
+    _refuse_second_target(wanted)
+    if not wanted.read_only:
+        note_data(backend, request.handle, device)
+    _show(host, wanted)
+
+
+def _plan(request: PublishRequest, target: Path, device: Device, staged: View) -> Plan:
+    read_only = request.read_only or request.capability.mode.read_only
+    mount = request.capability.mount
+    base = flags.shown(staged.mount.options) if not staged.block else frozenset()
+    return Plan(
+        request=request,
+        target=target,
+        device=device,
+        staged=staged,
+        shown_flags=flags.effective(base - {"ro"}, mount.flags if mount else (), read_only=read_only),
+    )
+
+
+def _excess(wanted: Plan) -> str:
+    """Say what was asked for beyond how the volume is staged."""
+    staged, mount = wanted.staged, wanted.request.capability.mount
+    if staged.block != wanted.block:
+        return f"is staged {'as a raw block device' if staged.block else 'with a filesystem'}"
+    if staged.read_only and not wanted.read_only:
+        return "is staged read-only"
+    if mount and mount.fs_type not in ("", staged.mount.fs_type):
+        return f"is staged as {staged.mount.fs_type}, not {mount.fs_type}"
+    return ""
+
+
+def _mismatch(wanted: Plan, present: View) -> str:
+    """Say how the volume is published at this target differently."""
+    where = f"is published at {wanted.target}"
+    if present.block != wanted.block:
+        return f"{where} {'as a raw block device' if present.block else 'with a filesystem'}"
+    if present.read_only != wanted.read_only:
+        return f"{where} {'read-only' if present.read_only else 'read-write'}"
+    if not wanted.block and flags.shown(present.mount.options) != wanted.shown_flags:
+        return f"{where} with other mount flags"
+    return ""
+
+
+def _refuse_second_target(wanted: Plan) -> None:
+    mode = wanted.request.capability.mode
+    if mode.many_targets:
+        return
+    for view in views.of(wanted.device):
+        # Another root is a part of the volume that the orchestrator bound by itself (subPath).
+        whole = view.block or view.mount.root == wanted.staged.mount.root
+        if whole and view.path not in (wanted.staged.path, wanted.target):
+            raise FailedPrecondition(
+                f"volume {wanted.request.handle!r} is already published at {view.path}, and access mode {mode.name} "
+                "allows one target per node; unpublish it there, or use SINGLE_NODE_MULTI_WRITER"
+            )
+
+
+def _show(host: Host, wanted: Plan) -> None:
+    sysfs.verify(wanted.device)
+    make = targets.make_file if wanted.block else targets.make_directory
+    make(wanted.target)
+    try:
+        if wanted.block:
+            node = layer.read_only(host, wanted.device) if wanted.read_only else wanted.device.path
+            bind_node(host, wanted.device, node, wanted.target, wanted.request.handle)
+        else:
+            _bind(host, wanted)
+    except StorageError:
+        _undo(host, wanted)
+        raise
+
+
+def _bind(host: Host, wanted: Plan) -> None:
+    same = flags.shown(wanted.staged.mount.options) == wanted.shown_flags
+    options = "bind" if same else flags.of_bind(wanted.shown_flags)
+    mounting.mount(host, wanted.staged.mount.target, wanted.target, "none", options)
+    view = confirm(host, wanted.device, wanted.target, wanted.request.handle)
+    if problem := _mismatch(wanted, view):
+        raise FailedPrecondition(f"volume {wanted.request.handle!r} {problem} than asked for, so it was unpublished")
+
+
+def _undo(host: Host, wanted: Plan) -> None:
+    """Leave nothing behind: after a final error the orchestrator never unpublishes."""
+    mounting.unmount(host, wanted.target)
+    layer.drop_unused(host, layer.over(wanted.device))
+    targets.remove(wanted.target)
+
+
+def unpublish(host: Host, backend: Backend, handle: str, target: Path) -> None:
+    target = targets.real(target)
+    device = views.find(backend, handle)
+    if device:
+        views.at(target, device, handle)
+    layers = [*layer.bound_at(target), *(layer.over(device) if device else ())]
+    mounting.unmount(host, target)
+    layer.drop_unused(host, layers)
+    targets.remove(target)

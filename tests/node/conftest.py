@@ -1,0 +1,286 @@
+"""A truthful backend over files and real loop devices, a host that can die, and a watch for leaks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csi_multi.backend import Expand, Setting, missing
+from csi_multi.errors import AlreadyExists, InUse
+from csi_multi.host import LocalHost, Result, loopdev, mounts, sysfs
+from csi_multi.model import (
+    AccessMode,
+    Blank,
+    Capability,
+    Device,
+    Expansion,
+    ExpandRequest,
+    Mount,
+    OpenRequest,
+    Stamp,
+    Strings,
+    Volume,
+    VolumeRequest,
+)
+from csi_multi.node.engine import Engine
+from csi_multi.node.requests import PublishRequest, StageRequest
+
+MiB = 1024 * 1024
+
+
+class Killed(BaseException):
+    """The driver dies here: nothing that handles errors runs any more."""
+
+
+class Door:
+    """The real host, with points at which the driver can be killed, and a record of what was run."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self.loops: set[str] = set()
+        self.left: int | None = None  # steps to live
+        self.replaced: dict[str, Any] = {}  # program -> callable to run instead
+        self._real = LocalHost()
+
+    def step(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+
+    def run(self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = 60) -> Result:
+        self.step()
+        self.calls.append(argv)
+        if argv[0] in self.replaced:
+            return self.replaced[argv[0]](*argv, stdin=stdin, ok=ok, timeout=timeout)
+        result = self._real.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
+        if argv[:3] == ("losetup", "--find", "--show"):
+            self.loops.add(result.stdout.strip())
+        self.step()
+        return result
+
+
+class FileBackend(Expand):
+    """One sparse file per volume, and a small file beside it that says how blank it is."""
+
+    contract = (1, 0)
+    access_modes = frozenset(AccessMode)
+
+    def image(self, handle: str) -> Path:
+        return self.config / f"{handle}.img"
+
+    def blank(self, handle: str) -> Blank:
+        return Blank(json.loads(self.image(handle).with_suffix(".json").read_text()))
+
+    def note(self, handle: str, blank: Blank) -> None:
+        self.image(handle).with_suffix(".json").write_text(json.dumps(blank.value))
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        if self.image(request.name).exists():
+            raise AlreadyExists(request.name)
+        with self.image(request.name).open("wb") as file:
+            file.truncate(request.size.required)
+        self.note(request.name, Blank.ZEROED)
+        return self.get_volume(request.name)
+
+    def find_volume(self, name: str) -> Volume:
+        return self.get_volume(name)
+
+    def get_volume(self, handle: str) -> Volume:
+        if not self.image(handle).exists():
+            raise missing("volume", handle)
+        return Volume(handle=handle, size=self.image(handle).stat().st_size, stamp=_stamp(handle))
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        self.get_volume(handle)
+        self.image(handle).unlink()
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        os.truncate(self.image(request.handle), request.size.required)
+        return Expansion(size=request.size.required)
+
+    def refresh_device(self, handle: str) -> None:
+        for loop in loopdev.find(self.image(handle)):
+            loopdev.refresh(self.setting.host, loop)
+
+    def open_device(self, request: OpenRequest) -> Device:
+        self.get_volume(request.handle)
+        device = self.find_device(request.handle)
+        if device is None:
+            loopdev.attach(self.setting.host, self.image(request.handle), read_only=request.read_only)
+            device = self.find_device(request.handle)
+        assert device
+        return device
+
+    def find_device(self, handle: str) -> Device | None:
+        self.get_volume(handle)
+        for loop in loopdev.find(self.image(handle)):
+            number = sysfs.number_of(loop)
+            return Device(
+                path=loop,
+                number=number,
+                proof={"loop/backing_file": str(self.image(handle))},
+                blank=self.blank(handle),
+                read_only=sysfs.read_only(number),
+            )
+        return None
+
+    def close_device(self, handle: str) -> None:
+        for loop in loopdev.find(self.image(handle)):
+            try:
+                os.close(os.open(loop, os.O_RDONLY | os.O_EXCL))
+            except OSError:
+                raise InUse(f"{loop} is in use") from None
+            loopdev.detach(self.setting.host, loop)
+
+    def formatting(self, handle: str) -> None:
+        self.setting.host.step()
+        self.note(handle, Blank.INTERRUPTED)
+        self.setting.host.step()
+
+    def formatted(self, handle: str) -> None:
+        self.setting.host.step()
+        self.note(handle, Blank.NEVER)
+        self.setting.host.step()
+
+
+def _stamp(handle: str) -> Stamp:
+    return Stamp(driver="test", cluster="test", name=handle, digest="")
+
+
+class World:
+    """An engine, a backend and a place for paths, with the words the tests use."""
+
+    Killed = Killed
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.door = Door()
+        (directory / "images").mkdir()
+        setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.door)
+        self.backend = FileBackend(directory / "images", setting)
+        self.engine = Engine(self.door)
+
+    def volume(self, handle: str = "v1", size: int = 32 * MiB, blank: Blank = Blank.ZEROED) -> str:
+        with self.backend.image(handle).open("wb") as file:
+            file.truncate(size)
+        self.backend.note(handle, blank)
+        return handle
+
+    def capability(
+        self, fs: str | None = "ext4", mode: str = "SINGLE_NODE_WRITER", flags: tuple[str, ...] = (), group: str = ""
+    ) -> Capability:
+        """`fs` None: raw block."""
+        mount = None if fs is None else Mount(fs_type=fs, flags=flags, group=group)
+        return Capability(mode=AccessMode[mode], mount=mount)
+
+    def staging(self, handle: str = "v1") -> Path:
+        path = self.directory / f"staging-{handle}"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def target(self, name: str = "target") -> Path:
+        return self.directory / name
+
+    def device(self, handle: str = "v1") -> Device:
+        device = self.backend.find_device(handle)
+        assert device
+        return device
+
+    def stage(self, handle: str = "v1", staging: Path | None = None, context: Strings = {}, **capability: Any) -> Path:  # noqa: B006
+        staging = staging or self.staging(handle)
+        wanted = self.capability(**capability)
+        self.engine.stage(
+            self.backend,
+            StageRequest(handle=handle, staging=staging, capability=wanted, volume_context=context),
+        )
+        return staging
+
+    def publish(
+        self,
+        handle: str = "v1",
+        target: Path | None = None,
+        staging: Path | None = None,
+        read_only: bool = False,
+        **capability: Any,
+    ) -> Path:
+        target = target or self.target()
+        self.engine.publish(
+            self.backend,
+            PublishRequest(
+                handle=handle,
+                staging=staging or self.staging(handle),
+                target=target,
+                capability=self.capability(**capability),
+                read_only=read_only,
+            ),
+        )
+        return target
+
+    def unpublish(self, handle: str = "v1", target: Path | None = None) -> None:
+        self.engine.unpublish(self.backend, handle, target or self.target())
+
+    def unstage(self, handle: str = "v1", staging: Path | None = None) -> None:
+        self.engine.unstage(self.backend, handle, staging or self.staging(handle))
+
+    def digest(self, handle: str = "v1") -> str:
+        """Hash all that is not zero, with its place; fast for sparse files."""
+        found = hashlib.sha256()
+        with self.backend.image(handle).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            found.update(str(size).encode())
+            position = 0
+            while position < size:
+                try:
+                    position = file.seek(position, os.SEEK_DATA)
+                except OSError:
+                    break  # only a hole is left
+                data = file.read(MiB)
+                if data.count(0) != len(data):
+                    found.update(f"{position}:".encode() + data)
+                position += len(data)
+        return found.hexdigest()
+
+    def sh(self, *argv: str, input: str | None = None) -> str:
+        return subprocess.run(argv, check=True, capture_output=True, text=True, input=input).stdout
+
+    def mounted(self) -> list[str]:
+        return [mount.target for mount in mounts.table() if mount.target.startswith(str(self.directory))]
+
+    def loops(self) -> list[str]:
+        """Return the loop devices bound to our files, or layered over our devices."""
+        bound = {}
+        for name in os.listdir("/sys/block"):
+            backing = sysfs.attribute(sysfs.number_of(Path("/dev") / name), "loop/backing_file") if "loop" in name else ""
+            bound[f"/dev/{name}"] = backing or ""
+        return sorted(
+            loop
+            for loop, backing in bound.items()
+            if backing.startswith(str(self.directory)) or (loop in self.door.loops and backing in self.door.loops)
+        )
+
+    def sweep(self) -> None:
+        """Clean up after a failed test."""
+        for target in reversed(self.mounted()):
+            subprocess.run(["umount", "-l", "-c", "--", target], check=False)
+        for loop in reversed(self.loops()):
+            subprocess.run(["losetup", "-d", loop], check=False)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A world in which nothing may be left: neither mounts nor loop devices."""
+    made = World(tmp_path)
+    yield made
+    made.door.left = None
+    mounted, loops = made.mounted(), made.loops()
+    made.sweep()
+
+    assert (mounted, loops) == ([], [])

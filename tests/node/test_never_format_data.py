@@ -1,0 +1,270 @@
+"""The corpus: whatever a device may hold, only a proven blank one is formatted, and none is changed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+
+import pytest
+
+from csi_multi.errors import FailedPrecondition, StorageError, Unavailable
+from csi_multi.host import LocalHost, Result
+from csi_multi.model import Blank
+from csi_multi.node import blank
+
+pytestmark = pytest.mark.root
+
+MiB = 1024 * 1024
+SIZE = 128 * MiB
+XFS_SIZE = 320 * MiB
+
+
+def noise(offset, length=4096):
+    def make(world, image):
+        with image.open("r+b") as file:
+            file.seek(offset % SIZE)
+            file.write(random.Random(1).randbytes(length))
+
+    return make
+
+
+def command(*argv, stdin=None):
+    def make(world, image):
+        world.sh(*argv, str(image), input=stdin)
+
+    return make
+
+
+def lvm(world, image):
+    loop = world.sh("losetup", "--find", "--show", str(image)).strip()
+    try:
+        world.sh("pvcreate", "--devices", loop, "-q", loop)
+    finally:
+        world.sh("losetup", "-d", loop)
+
+
+def luks(world, image):
+    options = ["--batch-mode", "--type", "luks2", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]
+    world.sh("cryptsetup", "luksFormat", *options, str(image), input="secret")
+
+
+def ambivalent(world, image):
+    other = image.with_suffix(".other")
+    other.touch()
+    os.truncate(other, 320 * MiB)
+    world.sh("mkfs.xfs", "-q", str(other))
+    world.sh("mkfs.btrfs", "-q", str(image))
+    with image.open("r+b") as file, other.open("rb") as xfs:
+        file.write(xfs.read(4096))  # in the first block, where btrfs has nothing
+
+
+def sample_offset(index):
+    return (SIZE - blank.SAMPLE) * index // (blank.SAMPLES - 1) // blank.SAMPLE * blank.SAMPLE
+
+
+CORPUS = {
+    "xfs": (command("mkfs.xfs", "-q"), "holds xfs"),
+    "btrfs": (command("mkfs.btrfs", "-q"), "holds btrfs"),
+    "ext3": (command("mkfs.ext3", "-q"), "holds ext3"),
+    "vfat": (command("mkfs.vfat") if shutil.which("mkfs.vfat") else None, "holds vfat"),
+    "swap": (command("mkswap"), "holds swap"),
+    "luks": (luks, "holds crypto_LUKS"),
+    "lvm": (lvm, "holds LVM2_member"),
+    "gpt": (command("sfdisk", "-q", stdin="label: gpt\n,\n"), r"a partition table \(gpt\)"),
+    "mbr": (command("sfdisk", "-q", stdin="label: dos\n,\n"), r"a partition table \(dos\)"),
+    "two signatures": (ambivalent, "blkid gives no clear answer"),
+    "random head": (noise(0), "data without a signature"),
+    "random tail": (noise(-4096), "data without a signature"),
+    "random sector in the head": (noise(MiB - 512, 512), "data without a signature"),
+    **{
+        f"random at sample {index}": (noise(sample_offset(index)), "data without a signature")
+        for index in (1, 2, 31, 32, 61, 62)
+    },
+}
+
+
+@pytest.mark.parametrize("state", [Blank.ZEROED, Blank.NEVER])
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_device_that_holds_anything_else_is_refused_and_unchanged(world, name, state):
+    make, message = CORPUS[name]
+    if make is None:
+        pytest.skip("no tool to make it")
+    world.volume(size=XFS_SIZE if name == "xfs" else SIZE, blank=state)
+    make(world, world.backend.image("v1"))
+    before = world.digest()
+
+    expected = message if state is Blank.ZEROED or "without" not in message else "never formatted"
+    with pytest.raises(FailedPrecondition, match=expected) as refusal:
+        world.stage(fs="ext4")
+    assert "'v1'" in str(refusal.value)
+    assert world.digest() == before
+    assert world.backend.blank("v1") is state
+    assert (world.mounted(), world.loops()) == ([], [])
+
+
+def test_every_sample_is_looked_at(world):
+    """The corpus takes six of them; here is each, without the cost of a stage."""
+    world.volume(size=SIZE)
+    loop = world.sh("losetup", "--find", "--show", str(world.backend.image("v1"))).strip()
+    device = world.device()
+    try:
+        for index in range(blank.SAMPLES):
+            noise(sample_offset(index) + 77, 1)(world, world.backend.image("v1"))
+            with blank.opened(device) as disk:
+                found = blank.data_at(disk)
+            assert found is not None, index
+            with world.backend.image("v1").open("r+b") as file:
+                file.seek(sample_offset(index) + 77)
+                file.write(b"\0")
+        with blank.opened(device) as disk:
+            assert blank.data_at(disk) is None
+    finally:
+        world.sh("losetup", "-d", loop)
+
+
+@pytest.mark.parametrize("state", [Blank.ZEROED, Blank.STAMPED, Blank.INTERRUPTED])
+def test_a_blank_device_is_formatted(world, state):
+    world.volume(blank=state)
+
+    (world.stage() / "file").write_text("bytes")
+    assert world.backend.blank("v1") is Blank.NEVER
+    world.unstage()
+
+
+def test_a_blank_copy_is_refused_and_unchanged(world):
+    world.volume(blank=Blank.NEVER)
+    before = world.digest()
+
+    with pytest.raises(FailedPrecondition, match="made as a copy"):
+        world.stage()
+    assert world.digest() == before
+
+
+def test_a_stamp_suffices_where_storage_does_not_zero(world):
+    world.volume(size=SIZE, blank=Blank.STAMPED)
+    noise(5 * MiB)(world, world.backend.image("v1"))
+
+    (world.stage() / "file").write_text("bytes")
+    world.unstage()
+
+
+@pytest.mark.parametrize("name", ["luks", "lvm", "gpt", "xfs", "swap"])
+def test_a_stamp_does_not_suffice_against_a_signature(world, name):
+    make, message = CORPUS[name]
+    world.volume(size=XFS_SIZE, blank=Blank.STAMPED)
+    make(world, world.backend.image("v1"))
+    before = world.digest()
+
+    with pytest.raises(FailedPrecondition, match=message):
+        world.stage()
+    assert world.digest() == before
+
+
+@pytest.mark.parametrize("state", [Blank.ZEROED, Blank.STAMPED, Blank.INTERRUPTED, Blank.NEVER])
+@pytest.mark.parametrize("remaining", [0, 4096, SIZE // 2])
+def test_a_device_that_cannot_be_read_is_not_formatted(world, state, remaining):
+    world.volume(size=SIZE, blank=state)
+    image = world.backend.image("v1")
+    world.sh("losetup", "--find", "--show", str(image))
+    os.truncate(image, remaining)  # reads beyond the end of the file fail from now on
+
+    with pytest.raises(Unavailable, match="cannot read /dev/loop"):
+        world.stage()
+    assert image.read_bytes() == bytes(remaining)
+    world.unstage()
+
+
+@pytest.mark.parametrize("fs", ["ext4", "xfs", "btrfs"])
+def test_the_wanted_filesystem_is_used_as_it_is(world, fs):
+    world.volume(size=XFS_SIZE)
+    command(f"mkfs.{fs}", "-q")(world, world.backend.image("v1"))
+
+    world.stage(fs=fs)
+    assert not any("mkfs" in call[0] for call in world.door.calls)
+    assert world.backend.blank("v1") is Blank.NEVER
+    world.unstage()
+
+
+@pytest.mark.parametrize("status", [1, 3, 4, 8, 127])
+def test_any_other_answer_of_blkid_is_a_refusal(world, status):
+    world.volume()
+    before = world.digest()
+
+    def blkid(*argv, ok, **_):
+        from csi_multi.host import CommandFailed
+
+        assert status not in ok
+        raise CommandFailed(argv, Result(status, "", ""))
+
+    world.door.replaced["blkid"] = blkid
+    with pytest.raises(FailedPrecondition, match=f"status {status}"):
+        world.stage()
+    assert world.digest() == before
+
+
+def test_another_device_than_the_proven_one_is_refused(world):
+    world.volume()
+    world.volume("other")
+    find = type(world.backend).find_device
+
+    class Confused(type(world.backend)):
+        def find_device(self, handle):
+            from dataclasses import replace
+
+            device = find(self, handle)
+            return device and replace(device, proof={"loop/backing_file": "/somewhere/else"})
+
+    world.backend = Confused(world.backend.config, world.backend.setting)
+    before = world.digest()
+
+    for fs in ("ext4", None):
+        with pytest.raises(FailedPrecondition, match="is not the expected device"):
+            world.stage(fs=fs)
+    assert world.digest() == before
+
+
+def test_a_damaged_filesystem_is_not_mounted(world):
+    world.volume()
+    world.stage()
+    world.unstage()
+    with world.backend.image("v1").open("r+b") as file:
+        file.seek(1024 + 1024)
+        file.write(random.Random(2).randbytes(64 * 1024))  # group descriptors, bitmaps, inode tables
+    before = world.digest()
+
+    with pytest.raises(StorageError, match="repair by hand"):
+        world.stage()
+    assert world.mounted() == []
+    assert len(before) == 64
+
+
+def test_a_device_that_a_mkfs_still_works_on_is_left_alone(world):
+    world.volume(blank=Blank.INTERRUPTED)
+    loop = world.sh("losetup", "--find", "--show", str(world.backend.image("v1"))).strip()
+    orphan = os.open(loop, os.O_RDWR | os.O_EXCL)  # as every mkfs opens its device
+    before = world.digest()
+
+    with pytest.raises(Unavailable, match="in use on this node, perhaps by a mkfs"):
+        world.stage()
+    assert world.digest() == before
+    os.close(orphan)
+    world.stage()
+    world.unstage()
+
+
+def test_mkfs_that_finds_the_device_busy_is_not_final(world):
+    world.volume()
+    holder = []
+
+    def mkfs(*argv, **options):
+        if not holder:
+            holder.append(os.open(argv[-1], os.O_RDWR | os.O_EXCL))
+        return LocalHost().run(*argv, **options)
+
+    world.door.replaced["mkfs.ext4"] = mkfs
+    with pytest.raises(Unavailable, match="in use"):
+        world.stage()
+    os.close(holder[0])
+    world.stage()
+    world.unstage()
