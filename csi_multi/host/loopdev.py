@@ -5,15 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 from pathlib import Path
 
-from ..errors import Unavailable
+from ..errors import InUse, Unavailable
 from . import Host
 from .sysfs import attribute, number_of
 
 SYS = Path("/sys/block")
 GET_STATUS = 0x4C05  # LOOP_GET_STATUS64: struct loop_info64 starts with the file's device and inode
 INFO_BYTES = 232
+PATIENCE = 2.0  # seconds for those who have a device open only to look at it
 DELETED = " (deleted)"  # how the kernel marks the path of a file that was removed while bound
 
 
@@ -60,8 +62,18 @@ def refresh(host: Host, device: Path) -> None:
 
 
 def detach(host: Host, device: Path) -> None:
-    """Free a loop device. While somebody holds it open the kernel frees it at the last close."""
+    """Free a loop device, and see it go: while anybody has it open the kernel waits for the last close.
+
+    A program that only looks (blkid, losetup) closes it at once. Raises InUse for any other.
+    """
+    number = number_of(device)
+    before = attribute(number, "loop/backing_file")
     host.run("losetup", "--detach", str(device))
+    ends = time.monotonic() + PATIENCE
+    while before and attribute(number, "loop/backing_file") == before:
+        if time.monotonic() > ends:
+            raise InUse(f"{device} is held open by a process on this node; the kernel frees it when that ends")
+        time.sleep(0.01)
 
 
 def _text(file: Path) -> str:
