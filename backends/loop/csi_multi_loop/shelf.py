@@ -42,7 +42,7 @@ class Shelf(Generic[F]):
         self.path = directory / f"{kind}s"
         self.directory = directory
         self.kind = kind
-        self._file = f"{kind}.json"
+        self.metadata = f"{kind}.json"
         self._form = form
         self._setting = setting
 
@@ -50,7 +50,7 @@ class Shelf(Generic[F]):
         return self.path / leaf / IMAGE
 
     def file(self, leaf: str) -> Path:
-        return self.path / leaf / self._file
+        return self.path / leaf / self.metadata
 
     def leaves(self) -> list[str]:
         """Return what has the shape of an entry, sorted; whether it is one its metadata tells."""
@@ -90,7 +90,7 @@ class Shelf(Generic[F]):
 
     def save(self, new: Path, value: F) -> None:
         """Write the metadata of an entry that is being built; its image is made if it is not there."""
-        metadata.save(new / self._file, value)
+        metadata.save(new / self.metadata, value)
         (new / IMAGE).touch(mode=0o600)
 
     def refuse_taken(self, leaf: str) -> None:
@@ -131,7 +131,7 @@ class Shelf(Generic[F]):
 
     def remove(self, leaf: str) -> None:
         """Remove an entry that the caller holds. Raises FailedPrecondition for strange contents."""
-        strange = set(os.listdir(self.path / leaf)) - {IMAGE, self._file, f".{self._file}.new"}
+        strange = set(os.listdir(self.path / leaf)) - {IMAGE, self.metadata, f".{self.metadata}.new"}
         if strange:
             raise FailedPrecondition(
                 f"{self.path / leaf} holds {min(strange)!r}, which this driver did not make; move it away"
@@ -166,7 +166,7 @@ class Shelf(Generic[F]):
         raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being made; ask again")
 
     def _publish(self, new: Path, leaf: str) -> None:
-        for path in (new / IMAGE, new / self._file, new):
+        for path in (new / IMAGE, new / self.metadata, new):
             metadata.sync(path)
         try:
             # Space counts what is being built, too: the name must not change while it looks.

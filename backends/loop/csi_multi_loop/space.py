@@ -12,10 +12,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -26,12 +25,14 @@ from .guard import held
 from .handles import LEAF_SHAPE
 from .metadata import SnapshotFile, VolumeFile
 from .place import Place
-from .shelf import NEW, Shelf
+from .shelf import IMAGE, NEW, Shelf
 
 log = logging.getLogger(__name__)
 
 BLOCK = 512  # st_blocks counts in these, whatever the filesystem's own
 GRANULARITY = 4096  # sizes are multiples of this
+
+_Key = tuple[int, int]  # a metadata file's inode and change time: metadata is replaced, never rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Space:
         self._place = place
         self._volumes = volumes
         self._snapshots = snapshots
-        self._known: dict[str, tuple[tuple[int, int], _Facts]] = {}  # by metadata file: its inode and change time
+        self._known: dict[str, tuple[_Key, _Facts]] = {}  # by metadata file
 
     def available(self, *more: Image) -> int:
         """Return how large a volume can be made now, beside `more`; below 0: those do not fit."""
@@ -97,41 +98,47 @@ class Space:
                 )
             yield
 
-    def _images(self) -> Iterable[Image]:
-        known: dict[str, tuple[tuple[int, int], _Facts]] = {}
-        for shelf, growing in ((self._volumes, True), (self._snapshots, False)):
-            for name in os.listdir(shelf.path):
-                if LEAF_SHAPE.fullmatch(name.removeprefix(NEW)):
-                    with suppress(FileNotFoundError, NotADirectoryError):
-                        yield self._image(shelf, name, growing, known)
-        self._known = known
-
-    def _image(
-        self,
-        shelf: Shelf[VolumeFile] | Shelf[SnapshotFile],
-        name: str,
-        growing: bool,
-        known: dict[str, tuple[tuple[int, int], _Facts]],
-    ) -> Image:
-        facts = self._facts(shelf.file(name), known)
-        status = shelf.image(name).stat()
-        allocated = status.st_blocks * BLOCK
-        if growing:
-            return Image(facts.family, max(status.st_size, facts.size), allocated)
-        if name.startswith(NEW):  # complete it will hold `data`, by writing them or by sharing them
-            return Image(facts.family, 0 if facts.reflinked else facts.data, max(allocated, facts.data))
-        return Image(facts.family, 0, allocated)
-
-    def _facts(self, file: Path, known: dict[str, tuple[tuple[int, int], _Facts]]) -> _Facts:
-        """Read a metadata file, unless it is the one that was read before."""
-        status = file.stat()
-        key = (status.st_ino, status.st_ctime_ns)
-        found = self._known.get(str(file))
-        if found is None or found[0] != key:
+    def _images(self) -> list[Image]:
+        """Look at everything there is: two cheap calls each, for there may be thousands."""
+        known: dict[str, tuple[_Key, _Facts]] = {}
+        images = []
+        for shelf in (self._volumes, self._snapshots):
+            directory = os.open(shelf.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                facts = msgspec.json.decode(file.read_bytes(), type=_Facts)
-            except msgspec.DecodeError:
-                facts = _Facts(family=str(file))  # broken or foreign: it shares with nobody we know
-            found = (key, facts)
-        known[str(file)] = found
+                for name in os.listdir(directory):
+                    if LEAF_SHAPE.fullmatch(name.removeprefix(NEW)):
+                        with suppress(FileNotFoundError, NotADirectoryError):
+                            facts = self._facts(f"{name}/{shelf.metadata}", directory, known)
+                            status = os.stat(f"{name}/{IMAGE}", dir_fd=directory)
+                            images.append(_counted(shelf.kind, name, facts, status))
+            finally:
+                os.close(directory)
+        self._known = known
+        return images
+
+    def _facts(self, file: str, directory: int, known: dict[str, tuple[_Key, _Facts]]) -> _Facts:
+        """Read a metadata file, unless it is the very one that was read before."""
+        status = os.stat(file, dir_fd=directory)
+        key = (status.st_ino, status.st_ctime_ns)
+        found = self._known.get(file)
+        if found is None or found[0] != key:
+            found = (key, _read(file, directory))
+        known[file] = found
         return found[1]
+
+
+def _read(file: str, directory: int) -> _Facts:
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=directory)) as reading:
+        try:
+            return msgspec.json.decode(reading.read(), type=_Facts)
+        except msgspec.DecodeError:
+            return _Facts(family=file)  # broken or foreign: it shares with nobody we know
+
+
+def _counted(kind: str, name: str, facts: _Facts, status: os.stat_result) -> Image:
+    allocated = status.st_blocks * BLOCK
+    if kind == "volume":
+        return Image(facts.family, max(status.st_size, facts.size), allocated)
+    if name.startswith(NEW):  # complete it will hold `data`: all still to be written, or all shared
+        return Image(facts.family, facts.data, allocated) if not facts.reflinked else Image(facts.family, 0, facts.data)
+    return Image(facts.family, 0, allocated)

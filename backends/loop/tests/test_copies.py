@@ -169,7 +169,7 @@ def test_many_copies_of_one_source_are_made_at_once(backend, ask, filled, image)
 
 @pytest.mark.root
 def test_a_disk_that_fills_up_during_a_copy_leaves_nothing_behind(make, ask, image, filesystem, crash, leftovers):
-    directory = filesystem("tmpfs", 24 * MIB) / "pool"
+    directory = filesystem("tmpfs", 32 * MIB) / "pool"
     backend = make(directory, overprovision=4)
     source = backend.create_volume(ask.volume("v", 8 * MIB)).handle
     image(backend, source).write_bytes(os.urandom(8 * MIB))
