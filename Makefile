@@ -3,8 +3,8 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 BACKENDS := $(wildcard backends/*)
-DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck fsfreeze
-TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.xfs mkfs.btrfs cryptsetup pvcreate sfdisk
+DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck fsfreeze mkfs.xfs xfs_growfs
+TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate sfdisk
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 
 .DEFAULT_GOAL := help

@@ -34,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     demo = verbs.add_parser("demo", help="watch a volume's whole life on this machine (needs root)")
-    demo.add_argument("--filesystem", choices=["ext4", "xfs", "btrfs"], default="ext4")
+    demo.add_argument(
+        "--filesystem", choices=["ext4", "xfs", "btrfs"], help="default: ext4 where it can grow online, else xfs"
+    )
     demo.set_defaults(run=_demo)
     return top
 

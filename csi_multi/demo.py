@@ -21,11 +21,12 @@ from typing import Any
 
 import grpc
 
-from .host import loopdev, mounts
-from .host.command import start
+from .host import LocalHost, loopdev, mounts
+from .process import DriverProcess, NotServing
 from .rpc.client import Client
 
 MIB = 1 << 20
+CAP_SYS_RESOURCE = 1 << 24
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}  # about the least each of them takes
 CONFIG = """\
 driver: {name: demo.csi-multi.example, node: demo-node, log_style: json}
@@ -38,20 +39,22 @@ class DemoError(Exception):
     """Something that the demo is there to show did not happen."""
 
 
-def demo(fs_type: str) -> int:
+def demo(fs_type: str | None) -> int:
     """Run the demo; return 0 when all that it shows is true and nothing is left behind."""
     if os.geteuid() != 0:
         print("csi-multi demo makes loop devices and mounts, so it needs root: sudo csi-multi demo", file=sys.stderr)
         return 2
+    fs_type = fs_type or _filesystem()
     directory = Path(tempfile.mkdtemp(prefix="csi-multi-demo-")).resolve()
     started = time.monotonic()
     try:
-        with _interruptible(), _driver(directory) as client, ExitStack() as cleanup:
-            Play(client, directory, fs_type, cleanup).run()
+        with Interrupt() as interrupt, _driver(directory) as client, ExitStack() as cleanup:
+            Play(client, directory, fs_type, cleanup, interrupt).run()
         _refuse_leftovers(directory)
-    except (DemoError, grpc.RpcError, KeyboardInterrupt) as error:
+    except (DemoError, NotServing, grpc.RpcError, KeyboardInterrupt) as error:
         print(f"\ndemo failed: {_text(error)}", file=sys.stderr)
-        print((directory / "driver.log").read_text()[-2000:] if not isinstance(error, KeyboardInterrupt) else "")
+        if isinstance(error, grpc.RpcError):
+            print((directory / "csi.log").read_text()[-2000:], file=sys.stderr)
         return 1
     finally:
         _sweep(directory)
@@ -62,13 +65,14 @@ def demo(fs_type: str) -> int:
 class Play:
     """The orchestrator's part. Every RPC is shown with its time; cleanup undoes each step, last first."""
 
-    def __init__(self, client: Client, directory: Path, fs_type: str, cleanup: ExitStack) -> None:
+    def __init__(self, client: Client, directory: Path, fs_type: str, cleanup: ExitStack, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
         self._client = client
         self._directory = directory
         self._fs_type = fs_type
         self._size = SIZE[fs_type]
         self._cleanup = cleanup
-        self._undo: dict[str, list[Any]] = {}
+        self._undo: dict[str, ExitStack] = {}
 
     def run(self) -> None:
         info = self._rpc("GetPluginInfo")
@@ -82,6 +86,7 @@ class Play:
 
         snapshot = self._rpc("CreateSnapshot", source_volume_id=volume, name="demo-snapshot").snapshot
         self._cleanup.callback(self._rpc, "DeleteSnapshot", snapshot_id=snapshot.snapshot_id)
+        self._interrupt.act()
         self._write(target / "data", 4 * MIB)
         self._say("overwrote the file after the snapshot")
 
@@ -114,6 +119,7 @@ class Play:
         )
         volume = str(made.volume.volume_id)
         self._cleanup.callback(self._rpc, "DeleteVolume", volume_id=volume)
+        self._interrupt.act()
         return volume
 
     def _mount(self, volume: str, name: str) -> Path:
@@ -126,12 +132,12 @@ class Play:
         self._rpc("NodeStageVolume", **fields, volume_capability=self._capability())
         undo.callback(self._rpc, "NodeUnpublishVolume", volume_id=volume, target_path=str(target))
         self._rpc("NodePublishVolume", **fields, target_path=str(target), volume_capability=self._capability())
-        self._undo[volume] = [undo]
+        self._undo[volume] = undo
+        self._interrupt.act()
         return target
 
     def _unmount(self, volume: str) -> None:
-        for undo in self._undo.pop(volume):
-            undo.close()
+        self._undo.pop(volume).close()
 
     def _capability(self) -> dict[str, Any]:
         return {"mount": {"fs_type": self._fs_type}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
@@ -160,42 +166,54 @@ class Play:
 
     def _say(self, text: str) -> None:
         print(f"→ {text}", flush=True)
+        self._interrupt.act()
+
+
+def _filesystem() -> str:
+    """ext4, unless this process may not grow one online: the kernel wants CAP_SYS_RESOURCE for it."""
+    status = Path("/proc/self/status").read_text()
+    effective = int(status.partition("CapEff:")[2].split()[0], 16)
+    if effective & CAP_SYS_RESOURCE:
+        return "ext4"
+    print("using xfs: ext4 can only grow while mounted with CAP_SYS_RESOURCE, which this process lacks")
+    return "xfs"
 
 
 @contextmanager
 def _driver(directory: Path) -> Iterator[Client]:
-    """A driver process of our own; ended by SIGTERM, as a supervisor does, and waited for."""
-    config, socket = directory / "config.yaml", directory / "csi.sock"
-    config.write_text(CONFIG % directory)
-    command = (sys.executable, "-m", "csi_multi", "serve", "--config", str(config))
-    with (directory / "driver.log").open("wb") as log:
-        process = start(*command, environment={"CSI_ENDPOINT": f"unix://{socket}"}, stderr=log)
-    client = Client(f"unix:{socket}")
+    driver = DriverProcess(directory, CONFIG % directory)
+    client = driver.start()
     try:
-        try:
-            client.wait(timeout=20)
-        except grpc.FutureTimeoutError:
-            raise DemoError("the driver did not start") from None
         yield client
     finally:
         client.close()
-        process.terminate()
-        process.wait(timeout=60)
+        driver.stop()
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, so that cleanup runs for them too."""
+class Interrupt:
+    """Notes SIGINT, SIGTERM and SIGHUP, to act on between two RPCs: an orchestrator too sees each RPC to its end."""
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __init__(self) -> None:
+        self._noted = False
+
+    def __enter__(self) -> Interrupt:
+        self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._noted = True
+
+    def act(self) -> None:
+        """Raise KeyboardInterrupt, once, if a signal came."""
+        if self._noted:
+            self._noted = False
+            raise KeyboardInterrupt
 
 
 def _leftovers(directory: Path) -> list[str]:
@@ -212,8 +230,6 @@ def _refuse_leftovers(directory: Path) -> None:
 
 def _sweep(directory: Path) -> None:
     """Remove what is left when the driver could not: mounts first, then loop devices, then files."""
-    from .host import LocalHost
-
     host = LocalHost()
     for path in reversed(_leftovers(directory)):
         with suppress(Exception):
