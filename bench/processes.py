@@ -1,0 +1,123 @@
+"""The two servers that are compared, each a process of its own, and what the kernel knows about them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from csi_multi.host.command import start
+from csi_multi.rpc.client import Client
+
+START = 20.0  # seconds a server may take to listen
+STOP = 60.0
+POLL = 0.001
+WORKERS = 64  # threads of both servers; the driver's default
+MIB = 1 << 20
+CONFIG = """\
+driver: {name: bench.csi-multi.example, node: bench-node, log_style: json, workers: %d}
+backends:
+  scratch: {kind: loop, directory: %s, min_size: 4096, overprovision: 10}
+"""
+
+
+class Unmeasurable(Exception):
+    """A measurement could not be made; the text says why."""
+
+
+class Server:
+    """One running server: `socket` to talk to, the process to look at."""
+
+    def __init__(self, socket: Path, log: Path, words: tuple[str, ...]) -> None:
+        self.socket = socket
+        self.endpoint = f"unix:{socket}"
+        self._log = log
+        with log.open("ab") as stderr:
+            environment = {"CSI_ENDPOINT": f"unix://{socket}"}
+            self._process: subprocess.Popen[bytes] = start(*words, environment=environment, stderr=stderr)
+
+    def wait(self) -> None:
+        """Wait until it listens; grpc's own waiting would add its back-off of a second."""
+        ends = time.monotonic() + START
+        while not _listens(self.socket):
+            if self._process.poll() is not None or time.monotonic() > ends:
+                raise Unmeasurable(f"a server did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+            time.sleep(POLL)
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=STOP)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=STOP)
+
+    def memory(self) -> dict[str, float]:
+        """Return MiB by the kernel's name: Rss, Pss, Private_Dirty, ..."""
+        lines = (self._proc / "smaps_rollup").read_text().splitlines()[1:]
+        return {key: int(value.split()[0]) * 1024 / MIB for key, _, value in (line.partition(":") for line in lines)}
+
+    def cpu(self) -> float:
+        """Return the seconds of CPU that all its threads have used."""
+        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def _proc(self) -> Path:
+        return Path(f"/proc/{self._process.pid}")
+
+
+def driver_words(directory: Path, name: str) -> tuple[str, ...]:
+    config = directory / f"{name}.yaml"
+    config.write_text(CONFIG % (WORKERS, directory / f"{name}-volumes"))
+    return (sys.executable, "-m", "csi_multi", "serve", "--config", str(config))
+
+
+def bare_words() -> tuple[str, ...]:
+    return (sys.executable, str(Path(__file__).with_name("bare.py")), str(WORKERS))
+
+
+@contextmanager
+def running(directory: Path, name: str, words: tuple[str, ...]) -> Iterator[Server]:
+    """A server for the block, listening."""
+    server = Server(directory / f"{name}.sock", directory / f"{name}.log", words)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+def driver(directory: Path, name: str = "driver") -> AbstractContextManager[Server]:
+    return running(directory, name, driver_words(directory, name))
+
+
+def bare(directory: Path, name: str = "bare") -> AbstractContextManager[Server]:
+    return running(directory, name, bare_words())
+
+
+@contextmanager
+def client(server: Server) -> Iterator[Client]:
+    """A connected client for the block."""
+    made = Client(server.endpoint)
+    try:
+        made.wait()
+        yield made
+    finally:
+        made.close()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,60 @@
+"""One temporary directory for everything, and nothing left of it: no mount, loop device or file."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from csi_multi.errors import StorageError
+from csi_multi.host import LocalHost, loopdev, mounts
+
+PATIENCE = 10.0  # seconds for the kernel to let go of what was in use a moment ago
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A directory for the block; also when that is interrupted, all in it is undone."""
+    directory = Path(tempfile.mkdtemp(prefix="csi-multi-bench-")).resolve()
+    try:
+        yield directory
+    finally:
+        _sweep(directory)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, so that cleanup runs for them too."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def leftovers(directory: Path) -> list[str]:
+    """Return the mounts, topmost first, and the loop devices that belong to the directory."""
+    below = f"{directory}/"
+    mounted = [mount.target for mount in mounts.table() if mount.target.startswith(below)]
+    return mounted[::-1] + [str(device) for device, file in loopdev.bound().items() if file.startswith(below)]
+
+
+def _sweep(directory: Path) -> None:
+    host, ends = LocalHost(), time.monotonic() + PATIENCE
+    while (left := leftovers(directory)) and time.monotonic() < ends:
+        for one in left:
+            with suppress(StorageError):
+                host.run(*(("losetup", "--detach", one) if one.startswith("/dev/loop") else ("umount", one)))
+    if left:
+        raise RuntimeError(f"cannot undo {left}: something holds them")
+    shutil.rmtree(directory)
