@@ -29,8 +29,13 @@ def bound() -> dict[Path, str]:
 
 
 def find(file: Path) -> list[Path]:
-    """Return the loop devices whose backing file has, or had when it was removed, this full path."""
-    return [device for device, backing in bound().items() if backing.removesuffix(DELETED) == str(file)]
+    """Return the loop devices bound to this file, or to one that had this path when it was removed.
+
+    The inode decides, not the path: a device that was attached in a mount namespace which is gone (a
+    container that was replaced) shows its path relative to a mount that nobody has any more.
+    """
+    gone = os.path.realpath(file) + DELETED
+    return [device for device, backing in bound().items() if backing == gone or backs(device, file)]
 
 
 def backs(device: Path, file: Path) -> bool:

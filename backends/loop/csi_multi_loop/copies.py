@@ -19,9 +19,10 @@ REPORT = 5.0  # seconds between two lines of progress
 CANNOT = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 
 
-def can_reflink(sample: Path, directory: Path) -> bool:
-    """Whether files beside `sample` can be reflinked into the directory, found out by doing it."""
-    probe = directory / "probe"
+def can_reflink(directory: Path) -> bool:
+    """Whether files of the directory's filesystem can be reflinked, found out by doing it."""
+    sample, probe = directory / "sample", directory / "probe"
+    sample.touch()
     try:
         reflink(sample, probe)
     except OSError as error:
@@ -29,7 +30,8 @@ def can_reflink(sample: Path, directory: Path) -> bool:
             raise
         return False
     finally:
-        probe.unlink(missing_ok=True)
+        for path in (sample, probe):
+            path.unlink(missing_ok=True)
     return True
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from pathlib import Path
 
 from csi_multi.errors import FailedPrecondition, InUse, StorageError, Unavailable
-from csi_multi.host import Host, loopdev, mounts, sysfs
+from csi_multi.host import CommandFailed, Host, loopdev, mounts, sysfs
 from csi_multi.host.mounts import MountPoint
 
 log = logging.getLogger(__name__)
 
-WAIT = 5.0  # seconds for the kernel to free a device that others, udev say, look at just now
-STEP = 0.02
 SYS_BLOCK = Path("/sys/block")
 
 
@@ -72,14 +69,9 @@ class Devices:
             raise InUse(f"{device}, attached to {backing}, is in use; unmount it first")
         try:
             loopdev.detach(self._host, device)
-        except StorageError:
-            if _backing(device):
+        except CommandFailed:
+            if _backing(device):  # else somebody was faster
                 raise
-        deadline = time.monotonic() + WAIT
-        while _backing(device) == backing is not None:
-            if time.monotonic() > deadline:
-                raise InUse(f"{device}, attached to {backing}, is still open somewhere; stop what reads it")
-            time.sleep(STEP)
 
 
 def fits(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
@@ -96,7 +88,9 @@ def fits(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
 
 
 def in_use(device: Path) -> bool:
-    """Whether the device is mounted, in any mount namespace, held by another device, or published raw."""
+    """Whether the device is mounted, in any mount namespace, below another device, or published raw."""
+    if str(device) in loopdev.bound().values():
+        return True
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
         return True
     try:
@@ -113,10 +107,15 @@ def mounted(device: Path) -> list[MountPoint]:
 
 
 def _stack(device: Path) -> tuple[set[str], set[str]]:
-    """Return numbers and paths of the device and of what holds it (dm-crypt); btrfs shows only the path."""
+    """Return numbers and paths of the device and of what lies on it: dm-crypt, a read-only loop device.
+
+    The mount table shows the number for most filesystems, the path only for btrfs.
+    """
     numbers, paths = {sysfs.number_of(device)}, {str(device)}
-    for holder in os.listdir(SYS_BLOCK / device.name / "holders"):
-        above = _stack(Path("/dev") / holder)
+    holders = [Path("/dev") / name for name in os.listdir(SYS_BLOCK / device.name / "holders")]
+    loops = [upper for upper, backing in loopdev.bound().items() if backing == str(device)]
+    for holder in holders + loops:
+        above = _stack(holder)
         numbers, paths = numbers | above[0], paths | above[1]
     return numbers, paths
 

@@ -19,7 +19,7 @@ from .config import Config, Parameters
 from .copies import can_reflink, copy, reflink
 from .health import refuse_incomplete
 from .metadata import Format, SnapshotFile, VolumeFile, new_family, sync
-from .place import Place
+from .place import BLOCKS, Place
 from .shelf import IMAGE, Shelf
 from .space import BLOCK, GRANULARITY, Image, Space
 from .still import Stillness
@@ -30,7 +30,6 @@ class _Origin:
     """What a volume is copied from, and how to hold that still."""
 
     image: Path
-    file: Path
     size: int
     sector_size: int
     family: str
@@ -57,14 +56,15 @@ class Maker:
     def create(self, leaf: str, request: VolumeRequest) -> VolumeFile:
         """Make an empty volume. Raises AlreadyExists, OutOfRange, ResourceExhausted."""
         self._volumes.refuse_taken(leaf)
-        value = VolumeFile(
-            stamp=request.stamp,
-            size=self._size(request.size),
-            sector_size=_parameters(request).sector_size or self._place.sector_size(),
-            format=Format.FRESH,
-            family=new_family(),
-        )
+        size = self._size(request.size)
         with self._volumes.building(leaf) as new:
+            value = VolumeFile(
+                stamp=request.stamp,
+                size=size,
+                sector_size=_parameters(request).sector_size or self._sector_size(new),
+                format=Format.FRESH,
+                family=new_family(),
+            )
             with self._space.admitting(Image(value.family, value.size, 0)):
                 self._volumes.save(new, value)
             os.truncate(new / IMAGE, value.size)
@@ -78,7 +78,6 @@ class Maker:
             image = self._snapshots.image(source)
             origin = _Origin(
                 image=image,
-                file=self._snapshots.file(source),
                 size=refuse_incomplete(image, found.size),
                 sector_size=found.sector_size,
                 family=found.family,
@@ -93,7 +92,6 @@ class Maker:
             image = self._volumes.image(source)
             origin = _Origin(
                 image=image,
-                file=self._volumes.file(source),
                 size=refuse_incomplete(image, found.size),
                 sector_size=found.sector_size,
                 family=found.family,
@@ -106,7 +104,7 @@ class Maker:
         self._snapshots.refuse_taken(leaf)
         with self._stillness.holding(source) as found, self._snapshots.building(leaf) as new:
             image = self._volumes.image(source)
-            shares = can_reflink(self._volumes.file(source), new)
+            shares = can_reflink(new)
             value = SnapshotFile(
                 stamp=request.stamp,
                 source=request.source,
@@ -150,7 +148,7 @@ class Maker:
             )
         size = self._size(request.size, origin.size)
         with self._volumes.building(leaf) as new:
-            shares = can_reflink(origin.file, new)
+            shares = can_reflink(new)
             value = VolumeFile(
                 stamp=request.stamp,
                 size=size,
@@ -166,6 +164,10 @@ class Maker:
                 _fill(new / IMAGE, origin.image, shares)
             os.truncate(new / IMAGE, size)
         return value
+
+    def _sector_size(self, new: Path) -> int:
+        """Return what direct I/O needs: whole blocks where blocks may come to be shared, else sectors."""
+        return BLOCKS if can_reflink(new) else self._place.sector_size()
 
     def _size(self, wanted: SizeRange, source: int = 0) -> int:
         """Choose a size. Raises OutOfRange, also when the source does not fit in what is asked."""

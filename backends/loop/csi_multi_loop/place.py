@@ -13,7 +13,7 @@ from .config import Config
 VOLUMES = "volumes"
 SNAPSHOTS = "snapshots"
 FROZEN = "frozen"
-DIRECT_IO_ANYWHERE = 4096  # no filesystem or disk wants more
+BLOCKS = 4096  # bytes of the units in which direct I/O works on any disk and filesystem
 
 
 class Place:
@@ -70,4 +70,4 @@ class Place:
         for name in ("queue/logical_block_size", "../queue/logical_block_size"):  # a disk, a partition
             if found := sysfs.attribute(number, name):
                 return max(512, int(found))
-        return DIRECT_IO_ANYWHERE  # btrfs and others without one disk of their own
+        return BLOCKS  # btrfs and others without one disk of their own

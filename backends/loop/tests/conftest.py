@@ -178,33 +178,32 @@ def nothing_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[No
     yield
     if request.node.get_closest_marker("root"):
         assert [mount.target for mount in mounts.table() if mount.target.startswith(str(tmp_path))] == []
-        assert bound(tmp_path) == []
-
-
-def bound(below: Path) -> list[str]:
-    texts = []
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):
-            texts.append(file.read_text().strip())
-    return [text for text in texts if str(below) in text]
+        assert [file for file in loopdev.bound().values() if str(tmp_path) in file] == []
 
 
 @pytest.fixture
-def mount(host: LocalHost) -> Iterator[Callable[..., Path]]:
-    """Mount something at a new directory; unmounted at the end, whatever the test did meanwhile."""
-    targets: list[Path] = []
+def undo() -> Iterator[contextlib.ExitStack]:
+    """What a test mounts and opens is undone in reverse order, whatever else happened."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def mount(host: LocalHost, undo: contextlib.ExitStack) -> Callable[..., Path]:
+    """Mount something at a new directory."""
+
+    def unmount(target: Path) -> None:
+        if mounts.at(target):
+            host.run("fsfreeze", "--unfreeze", str(target), ok=(0, 1))
+            host.run("umount", str(target))
 
     def mount(source: Path | str, target: Path, *options: str) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         host.run("mount", *options, str(source), str(target))
-        targets.append(target)
+        undo.callback(unmount, target)
         return target
 
-    yield mount
-    for target in reversed(targets):
-        if mounts.at(target):
-            host.run("fsfreeze", "--unfreeze", str(target), ok=(0, 1))
-            host.run("umount", str(target))
+    return mount
 
 
 @pytest.fixture
@@ -229,18 +228,14 @@ def filesystem(mount: Callable[..., Path], host: LocalHost, tmp_path: Path) -> C
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[LoopBackend, str], Path]]:
-    """Open a volume's device, closed again at the end."""
-    used: list[tuple[LoopBackend, str]] = []
+def opened(undo: contextlib.ExitStack) -> Callable[..., Path]:
+    """Open a volume's device."""
 
     def opened(backend: LoopBackend, handle: str, *, read_only: bool = False) -> Path:
-        device = backend.open_device(OpenRequest(handle=handle, read_only=read_only))
-        used.append((backend, handle))
-        return device.path
+        undo.callback(backend.close_device, handle)
+        return backend.open_device(OpenRequest(handle=handle, read_only=read_only)).path
 
-    yield opened
-    for backend, handle in used:
-        backend.close_device(handle)
+    return opened
 
 
 @pytest.fixture
@@ -251,8 +246,3 @@ def image() -> Callable[[LoopBackend, str], Path]:
         return Path(backend.config.directory) / kind / handle.partition("/")[2] / "image"
 
     return image
-
-
-@pytest.fixture
-def devices() -> Callable[[Path], list[Path]]:
-    return loopdev.find

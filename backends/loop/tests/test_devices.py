@@ -1,0 +1,326 @@
+"""Loop devices: the right one, one at most, none left behind. Needs root."""
+
+import dataclasses
+import os
+import shutil
+import threading
+
+import pytest
+from csi_multi_loop.devices import in_use
+
+from csi_multi.errors import Busy, FailedPrecondition, InUse, NotFound, Unavailable
+from csi_multi.host import CommandFailed, Result, loopdev, sysfs
+from csi_multi.model import Blank
+
+MIB = 2**20
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def volume(backend, ask):
+    return backend.create_volume(ask.volume("v", 32 * MIB)).handle
+
+
+def test_a_device_is_opened_once_found_and_closed(backend, ask, image, volume):
+    assert backend.find_device(volume) is None
+    device = backend.open_device(ask.open(volume))
+    again = backend.open_device(ask.open(volume))
+
+    assert device == again == backend.find_device(volume)
+    sysfs.verify(device)
+    assert device.proof == {"loop/backing_file": str(image(backend, volume))}
+    assert (device.blank, device.read_only) == (Blank.ZEROED, False)
+    assert sysfs.size_of(device.number) == 32 * MIB
+    assert sysfs.attribute(device.number, "loop/dio") == "1"
+    for _ in range(2):
+        backend.close_device(volume)
+        assert backend.find_device(volume) is None
+    with pytest.raises(NotFound):
+        backend.open_device(ask.open("node-1/nothing"))
+    with pytest.raises(NotFound):
+        backend.find_device("node-1/nothing")
+    backend.close_device("node-1/nothing")
+
+
+def test_how_blank_a_device_is_comes_from_its_metadata(backend, ask, volume, opened):
+    opened(backend, volume)
+    backend.formatting(volume)
+    assert backend.find_device(volume).blank is Blank.INTERRUPTED
+    backend.formatted(volume)
+    assert backend.open_device(ask.open(volume)).blank is Blank.NEVER
+
+
+@pytest.mark.parametrize("sector_size", [512, 4096])
+def test_a_device_has_the_sector_size_asked_for(backend, ask, opened, sector_size):
+    parameters = backend.Parameters(sector_size=sector_size)
+    handle = backend.create_volume(ask.volume("s", parameters=parameters)).handle
+    device = opened(backend, handle)
+
+    assert sysfs.attribute(sysfs.number_of(device), "queue/logical_block_size") == str(sector_size)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
+def test_direct_io_works_by_default_on(kind, filesystem, make, ask, opened, caplog):
+    backend = make(filesystem(kind) / "pool")
+    device = opened(backend, backend.create_volume(ask.volume("v")).handle)
+
+    assert sysfs.attribute(sysfs.number_of(device), "loop/dio") == "1"
+    assert "direct I/O" not in caplog.text
+
+
+def test_an_unused_device_is_opened_again_the_way_it_is_asked_for(backend, ask, volume, opened):
+    opened(backend, volume, read_only=True)
+    assert backend.find_device(volume).read_only
+    device = backend.open_device(ask.open(volume))
+
+    assert not device.read_only
+    with device.path.open("r+b") as file:
+        file.write(b"x")
+
+
+def test_a_read_only_device_cannot_be_written(backend, volume, opened):
+    device = opened(backend, volume, read_only=True)
+    with pytest.raises(OSError, match=r"not permitted|Read-only"):  # noqa: SIM117
+        with device.open("r+b", buffering=0) as file:
+            file.write(b"x" * 4096)
+
+
+@pytest.fixture
+def mounted(backend, volume, opened, host, mount, tmp_path):
+    device = opened(backend, volume)
+    host.run("mkfs.ext4", "-q", str(device))
+    return mount(device, tmp_path / "mnt")
+
+
+def test_a_mounted_device_is_neither_closed_nor_reopened_otherwise_nor_deleted(backend, ask, volume, mounted):
+    device = backend.find_device(volume)
+    for attempt in (
+        lambda: backend.close_device(volume),
+        lambda: backend.open_device(ask.open(volume, read_only=True)),
+        lambda: backend.delete_volume(volume, {}),
+    ):
+        with pytest.raises(FailedPrecondition, match=str(device.path)):
+            attempt()
+
+    assert backend.open_device(ask.open(volume)) == device
+    (mounted / "file").write_text("still writable")
+
+
+def test_a_mount_in_another_namespace_keeps_a_device(backend, volume, opened, host, tmp_path):
+    device = opened(backend, volume)
+    host.run("mkfs.ext4", "-q", str(device))
+    (tmp_path / "mnt").mkdir()
+    descriptor = os.open(device, os.O_RDONLY | os.O_EXCL)  # what a mount elsewhere does to it
+    try:
+        assert in_use(device)
+        with pytest.raises(InUse):
+            backend.close_device(volume)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_raw_volume_that_is_still_published_is_not_closed(backend, volume, opened, mount, host, tmp_path):
+    device = opened(backend, volume)
+    target = tmp_path / "target"
+    target.touch()
+    host.run("mount", "--bind", str(device), str(target))
+    try:
+        with pytest.raises(InUse):
+            backend.close_device(volume)
+    finally:
+        host.run("umount", str(target))
+
+
+def test_a_device_somebody_reads_is_not_gone_until_it_is(backend, volume, opened, monkeypatch):
+    monkeypatch.setattr("csi_multi.host.loopdev.PATIENCE", 0.3)
+    device = opened(backend, volume)
+    descriptor = os.open(device, os.O_RDONLY)
+    try:
+        with pytest.raises(InUse, match="held open"):
+            backend.close_device(volume)
+    finally:
+        os.close(descriptor)
+    backend.close_device(volume)
+
+    assert backend.find_device(volume) is None
+
+
+def test_a_device_on_its_way_out_is_not_handed_to_anybody(backend, ask, volume, opened, host, monkeypatch):
+    monkeypatch.setattr("csi_multi.host.loopdev.PATIENCE", 0.3)
+    device = opened(backend, volume)
+    descriptor = os.open(device, os.O_RDONLY)
+    try:
+        host.run("losetup", "--detach", str(device))  # lazily: somebody has it open
+        with pytest.raises(InUse, match="held open"):
+            backend.open_device(ask.open(volume))
+    finally:
+        os.close(descriptor)
+
+    assert backend.open_device(ask.open(volume))
+
+
+def test_extra_devices_of_an_image_are_removed(backend, ask, image, volume, host, opened):
+    for _ in range(3):
+        loopdev.attach(host, image(backend, volume), sector_size=512)
+    assert len(loopdev.find(image(backend, volume))) == 3
+    assert [entry.reason for entry in backend.node_volume_health(volume)] == ["AttachedTwice"]
+    opened(backend, volume)
+
+    assert len(loopdev.find(image(backend, volume))) == 1
+    assert backend.node_volume_health(volume) == ()
+
+
+def test_the_mounted_one_of_two_devices_is_kept(backend, ask, image, volume, mounted, host):
+    mine = backend.find_device(volume)
+    loopdev.attach(host, image(backend, volume), sector_size=512)
+
+    assert backend.open_device(ask.open(volume)) == mine
+    assert loopdev.find(image(backend, volume)) == [mine.path]
+
+
+def test_two_devices_in_use_are_refused(backend, ask, image, volume, mounted, host):
+    other = loopdev.attach(host, image(backend, volume), sector_size=512)
+    descriptor = os.open(other, os.O_RDONLY | os.O_EXCL)
+    try:
+        with pytest.raises(FailedPrecondition, match="at once"):
+            backend.open_device(ask.open(volume))
+    finally:
+        os.close(descriptor)
+        loopdev.detach(host, other)
+
+
+def test_a_device_attached_in_a_mount_namespace_that_is_gone_is_found(backend, ask, image, volume, host, tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    folder = image(backend, volume).parent
+    script = f"mount --make-rprivate / && mount --bind {folder} {inside} && losetup -f --direct-io=on {inside}/image"
+    host.run("unshare", "--mount", "sh", "-c", script)
+    device = backend.find_device(volume)
+
+    assert device.proof == {"loop/backing_file": "/image"}
+    assert backend.open_device(ask.open(volume)) == device
+    sysfs.verify(device)
+    backend.close_device(volume)
+    assert loopdev.find(image(backend, volume)) == []
+
+
+def test_a_deleted_backing_file_is_noticed_and_its_device_never_reused(backend, ask, image, volume, mounted):
+    path = image(backend, volume)
+    copy = path.with_name("copy")
+    shutil.copyfile(path, copy)
+    path.unlink()
+    reasons = {entry.reason for entry in backend.node_volume_health(volume)}
+    copy.rename(path)
+
+    assert reasons == {"BackingFileMissing", "BackingFileDeleted"}
+    assert [entry.reason for entry in backend.node_volume_health(volume)] == ["BackingFileDeleted"]
+    with pytest.raises(FailedPrecondition, match="in use"):
+        backend.open_device(ask.open(volume))
+    assert backend.find_device(volume) is not None
+
+
+def test_broken_metadata_does_not_keep_a_volume_open(backend, image, volume, opened):
+    opened(backend, volume)
+    (image(backend, volume).parent / "volume.json").write_text("{")
+
+    assert backend.find_device(volume).blank is Blank.NEVER
+    backend.close_device(volume)
+    assert loopdev.find(image(backend, volume)) == []
+
+
+def test_an_open_device_grows_with_its_volume(backend, ask, volume, mounted):
+    expansion = backend.expand_volume(ask.expand(volume, 64 * MIB))
+    before = sysfs.size_of(backend.find_device(volume).number)
+    backend.refresh_device(volume)
+    device = backend.find_device(volume)
+
+    assert expansion.node_required
+    assert (before, sysfs.size_of(device.number)) == (32 * MIB, 64 * MIB)
+    (mounted / "file").write_text("still writable")
+
+
+class Faulty:
+    """Lets losetup do its work, and then fails."""
+
+    def __init__(self, host, word):
+        self.host, self.word = host, word
+
+    def run(self, *argv, **options):
+        result = self.host.run(*argv, **options)
+        if self.word in argv:
+            raise CommandFailed(argv, Result(1, "", "made to fail"))
+        return result
+
+
+def test_a_command_that_fails_after_its_work_leaks_no_device(make, setting, host, ask, image):
+    backend = make(setting=dataclasses.replace(setting, host=Faulty(host, "--find")))
+    handle = backend.create_volume(ask.volume("v")).handle
+    with pytest.raises(Unavailable, match="made to fail"):
+        backend.open_device(ask.open(handle))
+
+    assert loopdev.find(image(backend, handle)) == []
+
+
+def test_a_device_of_the_wrong_size_is_refused_and_detached(backend, ask, image, volume, monkeypatch):
+    monkeypatch.setattr("csi_multi.host.sysfs.size_of", lambda _: 1)
+    with pytest.raises(Unavailable, match="shows 1 bytes"):
+        backend.open_device(ask.open(volume))
+
+    assert loopdev.find(image(backend, volume)) == []
+
+
+def test_two_backends_opening_at_once_share_one_device(backend, make, ask, image, volume, opened):
+    found, busy = [], []
+
+    def open_device():
+        try:
+            found.append(make().open_device(ask.open(volume)).path)
+        except Busy:
+            busy.append(1)
+
+    threads = [threading.Thread(target=open_device) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) + len(busy) == 6
+    assert len(set(found)) == len(loopdev.find(image(backend, volume))) == 1
+    backend.close_device(volume)
+
+
+def test_a_read_only_filesystem_is_reported(filesystem, make, host, ask):
+    directory = filesystem("ext4", 64 * MIB)
+    backend = make(directory / "pool")
+    handle = backend.create_volume(ask.volume("v")).handle
+    backend.check()
+    host.run("mount", "-o", "remount,ro", str(directory))
+
+    with pytest.raises(Unavailable, match="read-only"):
+        backend.check()
+    for attempt in (lambda: backend.create_volume(ask.volume("w")), lambda: backend.delete_volume(handle, {})):
+        with pytest.raises(Unavailable, match="Read-only"):
+            attempt()
+    assert [entry.reason for entry in backend.node_storage_health({})] == ["DirectoryReadOnly"]
+    assert backend.get_volume(handle)
+
+
+def test_a_full_disk_is_reported(filesystem, make):
+    directory = filesystem("tmpfs", 32 * MIB)
+    backend = make(directory / "pool")
+    backend.check()
+    assert backend.node_storage_health({}) == ()
+    (directory / "hog").write_bytes(bytes(31 * MIB))
+
+    assert [entry.reason for entry in backend.node_storage_health({})] == ["DirectoryAlmostFull"]
+
+
+def test_a_required_mount_is_a_filesystem_of_its_own(filesystem, mount, make, ask, tmp_path):
+    backend = make(filesystem("tmpfs", 32 * MIB), require_mount=True)
+    backend.check()
+    assert backend.create_volume(ask.volume("v"))
+
+    (tmp_path / "plain").mkdir()
+    bound = make(mount(tmp_path / "plain", tmp_path / "bound", "--bind"), require_mount=True)
+    with pytest.raises(Unavailable, match="not a mount point of its own"):
+        bound.check()
