@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from pathlib import Path
 
 from csi_multi.errors import FailedPrecondition, InUse, StorageError, Unavailable
@@ -13,6 +14,7 @@ from csi_multi.host.mounts import MountPoint
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 1.0  # seconds
 SYS_BLOCK = Path("/sys/block")
 
 
@@ -27,7 +29,11 @@ class Devices:
         if len(used) > 1:
             names = " and ".join(str(device) for device in used)
             raise FailedPrecondition(f"{image} is in use through {names} at once; stop what uses one of them")
-        fitting = [device for device in found if fits(device, image, sector_size, read_only)]
+        fitting = [
+            device
+            for device in found
+            if fits(device, image, sector_size, read_only) and (device in used or not leaving(device))
+        ]
         if used and used[0] not in fitting:
             raise FailedPrecondition(
                 f"{used[0]} is in use with other properties than asked (read-only, sector size, or its file was "
@@ -56,7 +62,7 @@ class Devices:
             if not fits(device, image, sector_size, read_only):
                 raise Unavailable(f"{device} was attached to {image} with other properties than asked")
             _refuse_other_size(device, image)
-        except StorageError:
+        except (StorageError, OSError):
             self.close(image)  # also what a command that seemed to fail has attached
             raise
         if sysfs.attribute(sysfs.number_of(device), "loop/dio") != "1":
@@ -65,7 +71,7 @@ class Devices:
 
     def _detach(self, device: Path) -> None:
         backing = _backing(device)
-        if in_use(device):
+        if _stays_in_use(device):
             raise InUse(f"{device}, attached to {backing}, is in use; unmount it first")
         try:
             loopdev.detach(self._host, device)
@@ -75,16 +81,20 @@ class Devices:
 
 
 def fits(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
-    """Whether an attached device shows this very file, all of it, as asked, and is to stay."""
+    """Whether an attached device shows this very file, all of it, as asked."""
     wanted = {
         "loop/offset": "0",
         "loop/sizelimit": "0",
-        "loop/autoclear": "0",  # 1: the kernel frees it as soon as nobody looks
         "queue/logical_block_size": str(sector_size),
         "ro": str(int(read_only)),
     }
     number = sysfs.number_of(device)
     return all(sysfs.attribute(number, name) == text for name, text in wanted.items()) and loopdev.backs(device, image)
+
+
+def leaving(device: Path) -> bool:
+    """Whether the kernel frees the device as soon as nobody has it open."""
+    return sysfs.attribute(sysfs.number_of(device), "loop/autoclear") == "1"
 
 
 def in_use(device: Path) -> bool:
@@ -97,6 +107,16 @@ def in_use(device: Path) -> bool:
         os.close(os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
         return error.errno == errno.EBUSY
+    return False
+
+
+def _stays_in_use(device: Path) -> bool:
+    """Whether the device is in use, and not only because btrfs lets go of it a moment after umount."""
+    ends = time.monotonic() + PATIENCE
+    while in_use(device):
+        if mounted(device) or time.monotonic() > ends:
+            return True
+        time.sleep(0.01)
     return False
 
 

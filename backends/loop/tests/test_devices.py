@@ -159,6 +159,14 @@ def test_a_device_on_its_way_out_is_not_handed_to_anybody(backend, ask, volume, 
     assert backend.open_device(ask.open(volume))
 
 
+def test_a_mounted_device_on_its_way_out_stays_while_it_is_mounted(backend, ask, volume, mounted, host):
+    device = backend.find_device(volume)
+    host.run("losetup", "--detach", str(device.path))
+
+    assert backend.open_device(ask.open(volume)) == device
+    (mounted / "file").write_text("still writable")
+
+
 def test_extra_devices_of_an_image_are_removed(backend, ask, image, volume, host, opened):
     for _ in range(3):
         loopdev.attach(host, image(backend, volume), sector_size=512)
