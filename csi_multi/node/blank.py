@@ -6,16 +6,18 @@ import contextlib
 import errno
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import FailedPrecondition, Unavailable
+from ..errors import FailedPrecondition, InUse, Unavailable
 from ..host import sysfs
 from ..model import Device
 
 END = 1024 * 1024  # bytes read at the start and at the end
 SAMPLE = 4096
 SAMPLES = 64  # spread evenly over the device
+PATIENCE = 2.0  # seconds: btrfs lets go of its device after umount has returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,30 @@ def opened(device: Device, flags: int = 0) -> Iterator[Disk]:
         yield Disk(device=device, descriptor=descriptor, size=sysfs.size_of(device.number))
     finally:
         os.close(descriptor)
+
+
+def await_release(handle: str, device: Device) -> None:
+    """Wait until nobody holds the device, which may be a little after it was unmounted.
+
+    Raises InUse for one who stays: a mount in another namespace is not in our mount table, but holds
+    the device all the same.
+    """
+    ends = time.monotonic() + PATIENCE
+    while _held(device):
+        if time.monotonic() > ends:
+            raise InUse(
+                f"volume {handle!r}: {device.path} is in use on this node, though not mounted in the driver's sight; "
+                "look for a process or container that uses it"
+            )
+        time.sleep(0.01)
+
+
+def _held(device: Device) -> bool:
+    try:
+        os.close(os.open(device.path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno == errno.EBUSY
+    return False
 
 
 def wipe(device: Device) -> None:

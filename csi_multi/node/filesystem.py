@@ -20,7 +20,10 @@ class Filesystem:
     make: Callable[[Host, FilesystemOptions, Kernel], list[str]]  # mkfs words, without the device
     whole: tuple[str, ...]  # exits 0 when the filesystem on the device is complete; writes nothing
     repair: tuple[str, ...] = ()  # to run on the device before it is mounted read-write
-    grow: tuple[str, ...]  # {device} and {path} (where it is mounted) are filled in
+    grow: tuple[str, ...]  # while mounted; {device} and {path} (where it is mounted) are filled in
+    grow_capability: tuple[str, int] | None = None  # what the kernel wants for that, beside CAP_SYS_ADMIN
+    grow_minimum: int = 0  # bytes; the kernel refuses to grow to less
+    grow_unmounted: tuple[tuple[str, ...], ...] = ()  # commands, in order
     options: tuple[str, ...] = ()  # always mounted with
     size: Callable[[bytes], int]  # bytes it spans, from the start of the device
 
@@ -79,6 +82,8 @@ BY_NAME: Mapping[str, Filesystem] = {
             whole=("e2fsck", "-n", "-f"),
             repair=("e2fsck", "-p"),
             grow=("resize2fs", "{device}"),
+            grow_capability=("CAP_SYS_RESOURCE", 24),
+            grow_unmounted=(("e2fsck", "-f", "-p", "{device}"), ("resize2fs", "{device}")),
             size=_size_ext4,
         ),
         Filesystem(
@@ -94,6 +99,7 @@ BY_NAME: Mapping[str, Filesystem] = {
             make=_make_btrfs,
             whole=("btrfs", "check", "--readonly"),
             grow=("btrfs", "filesystem", "resize", "max", "{path}"),
+            grow_minimum=256 * 1024 * 1024,
             size=_size_btrfs,
         ),
     )

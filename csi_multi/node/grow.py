@@ -1,24 +1,80 @@
-"""Let a mounted filesystem fill its device."""
+"""Let a filesystem fill its device."""
 
 from __future__ import annotations
 
+import logging
+import re
+from pathlib import Path
+
+from ..errors import FailedPrecondition
 from ..host import Host, sysfs
 from ..model import Device
 from . import blank
-from .filesystem import BY_NAME, SUPERBLOCK_SPAN
+from .filesystem import BY_NAME, SUPERBLOCK_SPAN, Filesystem
 from .format import TIME_LIMIT
 from .views import View
 
+log = logging.getLogger(__name__)
+
 SLACK = 64 * 1024  # bytes at the end that are less than any filesystem's block
+STATUS = Path("/proc/self/status")
 
 
-def grow(host: Host, device: Device, view: View) -> None:
-    """Grow the filesystem mounted in this view, if the device is larger."""
+def before_mount(host: Host, device: Device, kind: Filesystem) -> None:
+    """Grow an unmounted filesystem, where this process may not grow it once it is mounted.
+
+    It is the second choice, because it has to check all of the filesystem before.
+    """
+    if _obstacle(kind, device) and kind.grow_unmounted and _larger(device, kind):
+        for words in kind.grow_unmounted:
+            _run(host, words, device)
+
+
+def at_stage(host: Host, device: Device, view: View) -> None:
+    """Grow the mounted filesystem if the device is larger; a volume that cannot grow is still of use."""
+    kind = BY_NAME.get(view.mount.fs_type)
+    if kind is None or not _larger(device, kind):
+        return
+    if obstacle := _obstacle(kind, device):
+        log.warning("%s at %s stays smaller than its device: %s", kind.name, view.path, obstacle)
+        return
+    _run(host, kind.grow, device, view)
+
+
+def on_demand(host: Host, handle: str, device: Device, view: View) -> None:
+    """Grow the mounted filesystem if the device is larger. Raises FailedPrecondition when it cannot."""
     kind = BY_NAME.get(view.mount.fs_type)
     if kind is None:
-        return  # mounted by somebody else with a filesystem we do not make
+        raise FailedPrecondition(f"volume {handle!r} is mounted as {view.mount.fs_type}, which is not supported")
+    if not _larger(device, kind):
+        return
+    if obstacle := _obstacle(kind, device):
+        raise FailedPrecondition(f"volume {handle!r} at {view.path}: {obstacle}")
+    _run(host, kind.grow, device, view)
+
+
+def _larger(device: Device, kind: Filesystem) -> bool:
     with blank.opened(device) as disk:
         start = disk.read(0, min(SUPERBLOCK_SPAN, disk.size))
-    if sysfs.size_of(device.number) - kind.size(start) > SLACK:
-        words = [word.format(device=device.path, path=view.mount.target) for word in kind.grow]
-        host.run(*words, timeout=TIME_LIMIT)
+        return disk.size - kind.size(start) > SLACK
+
+
+def _obstacle(kind: Filesystem, device: Device) -> str:
+    """Say why the kernel would refuse to grow this filesystem while it is mounted; "" when it would not."""
+    if kind.grow_capability and not _capable(kind.grow_capability[1]):
+        name = kind.grow_capability[0]
+        return f"{kind.name} grows while mounted only with {name}; grant it to the driver, or stage the volume again"
+    if sysfs.size_of(device.number) < kind.grow_minimum:
+        return f"{kind.name} cannot grow to less than {kind.grow_minimum} bytes; expand the volume to that at least"
+    return ""
+
+
+def _capable(bit: int) -> bool:
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(), re.MULTILINE)
+    return bool(effective and int(effective[1], 16) >> bit & 1)
+
+
+def _run(host: Host, words: tuple[str, ...], device: Device, view: View | None = None) -> None:
+    path = view.mount.target if view else ""
+    corrected = (0, 1) if words[0] == "e2fsck" else (0,)
+    host.run(*(word.format(device=device.path, path=path) for word in words), ok=corrected, timeout=TIME_LIMIT)

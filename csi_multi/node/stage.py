@@ -10,9 +10,8 @@ from ..backend import Backend
 from ..errors import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound, StorageError, Timeout, Unavailable
 from ..host import Host, sysfs
 from ..model import Blank, Device, OpenRequest
-from . import format, group, layer, mounting, plan, targets, views
+from . import blank, format, group, grow, layer, mounting, plan, targets, views
 from .filesystem import BY_NAME
-from .grow import grow
 from .plan import StagePlan
 from .requests import StageRequest
 from .views import View
@@ -81,6 +80,7 @@ def _mount(host: Host, backend: Backend, wanted: StagePlan, device: Device) -> t
         kind, made = format.find_or_make(host, backend, wanted.handle, device, wanted.fs_type, wanted.options)
         if not made and not wanted.read_only:
             format.repair(host, wanted.handle, device, kind)
+            grow.before_mount(host, device, kind)
         name = kind.name
     elif wanted.fs_type not in ("", name):
         raise FailedPrecondition(f"volume {wanted.handle!r} holds {name}, not {wanted.fs_type}; ask for {name}")
@@ -128,7 +128,7 @@ def _finish(host: Host, backend: Backend, wanted: StagePlan, device: Device, vie
     if view.block:
         return
     if not made:
-        grow(host, device, view)
+        grow.at_stage(host, device, view)
     if wanted.group is not None:
         group.give(view.path, wanted.group)
 
@@ -152,5 +152,6 @@ def unstage(host: Host, backend: Backend, handle: str, staging: Path) -> None:
     targets.remove(staging / targets.NODE)
     if device:
         layer.drop_unused(host, layer.over(device))
+        blank.await_release(handle, device)
     with contextlib.suppress(NotFound):
         backend.close_device(handle)

@@ -9,8 +9,7 @@ from ..backend import Backend, Expand
 from ..errors import FailedPrecondition, Unavailable
 from ..host import Host, sysfs
 from ..model import Device, SizeRange
-from . import layer, views
-from .grow import grow
+from . import grow, layer, views
 from .requests import Usage
 from .views import View
 
@@ -52,7 +51,7 @@ def expand(host: Host, backend: Backend, handle: str, path: Path, size: SizeRang
     if view.block:
         layer.refresh(host, device)
     else:
-        grow(host, device, writable)
+        grow.on_demand(host, handle, device, writable)
     return now
 
 

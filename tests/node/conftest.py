@@ -20,8 +20,8 @@ from csi_multi.model import (
     Blank,
     Capability,
     Device,
-    Expansion,
     ExpandRequest,
+    Expansion,
     Mount,
     OpenRequest,
     Stamp,
@@ -256,14 +256,10 @@ class World:
 
     def loops(self) -> list[str]:
         """Return the loop devices bound to our files, or layered over our devices."""
-        bound = {}
-        for name in os.listdir("/sys/block"):
-            backing = sysfs.attribute(sysfs.number_of(Path("/dev") / name), "loop/backing_file") if "loop" in name else ""
-            bound[f"/dev/{name}"] = backing or ""
         return sorted(
-            loop
-            for loop, backing in bound.items()
-            if backing.startswith(str(self.directory)) or (loop in self.door.loops and backing in self.door.loops)
+            str(loop)
+            for loop, backing in loopdev.bound().items()
+            if backing.startswith(str(self.directory)) or (str(loop) in self.door.loops and backing in self.door.loops)
         )
 
     def sweep(self) -> None:

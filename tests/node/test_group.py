@@ -1,0 +1,118 @@
+"""volume_mount_group: a volume's content belongs to the group, and nothing outside it does."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from csi_multi.errors import InvalidArgument
+from csi_multi.node import group
+
+pytestmark = pytest.mark.root
+
+
+def fill(root, outside):
+    (root / "deep/er").mkdir(parents=True, mode=0o700)
+    for name in ("deep/er/file", "program"):
+        (root / name).write_text("bytes")
+        (root / name).chmod(0o4755 if name == "program" else 0o600)
+    os.mkfifo(root / "pipe", 0o600)
+    (root / "link").symlink_to(outside)
+    (root / "deep/dir-link").symlink_to(outside.parent)
+
+
+def owners(root):
+    return {path.lstat().st_gid for path in (root, *root.rglob("*"))}
+
+
+@pytest.fixture
+def outside(world):
+    directory = world.directory / "outside"
+    directory.mkdir(mode=0o700)
+    (directory / "file").write_text("bytes")
+    (directory / "file").chmod(0o600)
+    yield directory / "file"
+    for path in (directory, directory / "file"):
+        assert (path.stat().st_gid, path.stat().st_mode & 0o077) == (0, 0)
+
+
+def test_everything_is_given_to_the_group_and_links_are_not_followed(world, outside):
+    world.volume()
+    staging = world.stage()
+    fill(staging, outside)
+    world.stage(group="4711")
+
+    assert owners(staging) == {4711}
+    for directory in (staging, staging / "deep", staging / "deep/er"):
+        assert stat.S_IMODE(directory.stat().st_mode) & 0o2070 == 0o2070
+    assert stat.S_IMODE((staging / "deep/er/file").stat().st_mode) == 0o660
+    assert stat.S_IMODE((staging / "program").stat().st_mode) == 0o4775
+    world.unstage()
+
+
+def test_new_files_belong_to_the_group(world):
+    world.volume()
+    staging = world.stage(group="4711")
+    target = world.publish(group="4711")
+    (target / "new").write_text("bytes")
+
+    assert (staging / "new").stat().st_gid == 4711
+    world.unpublish()
+    world.unstage()
+
+
+def test_another_group_is_given_the_staged_volume(world, outside):
+    world.volume()
+    staging = world.stage(group="4711")
+    fill(staging, outside)
+    world.stage(group="4712")
+
+    assert owners(staging) == {4712}
+    world.unstage()
+
+
+def test_a_tree_that_was_given_is_not_walked_again(world):
+    world.volume()
+    staging = world.stage(group="4711")
+    (staging / "file").write_text("bytes")
+    os.chown(staging / "file", 0, 0)
+    world.stage(group="4711")
+
+    assert (staging / "file").stat().st_gid == 0
+    world.unstage()
+
+
+def test_the_root_comes_last(world, outside, monkeypatch):
+    """An interrupted walk must be seen by the next one."""
+    world.volume()
+    staging = world.stage()
+    fill(staging, outside)
+    given = []
+    monkeypatch.setattr(group, "_give_one", lambda name, *_: given.append((name, staging.stat().st_gid)))
+    world.stage(group="4711")
+
+    assert len(given) >= 6
+    assert {gid for _, gid in given} == {0}
+    assert staging.stat().st_gid == 4711
+    world.unstage()
+
+
+def test_a_read_only_stage_changes_nothing(world):
+    world.volume()
+    world.stage()
+    world.unstage()
+    staging = world.stage(mode="SINGLE_NODE_READER_ONLY", group="4711")
+
+    assert staging.stat().st_gid == 0
+    world.unstage()
+
+
+@pytest.mark.parametrize("name", ["users", "-1", "4294967295", "1.5", "1 2", "\u0664", "99999999999999999999999"])
+def test_what_is_no_group_id_is_refused(world, name):
+    world.volume()
+
+    with pytest.raises(InvalidArgument, match="is not a group id"):
+        world.stage(group=name)
+    assert world.door.calls == []
