@@ -98,7 +98,8 @@ class Interceptor:
             if not slots.acquire(blocking=False):
                 raise Unavailable(f"all threads for {rule.cost.value} RPCs are busy; try again")
             held.callback(slots.release)
-        held.enter_context(self._locks.hold(name, _keys(request, rule.exclusive), _keys(request, rule.shared)))
+        if rule.exclusive or rule.shared:
+            held.enter_context(self._locks.hold(name, _keys(request, rule.exclusive), _keys(request, rule.shared)))
 
 
 def _keys(request: Message, wanted: tuple[LockField, ...]) -> list[Key]:

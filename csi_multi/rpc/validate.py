@@ -7,10 +7,11 @@ depends on the state of a volume is not checked here.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from ..errors import InvalidArgument
@@ -40,6 +41,8 @@ def request(message: Message, rule: Rule) -> None:
 
 def fields(message: Message, path: str = "") -> None:
     """Raise InvalidArgument for the first field, at any depth, that is out of bounds."""
+    if not _has_bounds(message.DESCRIPTOR):
+        return
     for field, value in message.ListFields():
         where = f"{path}{field.name}"
         _check(field, value, where)
@@ -48,6 +51,17 @@ def fields(message: Message, path: str = "") -> None:
             fields(item, f"{where}.")
             if special:
                 special(item, where)
+
+
+@cache
+def _has_bounds(descriptor: Descriptor) -> bool:
+    """Whether any rule below applies to a message of this type: Probe and capabilities have none to walk for."""
+    return descriptor.full_name in SPECIAL or any(
+        is_map(field)
+        or field.type in (FieldDescriptor.TYPE_STRING, *NUMBERS)
+        or (field.message_type is not None and _has_bounds(field.message_type))
+        for field in descriptor.fields
+    )
 
 
 def _is_set(message: Any, name: str) -> bool:
