@@ -9,60 +9,66 @@ from pathlib import Path
 from csi_multi.rpc.client import Client
 
 from .cases_node import CAPABILITY
-from .processes import MIB, Unmeasurable, client, driver
+from .processes import MIB, SCRATCH, Unmeasurable, client, driver
 from .table import Row, Target, alone, compared
 
 PAGE = 100
-CREATORS = 4  # threads of the client that makes the volumes
+PARTS = tuple(f"part-{number}" for number in range(20))
 FLAT = Target(limit=1.25)
 GROWTH = Target(limit=30, absolute=True)
 
 
 def listing(directory: Path, *, quick: bool) -> list[Row]:
-    """Make the volumes through CreateVolume, list them page by page, watch the driver's memory."""
+    """List the volumes page by page, and watch what the driver's memory does."""
     count = 1000 if quick else 10_000
+    rate = _make(directory, count)
     with driver(directory) as server, client(server) as caller:
-        list(caller.ListVolumes(max_entries=PAGE).entries)
         before = server.memory()["Rss"]
-        rates = [_make(caller, start, count // 10) for start in range(0, count, count // 10)]
-        made = server.memory()["Rss"]
         tokens = _walk(caller, count)
-        rows = _pages(caller, tokens, rounds=5 if quick else 40)
-        listed = server.memory()["Rss"]
-    rows.append(Row(name="RSS growth, created and listed", unit="MiB", ours=listed - before, target=GROWTH))
-    with driver(directory) as server, client(server) as caller:
-        before = server.memory()["Rss"]
-        _walk(caller, count)
-        rows.append(
-            Row(name="RSS growth, listed only", unit="MiB", ours=server.memory()["Rss"] - before, target=GROWTH)
-        )
-    note = f"{count} volumes; the first tenth at {rates[0]:.0f}/s, the last at {rates[-1]:.0f}/s"
+        pages = _pages(caller, tokens, rounds=5 if quick else 40)
+        beside = [_create(caller, SCRATCH[0], number) * 1000 for number in range(-20, 0)]
+        growth = server.memory()["Rss"] - before
     return [
-        *rows,
-        alone(
-            f"CreateVolume, {CREATORS} at a time",
-            "/s",
-            rates,
-            note=f"{note}; created and listed: {made:.0f} MiB RSS in all",
+        *pages,
+        Row(name="RSS growth, all that", unit="MiB", ours=growth, target=GROWTH, note=f"{count} volumes"),
+        Row(
+            name="CreateVolume, rate",
+            unit="/s",
+            ours=rate,
+            note=f"{count // len(PARTS)} in each of {len(PARTS)} stores",
         ),
+        alone(f"CreateVolume beside {count}", "ms", beside),
     ]
 
 
-def _make(caller: Client, start: int, count: int) -> float:
-    """Make volumes and return how many per second."""
+def _make(directory: Path, count: int) -> float:
+    """Make the volumes through the RPC, in several stores, and move them into one. Return how many per second.
 
-    def make(number: int) -> None:
-        caller.CreateVolume(
-            name=f"bench-{number:05}",
-            capacity_range={"required_bytes": MIB},
-            volume_capabilities=[CAPABILITY],
-            parameters={"backend": "scratch"},
-        )
+    CreateVolume looks at all volumes of its store, so that making ten thousand in one takes minutes.
+    """
+    numbers = range(count)
+    with driver(directory, PARTS) as server, client(server) as caller, ThreadPoolExecutor(len(PARTS)) as pool:
+        began = time.monotonic()
+        list(pool.map(lambda number: _create(caller, PARTS[number % len(PARTS)], number), numbers))
+        rate = count / (time.monotonic() - began)
+    whole = directory / SCRATCH[0] / "volumes"
+    whole.mkdir(parents=True)
+    for part in PARTS:
+        for volume in (directory / part / "volumes").iterdir():
+            volume.rename(whole / volume.name)
+    return rate
 
-    began = time.monotonic()
-    with ThreadPoolExecutor(CREATORS) as pool:
-        list(pool.map(make, range(start, start + count)))
-    return count / (time.monotonic() - began)
+
+def _create(caller: Client, store: str, number: int) -> float:
+    """Make one volume; return the seconds it took."""
+    began = time.perf_counter()
+    caller.CreateVolume(
+        name=f"bench-{number:05}",
+        capacity_range={"required_bytes": MIB},
+        volume_capabilities=[CAPABILITY],
+        parameters={"backend": store},
+    )
+    return time.perf_counter() - began
 
 
 def _walk(caller: Client, count: int) -> list[str]:
@@ -88,7 +94,7 @@ def _pages(caller: Client, tokens: list[str], *, rounds: int) -> list[Row]:
             caller.ListVolumes(max_entries=PAGE, starting_token=token)
             took[name].append((time.perf_counter() - began) * 1000)
     return [
-        alone("ListVolumes, first page of 100", "ms", took["first"]),
-        compared("ListVolumes, middle to first page", "ms", took["middle"], took["first"], target=FLAT),
-        compared("ListVolumes, last to first page", "ms", took["last"], took["first"], target=FLAT),
+        alone(f"ListVolumes, first {PAGE}", "ms", took["first"]),
+        compared("ListVolumes, middle to first", "ms", took["middle"], took["first"], target=FLAT),
+        compared("ListVolumes, last to first", "ms", took["last"], took["first"], target=FLAT),
     ]

@@ -33,13 +33,10 @@ class Row:
     unit: str
     ours: float
     bare: float | None = None
+    ratio: float | None = None
     spread: tuple[float, float] | None = None  # of the ratio, or of our own figure: the quartiles of the rounds
     target: Target | None = None
     note: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        return self.ours / self.bare if self.bare else None
 
     @property
     def met(self) -> bool | None:
@@ -66,13 +63,15 @@ class Row:
 def compared(
     name: str, unit: str, ours: Sequence[float], bare: Sequence[float], *, target: Target | None = None, note: str = ""
 ) -> Row:
-    """Make a row of interleaved rounds: medians, and the quartiles of the ratios round by round."""
+    """Make a row of interleaved rounds: median figures; median and quartiles of the ratios round by round."""
+    ratios = [one / other for one, other in zip(ours, bare, strict=True)]
     return Row(
         name=name,
         unit=unit,
         ours=statistics.median(ours),
         bare=statistics.median(bare),
-        spread=quartiles([one / other for one, other in zip(ours, bare, strict=True)]),
+        ratio=statistics.median(ratios),
+        spread=quartiles(ratios),
         target=target,
         note=note,
     )
