@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from csi_multi.errors import Busy, FailedPrecondition, StorageError
 from csi_multi.host import loopdev
@@ -46,8 +45,7 @@ class Stillness:
         attached = loopdev.find(image)
         places = [place for device in attached for place in devices.mounted(device)]
         if places:
-            with self._freezer.frozen(leaf, places):
-                _flush(attached)
+            with self._freezer.frozen(leaf, places):  # which writes everything out first
                 yield
             return
         if attached and not reflink:
@@ -55,7 +53,8 @@ class Stillness:
                 f"volume {leaf!r} is attached as raw block device {attached[0]}, and its directory's filesystem "
                 "cannot copy it in one moment; unpublish and unstage it first, or keep the directory on xfs or btrfs"
             )
-        _flush(attached)
+        for device in attached:
+            devices.flush(device)
         yield
 
     def thaw_leftovers(self) -> None:
@@ -70,8 +69,3 @@ class Stillness:
                 continue
             except StorageError as error:
                 log.error("volume %s may still be frozen: %s", leaf, error)
-
-
-def _flush(attached: list[Path]) -> None:
-    for device in attached:
-        devices.flush(device)

@@ -1,13 +1,15 @@
 """What is promised can be had, and no more is promised. No root needed, except for small disks."""
 
+import contextlib
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from csi_multi.errors import ResourceExhausted
-from csi_multi.model import AccessMode, Capability, CapacityRequest, Mount
+from csi_multi.model import AccessMode, Capability, CapacityRequest, Mount, PageRequest
 
 MIB = 2**20
 
@@ -108,22 +110,53 @@ def test_the_reserve_stays_free(make, filesystem):
 
 
 @pytest.mark.root
-def test_creations_at_the_same_time_do_not_share_one_promise(small, ask):
-    refused = []
+def test_creations_at_the_same_time_do_not_share_one_promise(small, make, ask, crash):
+    def create():
+        with contextlib.suppress(ResourceExhausted):
+            make(Path(small.config.directory)).create_volume(ask.volume("second", 40 * MIB))
 
-    def create(number):
-        try:
-            small.create_volume(ask.volume(f"v{number}", 20 * MIB))
-        except ResourceExhausted:
-            refused.append(number)
+    second = threading.Thread(target=create)
 
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def meanwhile():  # the first has looked at the space, and has not taken it yet
+        second.start()
+        second.join(0.5)
 
-    assert len(refused) == 5
+    small.check()
+    with crash.before("os.rename", meanwhile):
+        small.create_volume(ask.volume("first", 40 * MIB))
+    second.join()
+
+    assert [volume.stamp.name for volume in small.list_volumes(PageRequest()).items] == ["first"]
+
+
+@pytest.mark.root
+def test_a_copy_that_cannot_be_written_now_is_refused_before_it_starts(make, filesystem, ask, image, leftovers):
+    backend = make(filesystem("tmpfs", 64 * MIB) / "pool", overprovision=4)
+    handle = backend.create_volume(ask.volume("v", 40 * MIB)).handle
+    image(backend, handle).write_bytes(bytes(40 * MIB))
+    for attempt in (
+        lambda: backend.create_snapshot(ask.snapshot("s", handle)),
+        lambda: backend.clone_volume(ask.copy("c", "volume", handle)),
+    ):
+        with pytest.raises(ResourceExhausted, match="do not fit"):
+            attempt()
+
+    assert leftovers(backend) == []
+
+
+@pytest.mark.root
+def test_what_another_process_replaced_is_counted_as_it_is_now(make, filesystem, ask, image):
+    directory = filesystem("xfs") / "pool"
+    backend, other = make(directory, overprovision=2), make(directory, overprovision=2)
+    for name in ("v", "w"):
+        handle = backend.create_volume(ask.volume(name, 64 * MIB)).handle
+        image(backend, handle).write_bytes(os.urandom(64 * MIB))
+    os.sync()
+    available(backend)
+    other.delete_volume("node-1/v", {})
+    other.clone_volume(ask.copy("v", "volume", "node-1/w"))
+
+    wait_for(lambda: available(backend) == available(make(directory, overprovision=2)))
 
 
 def test_conditions_that_cannot_be_met_leave_no_capacity(make, ask):

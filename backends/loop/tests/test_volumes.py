@@ -71,6 +71,16 @@ def test_a_taken_name_is_refused_and_stays_as_it_was(backend, ask, leftovers):
     assert leftovers(backend) == []
 
 
+def test_a_retry_after_a_limit_was_lowered_still_meets_its_volume(make, ask):
+    made = make().create_volume(ask.volume("v", 32 * MIB))
+    stricter = make(max_size=16 * MIB)
+    with pytest.raises(AlreadyExists):
+        stricter.create_volume(ask.volume("v", 32 * MIB))
+
+    assert stricter.find_volume("v") == made
+    assert stricter.expand_volume(ask.expand(made.handle, 32 * MIB)).size == 32 * MIB
+
+
 def test_a_name_being_made_is_busy_and_afterwards_free(backend, ask, tmp_path):
     backend.check()
     new = tmp_path / "pool/volumes/.new-v"
