@@ -1,0 +1,154 @@
+"""The life of one QEMU guest: it starts, runs one command, and is gone, whatever happens to either."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from image import PROJECT, Kernel, initramfs, work_disk
+
+TIMED_OUT = 124  # as timeout(1) says it
+BROKEN = 125  # the guest ended without an exit status of the command
+WORK = "/run/work"  # the guest's TMPDIR, on a disk of its own
+# Emulated, mitigations cost more than half of all time: every system call would flush the emulator's TLB.
+COMMAND_LINE = "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off"
+MODPROBE = """\
+#!/bin/sh
+exec modprobe {options} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What to run in the guest, and in what guest."""
+
+    command: tuple[str, ...]  # none: an interactive shell on this terminal
+    directory: Path
+    environment: Mapping[str, str]
+    modules: tuple[str, ...]
+    memory: str
+    timeout: float | None  # seconds, boot included
+    qemu: tuple[str, ...]  # further words for qemu
+
+
+def run(kernel: Kernel, task: Task) -> int:
+    """Boot a guest, let it do the task, and return the command's exit status. Leaves nothing behind."""
+    with Signals() as signals, tempfile.TemporaryDirectory(prefix="csi-multi-guest-") as directory:
+        control = Path(directory)
+        _prepare(kernel, task, control)
+        initramfs(kernel, task.modules, control / "initramfs")
+        work_disk(control / "work")
+        with _terminal(), _qemu(kernel, task, control) as process:
+            ends = time.monotonic() + task.timeout if task.timeout else float("inf")
+            while process.poll() is None and not signals.noted and time.monotonic() < ends:
+                time.sleep(0.02)
+            running = process.poll() is None
+        if signals.noted:
+            return 128 + signals.noted
+        if running:
+            print(f"guest: not done after {task.timeout:g} s, stopped", file=sys.stderr)
+            return TIMED_OUT
+        return _status(control)
+
+
+def _prepare(kernel: Kernel, task: Task, control: Path) -> None:
+    """Write what init.sh and the kernel read in the guest, where this directory is /run/guest."""
+    if not any(path.is_relative_to("/tmp") for path in (PROJECT, task.directory)):
+        (control / "private-tmp").touch()  # else the guest's own /tmp would hide the checkout
+    options = shlex.join(kernel.modprobe)
+    (control / "modprobe").write_text(MODPROBE.format(options=options))
+    (control / "modprobe").chmod(0o755)
+    (control / "command").write_text(_script(task, options))
+
+
+def _script(task: Task, modprobe: str) -> str:
+    """Return the shell script that runs the command as the caller would have run it, on the guest's terminal."""
+    environment = {**task.environment, "TMPDIR": WORK, "MODPROBE_OPTIONS": modprobe}
+    command = task.command or (task.environment.get("SHELL", "/bin/sh"),)
+    size = shutil.get_terminal_size()
+    mode = "raw -echo" if task.command else f"sane rows {size.lines} cols {size.columns}"
+    words = ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
+    return f"stty {mode}\ncd {shlex.quote(str(task.directory))} || exit {BROKEN}\nexec {shlex.join(words)}\n"
+
+
+@contextmanager
+def _qemu(kernel: Kernel, task: Task, control: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start qemu, which also dies with this process; end it if it still runs."""
+    escaped = str(control).replace(",", ",,")
+    share = "local,security_model=none,multidevs=remap"
+    # fmt: off
+    words = (
+        "setpriv", "--pdeathsig", "KILL", "--",
+        "qemu-system-x86_64", "-M", "q35", "-accel", os.environ.get("GUEST_ACCEL", "tcg"), "-cpu", "max",
+        "-smp", "2", "-m", task.memory, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        "-kernel", str(kernel.image), "-initrd", str(control / "initramfs"),
+        "-append", COMMAND_LINE, "-serial", f"file:{control / 'console'}",
+        "-virtfs", f"{share},path=/,mount_tag=host",
+        "-virtfs", f"{share},path={escaped},mount_tag=control",
+        "-drive", f"file={escaped}/work,format=raw,if=virtio,cache=unsafe",
+        "-device", "virtio-serial", "-chardev", "stdio,id=terminal,signal=off",
+        "-device", "virtconsole,chardev=terminal", *task.qemu,
+    )
+    # fmt: on
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL if task.command else None)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _status(control: Path) -> int:
+    try:
+        return int((control / "status").read_text())
+    except (OSError, ValueError):
+        console = control / "console"
+        log = console.read_text(errors="replace")[-4000:] if console.exists() else ""
+        print(f"guest: ended before the command did; its console:\n{log}", file=sys.stderr)
+        return BROKEN
+
+
+@contextmanager
+def _terminal() -> Iterator[None]:
+    """Give the terminal back as it was; qemu may be killed before it does."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        os.set_blocking(0, True)
+
+
+class Signals:
+    """Notes the signals that ask to end, instead of ending anywhere: cleaning up is never cut short."""
+
+    WANTED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.noted = 0
+
+    def __enter__(self) -> Signals:
+        self._before = {number: signal.signal(number, self._note) for number in self.WANTED}
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.noted = number

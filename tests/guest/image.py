@@ -1,0 +1,134 @@
+"""What a guest boots from: a stock Debian kernel, downloaded but never installed, and a small initramfs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = PROJECT / ".tools" / "guest"
+WORK_SIZE = 8 << 30  # bytes; takes only what is written
+META_PACKAGE = "linux-image-amd64"  # depends on the package that has the newest kernel of the distribution
+BOOT_MODULES = ("virtio_pci", "virtio_console", "virtio_blk", "9pnet_virtio", "9p", "ext4")  # what init.sh mounts
+
+
+class ImageError(Exception):
+    """The guest cannot be prepared; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel package, unpacked."""
+
+    root: Path
+    version: str
+
+    @property
+    def image(self) -> Path:
+        return self.root / "boot" / f"vmlinuz-{self.version}"
+
+    @property
+    def modprobe(self) -> tuple[str, ...]:
+        """The options that let modprobe find this kernel's modules."""
+        return ("-d", str(self.root), "-S", self.version)
+
+
+def kernel() -> Kernel:
+    """Return the kernel in the cache; download it, and install missing programs, when there is none yet."""
+    if os.geteuid() != 0:
+        raise ImageError("needs root: the guest uses this machine's files as root does")
+    print(_call(str(PROJECT / "scripts" / "guest-packages")), end="", file=sys.stderr)
+    root = CACHE / "kernel"
+    if not root.is_dir():
+        _download(root)
+    image = next(root.glob("boot/vmlinuz-*"), None)
+    if image is None:
+        raise ImageError(f"no boot/vmlinuz-* in {root}; remove that directory to download it again")
+    return Kernel(root=root, version=image.name.removeprefix("vmlinuz-"))
+
+
+def initramfs(kernel: Kernel, modules: Iterable[str], file: Path) -> None:
+    """Write an initramfs that loads these modules too, mounts the machine's files and goes on there."""
+    busybox = shutil.which("busybox") or "busybox"
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory)
+        for name in ("bin", "dev", "machine", "modules", "work"):
+            (tree / name).mkdir()
+        shutil.copy2(busybox, tree / "bin" / "busybox")
+        shutil.copy2(Path(__file__).with_name("init.sh"), tree / "init")
+        (tree / "init").chmod(0o755)
+        for number, module in enumerate(_with_dependencies(kernel, (*BOOT_MODULES, *modules))):
+            shutil.copy2(module, tree / "modules" / f"{number:02}-{module.name}")
+        names = "\n".join(str(path.relative_to(tree)) for path in sorted(tree.rglob("*")))
+        _call("cpio", "--create", "--format=newc", "--quiet", f"--file={file}", stdin=names, directory=tree)
+
+
+def work_disk(file: Path) -> None:
+    """Write a sparse disk for temporary files: loop devices with direct I/O refuse a file on tmpfs or 9p."""
+    with file.open("wb") as disk:
+        disk.truncate(WORK_SIZE)
+    _call("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", str(file))
+
+
+def _with_dependencies(kernel: Kernel, modules: tuple[str, ...]) -> list[Path]:
+    """Return the files of these modules and of what they need, in the order in which they load."""
+    files: dict[Path, None] = {}
+    for module in modules:
+        for line in _call("modprobe", *kernel.modprobe, "--show-depends", module).splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "insmod":
+                files[Path(rest.split()[0])] = None
+    return list(files)
+
+
+def _download(root: Path) -> None:
+    """Unpack the kernel package at root. Complete or not there: two downloads at once do no harm."""
+    package = _package()
+    print(f"guest: downloading {package} (about 70 MB) into {CACHE}, not installing it", file=sys.stderr)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, ignore_cleanup_errors=True) as directory:
+        _call("apt-get", "-o", "APT::Sandbox::User=root", "download", "-q", package, directory=Path(directory))
+        archive = next(Path(directory).glob("*.deb"))
+        unpacked = Path(directory) / "unpacked"
+        _call("dpkg-deb", "-x", str(archive), str(unpacked))
+        version = next(unpacked.glob("boot/vmlinuz-*")).name.removeprefix("vmlinuz-")
+        _call("depmod", "-b", str(unpacked), version)
+        if not root.exists():
+            unpacked.rename(root)
+
+
+def _package() -> str:
+    if shutil.which("apt-get") is None:
+        raise ImageError(f"no apt-get here; unpack a kernel with its modules and modules.dep in {CACHE / 'kernel'}")
+    if not (lines := _depends()):
+        _call("apt-get", "update", "-q")
+        lines = _depends()
+    if not lines:
+        raise ImageError(f"apt knows no {META_PACKAGE}; is the distribution's main section in the apt sources?")
+    return lines[0]
+
+
+def _depends() -> list[str]:
+    found = subprocess.run(("apt-cache", "depends", META_PACKAGE), capture_output=True, text=True, check=False)
+    words = [line.split() for line in found.stdout.splitlines()]
+    return [word[1] for word in words if word[:1] == ["Depends:"] and word[1].startswith("linux-image-")]
+
+
+def _call(*command: str, stdin: str = "", directory: Path | None = None) -> str:
+    """Run a command and return what it prints; its errors go where ours go."""
+    environment = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
+    try:
+        done = subprocess.run(
+            command, input=stdin, stdout=subprocess.PIPE, text=True, check=True, cwd=directory, env=environment
+        )
+    except FileNotFoundError:
+        raise ImageError(f"{command[0]} is not installed") from None
+    except subprocess.CalledProcessError as error:
+        raise ImageError(f"{command[0]} failed with status {error.returncode}") from None
+    return done.stdout
