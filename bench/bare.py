@@ -38,7 +38,7 @@ def main() -> None:
     server.add_generic_rpc_handlers(
         tuple(grpc.method_handlers_generic_handler(name, methods) for name, methods in HANDLERS.items())
     )
-    server.add_insecure_port(os.environ["CSI_ENDPOINT"].replace("unix://", "unix:"))
+    server.add_insecure_port(f"unix:{sys.argv[2]}")
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     server.start()
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

@@ -33,10 +33,10 @@ def _packages(code: str) -> Counter[str]:
     """Return milliseconds by top-level package, the standard library as one."""
     found: Counter[str] = Counter()
     for micros, module in LINE.findall(LocalHost().run(sys.executable, "-X", "importtime", "-c", code).stderr):
-        found[_owner(module)] += int(micros) / 1000  # type: ignore[assignment]
+        found[owner(module)] += int(micros) / 1000  # type: ignore[assignment]
     return found
 
 
-def _owner(module: str) -> str:
+def owner(module: str) -> str:
     top = ".".join(module.split(".")[:2]) if module.startswith("google.") else module.partition(".")[0]
     return "(standard library)" if top in sys.stdlib_module_names else top

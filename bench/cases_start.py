@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
-from .processes import Server, bare_words, client, driver_words
+from .processes import bare, client, driver
 from .table import Row, Target, compared
 
 START = Target(limit=1.0, absolute=True)
@@ -18,22 +17,17 @@ def startup(directory: Path, *, quick: bool) -> list[Row]:
     """Start both servers in turn; each gets its first Probe, then a thousand more."""
     seconds: tuple[list[float], ...] = ([], [])
     memory: dict[str, tuple[list[float], ...]] = {"Rss": ([], []), "Pss": ([], [])}
-    for round_ in range(3 if quick else 11):
-        for side, words in enumerate((driver_words(directory, "driver"), bare_words())):
-            name = f"{side}-{round_}"
-            with ExitStack() as stack:
-                began = time.perf_counter()
-                server = Server(directory / f"{name}.sock", directory / f"{name}.log", words)
-                stack.callback(server.stop)
-                server.wait()
-                caller = stack.enter_context(client(server))
+    for _ in range(3 if quick else 11):
+        for side, serving in enumerate((driver, bare)):
+            began = time.perf_counter()
+            with serving(directory) as server, client(server) as caller:
                 caller.Probe()
                 seconds[side].append(time.perf_counter() - began)
                 for _ in range(PROBES):
                     caller.Probe()
                 found = server.memory()
-                for kind, figures in memory.items():
-                    figures[side].append(found[kind])
+            for kind, figures in memory.items():
+                figures[side].append(found[kind])
     return [
         compared("start to first Probe", "s", *seconds, target=START),
         compared(f"RSS after {PROBES} Probes", "MiB", *memory["Rss"], target=MEMORY),

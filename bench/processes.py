@@ -82,8 +82,8 @@ def driver_words(directory: Path, name: str, stores: Sequence[str] = SCRATCH) ->
     return (sys.executable, "-m", "csi_multi", "serve", "--config", str(config))
 
 
-def bare_words() -> tuple[str, ...]:
-    return (sys.executable, str(Path(__file__).with_name("bare.py")), str(WORKERS))
+def bare_words(socket: Path) -> tuple[str, ...]:
+    return (sys.executable, str(Path(__file__).with_name("bare.py")), str(WORKERS), str(socket))
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def driver(directory: Path, stores: Sequence[str] = SCRATCH) -> AbstractContextM
 
 
 def bare(directory: Path) -> AbstractContextManager[Server]:
-    return running(directory, "bare", bare_words())
+    return running(directory, "bare", bare_words(directory / "bare.sock"))
 
 
 @contextmanager

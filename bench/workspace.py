@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -14,6 +15,7 @@ from types import FrameType
 from csi_multi.errors import StorageError
 from csi_multi.host import LocalHost, loopdev, mounts
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 10.0  # seconds for the kernel to let go of what was in use a moment ago
 
 
@@ -29,12 +31,14 @@ def workspace() -> Iterator[Path]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, so that cleanup runs for them too."""
+    """Turn the first signal that ends a program into KeyboardInterrupt; no second one stops the cleaning up."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
     finally:
@@ -51,6 +55,7 @@ def leftovers(directory: Path) -> list[str]:
 
 def _sweep(directory: Path) -> None:
     host, ends = LocalHost(), time.monotonic() + PATIENCE
+    _end_processes(directory)
     while (left := leftovers(directory)) and time.monotonic() < ends:
         for one in left:
             with suppress(StorageError):
@@ -58,3 +63,11 @@ def _sweep(directory: Path) -> None:
     if left:
         raise RuntimeError(f"cannot undo {left}: something holds them")
     shutil.rmtree(directory)
+
+
+def _end_processes(directory: Path) -> None:
+    """End what an interrupt kept us from knowing: every program here has a path below the directory in its words."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended by itself
+            if f"{directory}/".encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
