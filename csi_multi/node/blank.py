@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import FailedPrecondition, InUse, Unavailable
@@ -17,6 +17,7 @@ from ..model import Device
 END = 1024 * 1024  # bytes read at the start and at the end
 SAMPLE = 4096
 SAMPLES = 64  # spread evenly over the device
+_ZEROS = bytes(END)
 PATIENCE = 2.0  # seconds: btrfs lets go of its device after umount has returned
 
 
@@ -27,17 +28,18 @@ class Disk:
     device: Device
     descriptor: int
     size: int
+    buffer: mmap.mmap  # O_DIRECT wants aligned memory
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly so much. Raises Unavailable when the device cannot."""
-        with mmap.mmap(-1, length) as buffer:  # O_DIRECT wants aligned memory
-            try:
-                count = os.preadv(self.descriptor, [buffer], offset)
-            except OSError as error:
-                raise self._unreadable(offset, os.strerror(error.errno or 0).lower()) from None
-            if count != length:
-                raise self._unreadable(offset, f"only {count} of {length} bytes came")
-            return buffer[:]
+        try:
+            with memoryview(self.buffer) as memory:
+                count = os.preadv(self.descriptor, [memory[:length]], offset)
+        except OSError as error:
+            raise self._unreadable(offset, os.strerror(error.errno or 0).lower()) from None
+        if count != length:
+            raise self._unreadable(offset, f"only {count} of {length} bytes came")
+        return self.buffer[:length]
 
     def ends(self) -> Iterator[tuple[int, bytes]]:
         """Read start and end."""
@@ -58,13 +60,16 @@ class Disk:
         )
 
 
-def data_at(disk: Disk) -> int | None:
-    """Return where the device holds something else than zeros; None where it was looked at and blank."""
-    for chunks in (disk.ends(), disk.samples()):
-        for offset, data in chunks:
-            if data.count(0) != len(data):
-                return offset
-    return None
+def data_on(disk: Disk, *, samples: bool) -> int | None:
+    """Return a place that does not read as zeros: at the ends, and if wanted, at the samples between."""
+    found = data_in(disk.ends())
+    return data_in(disk.samples()) if samples and found is None else found
+
+
+def data_in(chunks: Iterable[tuple[int, bytes]]) -> int | None:
+    """Return the place of the first chunk that is not all zeros. Every chunk is read, also after that."""
+    found = [offset for offset, data in chunks if data != _ZEROS[: len(data)]]
+    return found[0] if found else None
 
 
 @contextlib.contextmanager
@@ -91,7 +96,8 @@ def opened(device: Device, flags: int = 0) -> Iterator[Disk]:
         status = os.fstat(descriptor)
         if f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" != device.number:
             raise FailedPrecondition(f"{device.path} became another device than {device.number}; refusing to touch it")
-        yield Disk(device=device, descriptor=descriptor, size=sysfs.size_of(device.number))
+        with mmap.mmap(-1, END) as buffer:
+            yield Disk(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)
     finally:
         os.close(descriptor)
 

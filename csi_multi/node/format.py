@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 from ..backend import Backend
 from ..errors import FailedPrecondition
@@ -27,16 +28,13 @@ def find_or_make(
     else, or is not proven blank.
     """
     sysfs.verify(device)
-    with blank.alone(device) as disk:
-        for _ in disk.ends():
-            pass  # a device that cannot be read must not count as blank
-        found = _probe(host, handle, device)
-        kind = BY_NAME[fs_type or (found if found in BY_NAME else DEFAULT)]
-        if found == kind.name and (device.read_only or device.blank is not Blank.INTERRUPTED):
-            return kind, False
-        _refuse_to_format(handle, device, kind, found)
-        if device.blank is Blank.ZEROED:
-            _refuse_data(handle, device, disk)
+    found, data = _survey(host, handle, device)
+    kind = BY_NAME[fs_type or (found if found in BY_NAME else DEFAULT)]
+    if found == kind.name and (device.read_only or device.blank is not Blank.INTERRUPTED):
+        return kind, False
+    _refuse_to_format(handle, device, kind, found)
+    if data is not None and device.blank is Blank.ZEROED:
+        raise _occupied(handle, device, f"data without a signature (at byte {data})")
     if found == kind.name and _whole(host, device, kind):
         return kind, False  # mkfs had finished, and the driver died before it could say so
     if found:
@@ -45,6 +43,15 @@ def find_or_make(
     backend.formatting(handle)
     host.run(*kind.make(host, options, features.running()), str(device.path), timeout=TIME_LIMIT)
     return kind, True
+
+
+def _survey(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
+    """Return what filesystem is on the device ("": none), and a place that does not read as zeros."""
+    with blank.alone(device) as disk, ThreadPoolExecutor(max_workers=1) as beside:
+        found = beside.submit(_probe, host, handle, device)  # beside the reads: both mostly wait for the device
+        # In any case: blkid says of a device that cannot be read the same as of a blank one.
+        data = blank.data_on(disk, samples=device.blank is Blank.ZEROED)
+        return found.result(), data
 
 
 def _probe(host: Host, handle: str, device: Device) -> str:
@@ -78,11 +85,6 @@ def _refuse_to_format(handle: str, device: Device, kind: Filesystem, found: str)
             f"volume {handle!r} was used before or made as a copy, but {device.path} holds no filesystem; it is never "
             f"formatted: check the data, or make {kind.name} on it by hand"
         )
-
-
-def _refuse_data(handle: str, device: Device, disk: blank.Disk) -> None:
-    if (offset := blank.data_at(disk)) is not None:
-        raise _occupied(handle, device, f"data without a signature (at byte {offset})")
 
 
 def _occupied(handle: str, device: Device, found: str, rule: str = "so it is not formatted") -> FailedPrecondition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..host import Host, loopdev, mounts, sysfs
@@ -37,8 +37,10 @@ def bound_at(target: Path) -> list[Path]:
     return [_loop(number) for number in numbers if number and _is_layer(number)]
 
 
-def drop_unused(host: Host, layers: Iterable[Path]) -> None:
+def drop_unused(host: Host, layers: Sequence[Path]) -> None:
     """Detach the layers that are bound nowhere."""
+    if not layers:
+        return
     bound = {views.node_at(entry) for entry in mounts.table()}
     for loop in set(layers):
         if sysfs.number_of(loop) not in bound:

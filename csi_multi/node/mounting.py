@@ -54,10 +54,10 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
 
 def unmount(host: Host, target: Path) -> None:
     """Unmount until nothing is left at the target. Raises InUse; never detaches lazily."""
-    for entry in mounts.table():
-        if entry.target == str(target):
-            _unmount_top(host, target)
-    if mounts.at(target):
+    present = [entry for entry in mounts.table() if entry.target == str(target)]
+    for _ in present:
+        _unmount_top(host, target)
+    if present and mounts.at(target):
         raise Unavailable(f"{target} is still mounted after it was unmounted; something mounts it at the same time")
 
 

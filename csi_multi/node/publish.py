@@ -141,9 +141,9 @@ def _undo(host: Host, wanted: Plan) -> None:
 def unpublish(host: Host, backend: Backend, handle: str, target: Path) -> None:
     target = targets.real(target)
     device = views.find(backend, handle)
-    if device:
-        views.at(target, device, handle)
-    layers = [*layer.bound_at(target), *(layer.over(device) if device else ())]
+    present = views.at(target, device, handle) if device else None
+    mounted = present and not present.block  # then there can be no layer
+    layers = [] if mounted else [*layer.bound_at(target), *(layer.over(device) if device else ())]
     mounting.unmount(host, target)
     layer.drop_unused(host, layers)
     targets.remove(target)

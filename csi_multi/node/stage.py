@@ -21,7 +21,7 @@ MAY_STILL_RUN = (Busy, Unavailable, Timeout)  # not final: the orchestrator will
 
 def stage(host: Host, backend: Backend, request: StageRequest) -> None:
     wanted = plan.check(request)
-    device = views.find(backend, wanted.handle)
+    device = views.find(backend, wanted.handle) if views.occupied(wanted.staging) else None
     present = views.staged(wanted.staging, device, wanted.handle)
     if device and present:
         if problem := plan.mismatch(wanted, present):
@@ -143,15 +143,15 @@ def unstage(host: Host, backend: Backend, handle: str, staging: Path) -> None:
     staging = targets.real(staging)
     device = views.find(backend, handle)
     places = (staging, staging / targets.NODE)
-    if device:
-        views.staged(staging, device, handle)
-        if others := [view.path for view in views.of(device) if view.path not in places]:
-            raise InUse(f"volume {handle!r} is still published at {others[0]}; unpublish it first")
+    present = views.staged(staging, device, handle) if device else None
+    if device and (others := [view.path for view in views.of(device) if view.path not in places]):
+        raise InUse(f"volume {handle!r} is still published at {others[0]}; unpublish it first")
     for place in places:
         mounting.unmount(host, place)
     targets.remove(staging / targets.NODE)
     if device:
-        layer.drop_unused(host, layer.over(device))
+        if not present or present.block:
+            layer.drop_unused(host, layer.over(device))
         blank.await_release(handle, device)
     with contextlib.suppress(NotFound):
         backend.close_device(handle)

@@ -73,13 +73,13 @@ def find(backend: Backend, handle: str) -> Device | None:
         return None
 
 
-def at(path: Path, device: Device | None, handle: str) -> View | None:
+def at(path: Path, device: Device | None, handle: str, table: Sequence[MountPoint] | None = None) -> View | None:
     """Return the topmost view at this path, None when nothing is mounted there.
 
     Raises FailedPrecondition when anything mounted there is not the volume's.
     """
     found = None
-    for entry in mounts.table():
+    for entry in mounts.table() if table is None else table:
         if entry.target == str(path):
             found = view(entry, device) if device else None
             if found is None:
@@ -92,7 +92,14 @@ def at(path: Path, device: Device | None, handle: str) -> View | None:
 
 def staged(staging: Path, device: Device | None, handle: str) -> View | None:
     """Return how the volume is staged at this path, None when it is not."""
-    return at(staging, device, handle) or at(staging / targets.NODE, device, handle)
+    table = mounts.table()
+    return at(staging, device, handle, table) or at(staging / targets.NODE, device, handle, table)
+
+
+def occupied(staging: Path) -> bool:
+    """Whether anything is mounted at this staging path."""
+    places = {str(staging), str(staging / targets.NODE)}
+    return any(entry.target in places for entry in mounts.table())
 
 
 def locate(backend: Backend, handle: str, path: Path) -> tuple[Device, View]:

@@ -112,25 +112,25 @@ class FileBackend(Expand):
 
     def open_device(self, request: OpenRequest) -> Device:
         self.get_volume(request.handle)
-        device = self.find_device(request.handle)
-        if device is None:
-            loopdev.attach(self.setting.host, self.image(request.handle), read_only=request.read_only)
-            device = self.find_device(request.handle)
-        assert device
-        return device
+        if device := self.find_device(request.handle):
+            return device
+        image = self.image(request.handle)
+        return self.device(request.handle, loopdev.attach(self.setting.host, image, read_only=request.read_only))
 
     def find_device(self, handle: str) -> Device | None:
         self.get_volume(handle)
-        for loop in loopdev.find(self.image(handle)):
-            number = sysfs.number_of(loop)
-            return Device(
-                path=loop,
-                number=number,
-                proof={"loop/backing_file": str(self.image(handle))},
-                blank=self.blank(handle),
-                read_only=sysfs.read_only(number),
-            )
-        return None
+        found = loopdev.find(self.image(handle))
+        return self.device(handle, found[0]) if found else None
+
+    def device(self, handle: str, loop: Path) -> Device:
+        number = sysfs.number_of(loop)
+        return Device(
+            path=loop,
+            number=number,
+            proof={"loop/backing_file": str(self.image(handle))},
+            blank=self.blank(handle),
+            read_only=sysfs.read_only(number),
+        )
 
     def close_device(self, handle: str) -> None:
         for loop in loopdev.find(self.image(handle)):

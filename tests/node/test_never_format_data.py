@@ -113,13 +113,13 @@ def test_every_sample_is_looked_at(world):
         for index in range(blank.SAMPLES):
             noise(sample_offset(index) + 77, 1)(world, world.backend.image("v1"))
             with blank.opened(device) as disk:
-                found = blank.data_at(disk)
+                found = blank.data_in(disk.samples())
             assert found is not None, index
             with world.backend.image("v1").open("r+b") as file:
                 file.seek(sample_offset(index) + 77)
                 file.write(b"\0")
         with blank.opened(device) as disk:
-            assert blank.data_at(disk) is None
+            assert blank.data_in(disk.samples()) is None
     finally:
         world.sh("losetup", "-d", loop)
 
@@ -204,13 +204,11 @@ def test_any_other_answer_of_blkid_is_a_refusal(world, status):
 
 def test_another_device_than_the_proven_one_is_refused(world):
     world.volume()
-    world.volume("other")
-    find = type(world.backend).find_device
+    describe = type(world.backend).device
 
     class Confused(type(world.backend)):
-        def find_device(self, handle):
-            device = find(self, handle)
-            return device and replace(device, proof={"loop/backing_file": "/somewhere/else"})
+        def device(self, handle, loop):
+            return replace(describe(self, handle, loop), proof={"loop/backing_file": "/somewhere/else"})
 
     world.backend = Confused(world.backend.config, world.backend.setting)
     before = world.digest()
