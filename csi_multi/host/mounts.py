@@ -62,4 +62,6 @@ def escape(text: str) -> str:
 
 
 def _plain(text: str) -> str:
+    if "\\" not in text:
+        return text
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
