@@ -8,7 +8,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate sfdisk
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration attack sanity bench matrix proto docs lock generated dev clean
+.PHONY: help demo test check unit format lint types integration attack sanity guest bench matrix proto docs lock generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -58,6 +58,9 @@ attack: dev ## kills, races, hostile input, hung commands (root, minutes)
 sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoint, split endpoints (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m sanity
+
+guest: dev ## a shell in a QEMU guest that has this machine's files and a kernel of its own (root)
+	@$(BIN)/python tests/guest/run.py
 
 matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@scripts/system-packages $(TEST_PROGRAMS)

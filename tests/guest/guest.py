@@ -76,6 +76,8 @@ def _prepare(kernel: Kernel, task: Task, control: Path) -> None:
 def _script(task: Task, modprobe: str) -> str:
     """Return the shell script that runs the command as the caller would have run it, on the guest's terminal."""
     environment = {**task.environment, "TMPDIR": WORK, "MODPROBE_OPTIONS": modprobe}
+    if not sys.stdout.isatty():
+        environment["TERM"] = "dumb"  # its output is always a terminal, ours is not: no colours
     command = task.command or (task.environment.get("SHELL", "/bin/sh"),)
     size = shutil.get_terminal_size()
     mode = "raw -echo" if task.command else f"sane rows {size.lines} cols {size.columns}"
