@@ -75,7 +75,7 @@ class Document:
             return msgspec.convert(values, schema)
         except msgspec.ValidationError as error:
             key = str(error).partition("`$.")[2].rstrip("`").partition(".")[0].partition("[")[0]
-            raise self.error((*path, key), explain(error, where)) from None
+            raise self.error((*path, key), explain(error, where, schema)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def load(file: Path) -> Config:
     backends = _mapping(document, ("backends",), document.values.get("backends"))
     instances = tuple(_instance(document, name, backends[name]) for name in backends)
     if driver.default_backend and driver.default_backend not in backends:
-        hint = unknown("driver.default_backend", driver.default_backend, list(backends)).replace("key", "instance")
+        hint = unknown("driver.default_backend", driver.default_backend, backends, "instance")
         raise document.error(("driver", "default_backend"), hint)
     return Config(document, driver, instances)
 

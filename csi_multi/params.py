@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,27 +59,34 @@ def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable
         elif collector := next((name for name, pattern in patterns.items() if re.fullmatch(pattern, key)), None):
             known.setdefault(collector, {})[key] = value
         else:
-            raise InvalidArgument(unknown(where, key, [*names, *also]))
+            valid = [name for name, field in names.items() if not keys_of(field)]
+            raise InvalidArgument(unknown(where, key, [*valid, *patterns.values(), *also]))
     try:
         return msgspec.convert(known, schema, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(explain(error, where, camel)) from None
+        raise InvalidArgument(explain(error, where, schema, camel)) from None
 
 
-def unknown(where: str, key: str, valid: Mapping[str, Any] | list[str]) -> str:
+def unknown(where: str, key: str, valid: Iterable[str], noun: str = "key") -> str:
     """Say that a key is unknown, and which one was probably meant."""
-    near = difflib.get_close_matches(key, list(valid), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(sorted(valid)) or 'none'}"
-    return f"{where}: unknown key {key!r}; {hint}"
+    names = sorted(valid)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"valid {noun}s: {', '.join(names) or 'none'}"
+    return f"{where}: unknown {noun} {key!r}; {hint}"
 
 
-def explain(error: msgspec.ValidationError, where: str, rename: Any = str) -> str:
-    """Reword msgspec's message: the key first, then the rule."""
+def explain(
+    error: msgspec.ValidationError, where: str, schema: type[Schema], rename: Callable[[str], str] = str
+) -> str:
+    """Reword msgspec's message: the key first, then the rule, then what the key takes."""
     text, _, path = str(error).partition(" - at `$.")
     key = path.rstrip("`")
     if not key and (absent := re.fullmatch(r"Object missing required field `(.+)`", text)):
         return f"{where}: {rename(absent[1])!r} is required"
-    return f"{where}: {rename(key)!r}: {text[:1].lower()}{text[1:]}" if key else f"{where}: {text}"
+    if not key:
+        return f"{where}: {text}"
+    takes = next((f"; it takes: {kind}" for name, kind, *_ in describe(schema) if name == key), "")
+    return f"{where}: {rename(key)!r}: {text[:1].lower()}{text[1:]}{takes}"
 
 
 def fields(schema: type[Schema]) -> tuple[Field, ...]:
@@ -99,8 +106,8 @@ def describe(schema: type[Schema]) -> Iterator[tuple[str, str, str, str]]:
     properties = msgspec.json.schema(schema)["$defs"][schema.__name__]["properties"]
     for field in fields(schema):
         facts = properties[field.encode_name]
-        required = field.required
-        yield field.name, _type(facts), "required" if required else _default(facts), facts.get("description", "")
+        text = next((one["description"] for one in (facts, *facts.get("anyOf", ())) if "description" in one), "")
+        yield field.name, _type(facts), "required" if field.required else _default(facts), text
 
 
 def _default(facts: Mapping[str, Any]) -> str:

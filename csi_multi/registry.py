@@ -83,7 +83,7 @@ class Registry:
         if not wanted:
             raise InvalidArgument(f"parameter 'backend' is required: there is no default_backend; one of {names}")
         if wanted not in names:
-            raise InvalidArgument(unknown("parameter 'backend'", wanted, names).replace("key", "instance"))
+            raise InvalidArgument(unknown("parameter 'backend'", wanted, names, "instance"))
         return self.get(wanted)
 
     def degraded(self) -> dict[str, str]:
@@ -136,7 +136,7 @@ def refuse_uncertain(config: Config) -> None:
     for section in config.instances:
         where = ("backends", section.name, "kind")
         if not installed[section.kind]:
-            text = unknown(f"backends.{section.name}.kind", section.kind, list(installed)).replace("key", "kind")
+            text = unknown(f"backends.{section.name}.kind", section.kind, installed, "kind")
             raise config.document.error(where, f"{text}; is its package installed?")
         if installed[section.kind] > 1:
             owners = sorted(

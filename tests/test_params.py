@@ -1,0 +1,128 @@
+"""What users write is typed, and every refusal names the key, the rule and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from csi_multi.errors import InvalidArgument
+from csi_multi.params import Doc, Keys, Schema, camel, describe, parse
+from csi_multi.testing.memory import MutableParameters
+
+
+class Disk(Schema, frozen=True, kw_only=True):
+    sector_size: Annotated[Literal[512, 4096], Doc("bytes per sector")] = 512
+    medium: Annotated[Literal["hdd", "ssd"], Doc("what it is made of")] = "hdd"
+    iops: Annotated[int, Doc("operations per second", ge=100, le=1000)] | None = None
+    encrypted: Annotated[bool, Doc("whether it is unreadable without a key")] = False
+    tag: Annotated[str, Doc("a label", pattern=r"^[a-z]+\Z")] = "none"
+    tags: Annotated[dict[str, str], Keys(r"tagSpecification_\d+", "tags to set")] = msgspec.field(default_factory=dict)
+
+
+class Pool(Schema, frozen=True):
+    pool_name: Annotated[str, Doc("where volumes are made")]
+
+
+@pytest.fixture
+def refusal() -> Callable[..., str]:
+    def text(schema: type[Schema], **values: str) -> str:
+        with pytest.raises(InvalidArgument) as found:
+            parse(schema, values, "parameters", also=("backend",))
+        return str(found.value)
+
+    return text
+
+
+def test_text_becomes_typed_values() -> None:
+    given = {"sectorSize": "4096", "medium": "ssd", "iops": "500", "encrypted": "true"}
+
+    assert parse(Disk, given, "parameters") == Disk(sector_size=4096, medium="ssd", iops=500, encrypted=True)
+
+
+def test_a_field_is_known_by_its_camel_case_name() -> None:
+    assert camel("sector_size") == "sectorSize"
+    assert camel("iops") == "iops"
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [("sector_size", "sectorSize"), ("sectorsize", "sectorSize"), ("Medium", "medium"), ("backand", "backend")],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_valid_one(given: str, nearest: str, refusal: Any) -> None:
+    assert refusal(Disk, **{given: "x"}) == f"parameters: unknown key {given!r}; did you mean {nearest!r}?"
+
+
+def test_a_key_like_no_other_is_refused_with_all_valid_ones(refusal: Any) -> None:
+    text = refusal(Pool, zzzz="x")
+
+    assert text == "parameters: unknown key 'zzzz'; valid keys: backend, poolName"
+
+
+def test_a_schema_without_fields_takes_no_key() -> None:
+    with pytest.raises(InvalidArgument, match="valid keys: none"):
+        parse(Schema, {"zzzz": "x"}, "parameters")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("medium", "tape", "hdd, ssd"),
+        ("sectorSize", "513", "512, 4096"),
+        ("sectorSize", "many", "512, 4096"),
+        ("iops", "99", "100"),
+        ("iops", "1001", "1000"),
+        ("iops", "fast", "integer"),
+        ("iops", "", "integer"),
+        ("encrypted", "perhaps", "boolean"),
+        ("tag", "A", "[a-z]+"),
+        ("tag", "a\n", "[a-z]+"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_key_and_what_it_takes(key: str, value: str, rule: str, refusal: Any) -> None:
+    text = refusal(Disk, **{key: value})
+
+    assert text.startswith(f"parameters: {key!r}: ")
+    assert rule in text
+
+
+def test_a_missing_key_is_named_as_users_write_it(refusal: Any) -> None:
+    assert refusal(Pool) == "parameters: 'poolName' is required"
+
+
+def test_a_pattern_collects_its_keys() -> None:
+    found = parse(Disk, {"tagSpecification_1": "a=b", "tagSpecification_22": "c=d"}, "parameters")
+
+    assert found.tags == {"tagSpecification_1": "a=b", "tagSpecification_22": "c=d"}
+
+
+@pytest.mark.parametrize("key", ["tagSpecification_", "tagSpecification_x", "xtagSpecification_1"])
+def test_a_key_that_almost_fits_a_pattern_is_refused_with_the_pattern(key: str, refusal: Any) -> None:
+    assert r"tagSpecification_\d+" in refusal(Disk, **{key: "x"})
+
+
+def test_a_collecting_field_cannot_be_named_itself(refusal: Any) -> None:
+    text = refusal(Disk, tags="x")
+
+    assert "unknown key 'tags'" in text
+    assert "did you mean 'tags'" not in text
+
+
+def test_bounds_of_the_memory_backend_hold(refusal: Any) -> None:
+    assert "'iops'" in refusal(MutableParameters, iops="0")
+    assert parse(MutableParameters, {"iops": "5"}, "parameters").iops == 5
+
+
+def test_a_schema_describes_itself() -> None:
+    rows = {name: (kind, default, text) for name, kind, default, text in describe(Disk)}
+
+    assert rows["sector_size"] == ("512, 4096", "512", "bytes per sector")
+    assert rows["iops"][0] == "integer ≥ 100 ≤ 1000"
+    assert rows["encrypted"][1] == "false"
+    assert next(describe(Pool))[2] == "required"
+
+
+def test_a_description_survives_an_optional_type() -> None:
+    assert {name: text for name, *_, text in describe(Disk)}["iops"] == "operations per second"
