@@ -57,7 +57,7 @@ class Parameters(Schema, frozen=True):
 
 
 class MutableParameters(Schema, frozen=True):
-    iops: Annotated[int | None, Doc("operations per second", ge=1)] = None
+    iops: Annotated[int, Doc("operations per second", ge=1)] | None = None
 
 
 @dataclass
