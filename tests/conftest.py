@@ -1,0 +1,143 @@
+"""Servers over backends in memory, reached through a real socket, for every test of the core."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from csi_multi import logs
+from csi_multi.backend import Backend, Setting
+from csi_multi.config import Driver
+from csi_multi.host import Host, LocalHost
+from csi_multi.registry import Instance, Registry
+from csi_multi.rpc.capabilities import Mode
+from csi_multi.rpc.client import Client
+from csi_multi.rpc.server import build
+from csi_multi.testing.memory import MemoryBackend, Shelf
+
+DRIVER = "multi.csi.example.com"
+NODE = "node-1"
+
+
+@dataclass
+class Served:
+    """A driver that answers on a socket, and the storage behind it."""
+
+    client: Client
+    registry: Registry
+    endpoint: str
+    shelves: dict[str, Shelf] = field(default_factory=dict)
+
+    def backend(self, name: str) -> Any:
+        return self.registry.get(name).backend
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How an RPC was refused, as the caller sees it."""
+
+    code: grpc.StatusCode
+    text: str
+    trailers: tuple[str, ...]
+
+
+Make = Callable[..., Instance]
+Serve = Callable[..., Served]
+
+
+@pytest.fixture(scope="session")
+def refused() -> Callable[..., Refusal]:
+    """Call an RPC that must fail; the rules for every error are checked on the way (csi-spec 2.1)."""
+
+    def call(method: Any, request: Any = None, **fields: Any) -> Refusal:
+        with pytest.raises(grpc.RpcError) as found:
+            _complete(method(request, **fields))
+        error = found.value
+        trailers = tuple(key for key, _ in error.trailing_metadata() or ())
+        assert error.details(), "every error carries a message for a human"
+        assert "grpc-status-details-bin" not in trailers, "status details must be empty"
+        return Refusal(error.code(), error.details() or "", trailers)
+
+    return call
+
+
+def _complete(answer: Any) -> None:
+    """Read a stream to its end."""
+    if hasattr(answer, "__next__"):
+        list(answer)
+
+
+@pytest.fixture(scope="session")
+def make() -> Make:
+    """Make an instance: make("fast"), make("fast", OwnBackend, capacity=1)."""
+
+    def instance(name: str, kind: type[Backend] = MemoryBackend, shelf: Shelf | None = None, **config: Any) -> Instance:
+        host: Host = LocalHost()
+        setting = Setting(instance=name, driver=DRIVER, cluster="default", node=NODE, host=host)
+        options = kind.Config(**config)
+        if issubclass(kind, MemoryBackend):
+            return Instance(name, kind.__name__, kind(options, setting, shelf or Shelf()))
+        return Instance(name, kind.__name__, kind(options, setting))
+
+    return instance
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Serve instances until the end of the session; `serve` is the same for one test."""
+    yield from _servers(tmp_path_factory.mktemp("s"))
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Serve instances for one test: serve(make("fast"), make("slow"), alpha=False).client.Probe()."""
+    yield from _servers(tmp_path)
+
+
+def _servers(directory: Path) -> Iterator[Serve]:
+    running: list[tuple[Client, grpc.Server]] = []
+
+    def start(
+        *instances: Instance,
+        alpha: bool = True,
+        mode: Mode = Mode.ALL,
+        default: str = "",
+        broken: dict[str, str] | None = None,
+        workers: int = 16,
+        **driver: Any,
+    ) -> Served:
+        registry = Registry(instances, broken, default)
+        settings = Driver(name=DRIVER, node=NODE, alpha=alpha, default_backend=default, workers=workers, **driver)
+        server = build(settings, registry, LocalHost(), mode)
+        endpoint = f"unix:{directory}/{len(running)}.sock"
+        assert server.add_insecure_port(endpoint)
+        server.start()
+        client = Client(endpoint, timeout=20)
+        running.append((client, server))
+        shelves = {one.name: one.backend.shelf for one in instances if isinstance(one.backend, MemoryBackend)}
+        return Served(client, registry, endpoint, shelves)
+
+    yield start
+    for client, server in running:
+        client.close()
+        server.stop(0).wait()
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Everything that is logged, at every level, as the driver writes it."""
+    text = io.StringIO()
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    root.handlers.clear()
+    logs.setup("debug", "json", text)
+    yield text
+    root.handlers[:] = before
+    root.setLevel(level)
