@@ -1,13 +1,16 @@
 """Hold a mounted filesystem still while its image is copied, and never leave it so.
 
 A marker in <directory>/frozen says so before the freeze: a process that dies with a filesystem
-frozen would otherwise hang every program that writes there, for ever.
+frozen would otherwise hang every program that writes there, for ever. While we hold it frozen its mount
+point is kept open, so that nobody unmounts it: a filesystem that is frozen and mounted nowhere keeps
+its device busy, and nobody can reach it to thaw it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from csi_multi.errors import FailedPrecondition, StorageError, Unavailable
 from csi_multi.host import CommandFailed, Host, mounts
 from csi_multi.host.mounts import MountPoint
 
+from . import devices
 from .handles import LEAF_SHAPE
 from .metadata import sync
 
@@ -37,6 +41,11 @@ class Freezer:
     def frozen(self, leaf: str, found: list[MountPoint]) -> Iterator[None]:
         """Freeze the filesystem mounted at these places for the block. Raises Unavailable, FailedPrecondition."""
         target = visible(found)
+        with _kept_mounted(target), self._frozen(leaf, target):
+            yield
+
+    @contextmanager
+    def _frozen(self, leaf: str, target: str) -> Iterator[None]:
         marker = self._markers / leaf
         if marker.exists():
             self._thaw(target)
@@ -50,12 +59,12 @@ class Freezer:
                 raise FailedPrecondition(f"{target} cannot be frozen ({error}); unpublish the volume first") from error
             raise Unavailable(f"{target} could not be frozen for a consistent copy: {error}") from error
         except BaseException:
-            self.lift(marker.name, found)
+            self._lift(leaf, target)
             raise
         try:
             yield
         finally:
-            self.lift(marker.name, found)
+            self._lift(leaf, target)
 
     def marked(self) -> list[str]:
         """Return the volumes that somebody has frozen, or meant to."""
@@ -64,11 +73,28 @@ class Freezer:
         except FileNotFoundError:
             return []
 
-    def lift(self, leaf: str, found: list[MountPoint]) -> None:
-        """Thaw, and forget the marker once that is done. Not mounted or not frozen is fine."""
+    def lift(self, leaf: str, attached: list[Path]) -> None:
+        """Thaw what an earlier process left, and forget the marker. Not mounted or not frozen is fine."""
+        found = [place for device in attached for place in devices.mounted(device)]
         if found:
             self._thaw(visible(found))
+        for device in [] if found else attached:
+            if devices.in_use(device):
+                self._thaw_unmounted(device)
         self._unmark(self._markers / leaf)
+
+    def _lift(self, leaf: str, target: str) -> None:
+        self._thaw(target)
+        self._unmark(self._markers / leaf)
+
+    def _thaw_unmounted(self, device: Path) -> None:
+        """Reach a frozen filesystem that was unmounted, by mounting it once more."""
+        with tempfile.TemporaryDirectory(prefix="csi-multi-thaw-") as place:
+            self._host.run("mount", str(device), place)
+            try:
+                self._thaw(place)
+            finally:
+                self._host.run("umount", place)
 
     def _freeze(self, target: str) -> None:
         self._host.run(FSFREEZE, "--freeze", target)
@@ -100,3 +126,15 @@ def visible(found: list[MountPoint]) -> str:
         if mounts.at(Path(mount.target), table) == mount:
             return mount.target
     raise Unavailable(f"the filesystem of {found[0].source} is covered by other mounts; unmount those first")
+
+
+@contextmanager
+def _kept_mounted(target: str) -> Iterator[None]:
+    try:
+        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unavailable(f"{target} was unmounted just now ({error.strerror}); try again") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)

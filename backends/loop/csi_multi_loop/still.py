@@ -63,8 +63,7 @@ class Stillness:
             image = self._volumes.image(leaf)
             try:
                 with self._volumes.holding(leaf):
-                    attached = loopdev.find(image)
-                    self._freezer.lift(leaf, [place for device in attached for place in devices.mounted(device)])
+                    self._freezer.lift(leaf, loopdev.find(image))
             except Busy:
                 continue
             except StorageError as error:

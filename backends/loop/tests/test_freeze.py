@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from csi_multi.errors import FailedPrecondition, Unavailable
+from csi_multi.errors import FailedPrecondition, InUse, Unavailable
 from csi_multi.host import CommandFailed, Result
 
 MIB = 2**20
@@ -253,3 +253,43 @@ def test_a_covered_mount_is_not_mistaken_for_the_volumes(staged, ask, mount, lef
         backend.create_snapshot(ask.snapshot("s", handle))
 
     assert leftovers(backend) == []
+
+
+def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, ask, host, leftovers):
+    backend, handle, target = staged()
+    refused = []
+
+    class Unmounting:
+        """A host on which somebody unmounts the volume right after the freeze."""
+
+        def run(self, *argv, **options):
+            result = host.run(*argv, **options)
+            if "--freeze" in argv:
+                with pytest.raises(CommandFailed, match="busy"):
+                    host.run("umount", str(target))
+                refused.append(target)
+            return result
+
+    backend._stillness._freezer._host = Unmounting()
+    backend.create_snapshot(ask.snapshot("snap", handle))
+
+    assert refused == [target]
+    assert writable(target)
+
+
+def test_a_frozen_filesystem_that_was_unmounted_after_a_kill_is_thawed_and_its_device_freed(
+    staged, make, ask, crash, host, leftovers
+):
+    backend, handle, target = staged()
+    marker = backend._stillness._freezer._markers / handle.partition("/")[2]
+    marker.touch()
+    host.run("fsfreeze", "--freeze", str(target))
+    host.run("umount", str(target))
+    with pytest.raises(InUse):
+        backend.close_device(handle)
+
+    backend.resume()
+
+    backend.close_device(handle)
+    assert backend.find_device(handle) is None
+    assert not marker.exists()
