@@ -9,6 +9,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from .._proto import csi_pb2
 
+# A driver that is just starting is tried again soon: grpc's own first pause is a second.
+OPTIONS = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 500))
+
 
 class Client:
     """All RPCs of all services as methods that take the request's fields as keywords.
@@ -17,7 +20,7 @@ class Client:
     """
 
     def __init__(self, endpoint: str, timeout: float = 120) -> None:
-        self._channel = grpc.insecure_channel(endpoint)
+        self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
         self._timeout = timeout
         for service in csi_pb2.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
