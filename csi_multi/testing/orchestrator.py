@@ -1,0 +1,46 @@
+"""An orchestrator that does not give up: it repeats calls by the CO's rules while the driver dies and returns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from csi_multi.rpc.client import Client
+
+# Not final: the work may still be running, or the driver is not there (external-provisioner, kubelet).
+RETRIED = frozenset(
+    {
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+    }
+)
+PATIENCE = 60.0  # seconds
+PAUSE = 0.02  # seconds between tries; a real orchestrator waits longer
+
+
+class Orchestrator:
+    """Calls RPCs until they succeed or fail for good. `connect` returns a client of the driver that runs now."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self.retries = 0
+
+    def call(self, rpc: str, **fields: Any) -> Any:
+        """Raises grpc.RpcError for a final code, or when patience ends."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return getattr(self._connect(), rpc)(**fields)
+            except grpc.RpcError as error:
+                if error.code() not in RETRIED or time.monotonic() > until:
+                    raise
+                self.retries += 1
+                time.sleep(PAUSE)
+            except ValueError:  # the channel was closed under the call: the driver is being replaced
+                self.retries += 1
+                time.sleep(PAUSE)
