@@ -77,4 +77,4 @@ def split_node(text: str, instance: str) -> Node:
     facts = dict(part.partition("=")[::2] for part in parts)
     if not NODE.fullmatch(name) or not all(INSTANCE.fullmatch(key) and FACT.fullmatch(facts[key]) for key in facts):
         raise NotFound(f"node {text!r} does not exist: ids of this driver's nodes start with the node's name")
-    return Node(name=name, fact=facts.get(instance, ""))
+    return Node(name=name, fact=facts.get(instance, ""), id=text)

@@ -175,7 +175,7 @@ class Volume:
     size: int
     stamp: Stamp
     topology: tuple[Segments, ...] = ()
-    published_nodes: tuple[str, ...] = ()  # node names; only with the PublishedNodes feature
+    published_nodes: tuple[str, ...] = ()  # Node.id of each; only with the PublishedNodes feature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,10 +293,14 @@ class CapacityReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node as named by its node_id: its name, and the fact this instance stored there, if any."""
+    """A node as named by its node_id: its name, and the fact this instance stored there, if any.
+
+    `id` is the node_id itself: a PublishedNodes backend keeps it on the volume to report it again.
+    """
 
     name: str
     fact: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

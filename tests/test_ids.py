@@ -1,0 +1,117 @@
+"""Ids hold what is needed to find a thing again; anything else is a thing that does not exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from csi_multi import ids
+from csi_multi.errors import InvalidToken, NotFound
+from csi_multi.model import Node
+
+INSTANCES = st.from_regex(ids.INSTANCE, fullmatch=True)
+NODES = st.from_regex(ids.NODE, fullmatch=True)
+FACTS = st.from_regex(ids.FACT, fullmatch=True)
+HANDLES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=128)
+READABLE = st.from_regex(r"(?:x-)?[-a-z0-9]{1,50}", fullmatch=True)
+
+
+def test_the_longest_parts_make_an_id_of_exactly_128_bytes() -> None:
+    handle = f"{'n' * ids.MAX_NODE}/{ids.leaf('p' * ids.LEAF)}"
+    text = ids.join("i" * ids.MAX_INSTANCE, handle)
+
+    assert len(text.encode()) == ids.MAX_ID == 128
+    assert len(handle) == ids.MAX_HANDLE
+    assert ids.split("volume", text) == ("i" * ids.MAX_INSTANCE, handle)
+
+
+@given(INSTANCES, HANDLES)
+def test_an_id_is_read_back_as_it_was_made(instance: str, handle: str) -> None:
+    assert ids.split("volume", ids.join(instance, handle)) == (instance, handle)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "/", "//", "fast", "fast/", "/v", "FAST/v", "fa st/v", "fast\n/v", "\nfast/v", "-fast/v", "fast-/v"),
+        *("fäst/v", "../v", "f" * 21 + "/v", "fake-vol-id", "none-exist-id", "\x00/v", "fast\x00/v", "~2;fast/v"),
+    ],
+)
+def test_an_id_of_another_shape_is_an_unknown_thing(text: str) -> None:
+    with pytest.raises(NotFound, match="does not exist"):
+        ids.split("volume", text)
+
+
+@given(st.text(max_size=40))
+def test_no_text_makes_reading_an_id_fail_in_another_way(text: str) -> None:
+    try:
+        instance, handle = ids.split("volume", text)
+    except NotFound:
+        return
+    assert ids.join(instance, handle) == text
+    assert handle
+
+
+@pytest.mark.parametrize("token", ["", "fast", "/x", "FAST/x", "invalid-token", "\x00"])
+def test_a_token_of_another_shape_is_refused(token: str) -> None:
+    with pytest.raises(InvalidToken, match="start"):
+        ids.split_token(token)
+
+
+def test_a_token_may_point_at_the_start_of_an_instance() -> None:
+    assert ids.split_token("fast/") == ("fast", "")
+
+
+@given(NAMES | READABLE)
+@example("x-")
+@example("\t/\n💾")
+@example("")
+def test_a_leaf_is_deterministic_short_and_plain(name: str) -> None:
+    leaf = ids.leaf(name)
+
+    assert leaf == ids.leaf(name)
+    assert len(leaf) <= ids.LEAF
+    assert re.fullmatch(r"[a-z0-9][-a-z0-9]*", leaf)
+    assert not leaf.endswith("-")
+
+
+@given(NAMES | READABLE, NAMES | READABLE)
+@example("x-mfrggzdfmztwq2lknnwg23tpoa", "abc")
+@example("a", "A")
+def test_different_names_have_different_leaves(one: str, other: str) -> None:
+    assert (ids.leaf(one) == ids.leaf(other)) == (one == other)
+
+
+@given(NAMES)
+def test_no_name_is_the_hash_of_another(name: str) -> None:
+    leaf = ids.leaf(name)
+
+    assert ids.leaf(leaf) != leaf or leaf == name
+
+
+def test_a_readable_name_stays_readable() -> None:
+    name = "pvc-0b1e7ef3-93a5-4d6a-8a7c-1e8f0c9c1a2b"
+
+    assert ids.leaf(name) == name
+
+
+@given(NODES, st.dictionaries(INSTANCES, FACTS, max_size=5))
+def test_a_node_id_is_read_back_by_each_instance(name: str, facts: dict[str, str]) -> None:
+    text = ids.join_node(name, facts)
+
+    for instance, fact in facts.items():
+        assert ids.split_node(text, instance) == Node(name=name, fact=fact, id=text)
+    assert ids.split_node(text, "x" * 21) == Node(name=name, fact="", id=text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ";", "node-1;", "node-1;=", "node-1;fast", "node-1;fast=", "node-1;FAST=x", "a b", "node-1\n", "é", ";fast=x"],
+)
+def test_a_node_id_of_another_shape_is_an_unknown_node(text: str) -> None:
+    with pytest.raises(NotFound, match="node"):
+        ids.split_node(text, "fast")
