@@ -99,8 +99,11 @@ def _download(root: Path) -> None:
         _call("dpkg-deb", "-x", str(archive), str(unpacked))
         version = next(unpacked.glob("boot/vmlinuz-*")).name.removeprefix("vmlinuz-")
         _call("depmod", "-b", str(unpacked), version)
-        if not root.exists():
+        try:
             unpacked.rename(root)
+        except OSError:
+            if not root.is_dir():  # else somebody else's is there now
+                raise
 
 
 def _package() -> str:
