@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InvalidArgument, Unavailable
@@ -39,11 +41,31 @@ def give(root: Path, gid: int) -> None:
 
 def _give_content(root: Path, gid: int) -> None:
     foreign = {mount.target for mount in mounts.table()}
-    # By descriptor: a program that uses the volume meanwhile must not lead us out of it with a link.
-    for directory, directories, files, descriptor in os.fwalk(root, follow_symlinks=False):
-        directories[:] = [name for name in directories if str(Path(directory) / name) not in foreign]
-        for name in (*directories, *files):
-            _give_one(name, descriptor, gid)
+    waiting: list[tuple[str, ...]] = [()]  # no recursion: a volume may hold trees of any depth
+    while waiting:
+        parts = waiting.pop()
+        with _directory(root, parts) as descriptor, os.scandir(descriptor) as entries:
+            for entry in entries:
+                if str(root.joinpath(*parts, entry.name)) in foreign:
+                    continue
+                _give_one(entry.name, descriptor, gid)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((*parts, entry.name))
+
+
+@contextlib.contextmanager
+def _directory(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
+    """Open a directory step by step: a program that uses the volume must not lead us out with a link."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(root, flags)
+    try:
+        for part in parts:
+            below = os.open(part, flags, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _give_one(name: str, directory: int, gid: int) -> None:

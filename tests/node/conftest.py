@@ -251,6 +251,13 @@ class World:
     def sh(self, *argv: str, input: str | None = None) -> str:
         return subprocess.run(argv, check=True, capture_output=True, text=True, input=input).stdout
 
+    def attach(self, file: Path) -> str:
+        """Bind a loop device, past the backend."""
+        return self.sh("losetup", "--find", "--show", str(file)).strip()
+
+    def detach(self, loop: str) -> None:
+        loopdev.detach(LocalHost(), Path(loop))
+
     def mounted(self) -> list[str]:
         return [mount.target for mount in mounts.table() if mount.target.startswith(str(self.directory))]
 
@@ -267,7 +274,7 @@ class World:
         for target in reversed(self.mounted()):
             subprocess.run(["umount", "-l", "-c", "--", target], check=False)
         for loop in reversed(self.loops()):
-            subprocess.run(["losetup", "-d", loop], check=False)
+            subprocess.run(["losetup", "--detach", loop], check=False)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from csi_multi.errors import InvalidArgument
+from csi_multi.errors import InvalidArgument, Unavailable
 from csi_multi.node import group
 
 pytestmark = pytest.mark.root
@@ -116,3 +116,39 @@ def test_what_is_no_group_id_is_refused(world, name):
     with pytest.raises(InvalidArgument, match="is not a group id"):
         world.stage(group=name)
     assert world.door.calls == []
+
+
+def test_a_very_deep_tree_is_given_too(world):
+    world.volume(size=64 * 1024 * 1024)
+    staging = world.stage()
+    here = os.open(staging, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    world.stage(group="4711")
+
+    assert os.fstat(here).st_gid == 4711
+    os.close(here)
+    world.unstage()
+
+
+def test_a_directory_that_becomes_a_link_meanwhile_is_not_followed(world, outside, monkeypatch):
+    world.volume()
+    staging = world.stage()
+    (staging / "trap").mkdir()
+    give = group._give_one
+
+    def swap(name, *rest):
+        give(name, *rest)
+        if name == "trap":
+            (staging / "trap").rmdir()
+            (staging / "trap").symlink_to(outside.parent)
+
+    monkeypatch.setattr(group, "_give_one", swap)
+    with pytest.raises(Unavailable, match="done again by the next try"):
+        world.stage(group="4711")
+    monkeypatch.undo()
+    world.stage(group="4711")
+    world.unstage()

@@ -38,11 +38,9 @@ def command(*argv, stdin=None):
 
 
 def lvm(world, image):
-    loop = world.sh("losetup", "--find", "--show", str(image)).strip()
-    try:
-        world.sh("pvcreate", "--devices", loop, "-q", loop)
-    finally:
-        world.sh("losetup", "-d", loop)
+    loop = world.attach(image)
+    world.sh("pvcreate", "--devices", loop, "-q", loop)
+    world.detach(loop)
 
 
 def luks(world, image):
@@ -77,6 +75,7 @@ CORPUS = {
     "two signatures": (ambivalent, "blkid gives no clear answer"),
     "random head": (noise(0), "data without a signature"),
     "random tail": (noise(-4096), "data without a signature"),
+    "random sector in the tail": (noise(-MiB, 512), "data without a signature"),
     "random sector in the head": (noise(MiB - 512, 512), "data without a signature"),
     **{
         f"random at sample {index}": (noise(sample_offset(index)), "data without a signature")
@@ -107,21 +106,18 @@ def test_a_device_that_holds_anything_else_is_refused_and_unchanged(world, name,
 def test_every_sample_is_looked_at(world):
     """The corpus takes six of them; here is each, without the cost of a stage."""
     world.volume(size=SIZE)
-    loop = world.sh("losetup", "--find", "--show", str(world.backend.image("v1"))).strip()
-    device = world.device()
-    try:
-        for index in range(blank.SAMPLES):
-            noise(sample_offset(index) + 77, 1)(world, world.backend.image("v1"))
-            with blank.opened(device) as disk:
-                found = blank.data_in(disk.samples())
-            assert found is not None, index
-            with world.backend.image("v1").open("r+b") as file:
-                file.seek(sample_offset(index) + 77)
-                file.write(b"\0")
-        with blank.opened(device) as disk:
-            assert blank.data_in(disk.samples()) is None
-    finally:
-        world.sh("losetup", "-d", loop)
+    loop = world.attach(world.backend.image("v1"))
+    for index in range(blank.SAMPLES):
+        noise(sample_offset(index) + 77, 1)(world, world.backend.image("v1"))
+        with blank.opened(world.device()) as disk:
+            found = blank.data_in(disk.samples())
+        assert found is not None, index
+        with world.backend.image("v1").open("r+b") as file:
+            file.seek(sample_offset(index) + 77)
+            file.write(b"\0")
+    with blank.opened(world.device()) as disk:
+        assert blank.data_in(disk.samples()) is None
+    world.detach(loop)
 
 
 @pytest.mark.parametrize("state", [Blank.ZEROED, Blank.STAMPED, Blank.INTERRUPTED])
@@ -167,7 +163,7 @@ def test_a_stamp_does_not_suffice_against_a_signature(world, name):
 def test_a_device_that_cannot_be_read_is_not_formatted(world, state, remaining):
     world.volume(size=SIZE, blank=state)
     image = world.backend.image("v1")
-    world.sh("losetup", "--find", "--show", str(image))
+    world.attach(image)
     os.truncate(image, remaining)  # reads beyond the end of the file fail from now on
 
     with pytest.raises(Unavailable, match="cannot read /dev/loop"):
@@ -234,7 +230,7 @@ def test_a_damaged_filesystem_is_not_mounted(world):
 
 def test_a_device_that_a_mkfs_still_works_on_is_left_alone(world):
     world.volume(blank=Blank.INTERRUPTED)
-    loop = world.sh("losetup", "--find", "--show", str(world.backend.image("v1"))).strip()
+    loop = world.attach(world.backend.image("v1"))
     orphan = os.open(loop, os.O_RDWR | os.O_EXCL)  # as every mkfs opens its device
     before = world.digest()
 

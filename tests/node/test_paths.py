@@ -95,6 +95,10 @@ def occupy(world, how):
     (treasure / "file").write_text("precious")
     if how == "link":
         target.symlink_to(treasure)
+    elif how in ("link to nothing in it", "link to an empty file"):
+        (world.directory / "empty").mkdir()
+        (world.directory / "empty file").touch()
+        target.symlink_to("empty" if how == "link to nothing in it" else "empty file")
     elif how == "dangling link":
         target.symlink_to("nowhere")
     elif how == "directory":
@@ -106,7 +110,9 @@ def occupy(world, how):
         os.mkfifo(target)
 
 
-@pytest.mark.parametrize("how", ["link", "dangling link", "directory", "file", "pipe"])
+@pytest.mark.parametrize(
+    "how", ["link", "link to nothing in it", "link to an empty file", "dangling link", "directory", "file", "pipe"]
+)
 @pytest.mark.parametrize("fs", ["ext4", None], ids=["mount", "block"])
 def test_what_somebody_else_put_at_the_target_is_left_alone(world, how, fs):
     occupy(world, how)
