@@ -20,10 +20,10 @@ from .params import Doc, Schema, explain, fields, unknown
 S = TypeVar("S", bound=Schema)
 Keys = tuple[str, ...]
 
-NAME = (
-    r"^[a-z]([-.a-z0-9]{0,61}[a-z])$"  # RFC 1035, lower case as a topology prefix; letters at both ends for csi-sanity
-)
-LABEL = r"^[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
+# RFC 1035 labels in lower case, because it prefixes topology keys; letters at both ends for csi-sanity.
+_WORD = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+NAME = rf"^(?=.{{2,63}}\Z)(?=[a-z]){_WORD}(?:\.{_WORD})*(?<=[a-z])\Z"
+LABEL = r"^[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?\Z"
 
 
 class ConfigError(Exception):
@@ -106,6 +106,8 @@ def load(file: Path) -> Config:
     if driver.default_backend and driver.default_backend not in backends:
         hint = unknown("driver.default_backend", driver.default_backend, backends, "instance")
         raise document.error(("driver", "default_backend"), hint)
+    if not ids.NODE.fullmatch(driver.node):
+        raise document.error(("driver", "node"), f"driver.node: host name {driver.node!r} does not fit; give 'node'")
     return Config(document, driver, instances)
 
 
@@ -117,26 +119,49 @@ def read(file: Path) -> Document:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{file}:1: expected a mapping with the keys 'driver' and 'backends'")
-        _walk(file, loader, node, (), lines)
+        _walk(file, loader, node, (), lines, (node,))
         return Document(file, loader.construct_document(node), lines)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{file}:1: not valid YAML: {error}") from None
 
 
-def _walk(file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode, path: Keys, lines: dict[Keys, int]) -> None:
-    loader.flatten_mapping(node)
+def _walk(
+    file: Path,
+    loader: yaml.SafeLoader,
+    node: yaml.MappingNode,
+    path: Keys,
+    lines: dict[Keys, int],
+    parents: tuple[yaml.Node, ...],
+) -> None:
+    """Note the line of every key. A key that `<<` merges in has none: it may be overridden."""
     for key_node, value in node.value:
         key, line = str(key_node.value), key_node.start_mark.line + 1
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
         if key_node.tag != "tag:yaml.org,2002:str":
             raise ConfigError(f"{file}:{line}: key {key!r} is not text; put it in quotes")
         if (*path, key) in lines:
             raise ConfigError(f"{file}:{line}: key {key!r} is given twice, first on line {lines[*path, key]}")
+        if any(value is parent for parent in parents):
+            raise ConfigError(f"{file}:{line}: key {key!r} contains itself")
         lines[*path, key] = line
         if isinstance(value, yaml.MappingNode):
-            _walk(file, loader, value, (*path, key), lines)
+            _walk(file, loader, value, (*path, key), lines, (*parents, value))
+        elif isinstance(value, yaml.ScalarNode):
+            _check_scalar(file, loader, value, key)
+
+
+def _check_scalar(file: Path, loader: yaml.SafeLoader, node: yaml.ScalarNode, key: str) -> None:
+    """PyYAML answers a date such as 2024-13-45 with a bare ValueError: say where it stands."""
+    try:
+        loader.construct_object(node)
+    except ValueError as error:
+        raise ConfigError(f"{file}:{node.start_mark.line + 1}: {key!r}: not valid YAML: {error}") from None
 
 
 def _mapping(document: Document, path: Keys, value: Any) -> Mapping[str, Any]:

@@ -1,0 +1,184 @@
+"""Every error in the configuration file names the file, the line, the key and the remedy."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from csi_multi.config import Config, ConfigError, Document, load, read
+from csi_multi.testing.memory import Config as MemoryConfig
+
+GOOD = """\
+driver:
+  name: multi.csi.example.com
+  default_backend: fast
+backends:
+  fast: {kind: memory, capacity: 4096}
+  slow:
+    kind: memory
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        file = tmp_path / "csi.yaml"
+        file.write_text(textwrap.dedent(text))
+        return file
+
+    return write
+
+
+@pytest.fixture
+def refusal(written: Callable[[str], Path]) -> Callable[[str], str]:
+    def text(content: str) -> str:
+        file = written(content)
+        with pytest.raises(ConfigError) as found:
+            load(file)
+        assert str(found.value).startswith(f"{file}:")
+        return str(found.value).removeprefix(f"{file}:").lstrip()
+
+    return text
+
+
+@pytest.fixture
+def good(written: Callable[[str], Path]) -> Config:
+    return load(written(GOOD))
+
+
+def test_a_good_file_is_read(good: Config) -> None:
+    assert good.driver.name == "multi.csi.example.com"
+    assert [(one.name, one.kind, dict(one.values)) for one in good.instances] == [
+        ("fast", "memory", {"capacity": 4096}),
+        ("slow", "memory", {}),
+    ]
+
+
+def test_what_is_not_given_has_a_default(good: Config) -> None:
+    assert (good.driver.cluster, good.driver.alpha, good.driver.default_fs_type) == ("default", False, "ext4")
+    assert good.driver.node
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("driver:", "drivers:", 1, ["top level", "'drivers'", "did you mean 'driver'"]),
+        ("default_backend", "default_bakend", 3, ["driver", "'default_bakend'", "did you mean 'default_backend'"]),
+        ("backend: fast", "backend: fsat", 3, ["default_backend", "unknown instance 'fsat'", "'fast'"]),
+        ("backend: fast", "backend: monkey", 3, ["'monkey'", "valid instances: fast, slow"]),
+        ("  name: multi.csi.example.com\n", "", 1, ["driver", "'name' is required"]),
+        ("multi.csi.example.com", "Multi.csi.example.com", 2, ["driver", "'name'"]),
+        ("multi.csi.example.com", "multi.csi.example.com1", 2, ["'name'"]),
+        ("multi.csi.example.com", "multi..example.com", 2, ["'name'"]),
+        ("multi.csi.example.com", "multi.-csi.example.com", 2, ["'name'"]),
+        ("multi.csi.example.com", '"multi.csi.example.com\\n"', 2, ["'name'"]),
+        ("multi.csi.example.com", "m" * 64, 2, ["'name'"]),
+        ("multi.csi.example.com", "m", 2, ["'name'"]),
+        ("multi.csi.example.com", "7", 2, ["'name'", "string"]),
+        ("default_backend: fast", "workers: 4", 3, ["'workers'", "8"]),
+        ("default_backend: fast", "workers: many", 3, ["'workers'", "integer"]),
+        ("default_backend: fast", 'workers: "64"', 3, ["'workers'", "integer"]),
+        ("default_backend: fast", "alpha: 1", 3, ["'alpha'", "boolean"]),
+        ("default_backend: fast", "log_level: loud", 3, ["'log_level'", "it takes: debug, error, info, warning"]),
+        ("default_backend: fast", "node: 'a b'", 3, ["'node'"]),
+        ("default_backend: fast", "cluster: ''", 3, ["'cluster'"]),
+        ("slow:", "Slow:", 6, ["backends.Slow", "a-z"]),
+        ("slow:", "slow_1:", 6, ["backends.slow_1", "a-z"]),
+        ("slow:", f"{'s' * 21}:", 6, ["1 to 20"]),
+        ("slow:", '"":', 6, ["an instance name"]),
+        ("slow:", "fast:", 6, ["'fast' is given twice", "line 5"]),
+        ("kind: memory, cap", "kind: memory, kind: loop, cap", 5, ["'kind' is given twice"]),
+        ("    kind: memory\n", "    size: 5\n", 6, ["backends.slow", "'kind' is required"]),
+        ("    kind: memory\n", "    kind: [memory]\n", 6, ["backends.slow", "'kind' is required"]),
+        ("    kind: memory\n", "", 6, ["'backends.slow' is required and must be a mapping"]),
+        ("  slow:\n    kind: memory\n", "  7: {kind: memory}\n", 6, ["'7' is not text", "quotes"]),
+        ("  slow:\n    kind: memory\n", "  no: {kind: memory}\n", 6, ["'no' is not text"]),
+        ("  slow:\n    kind: memory\n", "  ? [a]\n  : {kind: memory}\n", 6, ["is not text"]),
+    ],
+)
+def test_an_error_names_line_key_and_remedy(
+    old: str, new: str, line: int, words: list[str], refusal: Callable[[str], str]
+) -> None:
+    assert old in GOOD
+    text = refusal(GOOD.replace(old, new, 1))
+
+    assert text.startswith(f"{line}: ")
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "text", "3", "null"])
+def test_a_file_without_a_mapping_is_refused(text: str, refusal: Callable[[str], str]) -> None:
+    assert "expected a mapping with the keys 'driver' and 'backends'" in refusal(text)
+
+
+@pytest.mark.parametrize("section", ["driver", "backends"])
+@pytest.mark.parametrize("value", ["", "[]", "{}", "5"])
+def test_a_section_that_is_no_mapping_is_refused(section: str, value: str, refusal: Callable[[str], str]) -> None:
+    other = "backends: {a: {kind: b}}" if section == "driver" else "driver: {name: multi.csi}"
+
+    assert f"'{section}' is required" in refusal(f"{other}\n{section}: {value}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("driver: {name: multi.csi\nbackends: {}\n", "2: not valid YAML"),
+        ("driver:\n\tname: x\n", "2: not valid YAML"),
+        ("a: 1\n---\nb: 2\n", "not valid YAML"),
+        ("driver: !!python/object:os.system {}\n", "not valid YAML"),
+        ("driver: {name: *nobody}\n", "not valid YAML"),
+        ("driver: {name: 2024-13-45}\n", "not valid YAML"),
+        ("driver: {name: !!int x}\n", "not valid YAML"),
+        ("driver: {name: 'a\x07'}\n", "not valid YAML"),
+        ("driver: &d {name: *d}\n", "contains itself"),
+        ("driver: &d {name: {x: *d}}\nbackends: {}\n", "contains itself"),
+    ],
+)
+def test_what_is_not_yaml_is_refused_with_its_line(text: str, words: str, refusal: Callable[[str], str]) -> None:
+    assert words in refusal(text)
+
+
+def test_a_merged_mapping_may_be_overridden(written: Callable[[str], Path]) -> None:
+    config = load(
+        written("""
+        driver: {name: multi.csi}
+        backends:
+          fast: &fast {kind: memory, capacity: 1}
+          slow: {<<: *fast, capacity: 2}
+        """)
+    )
+
+    assert [dict(one.values) for one in config.instances] == [{"capacity": 1}, {"capacity": 2}]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for file in (tmp_path / "absent.yaml", tmp_path):
+        with pytest.raises(ConfigError, match=f"{file}: cannot be read"):
+            load(file)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "csi.yaml"
+    file.write_bytes(b"driver: \xff\xfe")
+
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(file)
+
+
+@pytest.fixture
+def document(written: Callable[[str], Path]) -> Document:
+    return read(written("backends:\n  fast:\n    kind: memory\n    capacity: -1\n    capasity: 5\n"))
+
+
+def test_an_instances_own_keys_are_checked_with_their_line(document: Document) -> None:
+    with pytest.raises(ConfigError, match=r":5: backends\.fast: unknown key 'capasity'; did you mean 'capacity'"):
+        document.section(("backends", "fast"), MemoryConfig, {"capasity": 5})
+    with pytest.raises(ConfigError, match=r":4: backends\.fast: 'capacity': expected `int` >= 0"):
+        document.section(("backends", "fast"), MemoryConfig, {"capacity": -1})
+
+
+def test_an_error_about_a_missing_key_points_at_its_section(document: Document) -> None:
+    assert str(document.error(("backends", "fast", "absent"), "text")).endswith(":2: text")
