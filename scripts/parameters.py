@@ -1,40 +1,53 @@
 """Print docs/parameters.md from the schemas of the core and of every backend in this repository."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 from csi_multi.config import Driver
 from csi_multi.node.options import FilesystemOptions
 from csi_multi.params import Schema, camel, describe
 from csi_multi.registry import backend_classes
 
 KINDS = ("loop",)
+HEAD = """\
+# Parameters
+
+Generated from the schemas by `make docs`. An unknown key or a bad value is refused, and the nearest valid key named.
+
+## Configuration file: `driver:`
+
+{driver}
+## StorageClass, for every backend
+
+`backend` names an instance of the configuration file; without it, `driver.default_backend` is meant. Keys that begin with
+`csi.storage.k8s.io/` belong to Kubernetes; `csi.storage.k8s.io/fstype` picks the filesystem: ext4, xfs or btrfs.
+These are options of mkfs:
+
+{filesystem}"""
+SECTIONS = (
+    ("Config", "Configuration file, below `backends.NAME:` beside `kind: {kind}`", str),
+    ("Parameters", "StorageClass", camel),
+    ("SnapshotParameters", "VolumeSnapshotClass", camel),
+    ("MutableParameters", "VolumeAttributesClass", camel),
+)
 
 
-def table(schema: type[Schema], rename: object = str) -> str:
+def table(schema: type[Schema], rename: Callable[[str], str]) -> str:
     """Return a Markdown table of a schema's fields."""
-    rows = [f"| `{rename(name)}` | {kind} | {default} | {text} |" for name, kind, default, text in describe(schema)]  # type: ignore[operator]
-    if not rows:
-        return "None.\n"
-    return "\n".join(["| name | type | default | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
+    rows = [f"| `{rename(name)}` | {kind} | {default} | {text} |" for name, kind, default, text in describe(schema)]
+    head = ["| name | type | default | meaning |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def main() -> None:
-    print("# Parameters\n\nGenerated from the schemas by `make docs`; an unknown key or a bad value is refused.\n")
-    print("## Configuration file: `driver:`\n")
-    print(table(Driver))
-    print("## StorageClass: every backend\n")
-    print("| name | meaning |\n| --- | --- |\n| `backend` | name of the instance in the configuration file;")
-    print("default: `driver.default_backend` |\n".replace("default", "default"))
-    print("mkfs options, for the filesystem named by `csi.storage.k8s.io/fstype` (ext4, xfs or btrfs):\n")
-    print(table(FilesystemOptions, camel))
-    classes, _ = backend_classes(KINDS)
-    for kind, backend in sorted(classes.items()):
-        print(f"## Backend `{kind}`\n\nConfiguration file, below `backends.<name>:` with `kind: {kind}`:\n")
-        print(table(backend.Config))
-        print("StorageClass:\n")
-        print(table(backend.Parameters, camel))
-        print("VolumeSnapshotClass:\n")
-        print(table(backend.SnapshotParameters, camel))
-        print("VolumeAttributesClass:\n")
-        print(table(backend.MutableParameters, camel))
+    print(HEAD.format(driver=table(Driver, str), filesystem=table(FilesystemOptions, camel)))
+    for kind, backend in sorted(backend_classes(KINDS)[0].items()):
+        print(f"## Backend `{kind}`\n")
+        for name, title, rename in SECTIONS:
+            schema = getattr(backend, name)
+            if schema is not Schema:
+                print(f"{title.format(kind=kind)}:\n\n{table(schema, rename)}")
 
 
 if __name__ == "__main__":
