@@ -20,9 +20,9 @@ Generated from the schemas by `make docs`. An unknown key or a bad value is refu
 {driver}
 ## StorageClass, for every backend
 
-`backend` names an instance of the configuration file; without it, `driver.default_backend` is meant. Keys that begin with
-`csi.storage.k8s.io/` belong to Kubernetes; `csi.storage.k8s.io/fstype` picks the filesystem: ext4, xfs or btrfs.
-These are options of mkfs:
+`backend` names an instance of the configuration file; without it, `driver.default_backend` is meant. Keys that
+begin with `csi.storage.k8s.io/` belong to Kubernetes; `csi.storage.k8s.io/fstype` picks the filesystem: ext4, xfs or
+btrfs. These are options of mkfs:
 
 {filesystem}"""
 SECTIONS = (
