@@ -35,11 +35,15 @@ class DriverProcess:
         self._mode = mode
         self._environment = environment
 
-    def start(self) -> Client:
-        """Start it (again) and return a client that is connected. Raises NotServing."""
+    def launch(self) -> None:
+        """Start it (again) without waiting for it."""
         command = (sys.executable, "-m", "csi_multi", "serve", "--config", str(self._config), "--mode", self._mode)
         with self.log.open("ab") as log:
             self.process = start(*command, environment={"CSI_ENDPOINT": self.endpoint, **self._environment}, stderr=log)
+
+    def start(self) -> Client:
+        """Start it (again) and return a client that is connected. Raises NotServing."""
+        self.launch()
         client = Client(f"unix:{self.socket}")
         try:
             client.wait(START)

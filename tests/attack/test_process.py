@@ -1,0 +1,169 @@
+"""The process: its socket, its signals, and many clients at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from csi_multi.process import DriverProcess, NotServing
+from csi_multi.rpc.client import Client
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+MIB = 1 << 20
+MOUNT = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+
+
+def volume(client: Client, name: str, size: int = 32 * MIB, **more: Any) -> Any:
+    wanted = {"capacity_range": {"required_bytes": size}, "volume_capabilities": [MOUNT]}
+    return client.CreateVolume(name=name, **wanted, **more).volume
+
+
+def test_200_concurrent_creates_of_one_name_make_one_volume(client: Client, tmp_path: Path) -> None:
+    def create(_: int) -> tuple[str, str]:
+        try:
+            return "OK", volume(client, "one").volume_id
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(create, range(200)))
+
+    codes = Counter(code for code, _ in answers)
+    assert set(codes) <= {"OK", "ABORTED"}
+    assert codes["OK"] >= 1
+    assert {text for code, text in answers if code == "OK"} == {volume(client, "one").volume_id}
+    assert len(list((tmp_path / "scratch/volumes").iterdir())) == 1
+    client.DeleteVolume(volume_id=volume(client, "one").volume_id)
+
+
+def test_a_second_driver_on_a_live_socket_is_refused(make_driver: Callable[..., DriverProcess]) -> None:
+    first, second = make_driver(), make_driver()
+    client = first.start()
+    with pytest.raises(NotServing, match="another driver is listening"):
+        started_alone(second)
+
+    client.Probe()
+    client.close()
+    assert first.stop() == 0
+    assert not first.socket.exists()
+
+
+def started_alone(driver: DriverProcess) -> None:
+    """Start a driver that must not come up: the client would reach the other one."""
+    driver.launch()
+    code = driver.process.wait(timeout=20)
+    raise NotServing(f"exit code {code}\n{driver.log_tail()}")
+
+
+def test_a_stale_socket_is_replaced(driver: DriverProcess) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(driver.socket))
+
+    client = driver.start()
+    client.Probe()
+    client.close()
+    assert driver.stop() == 0
+
+
+def test_a_socket_left_by_kill_9_is_replaced(driver: DriverProcess) -> None:
+    driver.start().close()
+    driver.kill()
+    assert driver.socket.exists()
+
+    client = driver.start()
+    client.Probe()
+    client.close()
+    assert driver.stop() == 0
+
+
+def test_a_file_that_is_no_socket_is_left_alone(driver: DriverProcess) -> None:
+    driver.socket.write_text("precious")
+    with pytest.raises(NotServing, match="not a socket"):
+        started_alone(driver)
+
+    assert driver.socket.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("", "not set"),
+        ("tcp://127.0.0.1:1", "expected unix:"),
+        ("unix:///tmp/no-such-directory/x.sock", "cannot be used"),
+    ],
+)
+def test_a_bad_endpoint_ends_the_process_at_once(
+    make_driver: Callable[..., DriverProcess], endpoint: str, reason: str
+) -> None:
+    driver = make_driver(environment={"CSI_ENDPOINT": endpoint})
+    driver.launch()
+
+    assert driver.process.wait(timeout=20) == 2
+    assert reason in driver.log_tail()
+
+
+def test_bad_configuration_ends_the_process_naming_file_and_line(make_driver: Callable[..., DriverProcess]) -> None:
+    driver = make_driver("log_levle: info")
+    driver.launch()
+
+    assert driver.process.wait(timeout=20) == 2
+    assert (
+        f"{driver.directory}/csi.yaml:1: driver: unknown key 'log_levle'; did you mean 'log_level'?"
+        in driver.log_tail()
+    )
+
+
+def test_nothing_appears_beside_the_socket(driver: DriverProcess) -> None:
+    before = set(os.listdir(driver.directory))
+    client = driver.start()
+    client.Probe()
+
+    assert set(os.listdir(driver.directory)) - before <= {"csi.sock", "csi.log", "scratch"}
+    client.close()
+    driver.stop()
+
+
+def test_sigterm_lets_a_running_create_finish_and_refuses_new_ones(driver: DriverProcess, tmp_path: Path) -> None:
+    client = driver.start()
+    source = volume(client, "source", 600 * MIB)
+    image = next((tmp_path / "scratch/volumes").glob("*/image"))
+    with image.open("r+b") as file:  # a copy of real data takes a while
+        for _ in range(512):
+            file.write(os.urandom(MIB))
+    answers: list[Any] = []
+    copying = threading.Thread(
+        target=lambda: answers.append(
+            volume(client, "copy", 600 * MIB, volume_content_source={"volume": {"volume_id": source.volume_id}})
+        )
+    )
+    copying.start()
+    time.sleep(0.15)
+    driver.process.send_signal(signal.SIGTERM)
+    code = driver.process.wait(timeout=60)
+    copying.join()
+
+    assert code == 0
+    assert [answer.volume_id for answer in answers] == ["scratch/n1/copy"]
+    assert not driver.socket.exists()
+    client.close()
+    client = driver.start()
+    assert (
+        volume(client, "copy", 600 * MIB, volume_content_source={"volume": {"volume_id": source.volume_id}}).volume_id
+        == "scratch/n1/copy"
+    )
+    for name in ("copy", "source"):
+        client.DeleteVolume(volume_id=f"scratch/n1/{name}")
+    client.close()
+    driver.stop()
