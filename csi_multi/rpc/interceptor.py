@@ -27,6 +27,7 @@ from .rules import RULES, Cost, LockField, Rule
 from .status import code_of
 
 log = logging.getLogger("csi_multi.rpc")
+MESSAGE_LIMIT = 2000  # bytes; up to three times as much on the wire, where 8 KiB of metadata are always taken
 Method = Callable[[Any, float | None], Any]  # (request, deadline in time.monotonic()) -> response
 
 
@@ -81,14 +82,16 @@ class Interceptor:
                 yield None if remaining is None else started + remaining
         except StorageError as error:
             code, text = code_of(error), scrub(str(error)) or type(error).__name__
-        except Exception as error:
+        except GeneratorExit:  # the caller has gone away in the middle of a stream
+            raise
+        except BaseException as error:  # even SystemExit: a thread that ends leaves the caller without an answer
             code, text = grpc.StatusCode.INTERNAL, _report(name, error)
         finally:
             if loud or code is not grpc.StatusCode.OK:
                 _log_end(name, rule, code, text, started)
             SENSITIVE.reset(token)
         if code is not grpc.StatusCode.OK:
-            context.abort(code, text)
+            context.abort(code, clip(text))
 
     def _admit(self, name: str, rule: Rule, request: Message, held: ExitStack) -> None:
         if rule.gate and not self._advertised.allows(*rule.gate):
@@ -120,7 +123,14 @@ def _check_answer(response: Message) -> None:
         raise RuntimeError(f"the answer breaks a rule of CSI: {error}") from None
 
 
-def _report(name: str, error: Exception) -> str:
+def clip(text: str) -> str:
+    """Shorten a message that would not fit into a trailer: gRPC replaces it, and its code, by its own."""
+    if len(text.encode()) <= MESSAGE_LIMIT:
+        return text
+    return f"{text.encode()[:MESSAGE_LIMIT].decode(errors='ignore')}... (the driver's log has all of it)"
+
+
+def _report(name: str, error: BaseException) -> str:
     """Log an unexpected error with its traceback; return what the caller may know of it."""
     number = uuid.uuid4().hex[:8]
     trace = "".join(traceback.format_exception(error))
