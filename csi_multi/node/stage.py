@@ -35,7 +35,9 @@ def stage(host: Host, backend: Backend, request: StageRequest) -> None:
             node = wanted.staging / targets.NODE
             sysfs.verify(device)
             targets.make_file(node)
-            view, made = bind_node(host, device, device.path, node, wanted.handle), False
+            # A read-only bind of a node stops no write (publish sees to that), but it says how this was staged.
+            options = "bind,ro" if wanted.read_only else "bind"
+            view, made = bind_node(host, device, device.path, node, wanted.handle, options), False
         else:
             view, made = _mount(host, backend, wanted, device)
     _finish(host, backend, wanted, device, view, made=made)
@@ -102,9 +104,9 @@ def _options(wanted: StagePlan, name: str) -> str:
     return ",".join(["ro" if wanted.read_only else "rw", *own, *wanted.mount_flags, *last])
 
 
-def bind_node(host: Host, device: Device, source: Path, target: Path, handle: str) -> View:
+def bind_node(host: Host, device: Device, source: Path, target: Path, handle: str, options: str = "bind") -> View:
     """Bind a device node, the device's own or a layer's, on a file."""
-    mounting.mount(host, str(source), target, "none", "bind")
+    mounting.mount(host, str(source), target, "none", options)
     return confirm(host, device, target, handle)
 
 

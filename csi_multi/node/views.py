@@ -35,7 +35,7 @@ class View:
 
     @property
     def read_only(self) -> bool:
-        return sysfs.read_only(self.node) if self.block else self.mount.read_only
+        return self.mount.read_only or (self.block and sysfs.read_only(self.node))
 
 
 def of(device: Device, table: Sequence[MountPoint] | None = None) -> list[View]:
