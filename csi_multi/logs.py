@@ -34,8 +34,8 @@ class Json(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": scrub(record.getMessage()),
-            **scrub_all(getattr(record, "fields", {})),
         }
+        line = {**line, **scrub_all(getattr(record, "fields", {})), **line}  # first for the order, last to win
         if record.exc_info:
             line["traceback"] = scrub(self.formatException(record.exc_info))
         return msgspec.json.encode(line, enc_hook=str).decode()

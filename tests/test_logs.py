@@ -1,0 +1,109 @@
+"""What the driver writes: one object per line, or one short line, to one stream only."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from csi_multi import logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    root.handlers.clear()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_line_is_one_json_object_even_with_line_breaks() -> None:
+    text = io.StringIO()
+    logs.setup("info", "auto", text)
+
+    logging.getLogger("csi_multi.x").info("two\nlines %s", "é", extra={"fields": {"path": Path("/x"), "n": 1}})
+
+    assert text.getvalue().count("\n") == 1
+    line = json.loads(text.getvalue())
+    assert datetime.fromisoformat(line.pop("time")).tzinfo
+    assert line == {"level": "info", "logger": "csi_multi.x", "message": "two\nlines é", "path": "/x", "n": 1}
+
+
+def test_a_traceback_is_part_of_its_line() -> None:
+    text = io.StringIO()
+    logs.setup("info", "json", text)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+
+    assert "ValueError: why" in json.loads(text.getvalue())["traceback"]
+
+
+def test_a_terminal_gets_lines_for_eyes() -> None:
+    text = Terminal()
+    logs.setup("info", "auto", text)
+
+    logging.getLogger("x").warning("careful", extra={"fields": {"volume": "fast/v"}})
+
+    assert text.getvalue().endswith("warning careful volume=fast/v\n")
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_a_chosen_style_wins_over_the_terminal(style: str) -> None:
+    text = Terminal()
+    logs.setup("info", style, text)
+
+    logging.getLogger("x").warning("careful")
+
+    assert text.getvalue().startswith("{") == (style == "json")
+
+
+def test_what_is_less_severe_is_not_written() -> None:
+    text = io.StringIO()
+    logs.setup("warning", "json", text)
+
+    logging.getLogger("x").info("chatter")
+
+    assert text.getvalue() == ""
+
+
+def test_fields_cannot_replace_what_every_line_has() -> None:
+    text = io.StringIO()
+    logs.setup("info", "json", text)
+
+    logging.getLogger("x").info("true", extra={"fields": {"message": "false", "level": "debug"}})
+
+    line = json.loads(text.getvalue())
+    assert (line["message"], line["level"]) == ("true", "info")
+
+
+def test_values_that_json_does_not_know_are_written_as_text() -> None:
+    text = io.StringIO()
+    logs.setup("info", "json", text)
+
+    logging.getLogger("x").info("odd", extra={"fields": {"error": ValueError("v"), "big": 1 << 80, "bytes": b"\xff"}})
+
+    assert json.loads(text.getvalue())["error"] == "v"
+
+
+def test_setup_may_come_twice() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    logs.setup("info", "json", first)
+    logs.setup("info", "json", second)
+
+    logging.getLogger("x").info("once")
+
+    assert (first.getvalue(), second.getvalue().count("\n")) == ("", 1)
