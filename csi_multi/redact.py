@@ -6,13 +6,23 @@ and puts them here for the time of the RPC; log formatters and status messages p
 
 from __future__ import annotations
 
+import json
 import re
 from contextvars import ContextVar
 from typing import Any
 
 MASK = "***"
 SENSITIVE: ContextVar[tuple[str, ...]] = ContextVar("SENSITIVE", default=())
+SHORT = 4  # a line of a value that is shorter says nothing
 LONG = 8  # a value this long is blotted out anywhere, a shorter one as a word: "ro" must not turn error into er***r
+
+
+def forms(value: str) -> set[str]:
+    """Return every way a sensitive value may turn up: as it is, escaped by repr or JSON, line by line."""
+    lines = [line.strip() for line in value.splitlines()]
+    whole = [value, *(line for line in lines if len(line) >= SHORT)]
+    escaped = [form for text in whole for form in (repr(text), json.dumps(text), json.dumps(text, ensure_ascii=False))]
+    return {form for form in (*whole, *(text[1:-1] for text in escaped)) if form}
 
 
 def scrub(text: str) -> str:
@@ -26,13 +36,11 @@ def scrub(text: str) -> str:
 
 
 def scrub_all(value: Any) -> Any:
-    """Scrub every string of a structure of dicts and lists."""
-    if not SENSITIVE.get():
+    """Scrub every string of a structure of dicts and lists; anything else is scrubbed as it will be printed."""
+    if not SENSITIVE.get() or value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, str):
-        return scrub(value)
     if isinstance(value, dict):
-        return {key: scrub_all(item) for key, item in value.items()}
+        return {scrub_all(key): scrub_all(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [scrub_all(item) for item in value]
-    return value
+    return scrub(str(value))

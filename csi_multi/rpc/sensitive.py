@@ -13,14 +13,15 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from .._proto import csi_pb2
-from ..redact import MASK
+from ..redact import MASK, forms
 
 ALSO = frozenset({"csi.v1.VolumeCapability.MountVolume.mount_flags"})
 
 
 def values(message: Message) -> tuple[str, ...]:
-    """Return all sensitive strings of a message, longest first, so that none hides within another."""
-    return tuple(sorted({value for value in _values(message) if value}, key=len, reverse=True))
+    """Return the sensitive strings of a message in all forms, longest first, so that none hides within another."""
+    found = {form for value in _values(message) for form in forms(value)}
+    return tuple(sorted(found, key=len, reverse=True))
 
 
 def visible(message: Message) -> dict[str, Any]:
