@@ -22,9 +22,11 @@ from .backend import CONTRACT, FEATURES, GROUP, Backend, Setting
 from .config import Config, ConfigError, InstanceSection
 from .errors import InvalidArgument, NotFound, StorageError, Unavailable
 from .host import Host
-from .params import unknown
+from .params import Schema, describe, unknown
 
 log = logging.getLogger(__name__)
+
+SCHEMAS = ("Config", "Parameters", "MutableParameters", "SnapshotParameters", "GroupSnapshotParameters")
 
 
 class UnfitBackend(Exception):
@@ -99,7 +101,10 @@ class Registry:
     def close(self) -> None:
         self._stop.set()
         for instance in self:
-            instance.backend.close()
+            try:
+                instance.backend.close()
+            except Exception:
+                log.exception("backend %s: closing it failed", instance.name)
 
     def _watch(self, instance: Instance, seconds: float) -> None:
         try:
@@ -150,21 +155,29 @@ def refuse_uncertain(config: Config) -> None:
 
 def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dict[str, str]]:
     """Return (class by kind, reason by kind that cannot be used)."""
+    classes: dict[str, type[Backend]] = {}
     broken: dict[str, str] = {}
 
     def failed(_manager: Any, point: Any, error: BaseException) -> None:
         broken[point.name] = f"{point.value} cannot be imported: {type(error).__name__}: {error}"
 
-    manager = NamedExtensionManager(
-        GROUP, list(kinds), on_load_failure_callback=failed, warn_on_missing_entrypoint=False
-    )
-    classes = {}
-    for extension in manager:
-        reason = unfit(extension.plugin)
-        if reason:
-            broken[extension.name] = f"{extension.entry_point_target}: {reason}"
-        else:
-            classes[extension.name] = extension.plugin
+    def absent(names: Iterable[str]) -> None:
+        for name in names:  # what failed() named is missing too
+            broken.setdefault(name, "its entry point is not found")
+
+    for kind in kinds:
+        try:
+            manager = NamedExtensionManager(
+                GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=absent
+            )
+        except (AssertionError, SystemExit) as error:  # stevedore lets these through
+            broken[kind] = f"its package cannot be imported: {type(error).__name__}: {error}"
+            continue
+        for extension in manager:
+            if reason := unfit(extension.plugin):
+                broken[kind] = f"{extension.entry_point_target}: {reason}"
+            else:
+                classes[kind] = extension.plugin
     return classes, broken
 
 
@@ -173,13 +186,25 @@ def unfit(candidate: Any) -> str:
     if not (inspect.isclass(candidate) and issubclass(candidate, Backend)):
         return "is not a class derived from csi_multi.backend.Backend"
     declared = getattr(candidate, "contract", None)
-    if not (isinstance(declared, tuple) and len(declared) == 2):
+    if not (isinstance(declared, tuple) and [type(part) for part in declared] == [int, int]):
         return f"does not declare the contract it was written for, for example contract = {CONTRACT}"
     if declared[0] != CONTRACT[0] or declared[1] > CONTRACT[1]:
         return f"was written for contract {declared}, this driver speaks {CONTRACT}; install a matching version"
     if absent := sorted(getattr(candidate, "__abstractmethods__", ())):
         return f"lacks {', '.join(absent)}: a feature is implemented whole or not at all"
-    return next((text for feature in FEATURES if (text := _undeclared(candidate, feature))), "")
+    reasons = (*(_odd_schema(candidate, name) for name in SCHEMAS), *(_undeclared(candidate, one) for one in FEATURES))
+    return next((reason for reason in reasons if reason), "")
+
+
+def _odd_schema(candidate: type[Backend], name: str) -> str:
+    schema = getattr(candidate, name)
+    if not (inspect.isclass(schema) and issubclass(schema, Schema)):
+        return f"{name} is not a class derived from csi_multi.params.Schema"
+    try:
+        list(describe(schema))
+    except Exception as error:
+        return f"{name} is not a schema that can be used: {error}"
+    return ""
 
 
 def _undeclared(candidate: type[Backend], feature: type[Backend]) -> str:

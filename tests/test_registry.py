@@ -1,0 +1,280 @@
+"""Instances come from installed packages; a broken one is named, and the others serve."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stevedore.extension import ExtensionManager
+
+from csi_multi import config
+from csi_multi.backend import CONTRACT, Backend, Clone, Expand
+from csi_multi.config import ConfigError
+from csi_multi.errors import InvalidArgument, NotFound, Unavailable
+from csi_multi.host import LocalHost
+from csi_multi.registry import Instance, Registry, load, unfit
+from csi_multi.testing.memory import MemoryBackend
+
+GOOD = "from csi_multi.testing.memory import MemoryBackend as Own"
+HEAD = "from csi_multi.testing.memory import MemoryBackend\nfrom csi_multi import backend as b, errors, params\n"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """install("kind", source) makes a package whose class Own is registered, as pip would."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    number = 0
+
+    def package(kind: str, source: str, attribute: str = "Own") -> str:
+        nonlocal number
+        number += 1
+        name = f"csi_fake_{tmp_path.name}_{number}".replace("-", "_")
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        facts = tmp_path / f"{name}-1.0.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (facts / "entry_points.txt").write_text(f"[csi_multi.backends]\n{kind} = {name}:{attribute}\n")
+        ExtensionManager.ENTRY_POINT_CACHE.clear()
+        return name
+
+    yield package
+    ExtensionManager.ENTRY_POINT_CACHE.clear()
+    for name in [name for name in sys.modules if name.startswith("csi_fake_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Callable[..., Registry]:
+    """loaded(fast="kind", slow="kind, capacity: 5") is the registry of such a configuration."""
+
+    def registry(default: str = "", **instances: str) -> Registry:
+        lines = ["driver:", "  name: multi.csi.example.com", *([f"  default_backend: {default}"] if default else [])]
+        lines += ["backends:", *(f"  {name}: {{kind: {kind}}}" for name, kind in instances.items())]
+        file = tmp_path / "csi.yaml"
+        file.write_text("\n".join(lines))
+        return load(config.load(file), LocalHost())
+
+    return registry
+
+
+def test_instances_of_a_kind_are_made_from_their_own_keys(install: Any, loaded: Any) -> None:
+    install("mem", GOOD)
+
+    registry = loaded(fast="mem, capacity: 5", slow="mem")
+
+    assert {one.name: one.backend.config.capacity for one in registry} == {"fast": 5, "slow": 1 << 50}
+    assert registry.get("fast").backend.setting.instance == "fast"
+    assert not registry.broken
+
+
+def test_a_kind_that_is_not_installed_stops_the_start_with_the_nearest_one(install: Any, loaded: Any) -> None:
+    install("memory", GOOD)
+
+    with pytest.raises(ConfigError, match=r":4: backends\.fast\.kind: unknown kind 'memroy'; did you mean 'memory'\?"):
+        loaded(fast="memroy")
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_kind_that_is_installed_twice_stops_the_start_with_both_names(
+    between: bool, install: Any, loaded: Any
+) -> None:
+    one = install("mem", GOOD)
+    if between:
+        install("other", GOOD)
+    two = install("mem", GOOD)
+
+    with pytest.raises(ConfigError, match="remove one") as found:
+        loaded(fast="mem")
+    assert one in str(found.value)
+    assert two in str(found.value)
+
+
+def test_a_kind_installed_twice_that_nobody_uses_does_not_matter(install: Any, loaded: Any) -> None:
+    for kind in ("mem", "mem", "good"):
+        install(kind, GOOD)
+
+    assert [one.name for one in loaded(fast="good")] == ["fast"]
+
+
+BROKEN = {
+    "import fails": ("import absent_module_of_nobody", "ModuleNotFoundError"),
+    "import raises": ("raise OSError('no library')", "no library"),
+    "import asserts": ("assert False, 'not on this machine'", "not on this machine"),
+    "import exits": ("import sys; sys.exit('goodbye')", "goodbye"),
+    "syntax": ("def", "SyntaxError"),
+    "no such attribute": ("Other = 1", "Own"),
+    "not a class": ("Own = 1", "is not a class derived from"),
+    "a function": ("def Own(config, setting): ...", "is not a class derived from"),
+    "another class": ("class Own: ...", "is not a class derived from"),
+    "an instance": (f"{HEAD}Own = MemoryBackend", ""),
+    "no contract": ("from csi_multi.backend import Backend\nclass Own(Backend): ...", "does not declare the contract"),
+    "odd contract": (f"{HEAD}class Own(MemoryBackend): contract = '1.0'", "does not declare the contract"),
+    "text contract": (f"{HEAD}class Own(MemoryBackend): contract = (1, '0')", "does not declare the contract"),
+    "newer major": (f"{HEAD}class Own(MemoryBackend): contract = (2, 0)", "written for contract (2, 0)"),
+    "older major": (f"{HEAD}class Own(MemoryBackend): contract = (0, 9)", "written for contract (0, 9)"),
+    "newer minor": (f"{HEAD}class Own(MemoryBackend): contract = (1, 99)", "written for contract (1, 99)"),
+    "half a feature": (
+        f"{HEAD}class Own(MemoryBackend, b.NodeHealthReporter):\n    def node_volume_health(self, handle): ...",
+        "lacks node_storage_health",
+    ),
+    "constructor fails": (
+        f"{HEAD}class Own(MemoryBackend):\n    def __init__(self, config, setting): raise KeyError('surprise')",
+        "its constructor raised KeyError: 'surprise'",
+    ),
+    "odd schema": (
+        f"{HEAD}from typing import Annotated\nclass P(params.Schema, frozen=True):\n"
+        "    size: Annotated[int | None, params.Doc('bytes', ge=1)] = None\n"
+        "class Own(MemoryBackend): Parameters = P",
+        "Parameters",
+    ),
+    "no schema": (f"{HEAD}class Own(MemoryBackend): Config = dict", "Config"),
+}
+del BROKEN["an instance"]
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_package_takes_down_its_own_instances_only(case: str, install: Any, loaded: Any) -> None:
+    source, reason = BROKEN[case]
+    install("bad", source)
+    install("good", GOOD)
+
+    registry = loaded(one="bad", two="good", three="bad")
+
+    assert [one.name for one in registry] == ["two"]
+    assert set(registry.broken) == set(registry.degraded()) == {"one", "three"}
+    assert reason in registry.broken["one"]
+    with pytest.raises(Unavailable, match="'one' is broken"):
+        registry.get("one")
+    with pytest.raises(Unavailable, match="'one' is broken"):
+        registry.choose("one")
+    assert registry.choose("two").kind == "good"
+
+
+def test_a_constructor_that_refuses_its_configuration_stops_the_start(install: Any, loaded: Any) -> None:
+    source = "    def __init__(self, config, setting): raise errors.InvalidArgument('capacity is odd')"
+    install("mem", f"{HEAD}class Own(MemoryBackend):\n{source}")
+
+    with pytest.raises(ConfigError, match=r":4: backends\.fast: capacity is odd"):
+        loaded(fast="mem")
+
+
+def test_a_wrong_key_of_an_instance_stops_the_start(install: Any, loaded: Any) -> None:
+    install("mem", GOOD)
+
+    with pytest.raises(ConfigError, match=r":4: backends\.fast: unknown key 'capasity'; did you mean 'capacity'\?"):
+        loaded(fast="mem, capasity: 5")
+
+
+def test_a_feature_that_is_not_declared_is_noticed() -> None:
+    class Sly(MemoryBackend):
+        def node_segments(self) -> dict[str, str]:
+            return {}
+
+    assert unfit(Sly) == "has node_segments but does not derive from Topology"
+    assert unfit(MemoryBackend) == ""
+
+
+def test_an_abstract_class_is_named_with_what_it_lacks() -> None:
+    class Half(Expand, Clone):
+        contract = CONTRACT
+
+    assert "clone_volume, close_device, create_volume" in unfit(Half)
+    assert "whole or not at all" in unfit(Half)
+
+
+@pytest.mark.parametrize("contract", [CONTRACT, (CONTRACT[0], 0)])
+def test_an_older_minor_contract_fits(contract: tuple[int, int]) -> None:
+    assert unfit(type("Old", (MemoryBackend,), {"contract": contract})) == ""
+
+
+@pytest.fixture
+def registry(make: Any) -> Registry:
+    return Registry([make("fast"), make("slow")], {"bad": "no library"}, default="slow")
+
+
+def test_the_default_is_taken_when_nothing_is_named(registry: Registry) -> None:
+    assert registry.choose(None).name == "slow"
+    assert registry.choose("fast").name == "fast"
+
+
+def test_an_unknown_instance_is_refused_with_the_nearest(registry: Registry, make: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"unknown instance 'fsat'; did you mean 'fast'\?"):
+        registry.choose("fsat")
+    with pytest.raises(InvalidArgument, match="'monkey'; valid instances: bad, fast, slow"):
+        registry.choose("monkey")
+    with pytest.raises(InvalidArgument, match="'backend' is required"):
+        registry.choose("")
+    with pytest.raises(InvalidArgument, match="no default_backend"):
+        Registry([make("fast")]).choose(None)
+    with pytest.raises(NotFound):
+        registry.get("absent")
+
+
+class Moody(MemoryBackend):
+    mood: BaseException | None = None
+
+    def check(self) -> None:
+        if self.mood:
+            raise self.mood
+
+
+@pytest.mark.parametrize(("error", "reason"), [(Unavailable("no route"), "no route"), (OSError("x"), "unexpected")])
+def test_a_failed_check_degrades_one_instance_until_it_recovers(
+    error: Any, reason: str, make: Any, stream: Any
+) -> None:
+    instance: Instance = make("fast", Moody)
+    registry = Registry([instance, make("slow")])
+    for mood in (error, error, None):
+        instance.backend.mood = mood  # type: ignore[attr-defined]
+        instance.check()
+        assert (reason in registry.degraded().get("fast", "")) == bool(mood)
+
+    told = [line for line in stream.getvalue().splitlines() if "backend fast is" in line]
+    assert len(told) == 2, "said once when it changes"
+
+
+def test_checks_run_in_the_background_and_survive_a_failing_resume(make: Any) -> None:
+    class Slow(Moody):
+        def resume(self) -> None:
+            raise RuntimeError("half-done work")
+
+    instance = make("fast", Slow)
+    instance.backend.mood = Unavailable("down")
+    registry = Registry([instance])
+    registry.start(0.01)
+    _until(lambda: bool(registry.degraded()))
+    instance.backend.mood = None
+    _until(lambda: not registry.degraded())
+    registry.close()
+
+
+def test_closing_one_instance_badly_still_closes_the_others(make: Any) -> None:
+    closed: list[str] = []
+
+    class Closing(MemoryBackend):
+        def close(self) -> None:
+            closed.append(self.setting.instance)
+            raise RuntimeError("late")
+
+    Registry([make("fast", Closing), make("slow", Closing)]).close()
+
+    assert closed == ["fast", "slow"]
+
+
+def test_a_backend_has_every_abstract_method_once() -> None:
+    assert issubclass(MemoryBackend, Backend)
+    assert not MemoryBackend.__abstractmethods__
+
+
+def _until(happens: Callable[[], bool]) -> None:
+    import time
+
+    end = time.monotonic() + 5
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.005)
