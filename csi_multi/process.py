@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import grpc
 
@@ -24,8 +25,16 @@ class DriverProcess:
     """`csi-multi serve` on `<directory>/<name>.sock`, logging to `<directory>/<name>.log`."""
 
     def __init__(
-        self, directory: Path, config: str, *, mode: str = "all", name: str = "csi", environment: Mapping[str, str] = {}
+        self,
+        directory: Path,
+        config: str,
+        *,
+        mode: str = "all",
+        name: str = "csi",
+        environment: Mapping[str, str] = MappingProxyType({}),
+        wrapper: tuple[str, ...] = (),
     ) -> None:
+        """`wrapper` is a command to run the driver under, for example ("unshare", "--mount")."""
         self.directory = directory
         self.socket = directory / f"{name}.sock"
         self.endpoint = f"unix://{self.socket}"
@@ -34,10 +43,12 @@ class DriverProcess:
         self._config.write_text(config)
         self._mode = mode
         self._environment = environment
+        self._wrapper = wrapper
 
     def launch(self) -> None:
         """Start it (again) without waiting for it."""
-        command = (sys.executable, "-m", "csi_multi", "serve", "--config", str(self._config), "--mode", self._mode)
+        verb = ("serve", "--config", str(self._config), "--mode", self._mode)
+        command = (*self._wrapper, sys.executable, "-m", "csi_multi", *verb)
         with self.log.open("ab") as log:
             self.process = start(*command, environment={"CSI_ENDPOINT": self.endpoint, **self._environment}, stderr=log)
 
