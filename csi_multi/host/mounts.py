@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
+_ODD = re.compile(rb"[ \t\n\\#]")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -36,8 +37,16 @@ def table() -> list[MountPoint]:
 
 def at(path: Path, mounts: list[MountPoint] | None = None) -> MountPoint | None:
     """Return the topmost mount whose target is exactly this path."""
-    found = [mount for mount in (table() if mounts is None else mounts) if mount.target == str(path)]
+    found = stack(path) if mounts is None else [mount for mount in mounts if mount.target == str(path)]
     return found[-1] if found else None
+
+
+def stack(path: Path) -> list[MountPoint]:
+    """Return all mounts whose target is exactly this path, the topmost last."""
+    target = os.fsencode(path)
+    plain = not _ODD.search(target)  # else the kernel writes it with escapes
+    lines = (line for line in MOUNTINFO.read_bytes().split(b"\n") if line and (target in line or not plain))
+    return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
 
 
 def parse(line: str) -> MountPoint:

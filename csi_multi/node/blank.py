@@ -18,6 +18,7 @@ END = 1024 * 1024  # bytes read at the start and at the end
 SAMPLE = 4096
 SAMPLES = 64  # spread evenly over the device
 _ZEROS = bytes(END)
+_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE  # page faults would cost more than the reads
 PATIENCE = 2.0  # seconds: btrfs lets go of its device after umount has returned
 
 
@@ -96,7 +97,7 @@ def opened(device: Device, flags: int = 0) -> Iterator[Disk]:
         status = os.fstat(descriptor)
         if f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" != device.number:
             raise FailedPrecondition(f"{device.path} became another device than {device.number}; refusing to touch it")
-        with mmap.mmap(-1, END) as buffer:
+        with mmap.mmap(-1, END, flags=_MEMORY) as buffer:
             yield Disk(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)
     finally:
         os.close(descriptor)

@@ -33,7 +33,7 @@ def refresh(host: Host, device: Device) -> None:
 
 def bound_at(target: Path) -> list[Path]:
     """Return the layers bound at a target, also when the device below is not known any more."""
-    numbers = {views.node_at(entry) for entry in mounts.table() if entry.target == str(target)}
+    numbers = {views.node_at(entry) for entry in mounts.stack(target)}
     return [_loop(number) for number in numbers if number and _is_layer(number)]
 
 

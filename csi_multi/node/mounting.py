@@ -54,7 +54,7 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
 
 def unmount(host: Host, target: Path) -> None:
     """Unmount until nothing is left at the target. Raises InUse; never detaches lazily."""
-    present = [entry for entry in mounts.table() if entry.target == str(target)]
+    present = mounts.stack(target)
     for _ in present:
         _unmount_top(host, target)
     if present and mounts.at(target):

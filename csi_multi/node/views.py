@@ -73,33 +73,30 @@ def find(backend: Backend, handle: str) -> Device | None:
         return None
 
 
-def at(path: Path, device: Device | None, handle: str, table: Sequence[MountPoint] | None = None) -> View | None:
+def at(path: Path, device: Device | None, handle: str) -> View | None:
     """Return the topmost view at this path, None when nothing is mounted there.
 
     Raises FailedPrecondition when anything mounted there is not the volume's.
     """
     found = None
-    for entry in mounts.table() if table is None else table:
-        if entry.target == str(path):
-            found = view(entry, device) if device else None
-            if found is None:
-                raise FailedPrecondition(
-                    f"{path} is occupied by a mount of {entry.source} ({entry.fs_type}), "
-                    f"which is not volume {handle!r}; unmount it first"
-                )
+    for entry in mounts.stack(path):
+        found = view(entry, device) if device else None
+        if found is None:
+            raise FailedPrecondition(
+                f"{path} is occupied by a mount of {entry.source} ({entry.fs_type}), "
+                f"which is not volume {handle!r}; unmount it first"
+            )
     return found
 
 
 def staged(staging: Path, device: Device | None, handle: str) -> View | None:
     """Return how the volume is staged at this path, None when it is not."""
-    table = mounts.table()
-    return at(staging, device, handle, table) or at(staging / targets.NODE, device, handle, table)
+    return at(staging, device, handle) or at(staging / targets.NODE, device, handle)
 
 
 def occupied(staging: Path) -> bool:
     """Whether anything is mounted at this staging path."""
-    places = {str(staging), str(staging / targets.NODE)}
-    return any(entry.target in places for entry in mounts.table())
+    return bool(mounts.at(staging) or mounts.at(staging / targets.NODE))
 
 
 def locate(backend: Backend, handle: str, path: Path) -> tuple[Device, View]:
