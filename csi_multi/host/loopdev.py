@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import struct
 import time
 from pathlib import Path
 
 from ..errors import InUse, Unavailable
-from . import Host
+from . import CommandFailed, Host
 from .sysfs import attribute, number_of
+
+log = logging.getLogger(__name__)
 
 SYS = Path("/sys/block")
 GET_STATUS = 0x4C05  # LOOP_GET_STATUS64: struct loop_info64 starts with the file's device and inode
 INFO_BYTES = 232
 PATIENCE = 2.0  # seconds for those who have a device open only to look at it
+NO_DIRECT_IO = "Invalid argument"  # what losetup says where the filesystem lacks it
 DELETED = " (deleted)"  # how the kernel marks the path of a file that was removed while bound
 
 
@@ -53,12 +57,28 @@ def backs(device: Path, file: Path) -> bool:
 
 
 def attach(host: Host, file: Path, *, read_only: bool = False, sector_size: int = 512) -> Path:
-    """Bind a free loop device to the file with direct I/O, so that data is not cached twice."""
-    options = ["--direct-io=on", f"--sector-size={sector_size}", *(["--read-only"] if read_only else [])]
-    device = Path(host.run("losetup", "--find", "--show", *options, "--", str(file)).stdout.strip())
+    """Bind a free loop device to the file, with direct I/O where the filesystem has it.
+
+    With direct I/O data is not cached twice; some filesystems (tmpfs before Linux 6.6) lack it.
+    """
+    options = [f"--sector-size={sector_size}", *(["--read-only"] if read_only else [])]
+    before = find(file)
+    try:
+        device = _bind(host, file, "--direct-io=on", *options)
+    except CommandFailed as error:
+        if NO_DIRECT_IO not in error.stderr:
+            raise
+        for half_made in set(find(file)) - set(before):
+            detach(host, half_made)
+        log.warning("%s is on a filesystem without direct I/O: its data is cached twice", file)
+        device = _bind(host, file, "--direct-io=off", *options)
     if not backs(device, file):
         raise Unavailable(f"{device} was bound to {file} but shows {attribute(number_of(device), 'loop/backing_file')}")
     return device
+
+
+def _bind(host: Host, file: Path, *options: str) -> Path:
+    return Path(host.run("losetup", "--find", "--show", *options, "--", str(file)).stdout.strip())
 
 
 def refresh(host: Host, device: Path) -> None:

@@ -1,0 +1,52 @@
+"""Loop devices on filesystems of all sorts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csi_multi.host import CommandFailed, LocalHost, Result, loopdev, sysfs
+
+pytestmark = pytest.mark.root
+
+
+class NoDirectIo(LocalHost):
+    """The real machine, where no filesystem has direct I/O, as losetup words it."""
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        if "--direct-io=on" in argv:
+            raise CommandFailed(argv, Result(1, "", "losetup: image: failed to set up loop device: Invalid argument"))
+        return super().run(*argv, **options)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    file = tmp_path / "image"
+    file.write_bytes(bytes(1 << 20))
+    return file
+
+
+def test_a_file_is_attached_with_direct_io(image: Path) -> None:
+    device = loopdev.attach(LocalHost(), image)
+
+    assert sysfs.attribute(sysfs.number_of(device), "loop/dio") == "1"
+    loopdev.detach(LocalHost(), device)
+
+
+def test_a_file_where_there_is_no_direct_io_is_attached_without(image: Path) -> None:
+    device = loopdev.attach(NoDirectIo(), image)
+
+    assert loopdev.find(image) == [device]
+    assert sysfs.attribute(sysfs.number_of(device), "loop/dio") == "0"
+    loopdev.detach(LocalHost(), device)
+    assert loopdev.find(image) == []
+
+
+def test_a_file_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    before = loopdev.bound()
+    with pytest.raises(CommandFailed):
+        loopdev.attach(LocalHost(), tmp_path / "absent")
+
+    assert loopdev.bound() == before
