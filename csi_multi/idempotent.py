@@ -1,13 +1,13 @@
 """CSI idempotency, once, over backends that tell the truth.
 
-Create first; only on a conflict fetch what is there and compare it with the request. A match is the
-answer, a difference is AlreadyExists naming it. Deleting what is not there is done.
+Create first; only when that fails fetch what is there and compare it with the request. A match is
+the answer, a difference is AlreadyExists naming it. Deleting what is not there is done.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -15,7 +15,18 @@ import msgspec
 
 from . import topology
 from .backend import Attach, Backend, Clone, Expand, GroupSnapshots, Snapshots, Topology
-from .errors import AlreadyExists, Busy, InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unsupported
+from .errors import (
+    AlreadyExists,
+    Busy,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    StorageError,
+    Timeout,
+    Unavailable,
+    Unsupported,
+)
 from .model import (
     ExpandRequest,
     Expansion,
@@ -32,6 +43,10 @@ from .model import (
 )
 
 B = TypeVar("B", bound=Backend)
+T = TypeVar("T")
+
+FS_TYPE = "fsType"  # in the volume context: so that a changed default does not touch existing volumes
+UNSETTLED = (Busy, Unavailable, Timeout)  # not final: the orchestrator asks again
 
 
 def digest(*parameters: Mapping[str, str]) -> str:
@@ -44,19 +59,19 @@ def digest(*parameters: Mapping[str, str]) -> str:
 def create_volume(backend: Backend, request: VolumeRequest, node: str) -> Volume:
     """Make the volume, or return the one that was made for this very request."""
     refuse_unusable(backend, request)
-    refuse_unreachable(backend, request, node)
     try:
-        volume = _make(backend, request)
-    except AlreadyExists:
-        with _half_made("volume", request.name):
-            volume = backend.find_volume(request.name)
-        _refuse_difference("volume", volume.stamp, request.stamp)
-        if not request.size.holds(volume.size):
-            raise AlreadyExists(
-                f"volume {request.name!r} exists with {volume.size} bytes, outside of what is asked now"
-            ) from None
-        if not topology.satisfies(topology.of_volume(backend, volume), request.topology):
-            raise AlreadyExists(f"volume {request.name!r} exists in another topology than is asked now") from None
+        refuse_unreachable(backend, request, node)
+        return _make(backend, request)
+    except UNSETTLED:
+        raise
+    except StorageError as error:
+        volume = _earlier("volume", request.name, backend.find_volume, error)
+    _refuse_difference("volume", volume.stamp, request.stamp)
+    _refuse_other_use(volume, request)
+    if not request.size.holds(volume.size):
+        raise AlreadyExists(f"volume {request.name!r} exists with {volume.size} bytes, outside of what is asked now")
+    if not topology.satisfies(topology.of_volume(backend, volume), request.topology):
+        raise AlreadyExists(f"volume {request.name!r} exists in another topology than is asked now")
     return volume
 
 
@@ -85,9 +100,10 @@ def create_snapshot(backend: Snapshots, request: SnapshotRequest) -> Snapshot:
     """Cut the snapshot, or return the one that was cut for this very request."""
     try:
         return backend.create_snapshot(request)
-    except AlreadyExists:
-        with _half_made("snapshot", request.name):
-            snapshot = backend.find_snapshot(request.name)
+    except UNSETTLED:
+        raise
+    except StorageError as error:
+        snapshot = _earlier("snapshot", request.name, backend.find_snapshot, error)
     if snapshot.source != request.source:
         raise AlreadyExists(f"snapshot {request.name!r} exists, but of volume {snapshot.source!r}")
     _refuse_difference("snapshot", snapshot.stamp, request.stamp)
@@ -106,9 +122,10 @@ def create_group_snapshot(backend: GroupSnapshots, request: GroupSnapshotRequest
     """Cut the group, or return the one that was cut for this very request."""
     try:
         return backend.create_group_snapshot(request)
-    except AlreadyExists:
-        with _half_made("group snapshot", request.stamp.name):
-            group = backend.find_group_snapshot(request.stamp.name)
+    except UNSETTLED:
+        raise
+    except StorageError as error:
+        group = _earlier("group snapshot", request.stamp.name, backend.find_group_snapshot, error)
     if sorted(snapshot.source for snapshot in group.snapshots) != sorted(request.sources):
         raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists, but of other volumes")
     _refuse_difference("group snapshot", group.stamp, request.stamp)
@@ -150,18 +167,31 @@ def _refuse_difference(kind: str, found: Stamp, wanted: Stamp) -> None:
         raise AlreadyExists(f"{kind} {wanted.name!r} exists with other parameters")
 
 
-class _half_made:  # noqa: N801 - reads as a statement
-    """A name that is taken by nothing that can be found: somebody is making or removing it now."""
+def _refuse_other_use(volume: Volume, request: VolumeRequest) -> None:
+    """A default filesystem that has changed since makes no difference, one that is named does."""
+    made, asked = volume.stamp.context.get(FS_TYPE, ""), request.stamp.context.get(FS_TYPE, "")
+    if bool(made) != bool(asked):
+        uses = ("block access", f"filesystem {made or asked!r}")
+        raise AlreadyExists(f"volume {request.name!r} exists for {uses[bool(made)]}, not for {uses[bool(asked)]}")
+    for capability in request.capabilities:
+        if capability.mount and capability.mount.fs_type not in ("", made):
+            wanted = capability.mount.fs_type
+            raise AlreadyExists(f"volume {request.name!r} exists for filesystem {made!r}, not for {wanted!r}")
 
-    def __init__(self, kind: str, name: str) -> None:
-        self._text = f"{kind} {name!r} is being made or removed; try again"
 
-    def __enter__(self) -> None:
-        return None
+def _earlier(kind: str, name: str, find: Callable[[str], T], error: StorageError) -> T:
+    """Return what an earlier try made under the name, whatever hinders a new one: its source may be
+    gone by now, or the pool full. Answering with that final error would leak what exists.
 
-    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, NotFound):
-            raise Busy(self._text) from None
+    Raises the error when nothing is there, and Busy for a name that is taken by nothing that can be
+    found: somebody is making or removing it now.
+    """
+    try:
+        return find(name)
+    except NotFound:
+        if isinstance(error, AlreadyExists):
+            raise Busy(f"{kind} {name!r} is being made or removed; try again") from None
+        raise error from None
 
 
 def require(backend: Backend, feature: type[B], what: str) -> B:

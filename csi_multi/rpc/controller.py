@@ -43,6 +43,10 @@ class Volumes:
         source = convert.source(request.volume_content_source, instance.name) if copied else None
         capabilities = convert.capabilities(request.volume_capabilities)
         fs_types = [one.mount.fs_type or self._core.driver.default_fs_type for one in capabilities if one.mount]
+        if len(set(fs_types)) > 1:
+            raise InvalidArgument(
+                f"volume_capabilities: one volume cannot have the filesystems {sorted(set(fs_types))}"
+            )
         for fs_type in fs_types:
             refuse_misfits(parameters.filesystem, fs_type)
         context = parameters.context(fs_types[0] if fs_types else "")

@@ -10,11 +10,11 @@ from .. import ids
 from .._proto import csi_pb2 as pb
 from ..backend import Expand, NodeFacts, NodeHealthReporter
 from ..errors import FailedPrecondition, InvalidArgument, NotFound
-from ..idempotent import require
+from ..idempotent import FS_TYPE, require
 from ..node.engine import Engine
 from ..node.requests import PublishRequest, StageRequest
 from . import convert
-from .service import FS_TYPE, Core
+from .service import Core
 
 
 class Node:

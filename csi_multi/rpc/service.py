@@ -9,7 +9,7 @@ from typing import Any
 from .. import ids, topology
 from ..backend import Backend
 from ..config import Driver
-from ..idempotent import digest
+from ..idempotent import FS_TYPE, digest
 from ..model import Stamp, Strings
 from ..node.options import FilesystemOptions, to_context
 from ..params import camel, fields, parse
@@ -17,7 +17,6 @@ from ..registry import Instance, Registry
 from .capabilities import Advertised
 
 METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
-FS_TYPE = "fsType"  # in the volume context: so that a changed default does not touch existing volumes
 
 
 @dataclass(frozen=True, slots=True)
