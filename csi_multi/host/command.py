@@ -46,6 +46,7 @@ class CommandFailed(Unavailable):
         self.argv = argv
         self.status = result.status
         self.stderr = result.stderr
+        self.stdout = result.stdout  # where some programs, e2fsck among them, say what went wrong
 
 
 class CommandTimedOut(Timeout):

@@ -109,8 +109,8 @@ def repair(host: Host, handle: str, device: Device, kind: Filesystem) -> None:
     try:
         host.run(*kind.repair, str(device.path), ok=(0, 1, 2, 3), timeout=TIME_LIMIT)  # 1, 2: it was corrected
     except CommandFailed as error:
-        if "is in use" in error.stderr or "is mounted" in error.stderr:
-            raise  # not final: somebody has the device open for a moment
+        if any(phrase in error.stdout + error.stderr for phrase in ("is in use", "is mounted")):
+            raise  # not final: somebody, maybe a command of a driver that was killed, has the device open
         raise FailedPrecondition(
             f"volume {handle!r}: {kind.name} on {device.path} needs repair by hand: {kind.repair[0]} exited with "
             f"status {error.status}; run {kind.repair[0]} on the device while the volume is not staged"

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from csi_multi.errors import FailedPrecondition, Unavailable
+from csi_multi.host import LocalHost
 from csi_multi.model import Blank
 
 pytestmark = pytest.mark.root
@@ -201,6 +202,28 @@ def test_an_orphan_mkfs_is_waited_for(world):
     orphans[0].wait()
 
     (world.stage() / "file").write_text("bytes")
+    world.unstage()
+
+
+def test_an_orphan_fsck_is_waited_for(world):
+    """Another driver's e2fsck, left by kill -9, opens the device between our look and ours."""
+    world.volume()
+    world.stage()
+    world.unstage()
+
+    def e2fsck(*argv, **options):
+        orphan = os.open(argv[-1], os.O_RDWR | os.O_EXCL)
+        try:
+            return LocalHost().run(*argv, **options)
+        finally:
+            os.close(orphan)
+
+    world.door.replaced["e2fsck"] = e2fsck
+    with pytest.raises(Unavailable, match="e2fsck exited with status 8"):
+        world.stage()
+    world.door.replaced.clear()
+
+    world.stage()
     world.unstage()
 
 
