@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from ..errors import InvalidArgument, StorageError, Unavailable, Unsupported
+from ..errors import InvalidArgument, OutOfRange, StorageError, Unavailable, Unsupported
 from ..locks import Key, Locks
 from ..redact import SENSITIVE, scrub
 from . import sensitive, validate
@@ -119,7 +119,7 @@ def _check_answer(response: Message) -> None:
     """An answer that breaks CSI's rules is a bug of ours or of a backend, not of the caller."""
     try:
         validate.fields(response)
-    except InvalidArgument as error:
+    except (InvalidArgument, OutOfRange) as error:
         raise RuntimeError(f"the answer breaks a rule of CSI: {error}") from None
 
 

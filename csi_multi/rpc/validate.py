@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, OutOfRange
 from .rules import Rule
 from .sensitive import is_map, is_sensitive
 
@@ -40,7 +40,7 @@ def request(message: Message, rule: Rule) -> None:
 
 
 def fields(message: Message, path: str = "") -> None:
-    """Raise InvalidArgument for the first field, at any depth, that is out of bounds."""
+    """Raise InvalidArgument (OutOfRange for an offset) for the first field, at any depth, that is out of bounds."""
     if not _has_bounds(message.DESCRIPTOR):
         return
     for field, value in message.ListFields():
@@ -84,7 +84,8 @@ def _check(field: FieldDescriptor, value: Any, where: str) -> None:
         for text in texts:
             _check_text(field.name, text, where)
     elif field.type in NUMBERS and not field.is_repeated and value < 0:
-        raise InvalidArgument(f"{where} is {value}: it must not be negative")
+        kind = OutOfRange if field.name == "starting_offset" else InvalidArgument  # csi-spec 3, SnapshotMetadata
+        raise kind(f"{where} is {value}: it must not be negative")
 
 
 def _check_text(name: str, text: str, where: str) -> None:
