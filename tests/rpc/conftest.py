@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
 from csi_multi._proto import csi_pb2 as pb
+from csi_multi.backend import NodeHealthReporter
+from csi_multi.model import HealthEntry, StorageHealthEntry, Strings
 from csi_multi.rpc.client import Client
+from csi_multi.testing.memory import MemoryBackend
 
 MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 
@@ -114,3 +118,36 @@ def methods() -> Iterator[Any]:
     """All RPCs of all services."""
     for service in pb.DESCRIPTOR.services_by_name.values():
         yield from service.methods
+
+
+class All(MemoryBackend, NodeHealthReporter):
+    """So that every RPC is advertised."""
+
+    def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return ()
+
+    def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
+        return ()
+
+
+@pytest.fixture(scope="session")
+def everything(server: Any, make: Any) -> Any:
+    """A driver that advertises all 36 RPCs."""
+    return server(make("fast", All), make("slow", All))
+
+
+@pytest.fixture(scope="session")
+def code_of() -> Callable[..., grpc.StatusCode]:
+    """code_of(served, request, "DeleteVolume") is the code it ends with."""
+
+    def code(served: Any, message: Any, rpc: str) -> grpc.StatusCode:
+        try:
+            answer = getattr(served.client, rpc)(message)
+            if hasattr(answer, "__next__"):
+                list(answer)
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    return code
