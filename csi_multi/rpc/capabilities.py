@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .. import backend as b
 from ..backend import Backend
+from ..errors import StorageError, Unavailable, Unsupported
 
 
 class Mode(enum.Enum):
@@ -62,6 +63,11 @@ TABLE: tuple[tuple[str, str, type[Backend], bool], ...] = (
 )
 
 
+# Kept by all instances or not advertised: from a listing without published nodes an orchestrator
+# concludes that the volume is attached nowhere.
+PROMISES = frozenset({b.PublishedNodes})
+
+
 @dataclass(frozen=True, slots=True)
 class Advertised:
     """What this driver advertises: capabilities by service, and which services this process serves."""
@@ -70,6 +76,7 @@ class Advertised:
     names: frozenset[tuple[str, str]]
     online_expansion: bool
     offline_expansion: bool
+    broken: tuple[str, ...] = ()  # instances that might bring more, if they could be loaded
 
     def of(self, service: str) -> list[str]:
         """Return the capabilities of a service, in the table's order."""
@@ -86,14 +93,20 @@ class Advertised:
             return ("plugin", "SNAPSHOT_METADATA_SERVICE") in self.names
         return not capability or (service, capability) in self.names
 
+    def refusal(self, rpc: str, service: str) -> StorageError:
+        """Return the answer to an RPC that is not allowed; a final one only when it is sure."""
+        if self.broken and self.mode.serves(service):
+            return Unavailable(f"{rpc} is not offered while these backends are broken: {', '.join(self.broken)}")
+        return Unsupported(f"{rpc} is not offered by this driver in mode {self.mode.value!r}")
 
-def advertise(backends: Iterable[Backend], mode: Mode, alpha: bool) -> Advertised:
+
+def advertise(backends: Iterable[Backend], mode: Mode, alpha: bool, broken: Iterable[str] = ()) -> Advertised:
     """Derive what to advertise from the features of the configured backends."""
     present = tuple(backends)
     names = {
         (service, name)
         for service, name, feature, is_alpha in TABLE
-        if (alpha or not is_alpha) and any(isinstance(backend, feature) for backend in present)
+        if (alpha or not is_alpha) and _has(present, feature)
     }
     growing = [backend for backend in present if isinstance(backend, b.Expand)]
     return Advertised(
@@ -101,4 +114,13 @@ def advertise(backends: Iterable[Backend], mode: Mode, alpha: bool) -> Advertise
         names=frozenset(names),
         online_expansion=any(backend.online for backend in growing),
         offline_expansion=any(not backend.online for backend in growing),
+        broken=tuple(sorted(broken)),
     )
+
+
+def _has(present: tuple[Backend, ...], feature: type[Backend]) -> bool:
+    """Whether the driver has a feature; what every backend has needs none that could be loaded."""
+    if feature is Backend:
+        return True
+    having = [isinstance(backend, feature) for backend in present]
+    return any(having) and (feature not in PROMISES or all(having))

@@ -9,6 +9,7 @@ from google.protobuf.wrappers_pb2 import BoolValue
 
 from .._proto import csi_pb2 as pb
 from .service import Core
+from .validate import MAP_LIMIT
 
 
 class Identity:
@@ -20,6 +21,8 @@ class Identity:
 
     def GetPluginInfo(self, request: Any, deadline: float | None) -> pb.GetPluginInfoResponse:
         kinds = {f"backend.{instance.name}": instance.kind for instance in self._core.registry}
+        if sum(len(key) + len(value) for key, value in kinds.items()) > MAP_LIMIT:
+            kinds = {"backends": str(len(kinds))}
         return pb.GetPluginInfoResponse(name=self._core.driver.name, vendor_version=self._version, manifest=kinds)
 
     def GetPluginCapabilities(self, request: Any, deadline: float | None) -> pb.GetPluginCapabilitiesResponse:

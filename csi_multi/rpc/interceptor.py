@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from ..errors import InvalidArgument, OutOfRange, StorageError, Unavailable, Unsupported
+from ..errors import InvalidArgument, OutOfRange, StorageError, Unavailable
 from ..locks import Key, Locks
 from ..redact import SENSITIVE, scrub
 from . import sensitive, validate
@@ -95,7 +95,7 @@ class Interceptor:
 
     def _admit(self, name: str, rule: Rule, request: Message, held: ExitStack) -> None:
         if rule.gate and not self._advertised.allows(*rule.gate):
-            raise Unsupported(f"{name} is not offered by this driver in mode {self._advertised.mode.value!r}")
+            raise self._advertised.refusal(name, rule.gate[0])
         validate.request(request, rule)
         if slots := self._slots.get(rule.cost):
             if not slots.acquire(blocking=False):

@@ -38,7 +38,7 @@ class Node:
         response = pb.NodeGetInfoResponse(
             node_id=ids.join_node(node, {name: backend.node_fact() for name, backend in knowing.items()}),
             # One number for all instances: the scarcest one's, unless others have no limit at all.
-            max_volumes_per_node=min(limits) if len(limits) == len(backends) else 0,
+            max_volumes_per_node=min(limits) if limits and len(limits) == len(backends) else 0,
         )
         if segments := convert.node_topology(driver, node, backends.values()):
             response.accessible_topology.segments.update(segments)

@@ -34,7 +34,7 @@ class Controller(Volumes, SnapshotsAndHealth):
 
 def build(driver: Driver, registry: Registry, host: Host, mode: Mode) -> grpc.Server:
     """Return a server with all services, not yet bound to an address."""
-    advertised = advertise((instance.backend for instance in registry), mode, driver.alpha)
+    advertised = advertise((instance.backend for instance in registry), mode, driver.alpha, registry.broken)
     core = Core(driver, registry, advertised)
     interceptor = Interceptor(advertised, Locks(), driver.workers)
     pool = ThreadPoolExecutor(driver.workers, thread_name_prefix="rpc")
