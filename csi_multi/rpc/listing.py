@@ -17,16 +17,18 @@ Read = Callable[[Any, PageRequest], Page[T]]
 
 
 def gather(
-    registry: Registry, feature: type[B], read: Read[T], limit: int, token: str
+    registry: Registry, feature: type[B], read: Read[T], limit: int, token: str, only: str = ""
 ) -> tuple[list[tuple[Instance, T]], str]:
     """Return up to `limit` (0: all) items after the token, and the token to go on ("" at the end).
 
-    Raises InvalidToken (csi-spec ListVolumes), and Unavailable when an instance is broken: leaving
-    its volumes out would tell the orchestrator that they are gone.
+    `only` names the one instance to look at. Raises InvalidToken (csi-spec ListVolumes), and
+    Unavailable when an instance is broken: leaving its volumes out would tell the orchestrator that
+    they are gone.
     """
-    if registry.broken:
-        raise Unavailable(f"backends {sorted(registry.broken)} are broken, so no complete list can be given")
-    instances = sorted((one for one in registry if isinstance(one.backend, feature)), key=lambda one: one.name)
+    if broken := [name for name in sorted(registry.broken) if only in ("", name)]:
+        raise Unavailable(f"backends {broken} are broken, so no complete list can be given")
+    having = (one for one in registry if isinstance(one.backend, feature) and only in ("", one.name))
+    instances = sorted(having, key=lambda one: one.name)
     start, cursor = ids.split_token(token) if token else ("", "")
     if start and start not in [one.name for one in instances]:
         raise InvalidToken(f"starting_token names backend {start!r}, which lists nothing here; start again")
@@ -38,6 +40,8 @@ def gather(
                 return rows, ids.join(instance.name, position)
             page = read(instance.backend, PageRequest(cursor=position, limit=limit - len(rows) if limit else 0))
             rows += [(instance, item) for item in page.items]
+            if (page.cursor and page.cursor == position) or (limit and len(rows) > limit):
+                raise RuntimeError(f"backend {instance.name} repeats a page or gives more than it was asked for")
             position = page.cursor
             if not position:
                 break

@@ -80,15 +80,15 @@ class SnapshotsAndHealth:
             return [], ""
 
         def read(backend: ListSnapshots, page: PageRequest) -> Page[Snapshot]:
-            if only and backend.setting.instance != only:
-                return Page(items=())
             return backend.list_snapshots(page, source)
 
-        return gather(self._core.registry, ListSnapshots, read, request.max_entries, request.starting_token)
+        return gather(self._core.registry, ListSnapshots, read, request.max_entries, request.starting_token, only)
 
     def _one(self, request: pb.ListSnapshotsRequest) -> list[tuple[Instance, Snapshot]]:
         instance, handle = self._core.snapshot(request.snapshot_id)
-        found = require(instance.backend, Snapshots, "ListSnapshots").get_snapshot(handle)
+        if not isinstance(instance.backend, Snapshots):
+            return []
+        found = instance.backend.get_snapshot(handle)
         wanted = request.source_volume_id
         return [] if wanted and wanted != ids.join(instance.name, found.source) else [(instance, found)]
 
