@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import bisect
 import datetime
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from csi_multi import backend as b
 from csi_multi.backend import missing
-from csi_multi.errors import AlreadyExists, InUse, InvalidToken, OutOfRange, ResourceExhausted, Unsupported
+from csi_multi.errors import AlreadyExists, InUse, InvalidToken, NotFound, OutOfRange, ResourceExhausted, Unsupported
 from csi_multi.ids import leaf
 from csi_multi.model import (
     AttachRequest,
@@ -46,6 +47,7 @@ from csi_multi.params import Doc, Schema
 T = TypeVar("T")
 GIB = 1 << 30
 GRANULE = 4096
+CURSOR = re.compile(r"[a-z0-9][-a-z0-9]*")
 
 
 class Config(Schema, frozen=True):
@@ -60,6 +62,12 @@ class MutableParameters(Schema, frozen=True):
     iops: Annotated[int, Doc("operations per second", ge=1)] | None = None
 
 
+@dataclass(frozen=True)
+class Attachment:
+    node: str  # node_id
+    read_only: bool
+
+
 @dataclass
 class Shelf:
     """The storage system: what outlives a backend object."""
@@ -67,7 +75,7 @@ class Shelf:
     volumes: dict[str, Volume] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     groups: dict[str, GroupSnapshot] = field(default_factory=dict)
-    attached: dict[str, str] = field(default_factory=dict)
+    attached: dict[str, Attachment] = field(default_factory=dict)
     iops: dict[str, int] = field(default_factory=dict)
     health: dict[str, tuple[HealthEntry, ...]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -127,17 +135,22 @@ class MemoryBackend(
         return self.get_volume(leaf(name))
 
     def get_volume(self, handle: str) -> Volume:
-        volume = _get(self.shelf.volumes, "volume", handle)
-        node = self.shelf.attached.get(handle)
-        return replace(volume, published_nodes=(node,) if node else ())
+        return self._shown(_get(self.shelf.volumes, "volume", handle))
+
+    def _shown(self, volume: Volume) -> Volume:
+        attached = self.shelf.attached.get(volume.handle)
+        return replace(volume, published_nodes=(attached.node,) if attached else ())
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         with self.shelf.lock:
             _get(self.shelf.volumes, "volume", handle)
+            if handle in self.shelf.attached:
+                raise InUse(f"volume {handle!r} is attached to node {self.shelf.attached[handle].node!r}")
             del self.shelf.volumes[handle]
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return _page(self.shelf.volumes, page, self.get_volume)
+        with self.shelf.lock:
+            return _page({handle: self._shown(one) for handle, one in self.shelf.volumes.items()}, page)
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         volume = self.get_volume(request.handle)
@@ -156,14 +169,21 @@ class MemoryBackend(
         return int(self.config.capacity) - sum(volume.size for volume in self.shelf.volumes.values())
 
     def attach(self, request: AttachRequest) -> Strings:
-        node = self.shelf.attached.setdefault(request.handle, request.node.name)
-        if node != request.node.name:
-            raise InUse(f"volume {request.handle!r} is attached to node {node!r}")
+        """Attach. There is one node in memory: the one that the driver runs on."""
+        if request.node.name != self.setting.node:
+            raise missing("node", request.node.name)
+        wanted = Attachment(request.node.id, request.read_only)
+        found = self.shelf.attached.setdefault(request.handle, wanted)
+        if found.node != wanted.node:
+            raise InUse(f"volume {request.handle!r} is attached to node {found.node!r}")
+        if found != wanted:
+            raise AlreadyExists(f"volume {request.handle!r} is attached with read_only {found.read_only}")
         return {"device": request.handle}
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
-        if node is None or self.shelf.attached.get(handle) == node.name:
-            self.shelf.attached.pop(handle, None)
+        if handle not in self.shelf.attached or (node and self.shelf.attached[handle].node != node.id):
+            raise NotFound(f"volume {handle!r} is not attached there")
+        del self.shelf.attached[handle]
 
     def modify_volume(self, request: ModifyRequest) -> None:
         self.get_volume(request.handle)
@@ -192,8 +212,8 @@ class MemoryBackend(
         del self.shelf.snapshots[handle]
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        rows = {key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}
-        return _page(rows, page, self.get_snapshot)
+        with self.shelf.lock:
+            return _page({key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}, page)
 
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
         handle, created = leaf(request.stamp.name), _now()
@@ -234,7 +254,8 @@ class MemoryBackend(
         if offset > size:
             raise OutOfRange(f"offset {offset} is beyond the end at {size}")
         extents: Iterator[Extent] = (
-            Extent(offset=start, length=GRANULE) for start in range(offset // GRANULE * GRANULE, 4 * GRANULE, GRANULE)
+            Extent(offset=start, length=GRANULE)
+            for start in range(offset // GRANULE * GRANULE, min(size, 4 * GRANULE), GRANULE)
         )
         return BlockMap(size=size, extents=extents, block_size=GRANULE)
 
@@ -243,7 +264,9 @@ class MemoryBackend(
         return self.shelf.health.get(handle, ())
 
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
-        return _page(self.shelf.health, page, lambda key: VolumeHealth(handle=key, entries=self.shelf.health[key]))
+        with self.shelf.lock:
+            rows = {key: VolumeHealth(handle=key, entries=entries) for key, entries in self.shelf.health.items()}
+        return _page(rows, page)
 
     def open_device(self, request: OpenRequest) -> Device:
         _no_devices()
@@ -266,14 +289,14 @@ def _get(rows: dict[str, T], kind: str, handle: str) -> T:
     return rows[handle]
 
 
-def _page(rows: dict[str, Any], page: PageRequest, load: Callable[[str], T]) -> Page[T]:
-    if page.cursor and leaf(page.cursor) != page.cursor and not page.cursor.startswith("x-"):
-        raise InvalidToken(f"cursor {page.cursor!r} is not one of ours")
+def _page(rows: dict[str, T], page: PageRequest) -> Page[T]:
+    if page.cursor and not CURSOR.fullmatch(page.cursor):
+        raise InvalidToken(f"cursor {page.cursor!r} is not one of ours; list again from the start")
     names = sorted(rows)
     start = bisect.bisect_right(names, page.cursor) if page.cursor else 0
     chosen = names[start : start + page.limit] if page.limit else names[start:]
     more = start + len(chosen) < len(names)
-    return Page(items=tuple(load(name) for name in chosen), cursor=chosen[-1] if more and chosen else "")
+    return Page(items=tuple(rows[name] for name in chosen), cursor=chosen[-1] if more and chosen else "")
 
 
 def _now() -> datetime.datetime:
