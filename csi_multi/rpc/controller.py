@@ -7,10 +7,10 @@ from typing import Any
 from .. import idempotent, ids, topology
 from .._proto import csi_pb2 as pb
 from ..backend import Attach, Backend, Capacity, Expand, ListVolumes, Modify, NodeLocal
-from ..errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from ..idempotent import require
-from ..model import AttachRequest, CapacityRequest, ExpandRequest, ModifyRequest, VolumeRequest
-from ..node.options import refuse_misfits
+from ..errors import FailedPrecondition, InvalidArgument, NotFound
+from ..idempotent import FS_TYPE, require
+from ..model import AttachRequest, Capability, CapacityRequest, ExpandRequest, ModifyRequest, VolumeRequest
+from ..node.options import known, refuse_misfits
 from ..registry import Instance
 from . import convert
 from .listing import gather
@@ -85,7 +85,7 @@ class Volumes:
             home = instance.backend.node_of(handle)
             raise FailedPrecondition(f"volume {request.volume_id!r} lives on node {home!r} and cannot leave it")
         if reason := instance.backend.unsupported(capability):
-            raise AlreadyExists(f"volume_capability: {reason}")
+            raise InvalidArgument(f"volume_capability: {reason}")
         if not isinstance(instance.backend, Attach):
             return pb.ControllerPublishVolumeResponse()
         context = instance.backend.attach(
@@ -141,11 +141,12 @@ class Volumes:
                     return f"the volume belongs to backend {instance.name!r}, not {parameters.instance.name!r}"
                 own = parameters.own
             mutable_parameters(instance.backend, request.mutable_parameters)
-            reasons = (
-                instance.backend.unsupported(one, own) for one in convert.capabilities(request.volume_capabilities)
-            )
-            if reason := next((reason for reason in reasons if reason), ""):
-                return reason
+            for one in convert.capabilities(request.volume_capabilities):
+                if reason := _unusable(instance.backend, one, own):
+                    return reason
+                made = context.get(FS_TYPE, "")
+                if one.mount and made and one.mount.fs_type not in ("", made):
+                    return f"the volume is for filesystem {made!r}, not {one.mount.fs_type!r}"
         except InvalidArgument as error:
             return str(error)
         differs = request.volume_context and dict(request.volume_context) != context
@@ -193,14 +194,15 @@ class Volumes:
             if isinstance(instance.backend, Capacity) and self._fits(instance.backend, wanted)
         ]
         response = pb.GetCapacityResponse(available_capacity=sum(report.available for report in reports))
-        if largest := [report.maximum for report in reports if report.maximum is not None]:
+        largest = [report.maximum for report in reports if report.maximum is not None]
+        if largest and len(largest) == len(reports):  # one without a limit has no largest volume
             response.maximum_volume_size.value = max(largest)
         if smallest := [report.minimum for report in reports if report.minimum is not None]:
             response.minimum_volume_size.value = min(smallest)
         return response
 
     def _fits(self, backend: Backend, wanted: CapacityRequest) -> bool:
-        if any(backend.unsupported(capability, wanted.parameters) for capability in wanted.capabilities):
+        if any(_unusable(backend, capability, wanted.parameters) for capability in wanted.capabilities):
             return False
         if wanted.segments is None or not isinstance(backend, NodeLocal):
             return True
@@ -237,3 +239,13 @@ class Volumes:
 
     def _volume(self, instance: Instance, volume: Any) -> pb.Volume:
         return convert.volume(self._core.driver.name, instance, volume)
+
+
+def _unusable(backend: Backend, capability: Capability, parameters: Any) -> str:
+    """Why no volume of the backend can be used like this; "" if it can."""
+    if capability.mount and capability.mount.fs_type:
+        try:
+            known(capability.mount.fs_type)
+        except InvalidArgument as error:
+            return str(error)
+    return backend.unsupported(capability, parameters)
