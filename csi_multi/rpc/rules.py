@@ -105,7 +105,9 @@ RULES: dict[str, Rule] = {
         gate=("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
     ),
     "DeleteVolumeGroupSnapshot": Rule(
-        required=("group_snapshot_id",), exclusive=GROUP, gate=("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")
+        required=("group_snapshot_id",),
+        exclusive=(*GROUP, ("snapshot", "snapshot_ids")),
+        gate=("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
     ),
     "GetVolumeGroupSnapshot": _reading("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT", "group_snapshot_id"),
     # SnapshotMetadata
