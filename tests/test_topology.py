@@ -1,0 +1,169 @@
+"""Where a volume may be reached from, and what that means for a request (csi-spec 2.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from csi_multi import backend as b
+from csi_multi import topology
+from csi_multi._proto import csi_pb2 as pb
+from csi_multi.errors import InvalidArgument
+from csi_multi.model import TopologyRequirement
+from csi_multi.testing.memory import MemoryBackend
+
+Code = grpc.StatusCode
+DRIVER = "multi.csi.example.com"
+A, B = {"zone": "a"}, {"zone": "b"}
+MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+
+
+@pytest.mark.parametrize(
+    ("reachable", "requisite", "preferred", "satisfied"),
+    [
+        ((), (A,), (), True),
+        ((A,), (), (), True),
+        ((A,), (), (B,), True),
+        ((A,), (A,), (), True),
+        ((A,), (B, A), (), True),
+        ((A,), (B,), (), False),
+        ((A, B), (B,), (), True),
+        ((A,), ({"zone": "a", "node": "n"},), (), True),
+        (({"zone": "a", "node": "n"},), (A,), (), False),
+        ((A,), ({"zone": "A"},), (), False),
+        ((A,), ({"rack": "a"},), (), False),
+    ],
+)
+def test_a_volume_must_be_reachable_from_one_requisite_place(
+    reachable: Any, requisite: Any, preferred: Any, satisfied: bool
+) -> None:
+    requirement = TopologyRequirement(requisite=requisite, preferred=preferred)
+
+    assert topology.satisfies(reachable, requirement) is satisfied
+
+
+def test_no_requirement_is_always_satisfied() -> None:
+    assert topology.satisfies((A,), None)
+
+
+def test_a_prefix_is_put_on_and_taken_off() -> None:
+    wire = topology.add_prefix(DRIVER, {"zone": "a", "node": "n"})
+
+    assert wire == {f"{DRIVER}/zone": "a", f"{DRIVER}/node": "n"}
+    assert topology.strip_prefix(DRIVER, wire) == {"zone": "a", "node": "n"}
+
+
+def test_keys_are_the_same_in_any_case() -> None:
+    assert topology.strip_prefix(DRIVER, {f"{DRIVER}/Zone": "A"}) == {"zone": "A"}
+
+
+@pytest.mark.parametrize("key", ["zone", "other.example.com/zone", f"x{DRIVER}/zone", f"{DRIVER}zone"])
+def test_a_key_of_somebody_else_is_refused(key: str) -> None:
+    with pytest.raises(InvalidArgument, match=DRIVER):
+        topology.strip_prefix(DRIVER, {key: "a"})
+
+
+class Local(MemoryBackend, b.NodeLocal):
+    def node_of(self, handle: str) -> str:
+        return self.setting.node
+
+
+class Zoned(MemoryBackend, b.Topology):
+    def node_segments(self) -> dict[str, str]:
+        return {"zone": "a"}
+
+
+@pytest.fixture
+def client(serve: Any, make: Any) -> Any:
+    return serve(make("local", Local), make("zoned", Zoned), make("fast")).client
+
+
+def wanted(backend: str, name: str = "v", **requirement: Any) -> pb.CreateVolumeRequest:
+    places = {
+        kind: [{"segments": {f"{DRIVER}/{key}": value for key, value in place.items()}} for place in places]
+        for kind, places in requirement.items()
+    }
+    return pb.CreateVolumeRequest(
+        name=name, parameters={"backend": backend}, volume_capabilities=[MOUNT], accessibility_requirements=places
+    )
+
+
+def test_a_node_offers_the_segments_of_all_its_instances(client: Any) -> None:
+    info = client.NodeGetInfo()
+
+    assert dict(info.accessible_topology.segments) == {f"{DRIVER}/node": "node-1", f"{DRIVER}/zone": "a"}
+    assert info.node_id == "node-1"
+
+
+def test_a_node_without_places_says_nothing_of_them(serve: Any, make: Any) -> None:
+    client = serve(make("fast")).client
+
+    assert not client.NodeGetInfo().HasField("accessible_topology")
+
+
+def test_a_node_local_volume_tells_its_node(client: Any) -> None:
+    volume = client.CreateVolume(wanted("local", requisite=[{"node": "node-1", "zone": "a"}])).volume
+
+    assert [dict(one.segments) for one in volume.accessible_topology] == [{f"{DRIVER}/node": "node-1"}]
+
+
+def test_a_place_that_cannot_be_served_is_left_to_the_scheduler(client: Any, refused: Any) -> None:
+    refusal = refused(client.CreateVolume, wanted("local", requisite=[{"node": "node-2"}]))
+
+    assert refusal.code is Code.RESOURCE_EXHAUSTED
+    assert "node-1" in refusal.text
+
+
+def test_a_preferred_place_does_not_bind(client: Any) -> None:
+    assert client.CreateVolume(wanted("local", preferred=[{"node": "node-2"}])).volume.volume_id == "local/v"
+
+
+def test_the_same_name_in_another_place_is_refused(client: Any, refused: Any) -> None:
+    """RESOURCE_EXHAUSTED would let the scheduler make it again elsewhere, and this one leak."""
+    client.CreateVolume(wanted("local", requisite=[{"node": "node-1"}]))
+
+    refusal = refused(client.CreateVolume, wanted("local", requisite=[{"node": "node-2"}]))
+
+    assert refusal.code is Code.ALREADY_EXISTS
+    assert "topology" in refusal.text
+
+
+def test_a_foreign_key_is_refused_where_places_matter_and_ignored_where_not(client: Any, refused: Any) -> None:
+    places = {"requisite": [{"segments": {"other.example.com/zone": "a"}}]}
+    fields = {"volume_capabilities": [MOUNT], "accessibility_requirements": places}
+
+    bad = refused(client.CreateVolume, name="v", parameters={"backend": "local"}, **fields)
+    good = client.CreateVolume(name="v", parameters={"backend": "fast"}, **fields).volume
+
+    assert bad.code is Code.INVALID_ARGUMENT
+    assert not good.accessible_topology
+
+
+def test_only_drivers_with_places_advertise_them(client: Any, serve: Any, make: Any) -> None:
+    kind = pb.PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
+    plain = serve(make("fast")).client
+
+    assert kind in [one.service.type for one in client.GetPluginCapabilities().capabilities]
+    assert kind not in [one.service.type for one in plain.GetPluginCapabilities().capabilities]
+
+
+class Limited(MemoryBackend, b.NodeFacts):
+    limit = 0
+
+    def node_fact(self) -> str:
+        return f"i-{self.setting.instance}"
+
+    def max_volumes(self) -> int:
+        return self.limit
+
+
+@pytest.mark.parametrize(("limits", "found"), [((5, 7), 5), ((5, 0), 0), ((0, 0), 0), ((5,), 5)])
+def test_a_limit_counts_only_when_all_instances_have_one(limits: Any, found: int, serve: Any, make: Any) -> None:
+    kinds = [type("Kind", (Limited,), {"limit": limit}) for limit in limits]
+
+    info = serve(*(make(f"b{number}", kind) for number, kind in enumerate(kinds))).client.NodeGetInfo()
+
+    assert info.max_volumes_per_node == found
+    assert info.node_id == ";".join(["node-1", *(f"b{number}=i-b{number}" for number in range(len(kinds)))])
