@@ -3,7 +3,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 BACKENDS := $(wildcard backends/*)
-DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck fsfreeze mkfs.xfs xfs_growfs
+DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate sfdisk strace
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 

@@ -16,6 +16,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 class MountPoint:
     """One line of mountinfo. `root` is what of the filesystem shows at `target` ("/" for all of it)."""
 
+    id: int
     number: str  # "major:minor" of the filesystem
     root: str
     target: str
@@ -49,12 +50,19 @@ def stack(path: Path) -> list[MountPoint]:
     return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
 
 
+def id_of(descriptor: int) -> int:
+    """Return the id of the mount through which a descriptor was opened (proc(5), fdinfo)."""
+    facts = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    return int(facts.partition("mnt_id:")[2].split()[0])
+
+
 def parse(line: str) -> MountPoint:
     """Parse one line (proc(5)): a variable number of optional fields ends with a lone dash."""
     left, _, right = line.partition(" - ")
-    _, _, number, root, target, options, *_ = left.split(" ")
+    own, _, number, root, target, options, *_ = left.split(" ")
     fs_type, source, super_options = right.split(" ")
     return MountPoint(
+        id=int(own),
         number=number,
         root=_plain(root),
         target=_plain(target),

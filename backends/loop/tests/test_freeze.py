@@ -1,7 +1,7 @@
 """Copies of a volume that is mounted and written to: whole, flushed, and never left frozen. Needs root."""
 
 import contextlib
-import dataclasses
+import errno
 import os
 import signal
 import subprocess
@@ -10,9 +10,10 @@ import threading
 import time
 
 import pytest
+from csi_multi_loop.freeze import Freezer, Gate, _opened
 
 from csi_multi.errors import FailedPrecondition, InUse, Unavailable
-from csi_multi.host import CommandFailed, Result
+from csi_multi.host import CommandFailed, mounts
 
 MIB = 2**20
 pytestmark = pytest.mark.root
@@ -156,23 +157,23 @@ def test_a_filesystem_frozen_by_somebody_else_is_left_to_them(staged, ask, host,
     assert backend.create_snapshot(ask.snapshot("s", handle))
 
 
-class Unthawed:
-    """A host on which a thaw fails, for a while."""
+class Stuck(Gate):
+    """A kernel that does not thaw, for a while."""
 
-    def __init__(self, host):
-        self.host, self.broken = host, True
+    broken = True
 
-    def run(self, *argv, **options):
-        if self.broken and "--unfreeze" in argv:
-            raise CommandFailed(argv, Result(1, "", "made to fail"))
-        return self.host.run(*argv, **options)
+    def thaw(self, descriptor):
+        if self.broken:
+            raise OSError(errno.EIO, "made to fail")
+        super().thaw(descriptor)
 
 
 @pytest.mark.parametrize("by", ["check", "resume", "retry"])
-def test_a_thaw_that_failed_is_tried_again(staged, make, setting, host, ask, leftovers, by):
+def test_a_thaw_that_failed_is_tried_again(staged, make, ask, leftovers, by):
     backend, handle, target = staged()
-    faulty = Unthawed(host)
-    broken = make(type(target)(backend.config.directory), setting=dataclasses.replace(setting, host=faulty))
+    faulty = Stuck()
+    broken = make(type(target)(backend.config.directory))
+    broken._stillness._freezer.gate = faulty
     with pytest.raises(Unavailable, match="may still be frozen"):
         broken.create_snapshot(ask.snapshot("s", handle))
     assert not writable(target, 0.5)
@@ -191,17 +192,20 @@ from csi_multi.host import LocalHost
 from csi_multi.model import SnapshotRequest, Stamp
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
+from csi_multi_loop.freeze import Gate
 
-class Host(LocalHost):
-    def run(self, *argv, **options):
-        if sys.argv[2] == "before freeze" and "--freeze" in argv:
+class Deadly(Gate):
+    def freeze(self, descriptor):
+        if sys.argv[2] == "before freeze":
             os.kill(os.getpid(), signal.SIGKILL)
-        result = super().run(*argv, **options)
-        if sys.argv[2] == "after freeze" and "--freeze" in argv:
+        super().freeze(descriptor)
+        if sys.argv[2] == "after freeze":
             os.kill(os.getpid(), signal.SIGKILL)
-        if sys.argv[2] == "after thaw" and "--unfreeze" in argv:
+
+    def thaw(self, descriptor):
+        super().thaw(descriptor)
+        if sys.argv[2] == "after thaw":
             os.kill(os.getpid(), signal.SIGKILL)
-        return result
 
 def hook(event, args):
     if sys.argv[2] == "in the copy" and event == "os.truncate":
@@ -209,9 +213,11 @@ def hook(event, args):
 
 sys.addaudithook(hook)
 config = Config(directory=sys.argv[1], reserve_percent=0, min_size=4096)
-setting = Setting(instance="scratch", driver="multi.csi.test", cluster="c", node="node-1", host=Host())
+setting = Setting(instance="scratch", driver="multi.csi.test", cluster="c", node="node-1", host=LocalHost())
 stamp = Stamp(driver="multi.csi.test", cluster="c", name="s", digest="d", context={"k": "v"})
-LoopBackend(config, setting).create_snapshot(SnapshotRequest(stamp=stamp, source="node-1/source"))
+backend = LoopBackend(config, setting)
+backend._stillness._freezer.gate = Deadly()
+backend.create_snapshot(SnapshotRequest(stamp=stamp, source="node-1/source"))
 """
 
 
@@ -259,18 +265,16 @@ def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, ask, h
     backend, handle, target = staged()
     refused = []
 
-    class Unmounting:
-        """A host on which somebody unmounts the volume right after the freeze."""
+    class Unmounting(Gate):
+        """Somebody unmounts the volume right after the freeze."""
 
-        def run(self, *argv, **options):
-            result = host.run(*argv, **options)
-            if "--freeze" in argv:
-                with pytest.raises(CommandFailed, match="busy"):
-                    host.run("umount", str(target))
-                refused.append(target)
-            return result
+        def freeze(self, descriptor):
+            super().freeze(descriptor)
+            with pytest.raises(CommandFailed, match="busy"):
+                host.run("umount", str(target))
+            refused.append(target)
 
-    backend._stillness._freezer._host = Unmounting()
+    backend._stillness._freezer.gate = Unmounting()
     backend.create_snapshot(ask.snapshot("snap", handle))
 
     assert refused == [target]
@@ -293,3 +297,23 @@ def test_a_frozen_filesystem_that_was_unmounted_after_a_kill_is_thawed_and_its_d
     backend.close_device(handle)
     assert backend.find_device(handle) is None
     assert not marker.exists()
+
+
+def test_another_filesystem_at_the_path_is_not_frozen(staged, ask, host, leftovers):
+    """The volume is unmounted between the look at the mount table and the freeze."""
+    _backend, _handle, target = staged()
+    place = mounts.at(target)
+    host.run("umount", str(target))
+    froze = []
+
+    class Watching(Gate):
+        def freeze(self, descriptor):
+            froze.append(descriptor)
+
+    freezer = Freezer(host, target.parent, Watching())
+    with pytest.raises(Unavailable, match=r"covered by other mounts|unmounted just now"), freezer.frozen("v", [place]):
+        pass
+    with pytest.raises(Unavailable, match="unmounted just now"), _opened(place):
+        pass
+
+    assert froze == []
