@@ -60,9 +60,16 @@ class DriverProcess:
             client.wait(START)
         except grpc.FutureTimeoutError:
             client.close()
+            code = self.process.poll()
+            state = f"it ended with exit code {code}" if code is not None else f"it waits in {self._waits_in()!r}"
             self.kill()
-            raise NotServing(f"the driver did not start:\n{self.log_tail()}") from None
+            raise NotServing(f"the driver did not listen within {START:g} s; {state}:\n{self.log_tail()}") from None
         return client
+
+    def _waits_in(self) -> str:
+        """Where in the kernel each of its threads waits."""
+        waits = (path.read_text() for path in Path(f"/proc/{self.process.pid}/task").glob("*/wchan"))
+        return " ".join(sorted(waits))
 
     def stop(self) -> int:
         """Ask it to finish, as a supervisor does, and return its exit code."""
