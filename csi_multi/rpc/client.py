@@ -9,8 +9,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from .._proto import csi_pb2
 
-# A driver that is just starting is tried again soon: grpc's own first pause is a second.
-OPTIONS = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 500))
+# A driver that is just starting is tried again soon (grpc's own first pause is a second), an attempt
+# that met a dying one is given up soon (grpc's own limit is 20 s), and clients do not share connections.
+OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
 
 
 class Client:
