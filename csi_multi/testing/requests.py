@@ -86,37 +86,46 @@ def methods() -> dict[str, MethodDescriptor]:
 
 
 def request(rpc: str, known: Known = KNOWN) -> st.SearchStrategy[Any]:
-    """Requests of one RPC."""
-    return message(methods()[rpc].input_type, known)
+    """Requests of one RPC: half of them hostile in any field, half made of what the driver knows."""
+    kind = methods()[rpc].input_type
+    return message(kind, known) | message(kind, known, hostile=False)
 
 
-def message(descriptor: Descriptor, known: Known = KNOWN) -> st.SearchStrategy[Any]:
+def message(descriptor: Descriptor, known: Known = KNOWN, *, hostile: bool = True) -> st.SearchStrategy[Any]:
     """Messages of one type, each field set or not; one member of a oneof wins."""
     made = GetMessageClass(descriptor)
-    fields = {field.name: st.none() | _field(field, known) for field in descriptor.fields}
+    fields = {field.name: st.none() | _field(field, known, hostile) for field in descriptor.fields}
     return st.fixed_dictionaries(fields).map(
         lambda values: made(**{name: value for name, value in values.items() if value is not None})
     )
 
 
-def _field(field: FieldDescriptor, known: Known) -> st.SearchStrategy[Any]:
+def _field(field: FieldDescriptor, known: Known, hostile: bool) -> st.SearchStrategy[Any]:
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
-        keys = st.sampled_from(known.get(field.name, ("key",))) | texts()
-        return st.dictionaries(keys, st.sampled_from(WORDS) | texts(), max_size=4)
-    one = _scalar(field, known) if kind is None else message(kind, known)
+        keys = st.sampled_from(known.get(field.name, ("key",)))
+        values = st.sampled_from(WORDS)
+        return st.dictionaries(keys | texts(), values | texts(), max_size=4) if hostile else _small(keys, values)
+    one = _scalar(field, known, hostile) if kind is None else message(kind, known, hostile=hostile)
     return st.lists(one, max_size=3) if field.is_repeated else one
 
 
-def _scalar(field: FieldDescriptor, known: Known) -> st.SearchStrategy[Any]:
+def _small(keys: st.SearchStrategy[str], values: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, str]]:
+    return st.just({}) | st.dictionaries(keys, values, max_size=1)
+
+
+def _scalar(field: FieldDescriptor, known: Known, hostile: bool) -> st.SearchStrategy[Any]:
     if field.type == FieldDescriptor.TYPE_STRING:
-        return st.sampled_from(known.get(field.name, WORDS)) | texts()
+        wanted = st.sampled_from(known.get(field.name, WORDS))
+        return wanted | texts() if hostile else wanted
     if field.type == FieldDescriptor.TYPE_BOOL:
         return st.booleans()
     if field.type == FieldDescriptor.TYPE_ENUM:
-        return st.integers(0, 8) | st.sampled_from((99, -1, (1 << 31) - 1))
+        return st.integers(0, 8) | st.sampled_from((99, -1, (1 << 31) - 1)) if hostile else st.integers(1, 7)
     bits = 31 if field.type == FieldDescriptor.TYPE_INT32 else 63
     fitting = [number for number in NUMBERS if -(1 << bits) <= number < (1 << bits)]
+    if not hostile:
+        return st.sampled_from([number for number in fitting if 0 <= number <= 1 << 30])
     return st.sampled_from(fitting) | st.integers(-(1 << bits), (1 << bits) - 1)
 
 

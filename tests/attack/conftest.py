@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.host import loopdev, mounts
+from csi_multi.host import LocalHost, loopdev, mounts
 from csi_multi.process import DriverProcess
 from csi_multi.rpc.client import Client
 
@@ -31,6 +31,17 @@ def make_driver(tmp_path: Path) -> Iterator[Callable[..., DriverProcess]]:
     for one in made:
         if hasattr(one, "process") and one.process.poll() is None:
             one.kill()
+    sweep(tmp_path)  # after a test that failed: the next one is not to suffer
+
+
+def sweep(directory: Path) -> None:
+    """Unmount and detach whatever is left below a directory."""
+    host = LocalHost()
+    for mount in reversed([one for one in mounts.table() if one.target.startswith(f"{directory}/")]):
+        host.run("umount", mount.target, ok=(0, 1, 32))
+    for device, file in loopdev.bound().items():
+        if file.startswith(f"{directory}/"):
+            host.run("losetup", "--detach", str(device), ok=(0, 1))
 
 
 @pytest.fixture

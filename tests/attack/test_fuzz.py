@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 REQUESTS = 20_000
 RPCS = sorted(requests.methods())
-EACH = -(-REQUESTS // len(RPCS))
+EACH = 720  # hypothesis stops early for the seven RPCs that have nothing to vary
 BUGS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED}
 LIMIT = 30.0  # seconds; an RPC that takes longer hangs
 CONFIG = """\
@@ -140,7 +140,7 @@ def test_a_hostile_request_gets_a_clear_answer_and_touches_nothing_else(rpc: str
 
 def test_the_attack_reached_every_layer(attacked: Attacked) -> None:
     print(dict(attacked.codes))
-    assert sum(attacked.codes.values()) >= REQUESTS * 0.9  # hypothesis stops early where there is little to vary
+    assert sum(attacked.codes.values()) >= REQUESTS
     assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"} <= set(attacked.codes)
     attacked.client.Probe()
 
