@@ -66,11 +66,9 @@ class Volumes:
         )
 
     def DeleteVolume(self, request: pb.DeleteVolumeRequest, deadline: float | None) -> pb.DeleteVolumeResponse:
-        try:
-            instance, handle = self._core.volume(request.volume_id)
-        except NotFound:
-            return pb.DeleteVolumeResponse()
-        idempotent.delete_volume(instance.backend, handle, dict(request.secrets))
+        if found := self._core.doomed("volume", request.volume_id):
+            instance, handle = found
+            idempotent.delete_volume(instance.backend, handle, dict(request.secrets))
         return pb.DeleteVolumeResponse()
 
     def ControllerPublishVolume(

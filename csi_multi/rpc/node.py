@@ -23,12 +23,12 @@ class Node:
     def __init__(self, core: Core, engine: Engine) -> None:
         self._core = core
         self._engine = engine
+        rpc = pb.NodeServiceCapability.RPC
+        items = [pb.NodeServiceCapability(rpc=rpc(type=name)) for name in core.advertised.of("node")]
+        self._capabilities = pb.NodeGetCapabilitiesResponse(capabilities=items)
 
     def NodeGetCapabilities(self, request: Any, deadline: float | None) -> pb.NodeGetCapabilitiesResponse:
-        rpc = pb.NodeServiceCapability.RPC
-        names = self._core.advertised.of("node")
-        items = [pb.NodeServiceCapability(rpc=rpc(type=name)) for name in names]
-        return pb.NodeGetCapabilitiesResponse(capabilities=items)
+        return self._capabilities  # made once: kubelet asks before every other call
 
     def NodeGetInfo(self, request: Any, deadline: float | None) -> pb.NodeGetInfoResponse:
         backends = {instance.name: instance.backend for instance in self._core.registry}

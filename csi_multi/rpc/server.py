@@ -16,11 +16,13 @@ from ..node.engine import Engine
 from ..registry import Registry
 from .capabilities import Mode, advertise
 from .controller import Volumes
+from .group import GroupController
 from .identity import Identity
 from .interceptor import Interceptor
+from .metadata import SnapshotMetadata
 from .node import Node
 from .service import Core
-from .snapshots import GroupController, SnapshotMetadata, SnapshotsAndHealth
+from .snapshots import SnapshotsAndHealth
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),

@@ -9,6 +9,7 @@ from typing import Any
 from .. import ids, topology
 from ..backend import Backend
 from ..config import Driver
+from ..errors import FailedPrecondition, NotFound
 from ..idempotent import FS_TYPE, digest
 from ..model import Stamp, Strings
 from ..node.options import FilesystemOptions, to_context
@@ -40,6 +41,24 @@ class Core:
     def _find(self, kind: str, text: str) -> tuple[Instance, str]:
         name, handle = ids.split(kind, text)
         return self.registry.get(name), handle
+
+    def doomed(self, kind: str, text: str) -> tuple[Instance, str] | None:
+        """Return what a delete is about; None for an id that no configuration can have made.
+
+        An instance that is not configured here may have been, and its volumes may still be there:
+        success would make the orchestrator forget them.
+        """
+        try:
+            name, _ = ids.split(kind, text)
+        except NotFound:
+            return None
+        try:
+            return self._find(kind, text)
+        except NotFound:
+            raise FailedPrecondition(
+                f"{kind} {text!r} cannot be deleted: no backend {name!r} is configured here; configure it again, or "
+                "remove the object from the orchestrator by hand once its data is gone"
+            ) from None
 
     def stamp(self, name: str, parameters: str, **more: Any) -> Stamp:
         """Return what a backend must store on a resource made under this name."""

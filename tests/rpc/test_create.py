@@ -234,10 +234,27 @@ def test_two_hundred_requests_for_one_name_make_one_volume(serve: Any, make: Any
 
 def test_deletion_is_done_when_nothing_is_there(client: Client, create: Any, both: Any) -> None:
     create("v")
-    for volume_id in ("fast/v", "fast/v", "fast/absent", "none-exist-id", "a/b/c", "💾"):
+    for volume_id in ("fast/v", "fast/v", "fast/absent", "none-exist-id", "/b/c", "💾"):
         client.DeleteVolume(volume_id=volume_id)
 
     assert not both.shelves["fast"].volumes
+
+
+@pytest.mark.parametrize(
+    ("rpc", "fields"),
+    [
+        ("DeleteVolume", {"volume_id": "gone/v"}),
+        ("DeleteSnapshot", {"snapshot_id": "gone/s"}),
+        ("DeleteVolumeGroupSnapshot", {"group_snapshot_id": "gone/g", "snapshot_ids": ["gone/g-0"]}),
+    ],
+)
+def test_what_an_instance_made_that_is_no_longer_configured_is_not_forgotten(
+    client: Client, refused: Any, rpc: str, fields: Any
+) -> None:
+    answer = refused(getattr(client, rpc), **fields)
+
+    assert answer.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "no backend 'gone' is configured here" in answer.text
 
 
 def test_the_provisioners_own_parameters_are_for_the_backend_to_read_and_not_a_difference(

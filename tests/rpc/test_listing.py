@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.model import Health, HealthEntry, Page, PageRequest
+from csi_multi.model import Health, HealthEntry, Page, PageRequest, Stamp, Volume
 from csi_multi.rpc.client import Client
 from csi_multi.testing.memory import MemoryBackend
 
@@ -242,3 +242,18 @@ def test_only_unhealthy_volumes_are_listed(client: Client, both: Any, create: An
     assert found.volume_id == "fast/v"
     assert found == client.ControllerGetVolumeHealth(volume_id="fast/v").volume_health
     assert not client.ControllerGetVolumeHealth(volume_id="fast/w").volume_health.health_statuses
+
+
+def test_an_answer_without_a_wish_for_its_size_still_fits_into_a_message(serve: Any, make: Any) -> None:
+    """A client written in Go refuses messages above 4 MiB, and would see no volume at all."""
+    served = serve(make("fast"))
+    stamp = Stamp(driver="d", cluster="c", name="n", digest="x", context={"fsType": "ext4"})
+    for number in range(5_003):
+        name = f"pvc-{number:039}"
+        served.shelves["fast"].volumes[name] = Volume(handle=name, size=1 << 30, stamp=stamp)
+    first = served.client.ListVolumes()
+    rest = served.client.ListVolumes(starting_token=first.next_token)
+
+    assert (len(first.entries), len(rest.entries)) == (5_000, 3)
+    assert not rest.next_token
+    assert first.ByteSize() < 4 << 20

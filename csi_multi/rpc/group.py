@@ -1,0 +1,79 @@
+"""The GroupController service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import idempotent, ids
+from .._proto import csi_pb2 as pb
+from ..backend import GroupSnapshots
+from ..errors import InvalidArgument, NotFound
+from ..idempotent import digest, require
+from ..model import GroupSnapshotRequest
+from ..params import parse
+from ..registry import Instance
+from . import convert
+from .service import Core, split_metadata
+
+
+class GroupController:
+    """Snapshots of several volumes at one point in time; all members belong to one instance."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def GroupControllerGetCapabilities(self, request: Any, deadline: float | None) -> Any:
+        rpc = pb.GroupControllerServiceCapability.RPC
+        names = self._core.advertised.of("group")
+        items = [pb.GroupControllerServiceCapability(rpc=rpc(type=name)) for name in names]
+        return pb.GroupControllerGetCapabilitiesResponse(capabilities=items)
+
+    def CreateVolumeGroupSnapshot(
+        self, request: pb.CreateVolumeGroupSnapshotRequest, deadline: float | None
+    ) -> pb.CreateVolumeGroupSnapshotResponse:
+        if len(set(request.source_volume_ids)) < len(request.source_volume_ids):
+            raise InvalidArgument("source_volume_ids: a volume is named twice")
+        found = [self._core.volume(volume_id) for volume_id in request.source_volume_ids]
+        instance = found[0][0]
+        if any(other is not instance for other, _ in found):
+            raise InvalidArgument("source_volume_ids: all volumes of a group must belong to one backend")
+        backend = require(instance.backend, GroupSnapshots, "CreateVolumeGroupSnapshot")
+        _, given = split_metadata(request.parameters)
+        wanted = GroupSnapshotRequest(
+            stamp=self._core.stamp(request.name, digest(given)),
+            sources=tuple(handle for _, handle in found),
+            parameters=parse(type(backend).GroupSnapshotParameters, given, "parameters"),
+            secrets=dict(request.secrets),
+            deadline=deadline,
+        )
+        group = idempotent.create_group_snapshot(backend, wanted)
+        return pb.CreateVolumeGroupSnapshotResponse(group_snapshot=convert.group(instance, group))
+
+    def DeleteVolumeGroupSnapshot(
+        self, request: pb.DeleteVolumeGroupSnapshotRequest, deadline: float | None
+    ) -> pb.DeleteVolumeGroupSnapshotResponse:
+        if not self._core.doomed("group snapshot", request.group_snapshot_id):
+            return pb.DeleteVolumeGroupSnapshotResponse()
+        try:
+            _, backend, handle = self._checked(request)
+        except NotFound:
+            return pb.DeleteVolumeGroupSnapshotResponse()
+        idempotent.delete_group_snapshot(backend, handle, dict(request.secrets))
+        return pb.DeleteVolumeGroupSnapshotResponse()
+
+    def GetVolumeGroupSnapshot(
+        self, request: pb.GetVolumeGroupSnapshotRequest, deadline: float | None
+    ) -> pb.GetVolumeGroupSnapshotResponse:
+        instance, backend, handle = self._checked(request)
+        group = backend.get_group_snapshot(handle)
+        return pb.GetVolumeGroupSnapshotResponse(group_snapshot=convert.group(instance, group))
+
+    def _checked(self, request: Any) -> tuple[Instance, GroupSnapshots, str]:
+        """Existence is checked before the list of members: csi-sanity sends an empty one."""
+        instance, handle = self._core.group(request.group_snapshot_id)
+        backend = require(instance.backend, GroupSnapshots, "group snapshots")
+        group = backend.get_group_snapshot(handle)
+        members = sorted(ids.join(instance.name, member.handle) for member in group.snapshots)
+        if sorted(request.snapshot_ids) != members:
+            raise InvalidArgument(f"snapshot_ids are not the group's members, which are {members}")
+        return instance, backend, handle
