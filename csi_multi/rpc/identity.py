@@ -35,6 +35,7 @@ class Identity:
     def Probe(self, request: Any, deadline: float | None) -> pb.ProbeResponse:
         """Always ready: restarting the driver mends no storage, and the healthy instances must serve.
 
-        Instances that are down are named in the log and in the metric, and their own RPCs say why.
+        Instances that are down are named in the log and in Probe's trailing metadata (interceptor.py),
+        and their own RPCs say why.
         """
         return pb.ProbeResponse(ready=BoolValue(value=True))

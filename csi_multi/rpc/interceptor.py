@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -30,12 +30,21 @@ log = logging.getLogger("csi_multi.rpc")
 MESSAGE_LIMIT = 2000  # bytes; up to three times as much on the wire, where 8 KiB of metadata are always taken
 Method = Callable[[Any, float | None], Any]  # (request, deadline in time.monotonic()) -> response
 
+DEGRADED = "csi-multi-degraded"  # trailing metadata of Probe
+
 
 class Interceptor:
-    """Wraps service methods. `workers` is the size of the thread pool it must not let fill up."""
+    """Wraps service methods.
 
-    def __init__(self, advertised: Advertised, locks: Locks, workers: int) -> None:
+    `workers` is the size of the thread pool it must not let fill up. `degraded` returns the names of
+    the instances that cannot serve now: Probe stays OK, and names them in its trailing metadata.
+    """
+
+    def __init__(
+        self, advertised: Advertised, locks: Locks, workers: int, degraded: Callable[[], Collection[str]] = tuple
+    ) -> None:
         self._advertised = advertised
+        self._degraded = degraded
         self._locks = locks
         self._slots = {
             Cost.WORKING: threading.BoundedSemaphore(max(workers * 5 // 8, 1)),
@@ -45,11 +54,14 @@ class Interceptor:
     def unary(self, name: str, method: Method) -> Callable[[Any, grpc.ServicerContext], Any]:
         """Return the handler of a unary RPC."""
         rule = RULES[name]
+        tells = name == "Probe"
 
         def handle(request: Any, context: grpc.ServicerContext) -> Any:
             with self._watched(name, rule, request, context) as deadline:
                 response = method(request, deadline)
                 _check_answer(response)
+                if tells and (names := self._degraded()):
+                    context.set_trailing_metadata(((DEGRADED, ",".join(sorted(names))),))
                 return response
 
         return handle

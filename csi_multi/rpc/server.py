@@ -38,7 +38,7 @@ def build(driver: Driver, registry: Registry, host: Host, mode: Mode) -> grpc.Se
     """Return a server with all services, not yet bound to an address."""
     advertised = advertise((instance.backend for instance in registry), mode, driver.alpha, registry.broken)
     core = Core(driver, registry, advertised)
-    interceptor = Interceptor(advertised, Locks(), driver.workers)
+    interceptor = Interceptor(advertised, Locks(), driver.workers, registry.degraded)
     pool = ThreadPoolExecutor(driver.workers, thread_name_prefix="rpc")
     server = grpc.server(pool, options=OPTIONS)
     services = {

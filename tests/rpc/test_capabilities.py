@@ -227,3 +227,22 @@ def test_an_instance_that_is_down_leaves_probe_and_the_others_alone(
     assert served.client.Probe().ready.value
     assert served.client.CreateVolume(creation()).volume.volume_id == "fast/v"
     assert refused(served.client.CreateVolume, creation(backend="gone")).code is Code.UNAVAILABLE
+
+
+def test_probe_names_the_instances_that_cannot_serve_and_stays_ready(serve: Any, make: Any) -> None:
+    slow = make("slow")
+    served = serve(make("fast"), slow, broken={"bad": "no library"})
+    slow.down = "its pool is gone"
+    with grpc.insecure_channel(served.endpoint) as channel:
+        call = channel.unary_unary(
+            "/csi.v1.Identity/Probe",
+            request_serializer=pb.ProbeRequest.SerializeToString,
+            response_deserializer=pb.ProbeResponse.FromString,
+        )
+        response, told = call.with_call(pb.ProbeRequest(), timeout=5)
+        slow.down = ""
+        _, later = call.with_call(pb.ProbeRequest(), timeout=5)
+
+    assert response.ready.value
+    assert ("csi-multi-degraded", "bad,slow") in told.trailing_metadata()
+    assert ("csi-multi-degraded", "bad") in later.trailing_metadata()
