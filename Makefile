@@ -21,7 +21,7 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 test: ## everything: check, integration, attack, sanity (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@$(MAKE) --no-print-directory check integration attack sanity
-	@echo "make test: all passed"
+	@echo "make test: all passed; what was skipped, and why, stands above"
 
 dev: .venv/ready ## the virtual environment with the core and all backends, from requirements.lock
 
@@ -46,6 +46,7 @@ lint: dev
 
 types: dev
 	@$(BIN)/mypy
+	@$(BIN)/mypy -p bench
 
 integration: dev ## real loop devices, real filesystems, real mounts (root)
 	@scripts/system-packages $(TEST_PROGRAMS)

@@ -51,9 +51,8 @@ UNSETTLED = (Busy, Unavailable, Timeout)  # not final: the orchestrator asks aga
 
 def digest(*parameters: Mapping[str, str]) -> str:
     """Return a hash that is equal only for equal parameters."""
-    return hashlib.sha256(msgspec.json.encode([dict(one) for one in parameters], order="deterministic")).hexdigest()[
-        :32
-    ]
+    text = msgspec.json.encode([dict(one) for one in parameters], order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:32]
 
 
 def create_volume(backend: Backend, request: VolumeRequest, node: str) -> Volume:
