@@ -140,15 +140,6 @@ def _stack(device: Path) -> tuple[set[str], set[str]]:
     return numbers, paths
 
 
-def flush(device: Path) -> None:
-    """Write what was written to the device node, and is cached there, into the image."""
-    descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _backing(device: Path) -> str | None:
     return sysfs.attribute(sysfs.number_of(device), "loop/backing_file")
 

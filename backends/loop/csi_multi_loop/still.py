@@ -12,7 +12,7 @@ from csi_multi.host import loopdev
 from . import devices
 from .freeze import Freezer
 from .health import refuse_incomplete
-from .metadata import VolumeFile
+from .metadata import VolumeFile, sync
 from .shelf import Shelf
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Stillness:
                 "cannot copy it in one moment; unpublish and unstage it first, or keep the directory on xfs or btrfs"
             )
         for device in attached:
-            devices.flush(device)
+            sync(device)  # what was written to the device node, and is cached there
         yield
 
     def thaw_leftovers(self) -> None:
