@@ -22,11 +22,11 @@ from typing import Any
 import grpc
 
 from .host import LocalHost, loopdev, mounts
+from .host.privilege import Capability, held
 from .process import DriverProcess, NotServing
 from .rpc.client import Client
 
 MIB = 1 << 20
-CAP_SYS_RESOURCE = 1 << 24
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}  # about the least each of them takes
 CONFIG = """\
 driver: {name: demo.csi-multi.example, node: demo-node, log_style: json}
@@ -171,9 +171,7 @@ class Play:
 
 def _filesystem() -> str:
     """ext4, unless this process may not grow one online: the kernel wants CAP_SYS_RESOURCE for it."""
-    status = Path("/proc/self/status").read_text()
-    effective = int(status.partition("CapEff:")[2].split()[0], 16)
-    if effective & CAP_SYS_RESOURCE:
+    if held(Capability.CAP_SYS_RESOURCE):
         return "ext4"
     print("using xfs: ext4 can only grow while mounted with CAP_SYS_RESOURCE, which this process lacks")
     return "xfs"

@@ -35,9 +35,8 @@ class Engine:
         """Unmount the target and remove it."""
         publish.unpublish(self._host, backend, handle, target)
 
-    def expand(self, backend: Backend, handle: str, path: Path, size: SizeRange, staging: Path | None) -> int:
+    def expand(self, backend: Backend, handle: str, path: Path, size: SizeRange) -> int:
         """Let the volume at this path take its device's new size; return that in bytes."""
-        del staging  # a hint; the mount table knows
         return stats.expand(self._host, backend, handle, path, size)
 
     def usage(self, backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..host import Host
+from ..host.privilege import Capability
 from . import features
 from .features import Kernel
 from .options import FilesystemOptions
@@ -21,7 +22,7 @@ class Filesystem:
     whole: tuple[str, ...]  # exits 0 when the filesystem on the device is complete; writes nothing
     repair: tuple[str, ...] = ()  # to run on the device before it is mounted read-write
     grow: tuple[str, ...]  # while mounted; {device} and {path} (where it is mounted) are filled in
-    grow_capability: tuple[str, int] | None = None  # what the kernel wants for that, beside CAP_SYS_ADMIN
+    grow_capability: Capability | None = None  # what the kernel wants for that, beside CAP_SYS_ADMIN
     grow_minimum: int = 0  # bytes; the kernel refuses to grow to less
     grow_unmounted: tuple[tuple[str, ...], ...] = ()  # commands, in order
     options: tuple[str, ...] = ()  # always mounted with
@@ -82,7 +83,7 @@ BY_NAME: Mapping[str, Filesystem] = {
             whole=("e2fsck", "-n", "-f"),
             repair=("e2fsck", "-p"),
             grow=("resize2fs", "{device}"),
-            grow_capability=("CAP_SYS_RESOURCE", 24),
+            grow_capability=Capability.CAP_SYS_RESOURCE,
             grow_unmounted=(("e2fsck", "-f", "-p", "{device}"), ("resize2fs", "{device}")),
             size=_size_ext4,
         ),

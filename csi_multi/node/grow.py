@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
-from pathlib import Path
 
 from ..errors import FailedPrecondition
 from ..host import Host, sysfs
+from ..host.privilege import held
 from ..model import Device
 from . import blank
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, Filesystem
@@ -17,7 +16,6 @@ from .views import View
 log = logging.getLogger(__name__)
 
 SLACK = 64 * 1024  # bytes at the end that are less than any filesystem's block
-STATUS = Path("/proc/self/status")
 
 
 def before_mount(host: Host, device: Device, kind: Filesystem) -> None:
@@ -61,17 +59,12 @@ def _larger(device: Device, kind: Filesystem) -> bool:
 
 def _obstacle(kind: Filesystem, device: Device) -> str:
     """Say why the kernel would refuse to grow this filesystem while it is mounted; "" when it would not."""
-    if kind.grow_capability and not _capable(kind.grow_capability[1]):
-        name = kind.grow_capability[0]
+    if kind.grow_capability and not held(kind.grow_capability):
+        name = kind.grow_capability.name
         return f"{kind.name} grows while mounted only with {name}; grant it to the driver, or stage the volume again"
     if sysfs.size_of(device.number) < kind.grow_minimum:
         return f"{kind.name} cannot grow to less than {kind.grow_minimum} bytes; expand the volume to that at least"
     return ""
-
-
-def _capable(bit: int) -> bool:
-    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(), re.MULTILINE)
-    return bool(effective and int(effective[1], 16) >> bit & 1)
 
 
 def _run(host: Host, words: tuple[str, ...], device: Device, view: View | None = None) -> None:

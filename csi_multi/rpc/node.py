@@ -112,9 +112,8 @@ class Node:
             capability = convert.capability(request.volume_capability)
             if reason := backend.unsupported(capability):
                 raise InvalidArgument(f"volume_capability: {reason}")
-        staging = Path(request.staging_target_path) if request.staging_target_path else None
         size = convert.size_range(request.capacity_range)
-        size_now = self._engine.expand(backend, handle, _absolute(request.volume_path), size, staging)
+        size_now = self._engine.expand(backend, handle, _absolute(request.volume_path), size)
         return pb.NodeExpandVolumeResponse(capacity_bytes=size_now)
 
     def NodeGetVolumeHealth(

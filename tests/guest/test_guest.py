@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from csi_multi.host.privilege import Capability, held
+
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 
 PROJECT = Path(__file__).parents[2]
-CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 1 << 21, 1 << 24
-NEEDED = CAP_SYS_ADMIN | CAP_SYS_RESOURCE  # to mount, and to grow a mounted ext4
-DIRECT = int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16) & NEEDED == NEEDED
+DIRECT = held(Capability.CAP_SYS_ADMIN, Capability.CAP_SYS_RESOURCE)  # to mount, and to grow a mounted ext4
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

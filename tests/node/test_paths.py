@@ -46,7 +46,7 @@ def test_any_path_works(world, name, fs, size):
         size += 32
         os.truncate(world.backend.image("v1"), size * MiB)
 
-    assert world.engine.expand(world.backend, "v1", target, SizeRange(), staging) == size * MiB
+    assert world.engine.expand(world.backend, "v1", target, SizeRange()) == size * MiB
     assert world.engine.usage(world.backend, "v1", target)[0].total <= size * MiB
     assert mounts.at(target) is not None
     world.unpublish(target=target)

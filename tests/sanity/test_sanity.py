@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from csi_multi.host import loopdev, mounts
+from csi_multi.host.privilege import Capability, held
 from csi_multi.process import DriverProcess
 
 pytestmark = [pytest.mark.sanity, pytest.mark.root]
 
 MIB = 1 << 20
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}
-CAP_SYS_RESOURCE = 1 << 24
 
 # Why a spec may be skipped, as csi-sanity words it, and how many are. Anything else fails the test.
 ALLOWED_SKIPS = {
@@ -48,8 +48,7 @@ backends:
 
 def online_growth() -> list[str]:
     """The filesystems that can grow while mounted here: ext4 only with CAP_SYS_RESOURCE."""
-    effective = int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16)
-    if effective & CAP_SYS_RESOURCE:
+    if held(Capability.CAP_SYS_RESOURCE):
         return ["ext4", "xfs", "btrfs"]
     print("ext4 is left out: this process lacks CAP_SYS_RESOURCE, so the kernel refuses to grow it online")
     return ["xfs", "btrfs"]
