@@ -1,7 +1,8 @@
 """A backend in memory with every controller feature: what the contract means, in its shortest form.
 
 It keeps its resources in a `Shelf`, which stands for the storage system: make a new backend over the
-same shelf to see what a restart sees. It has no devices.
+same shelf to see what a restart sees. It has bytes but no devices. Every change goes through `put` or
+`drop`, the calls where the kit lets it die or fail.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from csi_multi import backend as b
-from csi_multi.backend import missing
+from csi_multi.backend import Backend, missing
 from csi_multi.errors import AlreadyExists, InUse, InvalidToken, NotFound, OutOfRange, ResourceExhausted, Unsupported
+from csi_multi.host import Host
 from csi_multi.ids import leaf
 from csi_multi.model import (
     AttachRequest,
@@ -37,12 +39,17 @@ from csi_multi.model import (
     PageRequest,
     Snapshot,
     SnapshotRequest,
+    Source,
+    SourceKind,
     Strings,
     Volume,
     VolumeHealth,
     VolumeRequest,
 )
 from csi_multi.params import Doc, Schema
+
+from .fuse import Call
+from .storage import NODE, Storage, setting
 
 T = TypeVar("T")
 GIB = 1 << 30
@@ -52,6 +59,7 @@ CURSOR = re.compile(r"[a-z0-9][-a-z0-9]*")
 
 class Config(Schema, frozen=True):
     capacity: Annotated[int, Doc("bytes that can be promised", ge=0)] = 1 << 50
+    nodes: Annotated[tuple[str, ...], Doc("names of the nodes beside this one")] = ()
 
 
 class Parameters(Schema, frozen=True):
@@ -78,7 +86,30 @@ class Shelf:
     attached: dict[str, Attachment] = field(default_factory=dict)
     iops: dict[str, int] = field(default_factory=dict)
     health: dict[str, tuple[HealthEntry, ...]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    data: dict[str, dict[int, bytes]] = field(default_factory=dict)  # blocks by offset, of volumes and snapshots
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def put(self, rows: dict[str, T], key: str, row: T) -> None:
+        """One call to the storage that makes or changes something."""
+        rows[key] = row
+
+    def drop(self, rows: dict[str, T], key: str) -> None:
+        """One call to the storage that removes something."""
+        rows.pop(key, None)
+
+    def read(self, handle: str, offset: int, length: int) -> bytes:
+        """Return bytes of a volume; offset and length are whole blocks."""
+        blocks = self.data.get(handle, {})
+        return b"".join(blocks.get(at, bytes(GRANULE)) for at in range(offset, offset + length, GRANULE))
+
+    def write(self, handle: str, offset: int, data: bytes) -> None:
+        blocks = self.data.setdefault(handle, {})
+        for at in range(0, len(data), GRANULE):
+            blocks[offset + at] = data[at : at + GRANULE]
+
+    def names(self) -> list[str]:
+        """Everything that is there."""
+        return [f"{kind} {key}" for kind in ("volumes", "snapshots", "groups", "data") for key in getattr(self, kind)]
 
 
 SHELVES: dict[str, Shelf] = {}  # by instance name, for servers that are built from a configuration
@@ -128,7 +159,12 @@ class MemoryBackend(
                 raise AlreadyExists(f"volume {request.name!r} exists")
             if size > self._free():
                 raise ResourceExhausted(f"{size} bytes do not fit into {self._free()} free bytes")
-            self.shelf.volumes[volume.handle] = volume
+            if request.source:  # the bytes first: a volume that is there is whole
+                blocks = dict(self.shelf.data.get(_origin(request.source), {}))
+                self.shelf.put(self.shelf.data, volume.handle, blocks)
+            if request.mutable and request.mutable.iops is not None:
+                self.shelf.put(self.shelf.iops, volume.handle, request.mutable.iops)
+            self.shelf.put(self.shelf.volumes, volume.handle, volume)
         return volume
 
     def find_volume(self, name: str) -> Volume:
@@ -146,19 +182,22 @@ class MemoryBackend(
             _get(self.shelf.volumes, "volume", handle)
             if handle in self.shelf.attached:
                 raise InUse(f"volume {handle!r} is attached to node {self.shelf.attached[handle].node!r}")
-            del self.shelf.volumes[handle]
+            self.shelf.drop(self.shelf.data, handle)
+            self.shelf.drop(self.shelf.iops, handle)
+            self.shelf.drop(self.shelf.volumes, handle)
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
         with self.shelf.lock:
             return _page({handle: self._shown(one) for handle, one in self.shelf.volumes.items()}, page)
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
-        volume = self.get_volume(request.handle)
-        size = max(volume.size, request.size.choose(granularity=GRANULE))
         with self.shelf.lock:
+            volume = _get(self.shelf.volumes, "volume", request.handle)
+            size = max(volume.size, request.size.choose(granularity=GRANULE))
             if size - volume.size > self._free():
                 raise ResourceExhausted(f"{size} bytes do not fit")
-            self.shelf.volumes[request.handle] = replace(self.shelf.volumes[request.handle], size=size)
+            if size > volume.size:
+                self.shelf.put(self.shelf.volumes, request.handle, replace(volume, size=size))
         return Expansion(size=size)
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
@@ -169,11 +208,16 @@ class MemoryBackend(
         return int(self.config.capacity) - sum(volume.size for volume in self.shelf.volumes.values())
 
     def attach(self, request: AttachRequest) -> Strings:
-        """Attach. There is one node in memory: the one that the driver runs on."""
-        if request.node.name != self.setting.node:
+        """Attach. The nodes are the one that the driver runs on and those of the configuration."""
+        if request.node.name not in (self.setting.node, *self.config.nodes):
             raise missing("node", request.node.name)
         wanted = Attachment(request.node.id, request.read_only)
-        found = self.shelf.attached.setdefault(request.handle, wanted)
+        with self.shelf.lock:
+            _get(self.shelf.volumes, "volume", request.handle)
+            found = self.shelf.attached.get(request.handle)
+            if found is None:
+                self.shelf.put(self.shelf.attached, request.handle, wanted)
+                return {"device": request.handle}
         if found.node != wanted.node:
             raise InUse(f"volume {request.handle!r} is attached to node {found.node!r}")
         if found != wanted:
@@ -183,12 +227,12 @@ class MemoryBackend(
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
         if handle not in self.shelf.attached or (node and self.shelf.attached[handle].node != node.id):
             raise NotFound(f"volume {handle!r} is not attached there")
-        del self.shelf.attached[handle]
+        self.shelf.drop(self.shelf.attached, handle)
 
     def modify_volume(self, request: ModifyRequest) -> None:
         self.get_volume(request.handle)
         if request.mutable.iops is not None:
-            self.shelf.iops[request.handle] = request.mutable.iops
+            self.shelf.put(self.shelf.iops, request.handle, request.mutable.iops)
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         source = self.get_volume(request.source)
@@ -198,7 +242,8 @@ class MemoryBackend(
         with self.shelf.lock:
             if snapshot.handle in self.shelf.snapshots:
                 raise AlreadyExists(f"snapshot {request.name!r} exists")
-            self.shelf.snapshots[snapshot.handle] = snapshot
+            self.shelf.put(self.shelf.data, f"@{snapshot.handle}", dict(self.shelf.data.get(source.handle, {})))
+            self.shelf.put(self.shelf.snapshots, snapshot.handle, snapshot)
         return snapshot
 
     def find_snapshot(self, name: str) -> Snapshot:
@@ -209,7 +254,8 @@ class MemoryBackend(
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         self.get_snapshot(handle)
-        del self.shelf.snapshots[handle]
+        self.shelf.drop(self.shelf.data, f"@{handle}")
+        self.shelf.drop(self.shelf.snapshots, handle)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         with self.shelf.lock:
@@ -227,8 +273,10 @@ class MemoryBackend(
         with self.shelf.lock:
             if handle in self.shelf.groups:
                 raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists")
-            self.shelf.groups[handle] = group
-            self.shelf.snapshots |= {member.handle: member for member in members}
+            for member in members:
+                self.shelf.put(self.shelf.data, f"@{member.handle}", dict(self.shelf.data.get(member.source, {})))
+                self.shelf.put(self.shelf.snapshots, member.handle, member)
+            self.shelf.put(self.shelf.groups, handle, group)
         return group
 
     def find_group_snapshot(self, name: str) -> GroupSnapshot:
@@ -240,8 +288,9 @@ class MemoryBackend(
     def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
         group = self.get_group_snapshot(handle)
         for member in group.snapshots:
-            self.shelf.snapshots.pop(member.handle, None)
-        del self.shelf.groups[handle]
+            self.shelf.drop(self.shelf.data, f"@{member.handle}")
+            self.shelf.drop(self.shelf.snapshots, member.handle)
+        self.shelf.drop(self.shelf.groups, handle)
 
     def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
         return self._blocks(self.get_snapshot(handle).size, offset)
@@ -283,6 +332,10 @@ def _no_devices() -> NoReturn:
     raise Unsupported("volumes in memory have no device")
 
 
+def _origin(source: Source) -> str:
+    return source.handle if source.kind is SourceKind.VOLUME else f"@{source.handle}"
+
+
 def _get(rows: dict[str, T], kind: str, handle: str) -> T:
     if handle not in rows:
         raise missing(kind, handle)
@@ -301,3 +354,27 @@ def _page(rows: dict[str, T], page: PageRequest) -> Page[T]:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, **given: Any) -> Storage:
+    """Return everything the kit can be told about a storage in memory; `given` replaces parts of it."""
+    shelf = Shelf()
+    names = (NODE, "node-2", "node-3")
+    config = Config(nodes=names, capacity=capacity)
+
+    def connect(host: Host) -> Backend:
+        return kind(config, setting(host), shelf)
+
+    known: dict[str, Any] = {
+        "connect": connect,
+        "other_parameters": {"tier": "ssd"},
+        "mutable": {"iops": "100"},
+        "other_mutable": {"iops": "200"},
+        "too_large": capacity * 2,
+        "resources": shelf.names,
+        "nodes": tuple(Node(name=name, id=name) for name in names),
+        "calls": (Call(owner=shelf, name="put"), Call(owner=shelf, name="drop")),
+        "read": shelf.read,
+        "write": shelf.write,
+    }
+    return Storage(**known | given)
