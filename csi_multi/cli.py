@@ -33,6 +33,10 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("config", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
 
+    backends = verbs.add_parser("backends", help="list the installed backends, and what is wrong with a broken one")
+    backends.add_argument("--json", action="store_true", help="for programs")
+    backends.set_defaults(run=_backends)
+
     demo = verbs.add_parser("demo", help="watch a volume's whole life on this machine (needs root)")
     demo.add_argument(
         "--filesystem", choices=["ext4", "xfs", "btrfs"], help="default: ext4 where it can grow online, else xfs"
@@ -52,6 +56,12 @@ def _check(options: argparse.Namespace) -> int:
     from .check import check
 
     return check(options.config)
+
+
+def _backends(options: argparse.Namespace) -> int:
+    from .installed import backends
+
+    return backends(as_json=options.json)
 
 
 def _demo(options: argparse.Namespace) -> int:
