@@ -10,6 +10,8 @@ Rules for every method:
 - Failures are raised from errors.py; the class decides what the orchestrator does next.
 - Anything may be killed at any point. Creation is atomic, or the retry recognises what is half-made
   and finishes or removes it. State lives on the resource (model.Stamp), never in memory.
+- The core calls only with what it has checked: a capability that `unsupported` allows, and for a
+  NodeLocal backend a place that its node lies in. A backend need not check these again.
 - Within a process, calls with one id, or creations with one name, never overlap; all others may.
 - Constructors do no I/O, so that a storage system that is down degrades its own instance only.
 """
@@ -258,7 +260,7 @@ class ListSnapshots(Snapshots):
 class Capacity(Backend):
     @abstractmethod
     def capacity(self, request: CapacityRequest) -> CapacityReport:
-        """Return what could be created now under these conditions; unknown segments: 0 bytes."""
+        """Return what could be created now under these conditions; segments it cannot serve: 0 bytes."""
 
 
 class Modify(Backend):

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from . import topology
-from .backend import Attach, Backend, Clone, Expand, GroupSnapshots, Snapshots, Topology
+from .backend import Attach, Backend, Capacity, Clone, Expand, GroupSnapshots, NodeLocal, Snapshots, Topology
 from .errors import (
     AlreadyExists,
     Busy,
@@ -28,6 +28,8 @@ from .errors import (
     Unsupported,
 )
 from .model import (
+    CapacityReport,
+    CapacityRequest,
     ExpandRequest,
     Expansion,
     GroupSnapshot,
@@ -142,6 +144,16 @@ def expand_volume(backend: Expand, request: ExpandRequest) -> Expansion:
     if request.size.limit and volume.size > request.size.limit:
         raise OutOfRange(f"the volume has {volume.size} bytes already, above limit_bytes, and never shrinks")
     return backend.expand_volume(request)
+
+
+def capacity(backend: Capacity, request: CapacityRequest, node: str) -> CapacityReport | None:
+    """Return what could be created; None where the backend cannot serve this use or this place at all."""
+    if any(backend.unsupported(capability, request.parameters) for capability in request.capabilities):
+        return None
+    elsewhere = request.segments is not None and not topology.covers(request.segments, {topology.NODE: node})
+    if elsewhere and isinstance(backend, NodeLocal):
+        return None
+    return backend.capacity(request)
 
 
 def detach(backend: Attach, handle: str, node: Node | None, secrets: Strings) -> None:

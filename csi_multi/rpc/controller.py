@@ -9,7 +9,7 @@ from .._proto import csi_pb2 as pb
 from ..backend import Attach, Backend, Capacity, Expand, ListVolumes, Modify, NodeLocal
 from ..errors import FailedPrecondition, InvalidArgument, NotFound
 from ..idempotent import FS_TYPE, require
-from ..model import AttachRequest, Capability, CapacityRequest, ExpandRequest, ModifyRequest, VolumeRequest
+from ..model import AttachRequest, Capability, CapacityRequest, ExpandRequest, ModifyRequest, Volume, VolumeRequest
 from ..node.options import known, refuse_misfits
 from ..registry import Instance
 from . import convert
@@ -151,21 +151,19 @@ class Volumes:
         return "volume_context is not this volume's" if differs else ""
 
     def ListVolumes(self, request: pb.ListVolumesRequest, deadline: float | None) -> pb.ListVolumesResponse:
-        rows, token = gather(
+        entries, token = gather(
             self._core.registry,
             ListVolumes,
             lambda backend, page: backend.list_volumes(page),
+            self._entry,
             request.max_entries,
             request.starting_token,
         )
-        entries = [
-            pb.ListVolumesResponse.Entry(
-                volume=self._volume(instance, volume),
-                status=pb.ListVolumesResponse.VolumeStatus(published_node_ids=volume.published_nodes),
-            )
-            for instance, volume in rows
-        ]
         return pb.ListVolumesResponse(entries=entries, next_token=token)
+
+    def _entry(self, instance: Instance, volume: Volume) -> pb.ListVolumesResponse.Entry:
+        status = pb.ListVolumesResponse.VolumeStatus(published_node_ids=volume.published_nodes)
+        return pb.ListVolumesResponse.Entry(volume=self._volume(instance, volume), status=status)
 
     def ControllerGetVolume(
         self, request: pb.ControllerGetVolumeRequest, deadline: float | None
@@ -186,11 +184,12 @@ class Volumes:
         else:
             instances, own = list(self._core.registry), None
         wanted = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
-        reports = [
-            instance.backend.capacity(wanted)
+        asked = [
+            idempotent.capacity(instance.backend, wanted, self._core.driver.node)
             for instance in instances
-            if isinstance(instance.backend, Capacity) and self._fits(instance.backend, wanted)
+            if isinstance(instance.backend, Capacity) and not any(map(_unknown_filesystem, capabilities))
         ]
+        reports = [report for report in asked if report]
         response = pb.GetCapacityResponse(available_capacity=sum(report.available for report in reports))
         largest = [report.maximum for report in reports if report.maximum is not None]
         if largest and len(largest) == len(reports):  # one without a limit has no largest volume
@@ -198,13 +197,6 @@ class Volumes:
         if smallest := [report.minimum for report in reports if report.minimum is not None]:
             response.minimum_volume_size.value = min(smallest)
         return response
-
-    def _fits(self, backend: Backend, wanted: CapacityRequest) -> bool:
-        if any(_unusable(backend, capability, wanted.parameters) for capability in wanted.capabilities):
-            return False
-        if wanted.segments is None or not isinstance(backend, NodeLocal):
-            return True
-        return topology.covers(wanted.segments, {topology.NODE: self._core.driver.node})
 
     def ControllerExpandVolume(
         self, request: pb.ControllerExpandVolumeRequest, deadline: float | None
@@ -241,9 +233,13 @@ class Volumes:
 
 def _unusable(backend: Backend, capability: Capability, parameters: Any) -> str:
     """Why no volume of the backend can be used like this; "" if it can."""
+    return _unknown_filesystem(capability) or backend.unsupported(capability, parameters)
+
+
+def _unknown_filesystem(capability: Capability) -> str:
     if capability.mount and capability.mount.fs_type:
         try:
             known(capability.mount.fs_type)
         except InvalidArgument as error:
             return str(error)
-    return backend.unsupported(capability, parameters)
+    return ""

@@ -206,7 +206,8 @@ class Direct:
     def capacity(self, segments: Segments | None = None, capabilities: tuple[Capability, ...] = ()) -> CapacityReport:
         own = parse(type(self.backend).Parameters, self.storage.parameters, "parameters")
         wanted = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
-        return self._feature(b.Capacity).capacity(wanted)
+        found = idempotent.capacity(self._feature(b.Capacity), wanted, self.backend.setting.node)
+        return found or CapacityReport(available=0)
 
     def snapshot(self, name: str, source: str) -> Snapshot:
         wanted = SnapshotRequest(stamp=self._stamp(name, {}), source=source, secrets=self.storage.secrets)

@@ -21,7 +21,7 @@ from csi_multi.backend import (
     Setting,
     VolumeHealthLister,
 )
-from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument, ResourceExhausted
+from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument
 from csi_multi.host import loopdev, sysfs
 from csi_multi.model import (
     Blank,
@@ -34,7 +34,6 @@ from csi_multi.model import (
     OpenRequest,
     Page,
     PageRequest,
-    Segments,
     Snapshot,
     SnapshotRequest,
     StorageHealthEntry,
@@ -56,8 +55,6 @@ from .place import FROZEN, Place
 from .shelf import Shelf
 from .space import Space
 from .still import Stillness
-
-NODE = "node"  # the topology segment of node-local volumes
 
 
 class LoopBackend(
@@ -217,9 +214,6 @@ class LoopBackend(
     @translated("reading the capacity")
     def capacity(self, request: CapacityRequest) -> CapacityReport:
         least = self.config.min_size
-        usable = all(not self.unsupported(capability, request.parameters) for capability in request.capabilities)
-        if not usable or not self._here(request.segments):
-            return CapacityReport(available=0, minimum=least)
         self._place.prepare()
         available = self._space.available()
         if available < least:
@@ -269,15 +263,9 @@ class LoopBackend(
 
     @translated("making a volume")
     def _make(self, request: VolumeRequest, make: Callable[[str, VolumeRequest], VolumeFile]) -> Volume:
-        requisite = request.topology.requisite if request.topology else ()
-        if requisite and not any(self._here(segments) for segments in requisite):
-            raise ResourceExhausted(f"volumes of this backend live on node {self.setting.node!r} only")
         self._place.prepare()
         leaf = ids.leaf(request.name)
         return self._volume(leaf, make(leaf, request))
-
-    def _here(self, segments: Segments | None) -> bool:
-        return not segments or segments.get(NODE) == self.setting.node
 
     def _source(self, kind: str, request: VolumeRequest) -> str:
         if request.source is None or request.source.kind.value != kind:

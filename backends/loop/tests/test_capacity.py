@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from csi_multi.errors import ResourceExhausted
-from csi_multi.model import AccessMode, Capability, CapacityRequest, Mount, PageRequest
+from csi_multi.model import CapacityRequest, PageRequest
 
 MIB = 2**20
 
@@ -159,13 +159,5 @@ def test_what_another_process_replaced_is_counted_as_it_is_now(make, filesystem,
     wait_for(lambda: available(backend) == available(make(directory, overprovision=2)))
 
 
-def test_conditions_that_cannot_be_met_leave_no_capacity(make, ask):
-    backend = make(max_size=32 * MIB)
-    many = Capability(mode=AccessMode.MULTI_NODE_MULTI_WRITER, mount=Mount())
-    one = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount())
-
-    assert available(backend, capabilities=(many,)) == 0
-    assert available(backend, segments={"node": "node-2"}) == 0
-    assert available(backend, segments={"moon": "x"}) == 0
-    assert available(backend, capabilities=(one,), segments={"node": "node-1", "zone": "a"}) > 0
-    assert backend.capacity(CapacityRequest()).maximum == 32 * MIB
+def test_no_volume_may_be_larger_than_the_configuration_says(make):
+    assert make(max_size=32 * MIB).capacity(CapacityRequest()).maximum == 32 * MIB

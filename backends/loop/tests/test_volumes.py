@@ -14,11 +14,10 @@ from csi_multi.errors import (
     InvalidArgument,
     NotFound,
     OutOfRange,
-    ResourceExhausted,
     Unavailable,
     WrongNode,
 )
-from csi_multi.model import PageRequest, SizeRange, TopologyRequirement, VolumeRequest
+from csi_multi.model import PageRequest, SizeRange, VolumeRequest
 
 MIB = 2**20
 
@@ -214,15 +213,6 @@ def test_metadata_of_a_newer_driver_is_not_guessed_at(backend, ask, image):
 
     with pytest.raises(FailedPrecondition, match="upgrade the driver"):
         backend.get_volume(handle)
-
-
-def test_a_volume_asked_for_on_another_node_is_refused(backend, ask):
-    elsewhere = TopologyRequirement(requisite=({"node": "node-2"},))
-    here = TopologyRequirement(requisite=({"node": "node-2"}, {"node": "node-1", "zone": "a"}))
-    with pytest.raises(ResourceExhausted, match="node-1"):
-        backend.create_volume(ask.volume("v", topology=elsewhere))
-
-    assert backend.create_volume(ask.volume("v", topology=here))
 
 
 def test_the_format_state_moves_forward_only(backend, ask, image):
