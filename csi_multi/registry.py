@@ -7,11 +7,13 @@ instances only: they answer UNAVAILABLE with the reason, and the others serve.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
@@ -21,11 +23,18 @@ from stevedore.named import NamedExtensionManager
 from .backend import CONTRACT, FEATURES, GROUP, Backend, Setting
 from .config import Config, ConfigError, InstanceSection
 from .errors import InvalidArgument, NotFound, StorageError, Unavailable
+from .guard import Guard, methods, said
 from .host import Host
+from .model import AccessMode
 from .params import Schema, describe, unknown
+from .patience import Hung, Task
 
 log = logging.getLogger(__name__)
 
+IMPORT = 10.0  # seconds a package may take to import
+CONSTRUCT = 5.0  # seconds a constructor may take; it does no I/O
+LATE = 30.0  # seconds after which a check that has not come back means that the instance is down
+CLOSING = 10.0  # seconds all instances together may take to close
 SCHEMAS = ("Config", "Parameters", "MutableParameters", "SnapshotParameters", "GroupSnapshotParameters")
 
 
@@ -40,19 +49,42 @@ class Instance:
     name: str
     kind: str
     backend: Backend
+    package: str = ""  # what it was installed from, and the version
     down: str = ""  # the reason, "" while up
+    guard: Guard = field(init=False, repr=False)
     _told: bool = field(default=False, repr=False)
+
+    def watch_over(self, alone: bool) -> None:
+        """Put the guard before the backend's methods; `alone`: no other instance needs a thread."""
+        self.guard = Guard(self.name, self.kind, self.package or f"module {type(self.backend).__module__}", alone)
+        self.guard.install(self.backend)
+
+    def resume(self) -> None:
+        """Finish what an earlier process left; a failure is logged."""
+        try:
+            self.backend.resume()
+        except Exception:
+            log.exception("backend %s: resuming earlier work failed", self.name)
 
     def check(self) -> None:
         """Ask the storage how it is; log when the answer changes."""
         try:
             self.backend.check()
-            reason = ""
+            self.tell("")
         except StorageError as error:
-            reason = str(error)
+            self.tell(said(error) or type(error).__name__)
         except Exception:
             log.exception("backend %s: check failed in an unexpected way", self.name)
-            reason = "its check failed in an unexpected way; see the log"
+            self.tell("its check failed in an unexpected way; see the log")
+
+    def close(self) -> None:
+        try:
+            self.backend.close()
+        except Exception:
+            log.exception("backend %s: closing it failed", self.name)
+
+    def tell(self, reason: str) -> None:
+        """Keep why the instance cannot serve, "" if it can; log it when it is new."""
         if reason != self.down or not self._told:
             log.log(logging.WARNING if reason else logging.INFO, "backend %s is %s", self.name, reason or "up")
         self.down, self._told = reason, True
@@ -66,6 +98,8 @@ class Registry:
         self.broken = broken or {}
         self._default = default
         self._stop = threading.Event()
+        for instance in self:
+            instance.watch_over(alone=len(self._instances) == 1)
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self._instances.values())
@@ -98,22 +132,30 @@ class Registry:
             name = f"check-{instance.name}"
             threading.Thread(target=self._watch, args=(instance, seconds), name=name, daemon=True).start()
 
+    def running(self) -> list[str]:
+        """Say which calls run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
+        return [f"{call} in backend {instance.name}" for instance in self for call in instance.guard.room.running()]
+
     def close(self) -> None:
+        """Close all instances at once, and wait for those that hang no longer than CLOSING."""
         self._stop.set()
-        for instance in self:
-            try:
-                instance.backend.close()
-            except Exception:
-                log.exception("backend %s: closing it failed", instance.name)
+        tasks = {instance.name: Task(f"close-{instance.name}", instance.close) for instance in self}
+        end = time.monotonic() + CLOSING
+        for name, task in tasks.items():
+            if not task.done(max(end - time.monotonic(), 0)):
+                log.error("backend %s: closing it has not come back for %g s; it is left behind", name, CLOSING)
 
     def _watch(self, instance: Instance, seconds: float) -> None:
-        try:
-            instance.backend.resume()
-        except Exception:
-            log.exception("backend %s: resuming earlier work failed", instance.name)
-        instance.check()
+        self._await(instance, "resuming earlier work", instance.resume)
+        self._await(instance, "its check", instance.check)
         while not self._stop.wait(seconds):
-            instance.check()
+            self._await(instance, "its check", instance.check)
+
+    def _await(self, instance: Instance, what: str, function: Callable[[], None]) -> None:
+        """Call it; as long as it does not come back, the instance counts as down."""
+        task = Task(threading.current_thread().name, function)
+        while not task.done(LATE) and not self._stop.is_set():
+            instance.tell(f"hanging: {what} has not come back for more than {LATE:g} s")
 
 
 def load(config: Config, host: Host) -> Registry:
@@ -126,6 +168,10 @@ def load(config: Config, host: Host) -> Registry:
             if section.kind in broken_kinds:
                 raise UnfitBackend(broken_kinds[section.kind])
             instances.append(_instance(config, section, classes[section.kind], host))
+        except Hung as error:  # for its other instances too: each would cost the start as much time
+            broken_kinds[section.kind] = f"{package(section.kind)}: the constructor of {section.name!r} {error}"
+            log.error("backend %s is broken: %s", section.name, broken_kinds[section.kind])
+            broken[section.name] = broken_kinds[section.kind]
         except UnfitBackend as error:
             log.error("backend %s is broken: %s", section.name, error)
             broken[section.name] = str(error)
@@ -157,28 +203,46 @@ def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dic
     """Return (class by kind, reason by kind that cannot be used)."""
     classes: dict[str, type[Backend]] = {}
     broken: dict[str, str] = {}
-
-    def failed(_manager: Any, point: Any, error: BaseException) -> None:
-        broken[point.name] = f"{point.value} cannot be imported: {type(error).__name__}: {error}"
-
-    def absent(names: Iterable[str]) -> None:
-        for name in names:  # what failed() named is missing too
-            broken.setdefault(name, "its entry point is not found")
-
     for kind in kinds:
         try:
-            manager = NamedExtensionManager(
-                GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=absent
-            )
-        except (AssertionError, SystemExit) as error:  # stevedore lets these through
-            broken[kind] = f"its package cannot be imported: {type(error).__name__}: {error}"
-            continue
-        for extension in manager:
-            if reason := unfit(extension.plugin):
-                broken[kind] = f"{extension.entry_point_target}: {reason}"
-            else:
-                classes[kind] = extension.plugin
+            found, reason = Task(f"import-{kind}", functools.partial(_imported, kind)).result(IMPORT)
+        except Hung as error:
+            found, reason = None, f"importing it {error}"
+        except BaseException as error:  # its metaclass, its schemas: looking at a class runs foreign code too
+            found, reason = None, f"cannot be looked at: {type(error).__name__}: {said(error)}"
+        if found is None or reason:
+            broken[kind] = f"{package(kind)}: {reason}"
+        else:
+            classes[kind] = found
     return classes, broken
+
+
+def _imported(kind: str) -> tuple[type[Backend] | None, str]:
+    """Return a kind's class, and why it cannot be used ("" if it can)."""
+    reasons: list[str] = []
+
+    def absent(_names: Any) -> None:
+        """Said below: what failed() has named is missing too."""
+
+    def failed(_manager: Any, point: Any, error: BaseException) -> None:
+        reasons.append(f"{point.value} cannot be imported: {type(error).__name__}: {said(error)}")
+
+    try:
+        manager = NamedExtensionManager(
+            GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=absent
+        )
+    except BaseException as error:  # stevedore lets AssertionError through, and SystemExit
+        return None, f"cannot be imported: {type(error).__name__}: {said(error)}"
+    for extension in manager:
+        reason = unfit(extension.plugin)
+        return extension.plugin, f"{extension.entry_point_target}: {reason}" if reason else ""
+    return None, reasons[0] if reasons else "its entry point is not found"
+
+
+def package(kind: str) -> str:
+    """Return name and version of what a kind was installed from, for whoever has to mend it."""
+    owners = [point.dist for point in entry_points(group=GROUP, name=kind) if point.dist]
+    return f"package {owners[0].name} {owners[0].version}" if owners else "no package"
 
 
 def unfit(candidate: Any) -> str:
@@ -192,8 +256,29 @@ def unfit(candidate: Any) -> str:
         return f"was written for contract {declared}, this driver speaks {CONTRACT}; install a matching version"
     if absent := sorted(getattr(candidate, "__abstractmethods__", ())):
         return f"lacks {', '.join(absent)}: a feature is implemented whole or not at all"
-    reasons = (*(_odd_schema(candidate, name) for name in SCHEMAS), *(_undeclared(candidate, one) for one in FEATURES))
+    reasons = (
+        *(_odd_schema(candidate, name) for name in SCHEMAS),
+        *(_undeclared(candidate, one) for one in FEATURES),
+        *(_odd_method(candidate, name) for name in methods(candidate)),
+        _odd_facts(candidate),
+    )
     return next((reason for reason in reasons if reason), "")
+
+
+def _odd_method(candidate: type[Backend], name: str) -> str:
+    found = inspect.getattr_static(candidate, name)
+    if isinstance(found, property) or not callable(getattr(candidate, name)):
+        return f"{name} is a {type(found).__name__}, not a method"
+    if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found) or inspect.isgeneratorfunction(found):
+        return f"{name} is asynchronous or a generator: the contract's methods are plain functions"
+    return ""
+
+
+def _odd_facts(candidate: type[Backend]) -> str:
+    modes = candidate.access_modes
+    if not isinstance(modes, frozenset) or not all(isinstance(mode, AccessMode) for mode in modes):
+        return "access_modes is not a frozenset of csi_multi.model.AccessMode"
+    return "" if isinstance(getattr(candidate, "online", True), bool) else "online is not a bool"
 
 
 def _odd_schema(candidate: type[Backend], name: str) -> str:
@@ -217,7 +302,7 @@ def _undeclared(candidate: type[Backend], feature: type[Backend]) -> str:
 
 def _instance(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Instance:
     path = ("backends", section.name)
-    options = config.document.section(path, cls.Config, section.values)
+    options = functools.partial(config.document.section, path, cls.Config, section.values)
     setting = Setting(
         instance=section.name,
         driver=config.driver.name,
@@ -226,11 +311,13 @@ def _instance(config: Config, section: InstanceSection, cls: type[Backend], host
         host=host,
     )
     try:
-        return Instance(section.name, section.kind, cls(options, setting))
+        made = Task(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCT)
+        return Instance(section.name, section.kind, made, package(section.kind))
     except StorageError as error:
-        raise config.document.error(path, f"backends.{section.name}: {error}") from None
-    except ConfigError:
+        raise config.document.error(path, f"backends.{section.name}: {said(error)}") from None
+    except (ConfigError, Hung):
         raise
-    except Exception as error:
+    except BaseException as error:
         log.exception("backend %s: its constructor failed", section.name)
-        raise UnfitBackend(f"its constructor raised {type(error).__name__}: {error}") from error
+        reason = f"its constructor raised {type(error).__name__}: {said(error)}"
+        raise UnfitBackend(f"{package(section.kind)}: {reason}") from error

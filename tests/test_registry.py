@@ -187,9 +187,9 @@ def test_an_abstract_class_is_named_with_what_it_lacks() -> None:
     assert "whole or not at all" in unfit(Half)
 
 
-@pytest.mark.parametrize("contract", [CONTRACT, (CONTRACT[0], 0)])
-def test_an_older_minor_contract_fits(contract: tuple[int, int]) -> None:
-    assert unfit(type("Old", (MemoryBackend,), {"contract": contract})) == ""
+@pytest.mark.parametrize("declared", [CONTRACT, (CONTRACT[0], 0)])
+def test_an_older_minor_contract_fits(declared: tuple[int, int]) -> None:
+    assert unfit(type("Old", (MemoryBackend,), {"contract": declared})) == ""
 
 
 @pytest.fixture

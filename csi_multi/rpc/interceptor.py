@@ -7,7 +7,6 @@ registration, which costs a call less per RPC than grpc's own interceptor interf
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import traceback
 import uuid
@@ -18,7 +17,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from ..bulkhead import Slots, visiting
 from ..errors import InvalidArgument, OutOfRange, StorageError, Unavailable
+from ..guard import Unexpected, WrongAnswer, said
 from ..locks import Key, Locks
 from ..redact import SENSITIVE, scrub
 from . import sensitive, validate
@@ -47,8 +48,8 @@ class Interceptor:
         self._degraded = degraded
         self._locks = locks
         self._slots = {
-            Cost.WORKING: threading.BoundedSemaphore(max(workers * 5 // 8, 1)),
-            Cost.READING: threading.BoundedSemaphore(max(workers // 8, 1)),
+            Cost.WORKING: Slots(max(workers * 5 // 8, 1)),
+            Cost.READING: Slots(max(workers // 8, 2)),  # one instance that hangs holds half of them
         }
 
     def unary(self, name: str, method: Method) -> Callable[[Any, grpc.ServicerContext], Any]:
@@ -93,7 +94,7 @@ class Interceptor:
                 remaining = context.time_remaining()
                 yield None if remaining is None else started + remaining
         except StorageError as error:
-            code, text = code_of(error), scrub(str(error)) or type(error).__name__
+            code, text = _code(error, rule), scrub(said(error)) or type(error).__name__
         except GeneratorExit:  # the caller has gone away in the middle of a stream
             raise
         except BaseException as error:  # even SystemExit: a thread that ends leaves the caller without an answer
@@ -110,9 +111,10 @@ class Interceptor:
             raise self._advertised.refusal(name, rule.gate[0])
         validate.request(request, rule)
         if slots := self._slots.get(rule.cost):
-            if not slots.acquire(blocking=False):
+            if not slots.take():
                 raise Unavailable(f"all threads for {rule.cost.value} RPCs are busy; try again")
-            held.callback(slots.release)
+            held.callback(slots.leave)
+            held.enter_context(visiting(name, slots, rule.everywhere))
         if rule.exclusive or rule.shared:
             held.enter_context(self._locks.hold(name, _keys(request, rule.exclusive), _keys(request, rule.shared)))
 
@@ -132,7 +134,15 @@ def _check_answer(response: Message) -> None:
     try:
         validate.fields(response)
     except (InvalidArgument, OutOfRange) as error:
-        raise RuntimeError(f"the answer breaks a rule of CSI: {error}") from None
+        log.error("an answer breaks a rule of CSI", extra={"fields": {"wrong": str(error)}})
+        raise WrongAnswer(f"the answer breaks a rule of CSI: {error}") from None
+
+
+def _code(error: StorageError, rule: Rule) -> grpc.StatusCode:
+    """A wrong answer is final where nothing can have been made: asking again will not mend a bug."""
+    if isinstance(error, WrongAnswer) and not rule.exclusive:
+        return grpc.StatusCode.INTERNAL
+    return code_of(error)
 
 
 def clip(text: str) -> str:
@@ -146,7 +156,8 @@ def _report(name: str, error: BaseException) -> str:
     """Log an unexpected error with its traceback; return what the caller may know of it."""
     number = uuid.uuid4().hex[:8]
     trace = "".join(traceback.format_exception(error))
-    log.error("%s failed unexpectedly", name, extra={"fields": {"error_id": number, "traceback": trace}})
+    facts = error.facts if isinstance(error, Unexpected) else {}
+    log.error("%s failed unexpectedly", name, extra={"fields": {**facts, "error_id": number, "traceback": trace}})
     return f"internal error {number}: the driver's log has the details"
 
 

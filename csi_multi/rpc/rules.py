@@ -29,6 +29,7 @@ class Rule:
     shared: tuple[LockField, ...] = ()
     gate: tuple[str, str] | None = None  # (service, capability) that must be advertised
     cost: Cost = Cost.WORKING
+    everywhere: bool = False  # asks every instance, and has no answer without one of them
     level: int = field(default=logging.INFO)
 
 
@@ -38,6 +39,13 @@ def _instant(service: str = "") -> Rule:
 
 def _reading(service: str, capability: str, *required: str) -> Rule:
     return Rule(required=required, gate=(service, capability), cost=Cost.READING, level=logging.DEBUG)
+
+
+def _everywhere(service: str, capability: str, level: int = logging.DEBUG) -> Rule:
+    """An instance that hangs is no reason to leave it out: a volume that is not listed counts as gone, a
+    node id without an instance's fact is stored for ever, and less capacity is a wrong number. So these
+    RPCs fail instead, with its name, and keep one thread waiting there (bulkhead.py)."""
+    return Rule(gate=(service, capability), cost=Cost.READING, everywhere=True, level=level)
 
 
 VOLUME = (("volume", "volume_id"),)
@@ -73,8 +81,8 @@ RULES: dict[str, Rule] = {
     "ValidateVolumeCapabilities": Rule(
         required=("volume_id", "volume_capabilities"), gate=("controller", ""), cost=Cost.READING
     ),
-    "ListVolumes": _reading("controller", "LIST_VOLUMES"),
-    "GetCapacity": _reading("controller", "GET_CAPACITY"),
+    "ListVolumes": _everywhere("controller", "LIST_VOLUMES"),
+    "GetCapacity": _everywhere("controller", "GET_CAPACITY"),
     "ControllerGetCapabilities": _instant("controller"),
     "CreateSnapshot": Rule(
         required=("name", "source_volume_id"),
@@ -85,7 +93,7 @@ RULES: dict[str, Rule] = {
     "DeleteSnapshot": Rule(
         required=("snapshot_id",), exclusive=SNAPSHOT, gate=("controller", "CREATE_DELETE_SNAPSHOT")
     ),
-    "ListSnapshots": _reading("controller", "LIST_SNAPSHOTS"),
+    "ListSnapshots": _everywhere("controller", "LIST_SNAPSHOTS"),
     "GetSnapshot": _reading("controller", "GET_SNAPSHOT", "snapshot_id"),
     "ControllerExpandVolume": Rule(
         required=("volume_id", "capacity_range"), exclusive=VOLUME, gate=("controller", "EXPAND_VOLUME")
@@ -94,7 +102,7 @@ RULES: dict[str, Rule] = {
     "ControllerModifyVolume": Rule(
         required=("volume_id", "mutable_parameters"), exclusive=VOLUME, gate=("controller", "MODIFY_VOLUME")
     ),
-    "ControllerListVolumeHealth": _reading("controller", "LIST_VOLUME_HEALTH"),
+    "ControllerListVolumeHealth": _everywhere("controller", "LIST_VOLUME_HEALTH"),
     "ControllerGetVolumeHealth": _reading("controller", "GET_VOLUME_HEALTH", "volume_id"),
     # GroupController
     "GroupControllerGetCapabilities": _instant("group"),
@@ -133,7 +141,7 @@ RULES: dict[str, Rule] = {
     "NodeGetVolumeStats": _reading("node", "GET_VOLUME_STATS", "volume_id", "volume_path"),
     "NodeExpandVolume": Rule(required=("volume_id", "volume_path"), exclusive=ON_NODE, gate=("node", "EXPAND_VOLUME")),
     "NodeGetCapabilities": _instant("node"),
-    "NodeGetInfo": Rule(gate=("node", ""), cost=Cost.READING, level=logging.INFO),
+    "NodeGetInfo": _everywhere("node", "", logging.INFO),
     "NodeGetVolumeHealth": _reading("node", "GET_VOLUME_HEALTH", "volume_id"),
-    "NodeGetStorageHealth": _reading("node", "GET_STORAGE_HEALTH"),
+    "NodeGetStorageHealth": _everywhere("node", "GET_STORAGE_HEALTH"),
 }

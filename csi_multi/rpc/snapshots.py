@@ -55,11 +55,10 @@ class SnapshotsAndHealth:
         return pb.GetSnapshotResponse(snapshot=convert.snapshot(instance, found))
 
     def ListSnapshots(self, request: pb.ListSnapshotsRequest, deadline: float | None) -> pb.ListSnapshotsResponse:
-        rows, token = self._rows(request)
-        entries = [pb.ListSnapshotsResponse.Entry(snapshot=convert.snapshot(*row)) for row in rows]
+        entries, token = self._entries(request)
         return pb.ListSnapshotsResponse(entries=entries, next_token=token)
 
-    def _rows(self, request: pb.ListSnapshotsRequest) -> tuple[list[tuple[Instance, Snapshot]], str]:
+    def _entries(self, request: pb.ListSnapshotsRequest) -> tuple[list[pb.ListSnapshotsResponse.Entry], str]:
         """A filter that matches nothing is an empty list, not an error (csi-spec ListSnapshots)."""
         only, source = "", None
         try:
@@ -73,15 +72,16 @@ class SnapshotsAndHealth:
         def read(backend: ListSnapshots, page: PageRequest) -> Page[Snapshot]:
             return backend.list_snapshots(page, source)
 
-        return gather(self._core.registry, ListSnapshots, read, request.max_entries, request.starting_token, only)
+        limit, token = request.max_entries, request.starting_token
+        return gather(self._core.registry, ListSnapshots, read, _entry, limit, token, only)
 
-    def _one(self, request: pb.ListSnapshotsRequest) -> list[tuple[Instance, Snapshot]]:
+    def _one(self, request: pb.ListSnapshotsRequest) -> list[pb.ListSnapshotsResponse.Entry]:
         instance, handle = self._core.snapshot(request.snapshot_id)
         if not isinstance(instance.backend, Snapshots):
             return []
         found = instance.backend.get_snapshot(handle)
         wanted = request.source_volume_id
-        return [] if wanted and wanted != ids.join(instance.name, found.source) else [(instance, found)]
+        return [] if wanted and wanted != ids.join(instance.name, found.source) else [_entry(instance, found)]
 
     def ControllerGetVolumeHealth(
         self, request: pb.ControllerGetVolumeHealthRequest, deadline: float | None
@@ -95,12 +95,16 @@ class SnapshotsAndHealth:
         self, request: pb.ControllerListVolumeHealthRequest, deadline: float | None
     ) -> pb.ControllerListVolumeHealthResponse:
         secrets = dict(request.secrets)
-        rows, token = gather(
+        entries, token = gather(
             self._core.registry,
             VolumeHealthLister,
             lambda backend, page: backend.list_volume_health(page, secrets),
+            lambda instance, item: convert.health(ids.join(instance.name, item.handle), item.entries),
             request.max_entries,
             request.starting_token,
         )
-        entries = [convert.health(ids.join(instance.name, item.handle), item.entries) for instance, item in rows]
         return pb.ControllerListVolumeHealthResponse(entries=entries, next_token=token)
+
+
+def _entry(instance: Instance, item: Snapshot) -> pb.ListSnapshotsResponse.Entry:
+    return pb.ListSnapshotsResponse.Entry(snapshot=convert.snapshot(instance, item))

@@ -247,7 +247,7 @@ def test_only_unhealthy_volumes_are_listed(client: Client, both: Any, create: An
 def test_an_answer_without_a_wish_for_its_size_still_fits_into_a_message(serve: Any, make: Any) -> None:
     """A client written in Go refuses messages above 4 MiB, and would see no volume at all."""
     served = serve(make("fast"))
-    stamp = Stamp(driver="d", cluster="c", name="n", digest="x", context={"fsType": "ext4"})
+    stamp = Stamp(driver="multi.csi.example.com", cluster="default", name="n", digest="x", context={"fsType": "ext4"})
     for number in range(5_003):
         name = f"pvc-{number:039}"
         served.shelves["fast"].volumes[name] = Volume(handle=name, size=1 << 30, stamp=stamp)
