@@ -1,0 +1,60 @@
+"""A backend over a directory in memory, as a driver process would make it, again and again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from csi_multi_ramdisk.backend import Config, RamdiskBackend
+
+from csi_multi.backend import Setting
+from csi_multi.host import LocalHost, loopdev
+from csi_multi.model import SizeRange, Source, SourceKind, Stamp, VolumeRequest
+
+MIB = 2**20
+Connect = Callable[..., RamdiskBackend]
+Wish = Callable[..., VolumeRequest]
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory in the memory every Linux has. What a failed test leaves attached is detached."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="csi-multi-ramdisk-") as directory:
+        yield Path(directory)
+        for device, file in loopdev.bound().items():
+            if file.startswith(f"{directory}/"):
+                LocalHost().run("losetup", "--detach", str(device))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 8 MiB (root)."""
+    LocalHost().run("mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", str(tmp_path))
+    yield tmp_path
+    LocalHost().run("umount", str(tmp_path))
+
+
+@pytest.fixture
+def connect() -> Connect:
+    def backend(directory: Path, **more: str) -> RamdiskBackend:
+        words = {"instance": "ram", "driver": "ram.example.com", "cluster": "c", "node": "node-1", **more}
+        return RamdiskBackend(Config(directory=str(directory)), Setting(host=LocalHost(), **words))
+
+    return backend
+
+
+@pytest.fixture
+def backend(memory: Path, connect: Connect) -> RamdiskBackend:
+    return connect(memory)
+
+
+@pytest.fixture
+def wish() -> Wish:
+    def request(name: str, size: int = MIB, *, limit: int = 0, of: str = "") -> VolumeRequest:
+        source = Source(kind=SourceKind.VOLUME, handle=of) if of else None
+        stamp = Stamp(driver="ram.example.com", cluster="c", name=name, digest="d", source=source, context={"k": "v"})
+        return VolumeRequest(stamp=stamp, size=SizeRange(required=size, limit=limit))
+
+    return request
