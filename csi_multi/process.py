@@ -33,8 +33,12 @@ class DriverProcess:
         name: str = "csi",
         environment: Mapping[str, str] = MappingProxyType({}),
         wrapper: tuple[str, ...] = (),
+        program: tuple[str, ...] = (sys.executable, "-m", "csi_multi"),
     ) -> None:
-        """`wrapper` is a command to run the driver under, for example ("unshare", "--mount")."""
+        """`wrapper` is a command to run the driver under, for example ("unshare", "--mount").
+
+        `program` is the driver itself, for example the csi-multi of another virtual environment.
+        """
         self.directory = directory
         self.socket = directory / f"{name}.sock"
         self.endpoint = f"unix://{self.socket}"
@@ -43,14 +47,14 @@ class DriverProcess:
         self._config.write_text(config)
         self._mode = mode
         self._environment = environment
-        self._wrapper = wrapper
+        self._command = (*wrapper, *program)
 
     def launch(self) -> None:
         """Start it (again) without waiting for it."""
         verb = ("serve", "--config", str(self._config), "--mode", self._mode)
-        command = (*self._wrapper, sys.executable, "-m", "csi_multi", *verb)
+        environment = {"CSI_ENDPOINT": self.endpoint, **self._environment}
         with self.log.open("ab") as log:
-            self.process = start(*command, environment={"CSI_ENDPOINT": self.endpoint, **self._environment}, stderr=log)
+            self.process = start(*self._command, *verb, environment=environment, stderr=log)
 
     def start(self) -> Client:
         """Start it (again) and return a client that is connected. Raises NotServing."""

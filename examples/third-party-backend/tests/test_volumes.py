@@ -222,11 +222,6 @@ def test_the_capacity_is_what_can_be_made_and_what_is_full_says_so(small: Path, 
     assert backend.get_volume(source).size == MIB
 
 
-def test_there_is_no_room_elsewhere(backend: RamdiskBackend) -> None:
-    assert backend.capacity(CapacityRequest(segments={"node": "node-1"})).available > 0
-    assert backend.capacity(CapacityRequest(segments={"node": "node-2"})).available == 0
-
-
 @pytest.mark.root
 def test_a_tmpfs_without_a_limit_is_refused(small: Path, connect: Any) -> None:
     from csi_multi.host import LocalHost

@@ -1,0 +1,242 @@
+"""A stranger's backend, as a stranger installs it: wheels, a clean environment, no checkout, no other backend.
+
+The driver runs from that environment over a tmpfs of the test's own; nothing may be left when all is deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csi_multi.host import LocalHost, loopdev, mounts
+from csi_multi.host.privilege import Capability, held
+from csi_multi.process import DriverProcess
+from csi_multi.rpc.client import Client
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/third-party-backend"
+RUN_TIME = ("grpcio", "msgspec", "protobuf", "pyyaml", "stevedore", "typing-extensions")
+MIB = 1 << 20
+FILESYSTEM, SIZE = ("ext4", 32 * MIB) if held(Capability.CAP_SYS_RESOURCE) else ("xfs", 304 * MIB)  # grows online
+CONFIG = """\
+driver: {{name: ram.csi-multi.example, node: n1, default_backend: ram, log_style: json}}
+backends:
+  ram: {{kind: ramdisk, directory: {directory}}}
+"""
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheels of the core and of the example, built as for an upload."""
+    target = tmp_path_factory.mktemp("wheels")
+    for source in (ROOT, EXAMPLE):
+        run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(source))
+    return {wheel.name.partition("-")[0]: wheel for wheel in target.glob("*.whl")}
+
+
+@pytest.fixture(scope="session")
+def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin directory of an environment with the two wheels and what they need at run time, nothing else."""
+    place = tmp_path_factory.mktemp("clean")
+    venv.create(place, with_pip=True)
+    pinned = place / "requirements.txt"
+    pinned.write_text("".join(locked(name) for name in RUN_TIME))
+    pip = (str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+    run(*pip, "install", "--require-hashes", "-r", str(pinned))
+    run(*pip, "install", "--no-deps", "--no-index", *map(str, wheels.values()))
+    run(*pip, "check")
+    return place / "bin"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of the test's own. What a failed test leaves is removed: it holds memory."""
+    directory = tmp_path / "ram"
+    directory.mkdir()
+    LocalHost().run("mount", "-t", "tmpfs", "-o", f"size={5 * SIZE}", "tmpfs", str(directory))
+    yield directory
+    below = [one.target for one in mounts.table() if one.target.startswith(f"{tmp_path}/")]
+    for target in reversed(below):
+        if target != str(directory):
+            LocalHost().run("umount", target)
+    for device, file in loopdev.bound().items():
+        if file.startswith(f"{directory}/"):
+            LocalHost().run("losetup", "--detach", str(device))
+    LocalHost().run("umount", str(directory))
+
+
+@pytest.fixture
+def client(clean: Path, memory: Path, tmp_path: Path) -> Iterator[Client]:
+    """A client of the driver that the clean environment runs."""
+    driver = DriverProcess(tmp_path, CONFIG.format(directory=memory), program=(str(clean / "csi-multi"),))
+    connected = driver.start()
+    yield connected
+    connected.close()
+    assert driver.stop() == 0
+
+
+def test_the_core_has_no_backend_in_it(wheels: dict[str, Path]) -> None:
+    with zipfile.ZipFile(wheels["csi_multi"]) as core:
+        [points] = [name for name in core.namelist() if name.endswith("entry_points.txt")]
+
+        assert {name.partition("/")[0].partition("-")[0] for name in core.namelist()} == {"csi_multi"}
+        assert "csi_multi.backends" not in core.read(points).decode()
+
+
+def test_the_installed_example_is_listed_and_no_other_backend(clean: Path) -> None:
+    found = json.loads(run(str(clean / "csi-multi"), "backends", "--json"))
+
+    assert found == [
+        {
+            "kind": "ramdisk",
+            "class": "csi_multi_ramdisk.backend:RamdiskBackend",
+            "distribution": "csi-multi-ramdisk",
+            "version": "0.1.0",
+            "contract": [1, 0],
+            "features": ["NodeLocal", "Expand", "Clone", "ListVolumes", "Capacity"],
+            "problem": "",
+        }
+    ]
+
+
+def test_the_example_needs_neither_pytest_nor_the_checkout(clean: Path) -> None:
+    script = "import csi_multi_ramdisk.backend as b, importlib.util as u; print(b.__file__, u.find_spec('pytest'))"
+    file, _, pytest_there = run(str(clean / "python"), "-P", "-c", script).strip().partition(" ")
+
+    assert file.startswith(str(clean.parent))
+    assert pytest_there == "None"
+
+
+def test_check_tells_what_it_would_advertise(clean: Path, memory: Path, tmp_path: Path) -> None:
+    config = tmp_path / "csi.yaml"
+    config.write_text(CONFIG.format(directory=memory))
+
+    answer = run(str(clean / "csi-multi"), "check", str(config))
+
+    assert "backend ram (default): ramdisk: NodeLocal, Expand, Clone, ListVolumes, Capacity" in answer
+    assert "CLONE_VOLUME" in answer
+
+
+MOUNTED = {"mount": {"fs_type": FILESYSTEM}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+RAW = {"block": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+
+
+@pytest.mark.parametrize("capability", [MOUNTED, RAW], ids=["mounted", "raw"])
+def test_a_volume_lives_and_dies_and_leaves_nothing(
+    capability: dict[str, Any], client: Client, memory: Path, tmp_path: Path
+) -> None:
+    node = Node(client, capability, tmp_path)
+    before = client.GetCapacity().available_capacity
+    volume = create(client, "pvc-1", capability)
+    file = node.publish(volume)
+    wanted = fill(file)
+
+    larger = client.ControllerExpandVolume(volume_id=volume, capacity_range={"required_bytes": 2 * SIZE})
+    assert larger.node_expansion_required
+    room = node.room()
+    client.NodeExpandVolume(volume_id=volume, volume_path=str(node.target))
+    assert node.room() > 1.5 * room
+    assert digest(file) == wanted
+
+    node.unpublish(volume)
+    clone = create(client, "pvc-2", capability, of=volume)
+    copy = node.publish(clone)
+    assert digest(copy) == wanted
+    node.unpublish(clone)
+    assert digest(node.publish(volume)) == wanted
+    node.unpublish(volume)
+    assert {entry.volume.volume_id for entry in client.ListVolumes().entries} == {volume, clone}
+
+    for one in (volume, clone):
+        client.DeleteVolume(volume_id=one)
+    assert leftovers(tmp_path, memory) == []
+    assert client.GetCapacity().available_capacity == before
+
+
+class Node:
+    """What kubelet does with one volume at a time."""
+
+    def __init__(self, client: Client, capability: dict[str, Any], directory: Path) -> None:
+        self._client = client
+        self._capability = capability
+        self._staging = directory / "staging"
+        self._staging.mkdir()
+        self.target = directory / "target"
+
+    def publish(self, volume: str) -> Path:
+        """Stage and publish; return the file to write to."""
+        fields = {"volume_id": volume, "staging_target_path": str(self._staging), "volume_capability": self._capability}
+        self._client.NodeStageVolume(**fields)
+        self._client.NodePublishVolume(**fields, target_path=str(self.target))
+        return self.target if "block" in self._capability else self.target / "data"
+
+    def unpublish(self, volume: str) -> None:
+        self._client.NodeUnpublishVolume(volume_id=volume, target_path=str(self.target))
+        self._client.NodeUnstageVolume(volume_id=volume, staging_target_path=str(self._staging))
+
+    def room(self) -> int:
+        if "block" not in self._capability:
+            facts = os.statvfs(self.target)
+            return facts.f_blocks * facts.f_frsize
+        with self.target.open("rb") as device:
+            return device.seek(0, os.SEEK_END)
+
+
+def create(client: Client, name: str, capability: dict[str, Any], of: str = "") -> str:
+    source = {"volume_content_source": {"volume": {"volume_id": of}}} if of else {}
+    size = {"required_bytes": 2 * SIZE if of else SIZE}
+    made = client.CreateVolume(name=name, capacity_range=size, volume_capabilities=[capability], **source)
+    return str(made.volume.volume_id)
+
+
+def fill(file: Path) -> str:
+    """Write random bytes through to the device, and return their digest."""
+    data = os.urandom(4 * MIB)
+    with file.open("r+b" if file.exists() else "wb") as opened:
+        opened.write(data)
+        opened.flush()
+        os.fsync(opened.fileno())
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.sha256(opened.read(4 * MIB)).hexdigest()
+
+
+def leftovers(directory: Path, memory: Path) -> list[str]:
+    """Return files of volumes, loop devices and mounts that are still there; the tmpfs itself is not counted."""
+    found = [one.target for one in mounts.table() if one.target.startswith(f"{memory.parent}/")]
+    found.remove(str(memory))
+    found += [f"{device} on {file}" for device, file in loopdev.bound().items() if file.startswith(f"{directory}/")]
+    found += [str(path) for path in (directory / "target", *(directory / "staging").iterdir()) if path.exists()]
+    return found + os.listdir(memory)
+
+
+def locked(name: str) -> str:
+    """Return a package's pin with its hashes, as requirements.lock has it."""
+    lock = (ROOT / "requirements.lock").read_text()
+    found = re.search(rf"^{re.escape(name)}==.*(?:\n    --hash.*)+\n", lock, re.MULTILINE)
+    assert found, f"{name} is not in requirements.lock"
+    return found[0]
+
+
+def run(*words: str) -> str:
+    """Run a program outside of the checkout and of its variables; return what it prints."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/", env=environment)
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
