@@ -1,48 +1,27 @@
 """The boundary of a backend: count the calls that leave it, and at a chosen one die, fail or time out.
 
 Three kinds of calls count: commands of the host it was given, functions its author names (Call), and
-operating system calls on files below the directories its author names. The last are seen by an audit
-hook, so that nothing in the backend has to be prepared for it.
+operating system calls on files below the directories its author names (charge.py).
 """
 
 from __future__ import annotations
 
-import enum
-import errno
-import os
-import sys
-import threading
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from csi_multi.host import CommandFailed, CommandTimedOut, Host, Result
 from csi_multi.host.command import TIME_LIMIT
 
-PATHS = frozenset(
-    {"open", *(f"os.{name}" for name in ("mkdir", "rename", "remove", "rmdir", "truncate", "listdir", "scandir"))}
-    | {f"os.{name}" for name in ("link", "symlink", "chmod", "chown", "utime", "setxattr", "getxattr", "removexattr")}
-)
-DESCRIPTORS = frozenset({"fcntl.ioctl", "fcntl.flock", "fcntl.fcntl"})
+from .charge import Charge, Died, Fault, spellings, unseen, watched
 
+__all__ = ["Call", "Died", "Fault", "Fuse"]
 
-class Died(BaseException):
-    """The process dies here. Nothing it does afterwards, cleaning up included, gets through the boundary."""
-
-
-class Fault(enum.Enum):
-    """What happens at the chosen call."""
-
-    DEATH = "dies"  # instead of the call, so that call - 1 was the last one
-    ERROR = "fails"  # and has done nothing
-    TIMEOUT = "times out"  # and has done nothing
-    LATE_TIMEOUT = "is done, but times out"
-
-    @property
-    def late(self) -> bool:
-        return self is Fault.LATE_TIMEOUT
+UNEXPECTED = range(70, 80)  # exit statuses that no program uses for an answer
 
 
 def _unreachable() -> Exception:
@@ -58,7 +37,8 @@ class Call:
     """A function through which a backend reaches its storage, for example botocore's _make_api_call.
 
     `error` and `timeout` make the exceptions that the function raises when the storage fails or does
-    not answer: the real library's own.
+    not answer: the real library's own. Name it where it is looked up when it is called: the module
+    that imported a function, the class that defines a method.
     """
 
     owner: Any  # a class, module or object
@@ -67,65 +47,49 @@ class Call:
     timeout: Callable[[], Exception] = _silent
 
 
-@dataclass(slots=True)
-class _Charge:
-    """What is to happen, and what has."""
-
-    at: int  # which call, from 1; 0: only count
-    fault: Fault
-    thread: int  # whose operating system calls count
-    files: tuple[str, ...]
-    calls: list[str] = field(default_factory=list)
-    struck: bool = False
-    guard: threading.Lock = field(default_factory=threading.Lock)
-
-    def pass_through(self, what: str) -> bool:
-        """Count a call; return whether the fault strikes at it. Raises Died, also ever after."""
-        with self.guard:
-            if self.struck and self.fault is Fault.DEATH:
-                raise Died(what)
-            self.calls.append(what)
-            if len(self.calls) != self.at:
-                return False
-            self.struck = True
-            if self.fault is Fault.DEATH:
-                raise Died(what)
-            return True
-
-
 class Fuse:
     """All calls of one backend's boundary. Use one at a time: `with fuse.blown(3, Fault.DEATH): ...`"""
 
     def __init__(self, files: tuple[Path, ...] = ()) -> None:
-        self._files = tuple(os.path.realpath(path) for path in files)
-        self._charge: _Charge | None = None
+        self._files = spellings(files)
+        self._charge: Charge | None = None
+        self._last = Charge(0, Fault.DEATH)
+        self._lives = 0  # of the process that the backend stands for
 
     @property
     def calls(self) -> list[str]:
         """The calls of the current or last block, in words."""
         return list(self._last.calls)
 
-    @contextmanager
-    def blown(self, at: int, fault: Fault = Fault.DEATH) -> Iterator[None]:
-        """Let the fault strike at this call (from 1) of the block. 0 counts only."""
-        charge = _Charge(at, fault, threading.get_ident(), self._files)
-        self._charge = self._last = charge
-        if self._files:
-            _watch(charge)
-        try:
-            yield
-        finally:
-            self._charge = None
-            _unwatch(charge)
+    @property
+    def reached(self) -> bool:
+        """Whether the last block came as far as the chosen call."""
+        return self._last.reached
 
     @property
     def struck(self) -> bool:
-        """Whether the last block came as far as the chosen call."""
+        """Whether the fault happened there: a timeout never does at a call on a file."""
         return self._last.struck
+
+    @contextmanager
+    def blown(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
+        """Let the fault strike at this call (from 1) of the block, and at all after it if it is lasting.
+
+        0 counts only. After a death nothing gets through until the end of the block, and no command
+        ever after through a host that was given out before.
+        """
+        charge = Charge(at, fault, lasting, self._files)
+        self._charge = self._last = charge
+        try:
+            with watched(charge):
+                yield
+        finally:
+            self._charge = None
+            self._lives += charge.dead
 
     def host(self, host: Host) -> Host:
         """Return a door to the machine whose commands count."""
-        return _Door(host, self)
+        return _Door(host, self, self._lives)
 
     @contextmanager
     def around(self, calls: tuple[Call, ...]) -> Iterator[None]:
@@ -137,23 +101,29 @@ class Fuse:
 
     @contextmanager
     def _patched(self, call: Call) -> Iterator[None]:
-        own = vars(call.owner).get(call.name)
-        real = getattr(call.owner, call.name)
-
-        def counted(*args: Any, **words: Any) -> Any:
-            return self.through(call.name, lambda: real(*args, **words), call.error, call.timeout)
-
-        def counted_method(self_: Any, *args: Any, **words: Any) -> Any:
-            return self.through(call.name, lambda: real(self_, *args, **words), call.error, call.timeout)
-
-        setattr(call.owner, call.name, counted_method if isinstance(call.owner, type) else counted)
+        absent = object()
+        own = getattr(call.owner, "__dict__", {}).get(call.name, absent)
+        setattr(call.owner, call.name, self._counted(call))
         try:
             yield
         finally:
-            if own is None:
+            if own is absent:
                 delattr(call.owner, call.name)
             else:
                 setattr(call.owner, call.name, own)
+
+    def _counted(self, call: Call) -> Any:
+        """Return what to put in the function's place: a descriptor of its own kind on a class."""
+        found = inspect.getattr_static(call.owner, call.name)
+        on_class = isinstance(call.owner, type)
+        kind = type(found) if on_class and isinstance(found, staticmethod | classmethod) else None
+        real = found.__func__ if kind else found if on_class else getattr(call.owner, call.name)
+
+        @wraps(real)
+        def counted(*args: Any, **words: Any) -> Any:
+            return self.through(call.name, lambda: real(*args, **words), call.error, call.timeout)
+
+        return kind(counted) if kind else counted
 
     def through(
         self, what: str, act: Callable[[], Any], error: Callable[[], Exception], timeout: Callable[[], Exception]
@@ -166,62 +136,32 @@ class Fuse:
             act()
         raise error() if charge.fault is Fault.ERROR else timeout()
 
+    def alive(self, life: int) -> None:
+        """Raise Died for a process that died in an earlier block."""
+        if life != self._lives:
+            raise Died("this process has died")
+
 
 class _Door:
     """A Host whose commands count."""
 
-    def __init__(self, host: Host, fuse: Fuse) -> None:
+    def __init__(self, host: Host, fuse: Fuse, life: int) -> None:
         self._host = host
         self._fuse = fuse
+        self._life = life
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
         def act() -> Result:
-            return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
+            with unseen():
+                return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
 
         def failed() -> Exception:
-            status = next(status for status in range(70, 80) if status not in ok)
+            status = next(status for status in UNEXPECTED if status not in ok)
             return CommandFailed(argv, Result(status, "", "the kit made this command fail"))
 
+        self._fuse.alive(self._life)
         return self._fuse.through(  # type: ignore[no-any-return]
             " ".join(argv), act, failed, lambda: CommandTimedOut(argv, timeout)
         )
-
-
-# One hook for the life of the process: audit hooks cannot be removed.
-_WATCHED: list[_Charge] = []
-_hooked = False
-
-
-def _watch(charge: _Charge) -> None:
-    global _hooked
-    _WATCHED.append(charge)
-    if not _hooked:
-        sys.addaudithook(_audit)
-        _hooked = True
-
-
-def _unwatch(charge: _Charge) -> None:
-    if charge in _WATCHED:
-        _WATCHED.remove(charge)
-
-
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if not _WATCHED or (event not in PATHS and event not in DESCRIPTORS):
-        return
-    for charge in _WATCHED:
-        if charge.thread == threading.get_ident() and (event in DESCRIPTORS or _below(args[0], charge.files)):
-            what = f"{event} {args[0]}"
-            if charge.pass_through(what):
-                raise OSError(errno.EIO, "the kit made this call fail", str(args[0]))
-
-
-def _below(path: Any, directories: tuple[str, ...]) -> bool:
-    if isinstance(path, int):
-        return True
-    try:
-        text = os.fsdecode(path)
-    except TypeError:
-        return False
-    return not text.startswith("/") or any(text == one or text.startswith(f"{one}/") for one in directories)

@@ -1,0 +1,148 @@
+"""What is to happen at which call of a backend's boundary, and what has; with the calls on files.
+
+Operating system calls on files are seen by an audit hook, so that nothing in the backend has to be
+prepared for it. They count in every thread when they name a path below the storage's directories, and
+in the thread that the block began in when they only name a descriptor or a relative path.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATHS = frozenset(
+    {"open", *(f"os.{name}" for name in ("mkdir", "rename", "remove", "rmdir", "truncate", "listdir", "scandir"))}
+    | {f"os.{name}" for name in ("link", "symlink", "chmod", "chown", "utime", "setxattr", "getxattr", "removexattr")}
+)
+TWO_PATHS = frozenset({"os.rename", "os.link", "os.symlink"})
+DESCRIPTORS = frozenset({"fcntl.ioctl", "fcntl.flock", "fcntl.fcntl", "fcntl.lockf"})
+
+
+class Died(BaseException):
+    """The process dies here. Nothing it does afterwards, cleaning up included, gets through the boundary."""
+
+
+class Fault(enum.Enum):
+    """What happens at the chosen call."""
+
+    DEATH = "dies"  # instead of the call, so that call - 1 was the last one
+    ERROR = "fails"  # and has done nothing
+    TIMEOUT = "times out"  # and has done nothing
+    LATE_TIMEOUT = "is done, but times out"
+
+    @property
+    def late(self) -> bool:
+        return self is Fault.LATE_TIMEOUT
+
+    @property
+    def silent(self) -> bool:
+        """Whether no answer comes: files of this machine always answer."""
+        return self in (Fault.TIMEOUT, Fault.LATE_TIMEOUT)
+
+
+@dataclass(slots=True)
+class Charge:
+    """One block's calls, and the fault among them."""
+
+    at: int  # which call, from 1; 0: only count
+    fault: Fault
+    lasting: bool = False  # whether all later calls meet it, too
+    files: tuple[str, ...] = ()
+    thread: int = field(default_factory=threading.get_ident)
+    calls: list[str] = field(default_factory=list)
+    reached: bool = False  # whether there were as many calls
+    struck: bool = False  # whether the fault could happen there
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def dead(self) -> bool:
+        return self.struck and self.fault is Fault.DEATH
+
+    def pass_through(self, what: str, *, silent: bool = True) -> bool:
+        """Count a call; return whether the fault strikes at it. Raises Died, also ever after."""
+        with self.guard:
+            if self.dead:
+                raise Died(what)
+            self.calls.append(what)
+            number = len(self.calls)
+            if not self.at or number < self.at or (number > self.at and not self.lasting):
+                return False
+            self.reached = True
+            if self.fault.silent and not silent:
+                return False
+            self.struck = True
+            if self.fault is Fault.DEATH:
+                raise Died(what)
+            return True
+
+
+# One hook for the life of the process: audit hooks cannot be removed.
+_WATCHED: list[Charge] = []
+_hooked = False
+_outside = threading.local()
+
+
+@contextmanager
+def watched(charge: Charge) -> Iterator[None]:
+    """Let calls on the charge's files count for the block."""
+    global _hooked
+    if not charge.files:
+        yield
+        return
+    if not _hooked:
+        sys.addaudithook(_audit)
+        _hooked = True
+    _WATCHED.append(charge)
+    try:
+        yield
+    finally:
+        _WATCHED[:] = [one for one in _WATCHED if one is not charge]
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What this thread does in the block is part of a call that has been counted."""
+    before = getattr(_outside, "here", False)
+    _outside.here = True
+    try:
+        yield
+    finally:
+        _outside.here = before
+
+
+def spellings(directories: tuple[Path, ...]) -> tuple[str, ...]:
+    """Return how a path below the directories may begin: as it is given, and without symbolic links."""
+    return tuple({*map(os.path.abspath, directories), *map(os.path.realpath, directories)})
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if not _WATCHED or (event not in PATHS and event not in DESCRIPTORS) or getattr(_outside, "here", False):
+        return
+    named = () if event in DESCRIPTORS else args[: 2 if event in TWO_PATHS else 1]
+    texts = [_text(one) for one in named]
+    vague = event in DESCRIPTORS or not all(text.startswith("/") for text in texts)
+    for charge in list(_WATCHED):
+        own = charge.thread == threading.get_ident()
+        if (vague and own) or any(_below(text, charge.files) for text in texts):
+            what = " ".join([event, *texts]) if texts else f"{event} {args[0]}"
+            if charge.pass_through(what, silent=False):
+                raise OSError(errno.EIO, "the kit made this call fail", texts[0] if texts else None)
+
+
+def _text(path: Any) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        return str(path)  # a descriptor
+
+
+def _below(text: str, directories: tuple[str, ...]) -> bool:
+    return any(text == one or text.startswith(f"{one}/") for one in directories)
