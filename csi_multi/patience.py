@@ -16,6 +16,10 @@ class Hung(Exception):
     """It has not come back in time, and may still run."""
 
 
+class Quit(Exception):
+    """It wanted to end the process, or this thread; the text is how."""
+
+
 class Task(Generic[T]):
     """A function that is running in a thread of this name."""
 
@@ -27,9 +31,11 @@ class Task(Generic[T]):
     def _run(self) -> None:
         try:
             self._result: T = self._function()
-            self._error: BaseException | None = None
-        except BaseException as error:
+            self._error: Exception | None = None
+        except Exception as error:
             self._error = error
+        except BaseException as error:  # ours alone mean what they say: Ctrl-C comes to the main thread
+            self._error = Quit(type(error).__name__)
 
     def done(self, seconds: float) -> bool:
         """Wait; say whether it has come back."""

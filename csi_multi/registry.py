@@ -8,7 +8,6 @@ instances only: they answer UNAVAILABLE with the reason, and the others serve.
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import threading
 import time
@@ -20,13 +19,13 @@ from typing import Any
 
 from stevedore.named import NamedExtensionManager
 
-from .backend import CONTRACT, FEATURES, GROUP, Backend, Setting
+from .backend import GROUP, Backend, Setting
 from .config import Config, ConfigError, InstanceSection
 from .errors import InvalidArgument, NotFound, StorageError, Unavailable
-from .guard import Guard, methods, said
+from .fitness import unfit
+from .guard import Guard, said
 from .host import Host
-from .model import AccessMode
-from .params import Schema, describe, unknown
+from .params import unknown
 from .patience import Hung, Task
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,6 @@ IMPORT = 10.0  # seconds a package may take to import
 CONSTRUCT = 5.0  # seconds a constructor may take; it does no I/O
 LATE = 30.0  # seconds after which a check that has not come back means that the instance is down
 CLOSING = 10.0  # seconds all instances together may take to close
-SCHEMAS = ("Config", "Parameters", "MutableParameters", "SnapshotParameters", "GroupSnapshotParameters")
 
 
 class UnfitBackend(Exception):
@@ -208,7 +206,7 @@ def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dic
             found, reason = Task(f"import-{kind}", functools.partial(_imported, kind)).result(IMPORT)
         except Hung as error:
             found, reason = None, f"importing it {error}"
-        except BaseException as error:  # its metaclass, its schemas: looking at a class runs foreign code too
+        except Exception as error:  # its metaclass, its schemas: looking at a class runs foreign code too
             found, reason = None, f"cannot be looked at: {type(error).__name__}: {said(error)}"
         if found is None or reason:
             broken[kind] = f"{package(kind)}: {reason}"
@@ -242,62 +240,7 @@ def _imported(kind: str) -> tuple[type[Backend] | None, str]:
 def package(kind: str) -> str:
     """Return name and version of what a kind was installed from, for whoever has to mend it."""
     owners = [point.dist for point in entry_points(group=GROUP, name=kind) if point.dist]
-    return f"package {owners[0].name} {owners[0].version}" if owners else "no package"
-
-
-def unfit(candidate: Any) -> str:
-    """Say why a class cannot be a backend; "" if it can."""
-    if not (inspect.isclass(candidate) and issubclass(candidate, Backend)):
-        return "is not a class derived from csi_multi.backend.Backend"
-    declared = getattr(candidate, "contract", None)
-    if not (isinstance(declared, tuple) and [type(part) for part in declared] == [int, int]):
-        return f"does not declare the contract it was written for, for example contract = {CONTRACT}"
-    if declared[0] != CONTRACT[0] or declared[1] > CONTRACT[1]:
-        return f"was written for contract {declared}, this driver speaks {CONTRACT}; install a matching version"
-    if absent := sorted(getattr(candidate, "__abstractmethods__", ())):
-        return f"lacks {', '.join(absent)}: a feature is implemented whole or not at all"
-    reasons = (
-        *(_odd_schema(candidate, name) for name in SCHEMAS),
-        *(_undeclared(candidate, one) for one in FEATURES),
-        *(_odd_method(candidate, name) for name in methods(candidate)),
-        _odd_facts(candidate),
-    )
-    return next((reason for reason in reasons if reason), "")
-
-
-def _odd_method(candidate: type[Backend], name: str) -> str:
-    found = inspect.getattr_static(candidate, name)
-    if isinstance(found, property) or not callable(getattr(candidate, name)):
-        return f"{name} is a {type(found).__name__}, not a method"
-    if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found) or inspect.isgeneratorfunction(found):
-        return f"{name} is asynchronous or a generator: the contract's methods are plain functions"
-    return ""
-
-
-def _odd_facts(candidate: type[Backend]) -> str:
-    modes = candidate.access_modes
-    if not isinstance(modes, frozenset) or not all(isinstance(mode, AccessMode) for mode in modes):
-        return "access_modes is not a frozenset of csi_multi.model.AccessMode"
-    return "" if isinstance(getattr(candidate, "online", True), bool) else "online is not a bool"
-
-
-def _odd_schema(candidate: type[Backend], name: str) -> str:
-    schema = getattr(candidate, name)
-    if not (inspect.isclass(schema) and issubclass(schema, Schema)):
-        return f"{name} is not a class derived from csi_multi.params.Schema"
-    try:
-        list(describe(schema))
-    except Exception as error:
-        return f"{name} is not a schema that can be used: {error}"
-    return ""
-
-
-def _undeclared(candidate: type[Backend], feature: type[Backend]) -> str:
-    if issubclass(candidate, feature):
-        return ""
-    own = [name for name in getattr(feature, "__abstractmethods__", ()) if name not in Backend.__abstractmethods__]
-    found = [name for name in own if hasattr(candidate, name) and feature.__dict__.get(name) is not None]
-    return f"has {found[0]} but does not derive from {feature.__name__}" if found else ""
+    return f"{owners[0].name} {owners[0].version}" if owners else "no package"
 
 
 def _instance(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Instance:
@@ -317,7 +260,7 @@ def _instance(config: Config, section: InstanceSection, cls: type[Backend], host
         raise config.document.error(path, f"backends.{section.name}: {said(error)}") from None
     except (ConfigError, Hung):
         raise
-    except BaseException as error:
+    except Exception as error:
         log.exception("backend %s: its constructor failed", section.name)
         reason = f"its constructor raised {type(error).__name__}: {said(error)}"
         raise UnfitBackend(f"{package(section.kind)}: {reason}") from error

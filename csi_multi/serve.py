@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,8 @@ from .rpc.server import build
 
 log = logging.getLogger(__name__)
 
-DRAIN = 3600.0  # seconds for running RPCs at SIGTERM: a supervisor in a hurry sends SIGKILL, which is safe too
+DRAIN = 600.0  # seconds for running RPCs at SIGTERM: a supervisor in a hurry sends SIGKILL, which is safe too
+REMINDER = 15.0  # seconds after which the log says what is still waited for
 
 
 def serve(file: Path, mode: Mode) -> None:
@@ -39,10 +42,31 @@ def serve(file: Path, mode: Mode) -> None:
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         stopped.recv(1)
         log.info("stopping: no new RPCs, waiting for those that run")
-        server.stop(DRAIN).wait()
+        _drain(server.stop(DRAIN), instances)
         endpoint.remove(path, own)
         instances.close()
-        log.info("stopped")
+        _end(instances)
+
+
+def _drain(stopped: threading.Event, instances: registry.Registry) -> None:
+    """Wait until nothing runs, or DRAIN is over."""
+    while not stopped.wait(REMINDER):
+        log.warning("stopping: still waiting for %s", "; ".join(instances.running()) or "an RPC")
+
+
+def _end(instances: registry.Registry) -> None:
+    """Return when nothing is left; end the process at once when a thread hangs, which python would join for ever.
+
+    That is as safe as any kill at any point, but it is not a clean end, and the exit code says so.
+    """
+    end = time.monotonic() + 2  # idle threads of the pool take a moment to go
+    for thread in [one for one in threading.enumerate() if one.name.startswith("rpc")]:
+        thread.join(max(end - time.monotonic(), 0))
+        if thread.is_alive():
+            log.error("stopped; left behind: %s", "; ".join(instances.running()) or thread.name)
+            logging.shutdown()
+            os._exit(1)
+    log.info("stopped")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ LAYERS = (
     {"__main__", "cli"},
     {"serve", "check", "demo", "installed", "process", "testing"},
     {"rpc", "endpoint"},
-    {"idempotent", "registry", "guard", "answers", "bulkhead", "patience"},
+    {"idempotent", "registry", "fitness", "guard", "answers", "bulkhead", "patience"},
     {"locks", "node", "topology", "config", "logs", "redact"},
     {"backend", "model", "errors", "params", "ids", "host", "_proto"},
 )
@@ -24,7 +24,7 @@ CONTRACT = {"backend", "errors", "host", "ids", "model", "params"}  # what a bac
 GRPC_ALLOWED = {"rpc", "_proto", "demo", "process", "testing"}  # the last three are callers of a driver
 SUBPROCESS_ALLOWED = {"host.command"}
 # Where foreign code is run: any failure of it must be survived.
-BROAD = {"rpc.interceptor", "registry", "guard", "patience", "testing.check", "testing.trial"}
+BROAD = {"rpc.interceptor", "registry", "fitness", "guard", "patience", "testing.check", "testing.trial"}
 
 
 def modules() -> Iterator[tuple[str, str]]:

@@ -155,7 +155,7 @@ def clip(text: str) -> str:
 def _report(name: str, error: BaseException) -> str:
     """Log an unexpected error with its traceback; return what the caller may know of it."""
     number = uuid.uuid4().hex[:8]
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error)).encode(errors="replace").decode()
     facts = error.facts if isinstance(error, Unexpected) else {}
     log.error("%s failed unexpectedly", name, extra={"fields": {**facts, "error_id": number, "traceback": trace}})
     return f"internal error {number}: the driver's log has the details"
