@@ -116,8 +116,17 @@ class Trial:
     def made(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
         """Remember what was made past this object, to be removed at the end."""
         for thing in things:
-            home = {Volume: self._volumes, Snapshot: self._snapshots, GroupSnapshot: self._groups}[type(thing)]
-            home[thing.handle] = None
+            self._home(thing)[thing.handle] = None
+
+    def _home(self, thing: Volume | Snapshot | GroupSnapshot) -> dict[str, None]:
+        return {Volume: self._volumes, Snapshot: self._snapshots, GroupSnapshot: self._groups}[type(thing)]
+
+    def forget(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
+        """Do not remove at the end what the check itself has deleted: some checks make hundreds."""
+        for thing in things:
+            self._home(thing).pop(thing.handle, None)
+            if isinstance(thing, Volume):
+                self._attached.pop(thing.handle, None)
 
     @contextmanager
     def refused(self, *kinds: type[StorageError], what: str) -> Iterator[None]:
