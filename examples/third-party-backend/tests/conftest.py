@@ -10,7 +10,7 @@ import pytest
 from csi_multi_ramdisk.backend import Config, RamdiskBackend
 
 from csi_multi.backend import Setting
-from csi_multi.host import LocalHost, loopdev
+from csi_multi.host import LocalHost, loopdev, mounts
 from csi_multi.model import SizeRange, Source, SourceKind, Stamp, VolumeRequest
 
 MIB = 2**20
@@ -20,12 +20,14 @@ Wish = Callable[..., VolumeRequest]
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in the memory every Linux has. What a failed test leaves attached is detached."""
+    """A directory in the memory every Linux has. What a failed test leaves mounted and attached is removed."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="csi-multi-ramdisk-") as directory:
         yield Path(directory)
         for device, file in loopdev.bound().items():
             if file.startswith(f"{directory}/"):
-                LocalHost().run("losetup", "--detach", str(device))
+                for mount in [one for one in mounts.table() if one.source == str(device)]:
+                    LocalHost().run("umount", mount.target)
+                LocalHost().run("losetup", "--detach", str(device), ok=(0, 1))  # 1: it went with the mount
 
 
 @pytest.fixture

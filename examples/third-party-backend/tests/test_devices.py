@@ -61,6 +61,7 @@ def test_a_mounted_device_is_not_closed(backend: RamdiskBackend, handle: str, tm
     assert backend.open_device(OpenRequest(handle=handle)).path == device.path
 
     LocalHost().run("umount", str(tmp_path))
+    assert backend.find_device(handle) == device, "it was not marked to go with the mount"
     backend.close_device(handle)
 
 
@@ -82,6 +83,55 @@ def test_a_second_device_of_an_image_is_detached(backend: RamdiskBackend, handle
     device = backend.open_device(OpenRequest(handle=handle))
 
     assert loopdev.find(memory / "pvc-1.ramdisk") == [device.path]
+    backend.close_device(handle)
+
+
+def test_of_two_devices_the_one_in_use_stays(
+    backend: RamdiskBackend, handle: str, memory: Path, tmp_path: Path
+) -> None:
+    image = memory / "pvc-1.ramdisk"
+    LocalHost().run("mkfs.ext4", "-q", str(image))
+    for _ in range(2):
+        loopdev.attach(LocalHost(), image)
+    for mounted in loopdev.find(image):
+        LocalHost().run("mount", str(mounted), str(tmp_path))
+
+        assert backend.open_device(OpenRequest(handle=handle)).path == mounted
+
+        LocalHost().run("umount", str(tmp_path))
+        loopdev.attach(LocalHost(), image)
+    backend.close_device(handle)
+
+
+def test_a_device_that_is_going_is_not_given_out(
+    backend: RamdiskBackend, handle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loopdev, "PATIENCE", 0.1)
+    device = backend.open_device(OpenRequest(handle=handle))
+
+    with device.path.open("rb"):
+        for act in (lambda: backend.close_device(handle), lambda: backend.open_device(OpenRequest(handle=handle))):
+            with pytest.raises(InUse, match="held open by a process"):
+                act()
+
+    assert backend.find_device(handle) is None
+    backend.open_device(OpenRequest(handle=handle))
+    backend.close_device(handle)
+
+
+def test_a_device_of_a_file_that_was_replaced_is_not_the_volumes(
+    backend: RamdiskBackend, handle: str, memory: Path, wish: Any
+) -> None:
+    backend.open_device(OpenRequest(handle=handle))
+    for name in os.listdir(memory):
+        (memory / name).unlink()
+    backend.create_volume(wish("pvc-1"))
+
+    assert backend.find_device(handle) is None
+    fresh = backend.open_device(OpenRequest(handle=handle))
+
+    assert loopdev.backs(fresh.path, memory / "pvc-1.ramdisk")
+    assert loopdev.find(memory / "pvc-1.ramdisk") == [fresh.path]
     backend.close_device(handle)
 
 

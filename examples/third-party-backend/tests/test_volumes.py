@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from csi_multi_ramdisk.backend import RamdiskBackend
+from csi_multi_ramdisk.store import Store
 
 from csi_multi.errors import (
     AlreadyExists,
@@ -61,6 +63,14 @@ def test_a_handle_that_was_never_made_here_is_not_found(handle: str, backend: Ra
         backend.get_volume(handle)
 
 
+def test_a_handle_does_not_lead_out_of_the_directory(memory: Path, connect: Any, wish: Any) -> None:
+    connect(memory).create_volume(wish("pvc-1"))
+    (memory / "below").mkdir()
+
+    with pytest.raises(NotFound):
+        connect(memory / "below").get_volume("node-1/../pvc-1")
+
+
 def test_a_volume_of_another_node_is_not_taken_for_gone(backend: RamdiskBackend) -> None:
     with pytest.raises(WrongNode):
         backend.delete_volume("node-2/pvc-1", {})
@@ -74,8 +84,13 @@ def test_a_volume_of_another_driver_or_cluster_is_neither_listed_nor_touched(
     stranger = connect(memory, **other)
 
     assert stranger.list_volumes(PageRequest()).items == ()
-    with pytest.raises(FailedPrecondition, match="give each its own directory"):
-        stranger.delete_volume(handle, {})
+    for act in (
+        lambda: stranger.delete_volume(handle, {}),
+        lambda: stranger.clone_volume(wish("copy", of=handle)),
+        lambda: stranger.expand_volume(ExpandRequest(handle=handle, size=SizeRange(required=2 * MIB))),
+    ):
+        with pytest.raises(FailedPrecondition, match="give each its own directory"):
+            act()
     with pytest.raises(AlreadyExists):
         stranger.create_volume(wish("pvc-1"))
     stranger.resume()
@@ -118,13 +133,44 @@ def test_what_nobody_retries_is_removed_at_the_next_start(backend: RamdiskBacken
     assert sorted(os.listdir(memory)) == ["building.ramdisk", "kept.ramdisk", "kept.ramdisk.json"]
 
 
-def test_a_half_deleted_volume_is_gone_after_the_retry(backend: RamdiskBackend, memory: Path, wish: Any) -> None:
+def test_a_half_deleted_volume_is_no_volume_and_gone_after_the_retry(
+    backend: RamdiskBackend, memory: Path, wish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handle = backend.create_volume(wish("pvc-1")).handle
-    (memory / "pvc-1.ramdisk.json").unlink()
+    (memory / "pvc-1.ramdisk.json.new").touch()  # of a note that was interrupted
+    unlink = Path.unlink
+    removed: list[Path] = []
 
+    def failing(path: Path, **words: Any) -> None:
+        if removed:
+            raise OSError(errno.EIO, "no more")
+        removed.append(path)
+        unlink(path, **words)
+
+    monkeypatch.setattr(Path, "unlink", failing)
+    with pytest.raises(Unavailable):
+        backend.delete_volume(handle, {})
+    monkeypatch.undo()
+
+    with pytest.raises(NotFound):
+        backend.get_volume(handle)
     backend.delete_volume(handle, {})
 
     assert os.listdir(memory) == []
+
+
+def test_an_image_that_is_removed_before_it_is_locked_is_not_built_upon(
+    backend: RamdiskBackend, memory: Path, wish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock_after_a_removal(descriptor: int, lock: int) -> None:
+        (memory / "pvc-1.ramdisk").unlink()
+        monkeypatch.undo()
+
+    monkeypatch.setattr(fcntl, "flock", flock_after_a_removal)
+
+    with pytest.raises(Busy):
+        backend.create_volume(wish("pvc-1"))
+    assert backend.create_volume(wish("pvc-1"))
 
 
 def test_a_record_that_cannot_be_read_is_not_an_empty_place(backend: RamdiskBackend, memory: Path, wish: Any) -> None:
@@ -184,8 +230,12 @@ def test_a_clone_whose_source_is_gone_leaves_nothing_not_even_of_an_earlier_try(
 
     with pytest.raises(NotFound):
         backend.clone_volume(wish("clone", of="node-1/absent"))
-
     assert os.listdir(memory) == []
+
+    (memory / "half.ramdisk").write_bytes(b"half")
+    with pytest.raises(NotFound):
+        backend.clone_volume(wish("clone", of="node-1/half"))
+    assert os.listdir(memory) == ["half.ramdisk"]
 
 
 def test_a_directory_on_disk_is_refused_with_the_remedy(tmp_path: Path, connect: Any, wish: Any) -> None:
@@ -220,6 +270,18 @@ def test_the_capacity_is_what_can_be_made_and_what_is_full_says_so(small: Path, 
     backend.formatting(source)  # there is always room for a note
     assert sorted({name.partition(".")[0] for name in os.listdir(small)}) == ["exact", "source"]
     assert backend.get_volume(source).size == MIB
+
+
+@pytest.mark.root
+def test_who_comes_second_to_the_last_memory_is_told_that_it_is_full(
+    small: Path, connect: Any, wish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "room", lambda _: 100 * MIB)  # as seen before somebody else took it
+
+    with pytest.raises(ResourceExhausted):
+        connect(small).create_volume(wish("pvc-1", 16 * MIB))
+
+    assert os.listdir(small) == []
 
 
 @pytest.mark.root
