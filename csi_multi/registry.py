@@ -159,7 +159,7 @@ class Registry:
 def load(config: Config, host: Host) -> Registry:
     """Make all configured instances. Raises ConfigError for what the operator must mend."""
     refuse_uncertain(config)
-    classes, broken_kinds = backend_classes({section.kind for section in config.instances})
+    classes, broken_kinds = backend_classes(dict.fromkeys(section.kind for section in config.instances))
     instances, broken = [], {}
     for section in config.instances:
         try:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,17 +54,14 @@ def _drain(stopped: threading.Event, instances: registry.Registry) -> None:
 
 
 def _end(instances: registry.Registry) -> None:
-    """Return when nothing is left; end the process at once when a thread hangs, which python would join for ever.
+    """Return when no call is left; else end the process at once, because python would wait for its thread.
 
     That is as safe as any kill at any point, but it is not a clean end, and the exit code says so.
     """
-    end = time.monotonic() + 2  # idle threads of the pool take a moment to go
-    for thread in [one for one in threading.enumerate() if one.name.startswith("rpc")]:
-        thread.join(max(end - time.monotonic(), 0))
-        if thread.is_alive():
-            log.error("stopped; left behind: %s", "; ".join(instances.running()) or thread.name)
-            logging.shutdown()
-            os._exit(1)
+    if left := instances.running():
+        log.error("stopped; left behind: %s", "; ".join(left))
+        logging.shutdown()
+        os._exit(1)
     log.info("stopped")
 
 

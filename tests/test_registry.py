@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,35 @@ BROKEN = {
         "Parameters",
     ),
     "no schema": (f"{HEAD}class Own(MemoryBackend): Config = dict", "Config"),
+    "import interrupts": ("raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt"),
+    "import has no words": (
+        "class Mute(Exception):\n    def __str__(self): raise KeyError\nraise Mute",
+        "cannot be imported: Mute: Mute, whose text cannot be had",
+    ),
+    "constructor exits": (
+        f"{HEAD}import sys\nclass Own(MemoryBackend):\n    def __init__(self, config, setting): sys.exit(3)",
+        "its constructor raised Quit: SystemExit",
+    ),
+    "a class that cannot be looked at": (
+        f"{HEAD}class Odd(type(MemoryBackend)):\n    def __getattribute__(cls, name): raise OSError('not now')\n"
+        "class Own(MemoryBackend, metaclass=Odd): ...",
+        "OSError: not now",
+    ),
+    "a property as method": (
+        f"{HEAD}class Own(MemoryBackend):\n    capacity = property(lambda self: 1 / 0)",
+        "capacity is a property, not a method",
+    ),
+    "a value as method": (f"{HEAD}class Own(MemoryBackend): check = 5", "check is a int, not a method"),
+    "an asynchronous method": (
+        f"{HEAD}class Own(MemoryBackend):\n    async def create_volume(self, request): ...",
+        "create_volume is asynchronous",
+    ),
+    "a generator as method": (
+        f"{HEAD}class Own(MemoryBackend):\n    def list_volumes(self, page): yield",
+        "list_volumes is asynchronous or a generator",
+    ),
+    "odd access modes": (f"{HEAD}class Own(MemoryBackend): access_modes = ['RWO']", "access_modes is not a frozenset"),
+    "odd growth": (f"{HEAD}class Own(MemoryBackend): online = 'yes'", "online is not a bool"),
 }
 del BROKEN["an instance"]
 
@@ -154,6 +184,43 @@ def test_a_broken_package_takes_down_its_own_instances_only(case: str, install: 
     with pytest.raises(Unavailable, match="'one' is broken"):
         registry.choose("one")
     assert registry.choose("two").kind == "good"
+
+
+def test_an_import_that_hangs_is_given_up_and_the_others_serve(
+    install: Any, loaded: Any, monkeypatch: pytest.MonkeyPatch, stream: Any
+) -> None:
+    monkeypatch.setattr("csi_multi.registry.IMPORT", 0.2)
+    name = install("bad", "import time\ntime.sleep(2)")
+    install("good", GOOD)
+
+    registry = loaded(one="bad", two="good", three="bad")
+
+    assert [one.name for one in registry] == ["two"]
+    assert registry.degraded()["one"] == f"{name} 1.0: importing it has not come back for 0.2 s"
+    assert set(registry.broken) == {"one", "three"}
+    assert f"backend one is broken: {name} 1.0" in stream.getvalue()
+
+
+def test_a_constructor_that_hangs_is_given_up_once_and_the_others_serve(
+    install: Any, loaded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("csi_multi.registry.CONSTRUCT", 0.3)
+    slow = "import time\nclass Own(MemoryBackend):\n    def __init__(self, config, setting): time.sleep(2)"
+    name = install("bad", f"{HEAD}{slow}")
+    install("good", GOOD)
+    began = time.monotonic()
+
+    registry = loaded(one="bad", two="good", three="bad", four="bad")
+
+    assert time.monotonic() - began < 1.5, "not once for each of its instances"
+    assert [one.name for one in registry] == ["two"]
+    assert registry.broken["four"] == f"{name} 1.0: the constructor of 'one' has not come back for 0.3 s"
+
+
+def test_an_instance_knows_the_package_it_comes_from(install: Any, loaded: Any) -> None:
+    name = install("mem", GOOD)
+
+    assert loaded(fast="mem").get("fast").package == f"{name} 1.0"
 
 
 def test_a_constructor_that_refuses_its_configuration_stops_the_start(install: Any, loaded: Any) -> None:
@@ -273,8 +340,6 @@ def test_a_backend_has_every_abstract_method_once() -> None:
 
 
 def _until(happens: Callable[[], bool]) -> None:
-    import time
-
     end = time.monotonic() + 5
     while not happens():
         assert time.monotonic() < end
