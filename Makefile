@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
-BACKENDS := $(wildcard backends/*)
+BACKENDS := $(wildcard backends/*) $(wildcard examples/*-backend)
 DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate sfdisk strace
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
@@ -23,9 +23,9 @@ test: ## everything: check, integration, attack, sanity (root; installs what it 
 	@$(MAKE) --no-print-directory check integration attack sanity
 	@echo "make test: all passed; what was skipped, and why, stands above"
 
-dev: .venv/ready ## the virtual environment with the core and all backends, from requirements.lock
+dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
 
-.venv/ready: requirements.lock pyproject.toml $(wildcard backends/*/pyproject.toml)
+.venv/ready: requirements.lock pyproject.toml $(wildcard backends/*/pyproject.toml examples/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	@echo "installing the locked Python packages into .venv"
 	@$(PYTHON) -m venv .venv
@@ -47,6 +47,7 @@ lint: dev
 types: dev
 	@$(BIN)/mypy
 	@$(BIN)/mypy -p bench
+	@$(BIN)/mypy examples/third-party-backend/csi_multi_ramdisk
 
 integration: dev ## real loop devices, real filesystems, real mounts (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
