@@ -1,6 +1,6 @@
 """All checks, one module per subject; importing this package registers them in CHECKS."""
 
 from ..check import CHECKS
-from . import creation
+from . import crashes, creation
 
-__all__ = ["CHECKS", "creation"]
+__all__ = ["CHECKS", "crashes", "creation"]

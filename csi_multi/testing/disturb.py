@@ -1,0 +1,103 @@
+"""Let one thing go wrong at every call of an operation, one call after the other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from csi_multi.errors import StorageError
+
+from .fuse import Died, Fault, Fuse
+from .operations.base import Operation, attempt, described
+from .trial import Trial
+from .verdict import Broken, Skipped
+
+MOST = 400  # calls of one operation: more cannot be met in sensible time
+WORDS = 100  # of a call in a verdict
+
+
+class Disturbance:
+    """Iterate over it for the numbers of the calls; in the loop, `strike` once or more.
+
+    Before each number the operation gets a new subject. With a death the last number is beyond the last
+    call: the process dies before its answer is heard.
+    """
+
+    def __init__(self, operation: Operation, fault: Fault) -> None:
+        self.operation = operation
+        self.fault = fault
+        self.where = ""  # what happened, in words
+
+    def __iter__(self) -> Iterator[int]:
+        measured(self.operation)
+        met = 0
+        for call in itertools.count(1):
+            if call > MOST:
+                raise Broken(
+                    f"{self.operation.method} makes more than {MOST} calls through the boundary: "
+                    "name fewer directories or functions in Storage.files and Storage.calls"
+                )
+            self.operation.ready()
+            self._over = True
+            yield call
+            if self._over:
+                break
+            met += 1
+        self.operation.t.note(f"{self.operation.method} {self.fault.value}: {met} calls met")
+
+    def strike(self, call: int) -> tuple[Any, Exception | None]:
+        """Run the operation with the fault at this call. Returns its answer, or its error; None for the dead."""
+        fuse, method = self.operation.t.fuse, self.operation.method
+        answer, error = struck(fuse, call, self.fault, self.operation.act)
+        self._over = not fuse.reached
+        if self.fault is Fault.DEATH:
+            moment = f"instead of call {call} ({at_call(fuse, call)})" if fuse.struck else "before it was heard"
+            self.where = f"{method}, whose process died {moment}"
+            return None, None
+        self.where = f"{method}, whose call {call} ({at_call(fuse, call)}) {self.fault.value}"
+        return answer, error
+
+    @property
+    def struck(self) -> bool:
+        return self.operation.t.fuse.struck
+
+
+def struck(fuse: Fuse, call: int, fault: Fault, act: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """Act with a fault at a call. Returns the answer or the error; (None, None) for a death."""
+    with fuse.blown(call, fault):
+        try:
+            answer, error = attempt(act)
+        except Died:
+            return None, None
+    if fault is Fault.DEATH and error and not fuse.struck:
+        raise error
+    return answer, error
+
+
+def at_call(fuse: Fuse, call: int) -> str:
+    """Return the call of the last block in a few words."""
+    text = fuse.calls[call - 1] if call <= len(fuse.calls) else "none"
+    return text if len(text) <= WORDS else f"{text[: WORDS // 2]}...{text[-WORDS // 2 :]}"
+
+
+def measured(operation: Operation) -> int:
+    """Run the operation undisturbed and return how many calls it makes. Raises Skipped for none."""
+    operation.ready()
+    with operation.t.fuse.blown(0):
+        answer = operation.act()
+    calls = len(operation.t.fuse.calls)
+    what = f"{operation.method}, undisturbed"
+    operation.prove(answer, what)
+    operation.finish(what)
+    if not calls:
+        raise Skipped(f"{operation.method}: no call through the boundary was seen: name them in Storage.calls or files")
+    return calls
+
+
+def reborn(trial: Trial, what: str, *, resume: bool) -> None:
+    """Start the next process over the same storage."""
+    try:
+        trial.direct.restart(resume=resume)
+    except StorageError as error:
+        raise Broken(f"{what}: resume raised {described(error)}") from error
