@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from csi_multi.backend import missing
 from csi_multi.errors import AlreadyExists, FailedPrecondition, NotFound
 from csi_multi.model import (
     AttachRequest,
@@ -165,6 +166,16 @@ class AttachesInTwoSteps(MemoryBackend):
         self.shelf.drop(self.shelf.attached, handle)
 
 
+class FinishesRemoval(MemoryBackend):
+    """Correct: does not show what it deletes any more, and finishes that when it is deleted again."""
+
+    def delete_snapshot(self, handle: str, secrets: Strings) -> None:
+        if f"@{handle}" not in self.shelf.data:
+            raise missing("snapshot", handle)
+        self.shelf.drop(self.shelf.snapshots, handle)
+        self.shelf.drop(self.shelf.data, f"@{handle}")
+
+
 BROKEN = [
     (crashes.a_creation_that_died_anywhere_is_made_once, StampLater, "exists with other parameters"),
     (crashes.a_creation_that_died_anywhere_is_made_once, NameLater, "2 new resources"),
@@ -185,6 +196,12 @@ BROKEN = [
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
+
+
+def test_a_removal_may_be_invisible_before_it_is_finished(judged: Any) -> None:
+    outcome = judged(crashes.a_deletion_of_a_snapshot_that_died_anywhere_is_finished, FinishesRemoval)
+
+    assert outcome.state is State.PASSED, outcome.text
 
 
 def test_a_boundary_that_is_not_named_is_told(judged: Any) -> None:
