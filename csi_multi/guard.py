@@ -64,6 +64,10 @@ class Guard:
             guarded = self._guarded(name, bare, self._check(name, function, ours))
             vars(guarded)["bare"] = bare
             vars(backend)[name] = guarded
+            if getattr(backend, name) is not guarded:
+                raise TypeError(
+                    f"{name} is a {type(vars(type(backend)).get(name)).__name__} that hides what is put there"
+                )
 
     def _guarded(self, name: str, method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

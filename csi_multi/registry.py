@@ -93,11 +93,17 @@ class Registry:
 
     def __init__(self, instances: Iterable[Instance], broken: dict[str, str] | None = None, default: str = "") -> None:
         self._instances = {instance.name: instance for instance in instances}
-        self.broken = broken or {}
+        self.broken = dict(broken or {})
         self._default = default
         self._stop = threading.Event()
-        for instance in self:
-            instance.watch_over(alone=len(self._instances) == 1)
+        alone = len(self._instances) == 1
+        for instance in [*self]:
+            try:
+                instance.watch_over(alone)
+            except Exception as error:  # an object whose attributes raise, or cannot be replaced
+                log.exception("backend %s is broken: it cannot be guarded", instance.name)
+                self.broken[instance.name] = f"it cannot be guarded: {type(error).__name__}: {said(error)}"
+                del self._instances[instance.name]
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self._instances.values())

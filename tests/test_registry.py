@@ -162,6 +162,16 @@ BROKEN = {
         f"{HEAD}class Own(MemoryBackend):\n    def list_volumes(self, page): yield",
         "list_volumes is asynchronous or a generator",
     ),
+    "an object that cannot be looked at": (
+        f"{HEAD}class Own(MemoryBackend):\n    def __getattribute__(self, name):\n"
+        "        if name == 'capacity': raise OSError('not now')\n        return super().__getattribute__(name)",
+        "it cannot be guarded: OSError: not now",
+    ),
+    "a method that cannot be guarded": (
+        f"{HEAD}class Sticky:\n    def __get__(self, one, cls): return print\n    def __set__(self, one, value): ...\n"
+        "class Own(MemoryBackend): capacity = Sticky()",
+        "it cannot be guarded: TypeError: capacity is a Sticky",
+    ),
     "odd access modes": (f"{HEAD}class Own(MemoryBackend): access_modes = ['RWO']", "access_modes is not a frozenset"),
     "odd growth": (f"{HEAD}class Own(MemoryBackend): online = 'yes'", "online is not a bool"),
 }

@@ -155,6 +155,21 @@ def test_a_node_is_not_described_without_an_instance_that_hangs(
     assert call.result(10).node_id == "node-1;bad=i-0abc"
 
 
+def test_a_listing_that_waits_for_one_instance_holds_no_place_in_those_it_has_asked(
+    serve: Any, make: Any, hanging: Any, behind: Any, serves: Any
+) -> None:
+    kind = type(hanging().backend("bad"))
+    served = serve(make("asked"), make("bad", kind), make("good"), workers=8)
+    served.backend("bad").hangs = ("list_volumes",)
+    call = behind(served.client.ListVolumes)
+    inside(served, 1)
+
+    assert [line.rpartition(" ")[2] for line in served.registry.running()] == ["bad"]
+    serves(served.client, "asked")
+    served.backend("bad").go.set()
+    call.result(10)
+
+
 def test_every_instance_that_hangs_leaves_room_for_one_more() -> None:
     slots, held = Slots(10), []
     for name in "abcd":
