@@ -182,6 +182,11 @@ def load(config: Config, host: Host) -> Registry:
     return Registry(instances, broken, config.driver.default_backend)
 
 
+def connect(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Backend:
+    """Make one configured backend with nothing before its methods, as its contract is tested. Raises like load."""
+    return _instance(config, section, cls, host).backend
+
+
 def refuse_uncertain(config: Config) -> None:
     """Raise ConfigError when a configured kind is not installed, or installed more than once.
 
