@@ -6,20 +6,24 @@ import os
 import stat
 from pathlib import Path
 
-from ..errors import FailedPrecondition, NotFound
+from ..errors import FailedPrecondition, Unavailable
 from ..model import Device
 
 BLOCK = Path("/sys/dev/block")
 
 
+class DeviceGone(Unavailable):
+    """A block device has vanished: which says nothing about the volume that it showed."""
+
+
 def number_of(path: Path) -> str:
-    """Return "major:minor" of a block device node. Raises NotFound."""
+    """Return "major:minor" of a block device node. Raises DeviceGone."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"device {path} does not exist") from None
+        raise DeviceGone(f"device {path} does not exist") from None
     if not stat.S_ISBLK(status.st_mode):
-        raise NotFound(f"{path} is not a block device")
+        raise DeviceGone(f"{path} is not a block device")
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
 
 
@@ -32,10 +36,10 @@ def attribute(number: str, name: str) -> str | None:
 
 
 def size_of(number: str) -> int:
-    """Return a block device's size in bytes. Raises NotFound when it is gone."""
+    """Return a block device's size in bytes. Raises DeviceGone."""
     sectors = attribute(number, "size")
     if sectors is None:
-        raise NotFound(f"block device {number} is gone")
+        raise DeviceGone(f"block device {number} is gone")
     return int(sectors) * 512  # sysfs counts in 512-byte sectors, whatever the device's own size
 
 

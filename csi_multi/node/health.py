@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..backend import Backend, NodeHealthReporter
-from ..errors import FailedPrecondition, NotFound
+from ..errors import FailedPrecondition
 from ..host import sysfs
 from ..model import Device, Health, HealthEntry
 from . import views
@@ -29,8 +29,8 @@ def _of_device(device: Device) -> Iterator[HealthEntry]:
     try:
         sysfs.verify(device)
         if not sysfs.size_of(device.number):
-            raise NotFound(f"device {device.path} has no medium")
-    except NotFound as error:
+            raise sysfs.DeviceGone(f"device {device.path} has no medium")
+    except sysfs.DeviceGone as error:
         yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMissing", message=str(error))
     except FailedPrecondition as error:
         yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMismatch", message=str(error))
