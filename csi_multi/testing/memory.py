@@ -159,6 +159,10 @@ class MemoryBackend(
                 raise AlreadyExists(f"volume {request.name!r} exists")
             if size > self._free():
                 raise ResourceExhausted(f"{size} bytes do not fit into {self._free()} free bytes")
+            if volume.handle in self.shelf.data:  # of a process that died here
+                self.shelf.drop(self.shelf.data, volume.handle)
+            if volume.handle in self.shelf.iops:
+                self.shelf.drop(self.shelf.iops, volume.handle)
             if request.source:  # the bytes first: a volume that is there is whole
                 blocks = dict(self.shelf.data.get(_origin(request.source), {}))
                 self.shelf.put(self.shelf.data, volume.handle, blocks)
@@ -273,11 +277,20 @@ class MemoryBackend(
         with self.shelf.lock:
             if handle in self.shelf.groups:
                 raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists")
+            self._drop_members(handle)
             for member in members:
                 self.shelf.put(self.shelf.data, f"@{member.handle}", dict(self.shelf.data.get(member.source, {})))
                 self.shelf.put(self.shelf.snapshots, member.handle, member)
             self.shelf.put(self.shelf.groups, handle, group)
         return group
+
+    def _drop_members(self, group: str) -> None:
+        """Drop what a process cut that died before its group was complete."""
+        for key in [key for key in self.shelf.data if key.startswith(f"@{group}-")]:
+            found = self.shelf.snapshots.get(key[1:])
+            if found is None or found.group == group:
+                self.shelf.drop(self.shelf.data, key)
+                self.shelf.drop(self.shelf.snapshots, key[1:])
 
     def find_group_snapshot(self, name: str) -> GroupSnapshot:
         return self.get_group_snapshot(leaf(name))
