@@ -11,6 +11,7 @@ import pytest
 
 from csi_multi.backend import missing
 from csi_multi.errors import AlreadyExists, FailedPrecondition, NotFound
+from csi_multi.ids import leaf
 from csi_multi.model import (
     AttachRequest,
     ExpandRequest,
@@ -27,7 +28,7 @@ from csi_multi.model import (
 )
 from csi_multi.testing import memory
 from csi_multi.testing.check import State
-from csi_multi.testing.checks import crashes
+from csi_multi.testing.checks import aftermath, crashes
 from csi_multi.testing.memory import Attachment, MemoryBackend
 from csi_multi.testing.operations import base
 
@@ -166,6 +167,57 @@ class AttachesInTwoSteps(MemoryBackend):
         self.shelf.drop(self.shelf.attached, handle)
 
 
+class LeavesTheHalfMade(MemoryBackend):
+    """Makes an empty volume over the bytes that a dead process had copied under its name."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        left = self.shelf.data.get(leaf(request.name), {})
+        made = super().create_volume(request)
+        if left:
+            self.shelf.data[made.handle] = left
+        return made
+
+
+class HidesWhatItDeletes(MemoryBackend):
+    """Marks a volume as deleted first, and takes the mark of a dead process for the end."""
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        volume = self.get_volume(handle)
+        self.shelf.put(self.shelf.volumes, handle, replace(volume, stamp=replace(volume.stamp, name="")))
+        super().delete_volume(handle, secrets)
+
+    def get_volume(self, handle: str) -> Volume:
+        found = super().get_volume(handle)
+        if not found.stamp.name:
+            raise missing("volume", handle)
+        return found
+
+
+class TakesSnapshotsAlong(MemoryBackend):
+    """Deletes the snapshots of a volume, and notices at the end that they stay."""
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        blocks = {key: rows for key, rows in self.shelf.data.items() if key != handle}
+        for key in blocks:
+            self.shelf.drop(self.shelf.data, key)
+        super().delete_volume(handle, secrets)
+        for key, rows in blocks.items():
+            self.shelf.put(self.shelf.data, key, rows)
+
+
+class NumbersItsTries(MemoryBackend):
+    """Keeps a draft per try, under the number of the try, and cleans up the last one only."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        drafts = [key for key in self.shelf.data if key.startswith(f"{request.name}.")]
+        number = len(drafts) + 1
+        self.shelf.put(self.shelf.data, f"{request.name}.{number}", {})
+        made = super().create_volume(request)
+        for last in (number, number - 1):
+            self.shelf.drop(self.shelf.data, f"{request.name}.{last}")
+        return made
+
+
 class FinishesRemoval(MemoryBackend):
     """Correct: does not show what it deletes any more, and finishes that when it is deleted again."""
 
@@ -188,6 +240,11 @@ BROKEN = [
     (crashes.a_deletion_of_a_group_that_died_anywhere_is_finished, RecordFirst, "left behind: "),
     (crashes.a_growth_that_died_anywhere_is_finished, MarksWork, "is being changed"),
     (crashes.a_modification_that_died_anywhere_is_finished, MarksWork, "is being changed"),
+    (aftermath.what_died_twice_anywhere_is_made_once, NumbersItsTries, "2 new resources"),
+    (aftermath.another_request_may_come_after_a_creation_that_died, LeavesTheHalfMade, "shows the bytes of what"),
+    (aftermath.another_request_may_come_after_a_creation_that_died, NameLater, "left behind after"),
+    (aftermath.a_name_whose_deletion_died_and_was_repeated_is_free, HidesWhatItDeletes, "is being made or removed"),
+    (aftermath.snapshots_outlive_a_deletion_of_their_source_that_died, TakesSnapshotsAlong, "the first block differs"),
     (crashes.an_attachment_that_died_anywhere_is_made, AttachesInTwoSteps, "is attached with read_only"),
     (crashes.a_detachment_that_died_anywhere_is_finished, AttachesInTwoSteps, "published_nodes: found"),
 ]

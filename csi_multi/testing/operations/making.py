@@ -60,8 +60,12 @@ class Making(Operation):
     def prove_data(self, made: Any, what: str) -> None:
         """Demand the right bytes."""
 
+    def is_unknown(self) -> bool:
+        """Whether nothing has the name."""
+        return is_absent(self.find)
+
     def untouched(self) -> bool:
-        return is_absent(self.find) and not self.t.resources() - self.before
+        return self.is_unknown() and not self.t.resources() - self.before
 
     def remove(self) -> None:
         if self.made is None:
