@@ -31,14 +31,17 @@ def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
 class Trial:
     """Use it as a context: leaving it removes what was made, and raises Broken when anything stays."""
 
-    def __init__(self, storage: Storage, door: Door, features: Collection[type[Backend]], fuse: Fuse) -> None:
+    def __init__(
+        self, storage: Storage, door: Door, features: Collection[type[Backend]], fuse: Fuse, run: str = ""
+    ) -> None:
+        """`run` stands in all names, and must be used for one trial only."""
         self.storage = storage
         self.door = door
         self.features = features
         self.fuse = fuse
         self.notes: list[str] = []
         self._names = itertools.count(1)
-        self._run = uuid.uuid4().hex[:8]
+        self._run = run or uuid.uuid4().hex[:8]
         self._volumes: dict[str, None] = {}
         self._snapshots: dict[str, None] = {}
         self._groups: dict[str, None] = {}
