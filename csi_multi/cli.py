@@ -9,6 +9,11 @@ from pathlib import Path
 from .config import ConfigError
 from .endpoint import EndpointError
 
+CONFORMANCE = """\
+Makes and deletes volumes on the instance; everything else there is left alone, and the listing must be the
+same afterwards. Stop a driver that serves the instance first. On a terminal it asks before it begins; elsewhere it
+runs when the instance lists nothing, or with --yes. Exit code: 0 nothing failed, 1 something did, 2 not run."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; return the exit code: 0 done, 1 found something wrong, 2 bad usage or configuration."""
@@ -37,6 +42,22 @@ def parser() -> argparse.ArgumentParser:
     backends.add_argument("--json", action="store_true", help="for programs")
     backends.set_defaults(run=_backends)
 
+    conformance = verbs.add_parser(
+        "conformance", help="test a configured backend against the contract and CSI", description=CONFORMANCE
+    )
+    conformance.add_argument("--config", type=Path, metavar="FILE", help="the driver's YAML file")
+    conformance.add_argument("--backend", metavar="NAME", help="the instance to test, as the file names it")
+    conformance.add_argument("--storage", type=Path, metavar="FILE", help="YAML: what may be asked of the storage")
+    conformance.add_argument("--only", default="", metavar="TEXT", help="checks with this in 'group: name' only")
+    conformance.add_argument("--list", action="store_true", help="print the checks and what each needs")
+    conformance.add_argument("--yes", action="store_true", help="do not ask")
+    conformance.add_argument("--json", type=Path, metavar="FILE", help="also write the report for programs")
+    conformance.add_argument("--junit", type=Path, metavar="FILE", help="also write the report for CI systems")
+    conformance.add_argument(
+        "--sanity", default="auto", metavar="PATH", help="csi-sanity: its path, no, or auto (CSI_SANITY, PATH)"
+    )
+    conformance.set_defaults(run=_conformance)
+
     demo = verbs.add_parser("demo", help="watch a volume's whole life on this machine (needs root)")
     demo.add_argument(
         "--filesystem", choices=["ext4", "xfs", "btrfs"], help="default: ext4 where it can grow online, else xfs"
@@ -62,6 +83,12 @@ def _backends(options: argparse.Namespace) -> int:
     from .installed import backends
 
     return backends(as_json=options.json)
+
+
+def _conformance(options: argparse.Namespace) -> int:
+    from .testing.conformance import conformance
+
+    return conformance(options)
 
 
 def _demo(options: argparse.Namespace) -> int:

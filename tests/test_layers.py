@@ -24,7 +24,7 @@ CONTRACT = {"backend", "errors", "host", "ids", "model", "params"}  # what a bac
 GRPC_ALLOWED = {"rpc", "_proto", "demo", "process", "testing"}  # the last three are callers of a driver
 SUBPROCESS_ALLOWED = {"host.command"}
 # Where foreign code is run: any failure of it must be survived.
-BROAD = {"rpc.interceptor", "registry", "fitness", "guard", "patience", "testing.check", "testing.trial"}
+BROAD = {"rpc.interceptor", "registry", "fitness", "guard", "patience", "testing.check", "testing.trial", "testing.subject"}
 
 
 def modules() -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from csi_multi.rpc.client import Client
 from .verdict import expect
 
 SOCKET = "csi.sock"
+LOG_TAIL = 4000  # bytes
 
 
 def alone(config: Config, instance: str) -> Config:
@@ -50,6 +51,8 @@ class Process:
         name = SOCKET.removesuffix(".sock")
         self.process = DriverProcess(self.directory, as_yaml(config), name=name, environment=environment)
         self.log = self.process.log
+        self.endpoint = self.process.endpoint
+        self._marked = 0
 
     def start(self) -> Client:
         """Raises NotServing."""
@@ -72,9 +75,24 @@ class Process:
         expect(code == 0, f"the driver ended with exit code {code} after SIGTERM; its log is {self.log}")
         expect(not self.process.socket.exists(), f"the driver left its socket {self.process.socket} behind")
 
-    def forget(self) -> None:
-        """Remove everything, the log too."""
-        shutil.rmtree(self.directory)
+    def mark(self) -> None:
+        """Remember the present end of the log."""
+        self._marked = self.log.stat().st_size if self.log.exists() else 0
+
+    def since_mark(self) -> str:
+        """Return the end of what was logged since the mark."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(self._marked, self.log.stat().st_size - LOG_TAIL))
+            return log.read().decode(errors="replace")
+
+    def forget(self, *, logs: bool) -> None:
+        """Remove what was written; without `logs`, all but the logs: the configuration may hold secrets."""
+        for file in self.directory.glob("*.yaml"):
+            file.unlink()
+        if logs:
+            shutil.rmtree(self.directory)
 
 
 def _directory() -> Path:

@@ -1,0 +1,53 @@
+"""How far a run is: one line that changes on a terminal, one line per check elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TextIO
+
+from .check import State
+from .report import Result
+
+BAR = 24  # characters
+CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """Call `begin` before and `end` after each of `total` checks, and `done` at the end."""
+
+    def __init__(self, total: int, out: TextIO) -> None:
+        self._total = total
+        self._out = out
+        self._live = out.isatty()
+        self._done = 0
+        self._failed = 0
+
+    def begin(self, group: str, name: str) -> None:
+        if not self._live:
+            return
+        full = BAR * self._done // max(self._total, 1)
+        bar = "█" * full + "·" * (BAR - full)
+        line = f"{bar} {self._done}/{self._total}, {self._failed} failed  {group}: {name}"
+        self._write(CLEAR + line[: shutil.get_terminal_size().columns - 1])
+
+    def end(self, one: Result) -> None:
+        self._done += 1
+        self._failed += one.state is State.FAILED
+        if not self._live:
+            self._write(f"{one.state.value.upper():<8}{one.seconds:7.2f} s  {one.group}: {one.name} ({one.where})\n")
+
+    def more(self, count: int) -> None:
+        """Expect more results than was known at the beginning."""
+        self._total += count
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        self._write((CLEAR if self._live else "") + text + "\n")
+
+    def done(self) -> None:
+        if self._live:
+            self._write(CLEAR)
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()

@@ -1,0 +1,132 @@
+"""What a conformance run found: for people as text, for programs as JSON. junit.py has the form for CI systems."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+
+import msgspec
+
+from .check import State
+
+LAST = ("csi-sanity", "instance")  # groups
+SCHEMA = 1  # of the JSON report: raised when a field changes its meaning or goes away
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One check, or one spec of csi-sanity."""
+
+    group: str
+    name: str
+    where: str  # wire, backend or csi-sanity
+    state: State
+    text: str = ""  # the verdict, or why it was skipped
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    log: str = ""  # of a failure over the wire: what the driver logged meanwhile
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    system: str = msgspec.field(default_factory=platform.platform)
+    python: str = msgspec.field(default_factory=platform.python_version)
+    cpus: int = msgspec.field(default_factory=lambda: os.cpu_count() or 0)
+    root: bool = msgspec.field(default_factory=lambda: os.geteuid() == 0)
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    instance: str
+    kind: str
+    package: str
+    features: tuple[str, ...]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    schema: int = SCHEMA
+    driver: str = msgspec.field(default_factory=lambda: f"csi-multi {version('csi-multi')}")
+    machine: Machine = msgspec.field(default_factory=Machine)
+    backend: Backend
+    started: str  # ISO 8601, UTC
+    seconds: float
+    complete: bool  # False: interrupted
+    results: tuple[Result, ...]
+
+    def count(self, state: State) -> int:
+        return sum(one.state is state for one in self.results)
+
+    @property
+    def passed(self) -> bool:
+        return self.complete and not self.count(State.FAILED)
+
+
+def as_json(report: Report) -> str:
+    return msgspec.json.format(msgspec.json.encode(report)).decode()
+
+
+def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Return the results by group: the contract's first, then what is not the kit's own."""
+    found: dict[str, list[Result]] = defaultdict(list)
+    for one in sorted(results, key=lambda one: LAST.index(one.group) if one.group in LAST else -1):
+        found[one.group].append(one)
+    return found
+
+
+def as_text(report: Report, log: str = "") -> str:
+    """Return the whole report for a terminal; `log` names the directory of the logs that were kept."""
+    parts = [_notes(report.results), _skips(report.results), _failures(report.results), _table(report)]
+    parts.append(_last_line(report, log))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(report: Report) -> str:
+    rows: list[Sequence[str]] = [("group", *(state.value for state in State), "seconds")]
+    for group, results in groups(report.results).items():
+        counts = Counter(one.state for one in results)
+        rows.append((group, *(str(counts[state]) for state in State), f"{sum(one.seconds for one in results):.1f}"))
+    totals = (str(report.count(state)) for state in State)
+    rows.append(("all", *totals, f"{report.seconds:.1f}"))
+    wide = max(len(row[0]) for row in rows)
+    return "\n".join(f"  {name:<{wide}}" + "".join(f"{cell:>10}" for cell in cells) for name, *cells in rows)
+
+
+def _failures(results: Iterable[Result]) -> str:
+    lines = []
+    for one in results:
+        if one.state is State.FAILED:
+            lines += [f"FAILED  {one.group}: {one.name} ({one.where})", *_indented(one.text)]
+    return "\n".join(lines)
+
+
+def _skips(results: Iterable[Result]) -> str:
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for one in results:
+        if one.state is State.SKIPPED:
+            reasons[one.text].append(one.name)
+    lines = []
+    for reason, names in sorted(reasons.items()):
+        lines.append(f"SKIPPED {len(names)}: {reason}")
+        lines += [f"    {name}" for name in names]
+    if any("Storage." in reason for reason in reasons):
+        lines.append(
+            "Storage.<name>: give it in a file with --storage (csi_multi/testing/given.py says what it takes)."
+        )
+    return "\n".join(lines)
+
+
+def _notes(results: Iterable[Result]) -> str:
+    lines = [f"  {one.name}: {note}" for one in results for note in one.notes]
+    return "\n".join(["Measured:", *lines]) if lines else ""
+
+
+def _last_line(report: Report, log: str) -> str:
+    counts = ", ".join(f"{report.count(state)} {state.value}" for state in State)
+    verdict = "passed" if report.passed else "failed" if report.complete else "stopped early"
+    about = f"backend {report.backend.instance} ({report.backend.kind}, {report.backend.package})"
+    kept = f"\nThe logs are kept in {log}" if log else ""
+    return f"{about}: {verdict}: {counts}, {report.seconds:.1f} s{kept}"
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.splitlines()]

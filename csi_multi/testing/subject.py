@@ -1,0 +1,73 @@
+"""The instance that `csi-multi conformance` judges, alone in its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from csi_multi import registry
+from csi_multi.backend import Backend
+from csi_multi.config import Config
+from csi_multi.guard import said
+from csi_multi.host import Host, LocalHost
+
+from . import given
+from .door import Direct
+from .fuse import Fuse
+from .storage import Storage
+from .trial import Trial, features_of
+
+
+class Unusable(Exception):
+    """The storage cannot be asked; the text says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    config: Config  # with this instance only
+    cls: type[Backend]
+    package: str
+    storage: Storage
+
+    @property
+    def name(self) -> str:
+        return self.config.instances[0].name
+
+    @property
+    def kind(self) -> str:
+        return self.config.instances[0].kind
+
+    @property
+    def features(self) -> frozenset[type[Backend]]:
+        return features_of(self.cls)
+
+    def direct(self) -> tuple[Direct, Fuse]:
+        """Return a backend object of its own, behind the in-process door."""
+        fuse = Fuse(self.storage.files)
+        return Direct(self.storage, fuse), fuse
+
+    def inventory(self) -> set[str]:
+        """Return what the instance lists. Raises Unusable."""
+        try:
+            door, fuse = self.direct()
+            return Trial(self.storage, door, self.features, fuse).resources()
+        except Exception as error:
+            raise Unusable(f"listing what is there raised {type(error).__name__}: {said(error)}") from error
+
+    @property
+    def lists(self) -> bool:
+        return any(one.__name__ == "ListVolumes" for one in self.features)
+
+
+def load(settings: Config, told: given.Given) -> Subject:
+    """Load the one instance of the configuration. Raises ConfigError, and UnfitBackend for a broken package."""
+    loaded = registry.load(settings, LocalHost())
+    section = settings.instances[0]
+    if reason := loaded.broken.get(section.name):
+        raise registry.UnfitBackend(reason)
+    instance = loaded.get(section.name)
+    cls = type(instance.backend)
+
+    def connect(host: Host) -> Backend:
+        return registry.connect(settings, section, cls, host)
+
+    return Subject(settings, cls, instance.package, given.storage(told, settings, connect))
