@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -22,6 +23,7 @@ GET_STATUS = 0x4C05  # LOOP_GET_STATUS64: struct loop_info64 starts with the fil
 INFO_BYTES = 232
 PATIENCE = 2.0  # seconds for those who have a device open only to look at it
 NO_DIRECT_IO = "Invalid argument"  # what losetup says where the filesystem lacks it
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # no such file or device, or nothing bound
 DELETED = " (deleted)"  # how the kernel marks the path of a file that was removed while bound
 
 
@@ -46,7 +48,10 @@ def find(file: Path) -> list[Path]:
 
 
 def backs(device: Path, file: Path) -> bool:
-    """Whether the device's backing file is the very file that has this path now (same inode)."""
+    """Whether the device's backing file is the very file that has this path now (same inode).
+
+    Raises Unavailable when that cannot be told: a volume in use must not seem free.
+    """
     try:
         status = file.stat()
         descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
@@ -54,8 +59,10 @@ def backs(device: Path, file: Path) -> bool:
             info = fcntl.ioctl(descriptor, GET_STATUS, bytes(INFO_BYTES))
         finally:
             os.close(descriptor)
-    except OSError:
-        return False  # no such file, or nothing bound
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise _unclear(device, error) from error
+        return False
     return struct.unpack_from("=QQ", info) == (status.st_dev, status.st_ino)
 
 
@@ -108,11 +115,19 @@ def _text(file: str) -> str:
     """Read a small file, as cheaply as can be: there may be hundreds of loop devices."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""  # not bound
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise _unclear(file, error) from error
+        return ""
     try:
         return os.fsdecode(os.read(descriptor, 2 * 4096)).removesuffix("\n")
-    except OSError:
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise _unclear(file, error) from error
         return ""
     finally:
         os.close(descriptor)
+
+
+def _unclear(what: Path | str, error: OSError) -> Unavailable:
+    return Unavailable(f"cannot tell what {what} is bound to: {error.strerror}; check the kernel log and open files")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from csi_multi.errors import Unavailable
 from csi_multi.host import CommandFailed, LocalHost, Result, loopdev, sysfs
+from csi_multi.testing.fuse import Fault, Fuse
 
 pytestmark = pytest.mark.root
 
@@ -50,3 +52,14 @@ def test_a_file_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path)
         loopdev.attach(LocalHost(), tmp_path / "absent")
 
     assert loopdev.bound() == before
+
+
+def test_a_device_that_cannot_be_asked_is_not_taken_for_another(image: Path) -> None:
+    """Else a volume that is attached would seem free: it could be deleted, or attached twice."""
+    device = loopdev.attach(LocalHost(), image)
+    fuse = Fuse((image.parent,))
+    with fuse.blown(1, Fault.ERROR), pytest.raises(Unavailable, match="cannot tell"):
+        loopdev.find(image)
+    loopdev.detach(LocalHost(), device)
+
+    assert fuse.struck
