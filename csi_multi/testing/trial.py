@@ -46,6 +46,7 @@ class Trial:
         self._snapshots: dict[str, None] = {}
         self._groups: dict[str, None] = {}
         self._attached: dict[str, None] = {}
+        self._open: dict[str, None] = {}
         self._before: set[str] = set()
         self._calls = ExitStack()
 
@@ -130,6 +131,11 @@ class Trial:
             self._home(thing).pop(thing.handle, None)
             if isinstance(thing, Volume):
                 self._attached.pop(thing.handle, None)
+                self._open.pop(thing.handle, None)
+
+    def opens(self, volume: Volume) -> None:
+        """Close the volume's device at the end: a check that is `On.BACKEND` opens it."""
+        self._open[volume.handle] = None
 
     @contextmanager
     def refused(self, *kinds: type[StorageError], what: str) -> Iterator[None]:
@@ -208,6 +214,8 @@ class Trial:
             raise Broken(f"left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def _remove(self) -> None:
+        for handle in self._open:
+            self.backend.close_device(handle)
         for handle in self._attached:
             self.door.detach(handle, None)
         for handle in self._groups:
