@@ -98,7 +98,7 @@ class Interceptor:
         except GeneratorExit:  # the caller has gone away in the middle of a stream
             raise
         except BaseException as error:  # even SystemExit: a thread that ends leaves the caller without an answer
-            code, text = grpc.StatusCode.INTERNAL, _report(name, error)
+            code, text = _bug(rule), _report(name, error)
         finally:
             if loud or code is not grpc.StatusCode.OK:
                 _log_end(name, rule, code, text, started)
@@ -139,10 +139,16 @@ def _check_answer(response: Message) -> None:
 
 
 def _code(error: StorageError, rule: Rule) -> grpc.StatusCode:
-    """A wrong answer is final where nothing can have been made: asking again will not mend a bug."""
-    if isinstance(error, WrongAnswer) and not rule.exclusive:
-        return grpc.StatusCode.INTERNAL
-    return code_of(error)
+    return _bug(rule) if isinstance(error, WrongAnswer) else code_of(error)
+
+
+def _bug(rule: Rule) -> grpc.StatusCode:
+    """Return the code of a bug. INTERNAL is final: after it the orchestrator forgets what it asked for.
+
+    That is right where nothing can have been made. Where something can, the volume of a claim that is
+    deleted after the bug would stay for ever, and be paid for.
+    """
+    return grpc.StatusCode.UNAVAILABLE if rule.exclusive else grpc.StatusCode.INTERNAL
 
 
 def clip(text: str) -> str:

@@ -93,7 +93,7 @@ def test_anything_outside_of_the_tree_of_errors_is_a_bug_with_the_name_of_its_pa
     for _ in range(10):  # more often than there are threads
         refusal = refused(served.client.CreateVolume, **wanted("v"))
 
-    assert refusal.code is Code.INTERNAL
+    assert refusal.code is Code.UNAVAILABLE  # not final: nobody knows what was made
     line = errors()[-1]
     assert line["error_id"] in refusal.text
     facts = (line["instance"], line["kind"], line["package"], line["method"])

@@ -47,8 +47,8 @@ BROKEN = {
 # What breaks when it is used: source of create_volume, and what its caller is told.
 CREATE = OWN + "    def create_volume(self, request):\n        "
 WRONG = {
-    "raises": (CREATE + "raise KeyError('k')", Code.INTERNAL, "internal error"),
-    "exits": (CREATE + "raise SystemExit(1)", Code.INTERNAL, "internal error"),
+    "raises": (CREATE + "raise KeyError('k')", Code.UNAVAILABLE, "internal error"),
+    "exits": (CREATE + "raise SystemExit(1)", Code.UNAVAILABLE, "internal error"),
     "types": (CREATE + "return {'handle': 'v'}", Code.UNAVAILABLE, "create_volume is a dict, not a Volume"),
     "handle": (
         CREATE + "return replace(super().create_volume(request), handle='h' * 200)",
