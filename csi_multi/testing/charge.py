@@ -58,6 +58,7 @@ class Charge:
     files: tuple[str, ...] = ()
     thread: int = field(default_factory=threading.get_ident)
     calls: list[str] = field(default_factory=list)
+    may_be_silent: list[bool] = field(default_factory=list)  # of each call
     reached: bool = False  # whether there were as many calls
     struck: bool = False  # whether the fault could happen there
     guard: threading.Lock = field(default_factory=threading.Lock)
@@ -72,6 +73,7 @@ class Charge:
             if self.dead:
                 raise Died(what)
             self.calls.append(what)
+            self.may_be_silent.append(silent)
             number = len(self.calls)
             if not self.at or number < self.at or (number > self.at and not self.lasting):
                 return False

@@ -24,13 +24,16 @@ class Disturbance:
     call: the process dies before its answer is heard.
     """
 
-    def __init__(self, operation: Operation, fault: Fault) -> None:
+    def __init__(self, operation: Operation, fault: Fault, *, lasting: bool = False) -> None:
         self.operation = operation
         self.fault = fault
+        self.lasting = lasting
         self.where = ""  # what happened, in words
 
     def __iter__(self) -> Iterator[int]:
-        measured(self.operation)
+        may_be_silent = measured(self.operation)
+        if self.fault.silent and not any(may_be_silent):
+            return  # only files: they always answer
         met = 0
         for call in itertools.count(1):
             if call > MOST:
@@ -38,24 +41,28 @@ class Disturbance:
                     f"{self.operation.method} makes more than {MOST} calls through the boundary: "
                     "name fewer directories or functions in Storage.files and Storage.calls"
                 )
+            if self.fault.silent and not (may_be_silent[call - 1 : call] or [True])[0]:
+                continue
             self.operation.ready()
             self._over = True
             yield call
             if self._over:
                 break
             met += 1
-        self.operation.t.note(f"{self.operation.method} {self.fault.value}: {met} calls met")
+        lasting = " for good" if self.lasting else ""
+        self.operation.t.note(f"{self.operation.method} {self.fault.value}{lasting}, calls met: {met}")
 
     def strike(self, call: int) -> tuple[Any, Exception | None]:
         """Run the operation with the fault at this call. Returns its answer, or its error; None for the dead."""
         fuse, method = self.operation.t.fuse, self.operation.method
-        answer, error = struck(fuse, call, self.fault, self.operation.act)
+        answer, error = struck(fuse, call, self.fault, self.operation.act, lasting=self.lasting)
         self._over = not fuse.reached
         if self.fault is Fault.DEATH:
             moment = f"instead of call {call} ({at_call(fuse, call)})" if fuse.struck else "before it was heard"
             self.where = f"{method}, whose process died {moment}"
             return None, None
-        self.where = f"{method}, whose call {call} ({at_call(fuse, call)}) {self.fault.value}"
+        rest = ", as all after it do" if self.lasting else ""
+        self.where = f"{method}, whose call {call} ({at_call(fuse, call)}) {self.fault.value}{rest}"
         return answer, error
 
     @property
@@ -63,9 +70,11 @@ class Disturbance:
         return self.operation.t.fuse.struck
 
 
-def struck(fuse: Fuse, call: int, fault: Fault, act: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def struck(
+    fuse: Fuse, call: int, fault: Fault, act: Callable[[], Any], *, lasting: bool = False
+) -> tuple[Any, Exception | None]:
     """Act with a fault at a call. Returns the answer or the error; (None, None) for a death."""
-    with fuse.blown(call, fault):
+    with fuse.blown(call, fault, lasting=lasting):
         try:
             answer, error = attempt(act)
         except Died:
@@ -81,12 +90,12 @@ def at_call(fuse: Fuse, call: int) -> str:
     return text if len(text) <= WORDS else f"{text[: WORDS // 2]}...{text[-WORDS // 2 :]}"
 
 
-def measured(operation: Operation) -> int:
-    """Run the operation undisturbed and return how many calls it makes. Raises Skipped for none."""
+def measured(operation: Operation) -> list[bool]:
+    """Run the operation undisturbed and return its calls: whether each can time out. Raises Skipped for none."""
     operation.ready()
     with operation.t.fuse.blown(0):
         answer = operation.act()
-    calls = len(operation.t.fuse.calls)
+    calls = operation.t.fuse.may_be_silent
     what = f"{operation.method}, undisturbed"
     operation.prove(answer, what)
     operation.finish(what)

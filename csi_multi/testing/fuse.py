@@ -62,6 +62,11 @@ class Fuse:
         return list(self._last.calls)
 
     @property
+    def may_be_silent(self) -> list[bool]:
+        """Which of these calls can time out: those on files of this machine cannot."""
+        return list(self._last.may_be_silent)
+
+    @property
     def reached(self) -> bool:
         """Whether the last block came as far as the chosen call."""
         return self._last.reached

@@ -2,7 +2,7 @@
 
 It keeps its resources in a `Shelf`, which stands for the storage system: make a new backend over the
 same shelf to see what a restart sees. It has bytes but no devices. Every change goes through `put` or
-`drop`, the calls where the kit lets it die or fail.
+`drop`, every look through `fetch`, `listed` or `promised`: the calls where the kit lets it die or fail.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import datetime
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,17 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from csi_multi import backend as b
 from csi_multi.backend import Backend, missing
-from csi_multi.errors import AlreadyExists, InUse, InvalidToken, NotFound, OutOfRange, ResourceExhausted, Unsupported
+from csi_multi.errors import (
+    AlreadyExists,
+    InUse,
+    InvalidToken,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    Timeout,
+    Unavailable,
+    Unsupported,
+)
 from csi_multi.host import Host
 from csi_multi.ids import leaf
 from csi_multi.model import (
@@ -107,6 +118,10 @@ class Shelf:
         for at in range(0, len(data), GRANULE):
             blocks[offset + at] = data[at : at + GRANULE]
 
+    def promised(self) -> int:
+        """Return the bytes of all volumes."""
+        return sum(volume.size for volume in self.volumes.values())
+
     def names(self) -> list[str]:
         """Everything that is there."""
         return [f"{kind} {key}" for kind in ("volumes", "snapshots", "groups", "data") for key in getattr(self, kind)]
@@ -175,7 +190,7 @@ class MemoryBackend(
         return self.get_volume(leaf(name))
 
     def get_volume(self, handle: str) -> Volume:
-        return self._shown(_get(self.shelf.volumes, "volume", handle))
+        return self._shown(fetch(self.shelf.volumes, "volume", handle))
 
     def _shown(self, volume: Volume) -> Volume:
         attached = self.shelf.attached.get(volume.handle)
@@ -183,7 +198,7 @@ class MemoryBackend(
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         with self.shelf.lock:
-            _get(self.shelf.volumes, "volume", handle)
+            fetch(self.shelf.volumes, "volume", handle)
             if handle in self.shelf.attached:
                 raise InUse(f"volume {handle!r} is attached to node {self.shelf.attached[handle].node!r}")
             self.shelf.drop(self.shelf.data, handle)
@@ -192,11 +207,11 @@ class MemoryBackend(
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
         with self.shelf.lock:
-            return _page({handle: self._shown(one) for handle, one in self.shelf.volumes.items()}, page)
+            return listed({handle: self._shown(one) for handle, one in self.shelf.volumes.items()}, page)
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         with self.shelf.lock:
-            volume = _get(self.shelf.volumes, "volume", request.handle)
+            volume = fetch(self.shelf.volumes, "volume", request.handle)
             size = max(volume.size, request.size.choose(granularity=GRANULE))
             if size - volume.size > self._free():
                 raise ResourceExhausted(f"{size} bytes do not fit")
@@ -209,7 +224,7 @@ class MemoryBackend(
             return CapacityReport(available=self._free(), maximum=self._free(), minimum=GRANULE)
 
     def _free(self) -> int:
-        return int(self.config.capacity) - sum(volume.size for volume in self.shelf.volumes.values())
+        return int(self.config.capacity) - self.shelf.promised()
 
     def attach(self, request: AttachRequest) -> Strings:
         """Attach. The nodes are the one that the driver runs on and those of the configuration."""
@@ -217,7 +232,7 @@ class MemoryBackend(
             raise missing("node", request.node.name)
         wanted = Attachment(request.node.id, request.read_only)
         with self.shelf.lock:
-            _get(self.shelf.volumes, "volume", request.handle)
+            fetch(self.shelf.volumes, "volume", request.handle)
             found = self.shelf.attached.get(request.handle)
             if found is None:
                 self.shelf.put(self.shelf.attached, request.handle, wanted)
@@ -254,7 +269,7 @@ class MemoryBackend(
         return self.get_snapshot(leaf(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return _get(self.shelf.snapshots, "snapshot", handle)
+        return fetch(self.shelf.snapshots, "snapshot", handle)
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         self.get_snapshot(handle)
@@ -263,7 +278,7 @@ class MemoryBackend(
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         with self.shelf.lock:
-            return _page({key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}, page)
+            return listed({key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}, page)
 
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
         handle, created = leaf(request.stamp.name), _now()
@@ -296,7 +311,7 @@ class MemoryBackend(
         return self.get_group_snapshot(leaf(name))
 
     def get_group_snapshot(self, handle: str) -> GroupSnapshot:
-        return _get(self.shelf.groups, "group snapshot", handle)
+        return fetch(self.shelf.groups, "group snapshot", handle)
 
     def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
         group = self.get_group_snapshot(handle)
@@ -328,7 +343,7 @@ class MemoryBackend(
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
         with self.shelf.lock:
             rows = {key: VolumeHealth(handle=key, entries=entries) for key, entries in self.shelf.health.items()}
-        return _page(rows, page)
+        return listed(rows, page)
 
     def open_device(self, request: OpenRequest) -> Device:
         _no_devices()
@@ -349,13 +364,13 @@ def _origin(source: Source) -> str:
     return source.handle if source.kind is SourceKind.VOLUME else f"@{source.handle}"
 
 
-def _get(rows: dict[str, T], kind: str, handle: str) -> T:
+def fetch(rows: dict[str, T], kind: str, handle: str) -> T:
     if handle not in rows:
         raise missing(kind, handle)
     return rows[handle]
 
 
-def _page(rows: dict[str, T], page: PageRequest) -> Page[T]:
+def listed(rows: dict[str, T], page: PageRequest) -> Page[T]:
     if page.cursor and not CURSOR.fullmatch(page.cursor):
         raise InvalidToken(f"cursor {page.cursor!r} is not one of ours; list again from the start")
     names = sorted(rows)
@@ -369,6 +384,14 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
+def _unreachable() -> Exception:
+    return Unavailable("the shelf cannot be reached")
+
+
+def _silent() -> Exception:
+    return Timeout("the shelf did not answer in time")
+
+
 def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, **given: Any) -> Storage:
     """Return everything the kit can be told about a storage in memory; `given` replaces parts of it."""
     shelf = Shelf()
@@ -378,6 +401,8 @@ def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, 
     def connect(host: Host) -> Backend:
         return kind(config, setting(host), shelf)
 
+    this = sys.modules[__name__]
+    calls = ((shelf, "put"), (shelf, "drop"), (shelf, "promised"), (this, "fetch"), (this, "listed"))
     known: dict[str, Any] = {
         "connect": connect,
         "other_parameters": {"tier": "ssd"},
@@ -386,7 +411,7 @@ def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, 
         "too_large": capacity * 2,
         "resources": shelf.names,
         "nodes": tuple(Node(name=name, id=name) for name in names),
-        "calls": (Call(owner=shelf, name="put"), Call(owner=shelf, name="drop")),
+        "calls": tuple(Call(owner=owner, name=name, error=_unreachable, timeout=_silent) for owner, name in calls),
         "read": shelf.read,
         "write": shelf.write,
     }

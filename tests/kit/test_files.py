@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +36,7 @@ from csi_multi.model import (
     VolumeRequest,
 )
 from csi_multi.testing.check import State
-from csi_multi.testing.checks import CHECKS, node_crashes
+from csi_multi.testing.checks import CHECKS, blindness, faults, node_crashes
 from csi_multi.testing.operations import base
 from csi_multi.testing.storage import Storage, setting
 
@@ -318,6 +318,26 @@ class NotesInTwoSteps(FileBackend):
         self._note(handle, Blank.NEVER)
 
 
+class LetsThrough(FileBackend):
+    """Raises what the operating system raises, and does not notice when a look fails."""
+
+    def formatting(self, handle: str) -> None:
+        (self._entry(VOLUMES, handle) / "state").write_text(Blank.INTERRUPTED.value)
+
+    def formatted(self, handle: str) -> None:
+        (self._entry(VOLUMES, handle) / "state").write_text(Blank.NEVER.value)
+
+    def find_device(self, handle: str) -> Device | None:
+        try:
+            return super().find_device(handle)
+        except Unavailable:
+            return None
+
+    def check(self) -> None:
+        with suppress(Unavailable):
+            super().check()
+
+
 class CleansUpOnce(FileBackend):
     """Collects what is to be cleaned up in a directory that must not be there yet."""
 
@@ -335,6 +355,13 @@ BROKEN = [
     (node_crashes.a_refresh_that_died_anywhere_is_finished, over_files(RefreshesByRemoving), "raised Unavailable"),
     (node_crashes.a_note_about_formatting_that_died_anywhere_is_old_or_new, over_files(NotesInTwoSteps), "Blank.NEVER"),
     (node_crashes.a_note_about_use_that_died_anywhere_is_old_or_new, over_files(NotesInTwoSteps), "Blank.ZEROED"),
+    (faults.an_opening_whose_calls_fail_is_not_forgotten, over_files(OpensAndRegisters), "not one of errors.py"),
+    (faults.a_closing_whose_calls_fail_is_not_forgotten, over_files(OpensAndRegisters), "not one of errors.py"),
+    (faults.a_refresh_whose_calls_fail_is_not_forgotten, over_files(RefreshesByRemoving), "raised Unavailable"),
+    (faults.a_note_about_formatting_whose_calls_fail_is_not_forgotten, over_files(LetsThrough), "not one of errors.py"),
+    (faults.a_note_about_use_whose_calls_fail_is_not_forgotten, over_files(LetsThrough), "not one of errors.py"),
+    (blindness.a_device_that_cannot_be_looked_for_is_not_told_to_be_closed, over_files(LetsThrough), "answered None"),
+    (blindness.a_storage_that_answers_nothing_is_told_by_check, over_files(LetsThrough), "fails: succeeded"),
     (node_crashes.a_start_that_died_anywhere_is_made_good_by_the_next, over_files(CleansUpOnce), "resume raised"),
 ]
 

@@ -182,11 +182,16 @@ class Attach(Attaching):
         if (nodes := self.published()) is not None:
             same(nodes, (self.nodes[0].id,), f"{what}: published_nodes")
         elsewhere = attempt(lambda: self.attach(self.nodes[1]))[1]
+        if elsewhere is None:
+            self.t.door.detach(self.volume.handle, self.nodes[1])
         if (self.t.storage.capability or BLOCK).mode.single_node:
             expect(elsewhere is not None, f"{what}: a second node could attach the volume for a single-node mode")
 
     def untouched(self) -> bool:
-        return not self.published() and attempt(lambda: self.attach(self.nodes[1]))[1] is None
+        if self.published() or attempt(lambda: self.attach(self.nodes[1]))[1]:
+            return False
+        self.t.door.detach(self.volume.handle, self.nodes[1])
+        return True
 
 
 class Detach(Attaching):
@@ -203,6 +208,7 @@ class Detach(Attaching):
         same(self.published() or (), (), f"{what}: published_nodes")
         error = attempt(lambda: self.attach(self.nodes[1]))[1]
         expect(error is None, f"{what}: another node cannot attach the volume: {error!r}")
+        self.t.door.detach(self.volume.handle, self.nodes[1])
 
     def untouched(self) -> bool:
         return self.nodes[0].id in (self.published() or ())

@@ -25,6 +25,7 @@ class OnDevice(OnVolume):
                 self.context = self.t.attach(self.volume, node)
 
     def open(self) -> Device:
+        self.t.opens(self.volume)
         request = OpenRequest(
             handle=self.volume.handle, block=True, publish_context=self.context, secrets=self.t.storage.secrets
         )

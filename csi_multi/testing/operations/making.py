@@ -11,7 +11,7 @@ from csi_multi.model import GroupSnapshot, Snapshot, Stamp, Volume
 from ..door import Wish
 from ..trial import Trial, source
 from ..verdict import expect, same
-from .base import Operation, absent, is_absent, ready
+from .base import Operation, absent, attempt, is_absent, ready
 
 SEED = "kit source"
 
@@ -48,7 +48,9 @@ class Making(Operation):
         if self._stamp is None:
             self._stamp, self._count = answer.stamp, len(new)
         same(answer.stamp, replace(self._stamp, name=self.name), f"{what}: the stamp")
-        same(timeless(self.find()), timeless(answer), f"{what}: {self.found_by}")
+        found, error = attempt(self.find)
+        expect(error is None, f"{what}: {self.found_by} raised {error!r}")
+        same(timeless(found), timeless(answer), f"{what}: {self.found_by}")
         if not self.t.no_data():
             self.prove_data(answer, what)
         expect(
