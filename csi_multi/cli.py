@@ -47,9 +47,13 @@ def parser() -> argparse.ArgumentParser:
     )
     conformance.add_argument("--config", type=Path, metavar="FILE", help="the driver's YAML file")
     conformance.add_argument("--backend", metavar="NAME", help="the instance to test, as the file names it")
-    conformance.add_argument("--storage", type=Path, metavar="FILE", help="YAML: what may be asked of the storage")
+    conformance.add_argument(
+        "--storage", type=Path, metavar="FILE", help="YAML: what may be asked of the storage; see --list"
+    )
     conformance.add_argument("--only", default="", metavar="TEXT", help="checks with this in 'group: name' only")
-    conformance.add_argument("--list", action="store_true", help="print the checks and what each needs")
+    conformance.add_argument(
+        "--list", action="store_true", help="print the checks, what each needs, and what --storage takes"
+    )
     conformance.add_argument("--yes", action="store_true", help="do not ask")
     conformance.add_argument("--json", type=Path, metavar="FILE", help="also write the report for programs")
     conformance.add_argument("--junit", type=Path, metavar="FILE", help="also write the report for CI systems")

@@ -32,6 +32,7 @@ def conformance(options: argparse.Namespace) -> int:
     checks = [one for one in CHECKS.values() if options.only in f"{one.group}: {one.name}"]
     if options.list:
         print("\n".join(map(described, checks)))
+        print(f"\n{given.explained()}")
         return 0
     if not (options.config and options.backend):
         raise ConfigError("conformance: --config FILE and --backend NAME are required")

@@ -18,7 +18,7 @@ import msgspec
 from csi_multi import config, ids
 from csi_multi.config import Config, ConfigError
 from csi_multi.errors import NotFound
-from csi_multi.params import Doc, Schema, unknown
+from csi_multi.params import Doc, Schema, describe, unknown
 
 from .storage import MIB, Connect, Storage
 
@@ -48,6 +48,12 @@ class Given(Schema, frozen=True, kw_only=True):
         default_factory=lambda: os.geteuid() == 0
     )
     files: Annotated[tuple[str, ...], Doc("directories of the storage: failures of files are tried there")] = ()
+
+
+def explained() -> str:
+    """Return a line for every key that the section takes."""
+    lines = [f"  {name}: {text} ({kind})" for name, kind, _, text in describe(Given)]
+    return "\n".join([f"The file of --storage has one section, `{SECTION}:`, with any of", *lines])
 
 
 def load(file: Path | None) -> Given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -14,6 +15,16 @@ from .check import State
 
 LAST = ("csi-sanity", "instance")  # groups
 SCHEMA = 1  # of the JSON report: raised when a field changes its meaning or goes away
+
+
+# What XML 1.0 cannot hold, not even escaped: control characters, which would also play with a terminal,
+# and halves of characters, which no encoding takes.
+UNFIT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def clean(text: str) -> str:
+    """Return the text with everything unfit for a report written as an escape."""
+    return UNFIT.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +38,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     log: str = ""  # of a failure over the wire: what the driver logged meanwhile
+
+    def __post_init__(self) -> None:
+        """Foreign code and foreign programs said some of this."""
+        for name in ("name", "text", "log"):
+            msgspec.structs.force_setattr(self, name, clean(getattr(self, name)))
+        msgspec.structs.force_setattr(self, "notes", tuple(map(clean, self.notes)))
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,9 +126,7 @@ def _skips(results: Iterable[Result]) -> str:
         lines.append(f"SKIPPED {len(names)}: {reason}")
         lines += [f"    {name}" for name in names]
     if any("Storage." in reason for reason in reasons):
-        lines.append(
-            "Storage.<name>: give it in a file with --storage (csi_multi/testing/given.py says what it takes)."
-        )
+        lines.append("Storage.<name>: give it in a file with --storage; --list shows what the file takes.")
     return "\n".join(lines)
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from csi_multi import config
+from csi_multi.host import LocalHost
+from csi_multi.registry import Instance, Registry
+from csi_multi.rpc.capabilities import Mode
+from csi_multi.rpc.client import Client
+from csi_multi.rpc.server import build
 from csi_multi.testing import memory
 from csi_multi.testing.check import Outcome, State, run
 from csi_multi.testing.checks import CHECKS
+from csi_multi.testing.storage import CLUSTER, DRIVER, NODE, Storage
 from csi_multi.testing.trial import in_process
 
 Fails = Callable[[Callable[..., None], Any, str], None]
@@ -36,3 +44,42 @@ def fails(judged: Callable[..., Outcome]) -> Fails:
         assert words in outcome.text
 
     return fails
+
+
+class InProcess:
+    """A driver that is a server of this process; killed, it only loses its connections and its backend."""
+
+    def __init__(self, storage: Storage, directory: Path) -> None:
+        self.directory = directory
+        self.log = ""
+        self._address = f"unix:{directory}/csi.sock"
+        self._storage = storage
+
+    def start(self) -> Client:
+        instances = Registry([Instance("kit", "memory", self._storage.connect(LocalHost()))])
+        driver = config.Driver(name=DRIVER, cluster=CLUSTER, node=NODE, alpha=True, workers=16)
+        self._server = build(driver, instances, LocalHost(), Mode.ALL)
+        assert self._server.add_insecure_port(self._address)
+        self._server.start()
+        return Client(self._address, timeout=20)
+
+    def kill(self) -> None:
+        self._server.stop(0).wait()
+
+    def close(self) -> None:
+        self.kill()
+
+    def mark(self) -> None:
+        """Its log never ends."""
+
+    def since_mark(self) -> str:
+        return self.log
+
+    def forget(self, *, logs: bool) -> None:
+        """It wrote nothing."""
+
+
+@pytest.fixture(scope="session")
+def driver_of() -> type[InProcess]:
+    """Make a driver for a door over the wire: driver_of(storage, directory)."""
+    return InProcess

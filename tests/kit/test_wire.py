@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from csi_multi import config, errors
-from csi_multi.host import LocalHost
+from csi_multi import errors
 from csi_multi.model import AccessMode, Capability, Mount
-from csi_multi.registry import Instance, Registry
 from csi_multi.rpc import convert
-from csi_multi.rpc.capabilities import Mode
-from csi_multi.rpc.client import Client
-from csi_multi.rpc.server import build
 from csi_multi.testing import memory, messages
 from csi_multi.testing.check import On, State, run
 from csi_multi.testing.checks import CHECKS
 from csi_multi.testing.door import Wish
 from csi_multi.testing.fuse import Fuse
 from csi_multi.testing.memory import MemoryBackend
-from csi_multi.testing.storage import CLUSTER, DRIVER, NODE, Storage
+from csi_multi.testing.storage import DRIVER, NODE, Storage
 from csi_multi.testing.trial import Trial, features_of
 from csi_multi.testing.verdict import Broken
 from csi_multi.testing.wire import Wire
@@ -32,35 +26,13 @@ from csi_multi.testing.wire import Wire
 WIRED = [name for name, one in CHECKS.items() if one.on is not On.BACKEND]
 
 
-class InProcess:
-    """A driver that is a server of this process; killed, it only loses its connections and its backend."""
-
-    def __init__(self, directory: Path, storage: Storage) -> None:
-        self._address = f"unix:{directory}/csi.sock"
-        self._storage = storage
-
-    def start(self) -> Client:
-        instances = Registry([Instance("kit", "memory", self._storage.connect(LocalHost()))])
-        driver = config.Driver(name=DRIVER, cluster=CLUSTER, node=NODE, alpha=True, workers=16)
-        self._server = build(driver, instances, LocalHost(), Mode.ALL)
-        assert self._server.add_insecure_port(self._address)
-        self._server.start()
-        return Client(self._address, timeout=20)
-
-    def kill(self) -> None:
-        self._server.stop(0).wait()
-
-    def close(self) -> None:
-        self.kill()
-
-
 @pytest.fixture(scope="module")
-def door_to(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Wire]]:
+def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterator[Callable[..., Wire]]:
     """Return a door to a storage: door_to(storage)."""
     doors: list[Wire] = []
 
     def door_to(storage: Storage) -> Wire:
-        doors.append(Wire(storage, "kit", InProcess(tmp_path_factory.mktemp("w"), storage)))
+        doors.append(Wire(storage, "kit", driver_of(storage, tmp_path_factory.mktemp("w"))))
         return doors[-1]
 
     yield door_to

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from csi_multi.host import loopdev, mounts
 from csi_multi.host.privilege import Capability, held
 from csi_multi.process import DriverProcess
+from csi_multi.testing import sanity
 
 pytestmark = [pytest.mark.sanity, pytest.mark.root]
 
@@ -86,46 +85,15 @@ def test_every_spec_passes(
     drivers = [DriverProcess(tmp_path, config, mode=mode, name=mode) for mode in modes]
     clients = [driver.start() for driver in drivers]
     try:
-        report = run(binary, tmp_path, drivers, access, SIZE[fs_type])
+        both = (drivers[0].endpoint, drivers[-1].endpoint)
+        report = sanity.run(binary, tmp_path, both, access=access, size=SIZE[fs_type])
     finally:
         for client in clients:
             client.close()
         codes = [driver.stop() for driver in drivers]
 
-    assert [
-        f"{text}: {message}" for text, state, message in report if state not in ("passed", "skipped", "pending")
-    ] == []
-    assert Counter(message for _, state, message in report if state == "skipped") == ALLOWED_SKIPS
-    assert sum(state == "pending" for _, state, _ in report) == PENDING
+    assert [one for one in report if one.state not in ("passed", "skipped", "pending")] == []
+    assert Counter(one.message for one in report if one.state == "skipped") == ALLOWED_SKIPS
+    assert sum(one.state == "pending" for one in report) == PENDING
     assert len(report) == SPECS
     assert [0] * len(drivers) == codes
-
-
-def run(
-    binary: str, directory: Path, drivers: list[DriverProcess], access: str, size: int
-) -> list[tuple[str, str, str]]:
-    """Run the suite; return (spec, state, message) of each spec."""
-    report = directory / "report.json"
-    command = [
-        binary,
-        f"--csi.endpoint={drivers[0].endpoint}",
-        f"--csi.controllerendpoint={drivers[-1].endpoint}",
-        f"--csi.mountdir={directory}/mount",
-        f"--csi.stagingdir={directory}/staging",
-        f"--csi.testvolumeaccesstype={access}",
-        f"--csi.testvolumesize={size}",
-        f"--csi.testvolumeexpandsize={2 * size}",
-        f"--ginkgo.json-report={report}",
-        "--ginkgo.no-color",
-    ]
-    with (directory / "sanity.out").open("w") as out:
-        subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=900, check=False)
-    specs = [spec for spec in json.loads(report.read_text())[0]["SpecReports"] if spec["LeafNodeType"] == "It"]
-    return [
-        (
-            " > ".join([*spec["ContainerHierarchyTexts"], spec["LeafNodeText"]]),
-            spec["State"],
-            (spec.get("Failure") or {}).get("Message", ""),
-        )
-        for spec in specs
-    ]
