@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from csi_multi import backend as b
-from csi_multi import idempotent, topology
+from csi_multi import idempotent, ids, topology
 from csi_multi.errors import StorageError
 from csi_multi.host import LocalHost
 from csi_multi.idempotent import FS_TYPE, digest, require
@@ -131,6 +131,7 @@ class Direct:
     def __init__(self, storage: Storage, fuse: Fuse) -> None:
         self.storage = storage
         self.fuse = fuse
+        self.attached: set[tuple[str, str]] = set()  # (handle, node id)
         self._connect()
 
     def _connect(self) -> None:
@@ -244,11 +245,21 @@ class Direct:
         )
         with self._locks.hold("ControllerPublishVolume", [("volume", handle)]):
             self.backend.get_volume(handle)
-            return self._feature(b.Attach).attach(wanted)
+            context = self._feature(b.Attach).attach(wanted)
+        self.attached.add((handle, node.id))
+        return context
 
     def detach(self, handle: str, node: Node | None) -> None:
         with self._locks.hold("ControllerUnpublishVolume", [("volume", handle)]):
             idempotent.detach(self._feature(b.Attach), handle, node, self.storage.secrets)
+        self.attached -= {pair for pair in self.attached if pair[0] == handle and (not node or pair[1] == node.id)}
+
+    def node(self) -> Node:
+        """Return the node that this process runs on."""
+        name, fact = self.backend.setting.node, ""
+        if isinstance(self.backend, b.NodeFacts):
+            fact = self.backend.node_fact()
+        return Node(name=name, fact=fact, id=ids.join_node(name, {self.backend.setting.instance: fact} if fact else {}))
 
     def allocated(self, handle: str, offset: int = 0) -> list[Extent]:
         return list(self._feature(b.ChangedBlocks).allocated_blocks(handle, offset, self.storage.secrets).extents)
@@ -272,12 +283,30 @@ class Direct:
     @contextmanager
     def opened(self, handle: str, *, read_only: bool = False) -> Iterator[Device]:
         """Open a volume's device for the block, and close it."""
-        secrets = self.storage.secrets
-        device = self.backend.open_device(OpenRequest(handle=handle, read_only=read_only, block=True, secrets=secrets))
+        with self._attached(handle) as context:
+            wanted = OpenRequest(
+                handle=handle, read_only=read_only, block=True, publish_context=context, secrets=self.storage.secrets
+            )
+            device = self.backend.open_device(wanted)
+            try:
+                yield device
+            finally:
+                self.backend.close_device(handle)
+
+    @contextmanager
+    def _attached(self, handle: str) -> Iterator[Strings]:
+        """Attach a volume to this node where the backend attaches; one that is attached here already stays so."""
+        if not isinstance(self.backend, b.Attach):
+            yield {}
+            return
+        node = self.node()
+        stays = (handle, node.id) in self.attached
+        context = self.attach(handle, node)
         try:
-            yield device
+            yield context
         finally:
-            self.backend.close_device(handle)
+            if not stays:
+                self.detach(handle, node)
 
     def read(self, handle: str, offset: int, length: int) -> bytes:
         with self.opened(handle, read_only=True) as device:

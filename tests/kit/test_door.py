@@ -1,0 +1,52 @@
+"""The door in process: bytes of a volume that must be attached first."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csi_multi.errors import FailedPrecondition
+from csi_multi.model import Blank, Device, OpenRequest
+from csi_multi.testing import memory
+from csi_multi.testing.door import Wish
+from csi_multi.testing.memory import MemoryBackend
+from csi_multi.testing.trial import in_process
+
+
+class Attaching(MemoryBackend):
+    """A volume is a file that can be opened where it is attached, with what attach returned."""
+
+    def open_device(self, request: OpenRequest) -> Device:
+        attached = self.get_volume(request.handle).published_nodes
+        if not attached or dict(request.publish_context) != {"device": request.handle}:
+            raise FailedPrecondition("not attached")
+        path = Path(tempfile.gettempdir()) / request.handle
+        path.touch()
+        return Device(path=path, number="0:0", proof={}, blank=Blank.ZEROED)
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return in_process(memory.storage(Attaching)).direct
+
+
+def test_bytes_are_read_and_written_on_an_attached_volume(door: Any) -> None:
+    volume = door.create(Wish(name="bytes"))
+
+    door.write(volume.handle, 0, b"data")
+
+    assert door.read(volume.handle, 0, 4) == b"data"
+    assert door.get(volume.handle).published_nodes == ()
+
+
+def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Any) -> None:
+    volume = door.create(Wish(name="held"))
+    door.attach(volume.handle, door.node())
+
+    door.write(volume.handle, 0, b"data")
+
+    assert door.get(volume.handle).published_nodes == (door.node().id,)
