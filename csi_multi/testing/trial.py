@@ -195,6 +195,14 @@ class Trial:
         """Return what is on the storage now and was not when the check began."""
         return self.resources() - self._before
 
+    def foreign(self) -> set[str]:
+        """Let the author put things of somebody else on the storage; return what is new. It is to stay."""
+        before = self.resources()
+        (self.storage.foreign or (lambda: None))()
+        theirs = self.resources() - before
+        self._before |= theirs
+        return theirs
+
     def __enter__(self) -> Trial:
         self._calls.enter_context(self.fuse.around(self.storage.calls))
         self._before = self.resources()
