@@ -58,6 +58,8 @@ def conformance(options: argparse.Namespace) -> int:
     finally:
         kept = report is not None and not report.passed
         process.forget(logs=not kept)
+    for name, text in report.logs.items():
+        (process.directory / name).write_text(text, encoding="utf-8")
     print(as_text(report, str(process.directory) if kept else ""))
     for file, form in ((options.json, as_json), (options.junit, as_junit)):
         if file:
@@ -94,7 +96,7 @@ def judged(loaded: Subject, process: Process, checks: Sequence[Check], suite: sa
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     progress = Progress(len(checks), sys.stdout)
     with Interrupt() as interrupt:
-        session = Session(loaded, process, progress, interrupt)
+        session = Session(loaded.measured(), process, progress, interrupt)
         try:
             outside = [one for one in checks if one.on is not On.BACKEND]
             if outside or not suite.silent:

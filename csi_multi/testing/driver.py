@@ -52,7 +52,7 @@ class Process:
         self.process = DriverProcess(self.directory, as_yaml(config), name=name, environment=environment)
         self.log = self.process.log
         self.endpoint = self.process.endpoint
-        self._marked = 0
+        self._marked: dict[Path, int] = {}
 
     def start(self) -> Client:
         """Raises NotServing."""
@@ -76,16 +76,12 @@ class Process:
         expect(not self.process.socket.exists(), f"the driver left its socket {self.process.socket} behind")
 
     def mark(self) -> None:
-        """Remember the present end of the log."""
-        self._marked = self.log.stat().st_size if self.log.exists() else 0
+        """Remember where the logs in the directory end now."""
+        self._marked = {file: file.stat().st_size for file in self.directory.glob("*.log")}
 
     def since_mark(self) -> str:
         """Return the end of what was logged since the mark."""
-        if not self.log.exists():
-            return ""
-        with self.log.open("rb") as log:
-            log.seek(max(self._marked, self.log.stat().st_size - LOG_TAIL))
-            return log.read().decode(errors="replace")
+        return "".join(_tail(file, self._marked.get(file, 0)) for file in sorted(self.directory.glob("*.log")))
 
     def forget(self, *, logs: bool) -> None:
         """Remove what was written; without `logs`, all but the logs: the configuration may hold secrets."""
@@ -93,6 +89,12 @@ class Process:
             file.unlink()
         if logs:
             shutil.rmtree(self.directory)
+
+
+def _tail(file: Path, start: int) -> str:
+    with file.open("rb") as log:
+        log.seek(max(start, file.stat().st_size - LOG_TAIL))
+        return log.read().decode(errors="replace")
 
 
 def _directory() -> Path:

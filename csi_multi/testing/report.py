@@ -37,7 +37,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""  # the verdict, or why it was skipped
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
-    log: str = ""  # of a failure over the wire: what the driver logged meanwhile
+    log: str = ""  # of a failure: the end of what was logged meanwhile, and the traceback of an unexpected error
 
     def __post_init__(self) -> None:
         """Foreign code and foreign programs said some of this."""
@@ -74,6 +74,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.state is state for one in self.results)
 
     @property
+    def logs(self) -> dict[str, str]:
+        """What belongs to each failure, by the name of a file for it."""
+        failed = [one for one in self.results if one.state is State.FAILED]
+        return {f"failure-{number}.log": one.log for number, one in enumerate(failed, 1)}
+
+    @property
     def passed(self) -> bool:
         return self.complete and not self.count(State.FAILED)
 
@@ -91,8 +97,8 @@ def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
 
 
 def as_text(report: Report, log: str = "") -> str:
-    """Return the whole report for a terminal; `log` names the directory of the logs that were kept."""
-    parts = [_notes(report.results), _skips(report.results), _failures(report.results), _table(report)]
+    """Return the whole report for a terminal; `log` names the directory where the logs are kept."""
+    parts = [_notes(report.results), _skips(report.results), _failures(report, log), _table(report)]
     parts.append(_last_line(report, log))
     return "\n\n".join(part for part in parts if part)
 
@@ -108,11 +114,12 @@ def _table(report: Report) -> str:
     return "\n".join(f"  {name:<{wide}}" + "".join(f"{cell:>10}" for cell in cells) for name, *cells in rows)
 
 
-def _failures(results: Iterable[Result]) -> str:
+def _failures(report: Report, directory: str) -> str:
+    failed = [one for one in report.results if one.state is State.FAILED]
     lines = []
-    for one in results:
-        if one.state is State.FAILED:
-            lines += [f"FAILED  {one.group}: {one.name} ({one.where})", *_indented(one.text)]
+    for one, (file, log) in zip(failed, report.logs.items(), strict=True):
+        lines += [f"FAILED  {one.group}: {one.name} ({one.where})", *_indented(one.text)]
+        lines += [f"    log: {directory}/{file}"] if directory and log else []
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ inside.
 
 from __future__ import annotations
 
+import traceback
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,7 +14,7 @@ from csi_multi.demo import Interrupt
 from csi_multi.errors import StorageError
 from csi_multi.process import NotServing
 
-from .check import Check, State, run
+from .check import Check, Outcome, State, run
 from .door import Door
 from .driver import Process
 from .fuse import Fuse
@@ -83,7 +84,6 @@ class Session:
         self._progress.begin(one.group, one.name)
         self._driver.mark()
         found = run(one, trial)
-        failed = found.state is State.FAILED
         result = Result(
             group=one.group,
             name=one.name,
@@ -92,9 +92,14 @@ class Session:
             text=found.text,
             seconds=round(found.seconds, 3),
             notes=found.notes,
-            log=self._driver.since_mark() if failed else "",
+            log=self._log(found) if found.state is State.FAILED else "",
         )
         self._keep(result)
+
+    def _log(self, found: Outcome) -> str:
+        """Return what was logged during a check that failed, and how an error came about that is no verdict."""
+        foreign = found.error if not isinstance(found.error, Broken) else None
+        return self._driver.since_mark() + ("".join(traceback.format_exception(foreign)) if foreign else "")
 
     def _demand(self, where: str, name: str, text: str) -> None:
         """Keep what is demanded of the run as a whole; `text` is "" when it holds."""

@@ -20,6 +20,7 @@ from csi_multi.backend import Clone
 from csi_multi.config import Config, ConfigError
 from csi_multi.errors import NotFound
 from csi_multi.model import Strings, Volume, VolumeRequest
+from csi_multi.process import NotServing
 from csi_multi.registry import UnfitBackend
 from csi_multi.testing import conformance, given, memory, subject
 from csi_multi.testing.check import Check, On
@@ -118,6 +119,36 @@ def test_a_broken_backend_fails_and_the_report_names_the_check(
     assert "get_volume after delete_volume" in str(case.find("failure").get("message"))  # type: ignore[union-attr]
 
 
+class Careless(MemoryBackend):
+    """Raises what is in no tree."""
+
+    def find_volume(self, name: str) -> Volume:
+        raise KeyError(name)
+
+
+def test_an_unexpected_error_comes_with_its_traceback(
+    conform: Conform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert conform(memory.storage(Careless)) == 1
+
+    assert "FAILED  own: it finds (backend)\n    KeyError: " in capsys.readouterr().out
+    assert "in find_volume\n" in (tmp_path / "failure-1.log").read_text()
+
+
+def test_a_driver_that_does_not_start_fails_and_the_backend_is_still_judged(
+    conform: Conform, driver_of: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_self: Any) -> Any:
+        raise NotServing("it ended with exit code 3")
+
+    monkeypatch.setattr(driver_of, "start", refuse)
+
+    assert conform(memory.storage()) == 1
+    out = capsys.readouterr().out
+    assert "FAILED  instance: the driver starts (wire)\n    it ended with exit code 3" in out
+    assert "own: it finds (backend)" in out
+
+
 def test_what_a_run_leaves_behind_is_named(conform: Conform, capsys: pytest.CaptureFixture[str]) -> None:
     assert conform(memory.storage(Hoarder)) == 1
 
@@ -176,6 +207,13 @@ def test_a_terminal_is_asked(conform: Conform, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("builtins.input", lambda _prompt: answer)
 
     assert conform(memory.storage()) == code
+
+
+def test_the_size_is_one_that_the_backend_makes(file: Path) -> None:
+    storage, settings = memory.storage(size=5000), alone(config.load(file), "kit")
+
+    assert Subject(settings, MemoryBackend, "memory 1.0", storage).measured().storage.size == 8192
+    assert Subject(settings, Hoarder, "memory 1.0", memory.storage(Hoarder)).measured().storage.size == 16 << 20
 
 
 class Down(MemoryBackend):

@@ -32,7 +32,7 @@ def report(*results: Result, complete: bool = True) -> Report:
 def test_the_text_has_every_failure_skip_note_and_a_table() -> None:
     text = as_text(report(FOREIGN, PASSED, FAILED, SKIPPED), "/tmp/logs")
 
-    assert "FAILED  creation: two (backend)\n    found 1\n    wanted 2" in text
+    assert "FAILED  creation: two (backend)\n    found 1\n    wanted 2\n    log: /tmp/logs/failure-1.log" in text
     assert "SKIPPED 1: Storage.nodes not given\n    three" in text
     assert "  one: 3 calls met" in text
     rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
