@@ -1,6 +1,17 @@
 """All checks, one module per subject; importing this package registers them in CHECKS."""
 
 from ..check import CHECKS
-from . import aftermath, blindness, crashes, creation, faults, foreign, listing, node_crashes
+from . import aftermath, blindness, capacity, crashes, creation, faults, foreign, listing, node_crashes
 
-__all__ = ["CHECKS", "aftermath", "blindness", "crashes", "creation", "faults", "foreign", "listing", "node_crashes"]
+__all__ = [
+    "CHECKS",
+    "aftermath",
+    "blindness",
+    "capacity",
+    "crashes",
+    "creation",
+    "faults",
+    "foreign",
+    "listing",
+    "node_crashes",
+]
