@@ -31,6 +31,7 @@ NODE = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 FACT = re.compile(r"[-_.:A-Za-z0-9]+")
 _READABLE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _HASHED = "x-"
+LEAF_SHAPE = re.compile(rf"[a-z0-9](?:[-a-z0-9]{{0,{LEAF - 2}}}[a-z0-9])?")
 
 
 def join(instance: str, handle: str) -> str:
@@ -44,6 +45,17 @@ def split(kind: str, text: str) -> tuple[str, str]:
     if not slash or not handle or not INSTANCE.fullmatch(instance):
         raise NotFound(f"{kind} {text!r} does not exist: ids of this driver are <instance>/<handle>")
     return instance, handle
+
+
+def split_local(kind: str, handle: str) -> tuple[str, str]:
+    """Return (node, leaf) of a node-local backend's handle `<node>/<leaf>`, the leaf made by `leaf`.
+
+    A handle of another shape was never made by anybody: raises NotFound, so that no path is built of it.
+    """
+    node, _, name = handle.partition("/")
+    if not NODE.fullmatch(node) or not LEAF_SHAPE.fullmatch(name):
+        raise NotFound(f"{kind} {handle!r} does not exist")
+    return node, name
 
 
 def split_token(token: str) -> tuple[str, str]:

@@ -115,3 +115,17 @@ def test_a_node_id_is_read_back_by_each_instance(name: str, facts: dict[str, str
 def test_a_node_id_of_another_shape_is_an_unknown_node(text: str) -> None:
     with pytest.raises(NotFound, match="node"):
         ids.split_node(text, "fast")
+
+
+@pytest.mark.parametrize(
+    "handle", ["", "node-1", "node-1/", "/v", "node-1/../x", "node-1/a/b", "-n/v", "node-1/V", "node-1/v\n"]
+)
+def test_a_node_local_handle_of_another_shape_is_unknown(handle: str) -> None:
+    with pytest.raises(NotFound):
+        ids.split_local("volume", handle)
+
+
+def test_a_node_local_handle_is_node_and_leaf() -> None:
+    longest = ids.leaf("x" * 128)
+
+    assert ids.split_local("volume", f"node-1/{longest}") == ("node-1", longest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from csi_multi.backend import (
     VolumeHealthLister,
 )
 from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument
-from csi_multi.host import loopdev, sysfs
+from csi_multi.host import loopdev, loopfile
 from csi_multi.model import (
     Blank,
     CapacityReport,
@@ -43,8 +42,7 @@ from csi_multi.model import (
     VolumeRequest,
 )
 
-from . import config, handles, health
-from .devices import Devices
+from . import config, health
 from .failures import translated
 from .freeze import Freezer
 from .handles import Handles
@@ -80,7 +78,7 @@ class LoopBackend(
         self._volumes = Shelf(self._place.directory, "volume", VolumeFile, setting)
         self._snapshots = Shelf(self._place.directory, "snapshot", SnapshotFile, setting)
         self._space = Space(self.config, self._place, self._volumes, self._snapshots)
-        self._devices = Devices(setting.host)
+        self._devices = loopfile.LoopFiles(setting.host)
         self._stillness = Stillness(self._volumes, Freezer(setting.host, self._place.directory / FROZEN))
         self._maker = Maker(self.config, self._place, self._volumes, self._snapshots, self._space, self._stillness)
 
@@ -179,7 +177,7 @@ class LoopBackend(
             found = self._volumes.read(leaf)
             health.refuse_incomplete(image, found.size)
             device = self._devices.open(image, sector_size=found.sector_size, read_only=request.read_only)
-            return _device(device, found.format.blank)
+            return loopfile.shown(device, found.format.blank)
 
     @translated("looking for a device")
     def find_device(self, handle: str) -> Device | None:
@@ -188,8 +186,8 @@ class LoopBackend(
             blank = self._volumes.read(leaf).format.blank
         except Broken:
             blank = Blank.NEVER  # it can still be unmounted and closed
-        attached = loopdev.find(self._volumes.image(leaf))
-        return _device(attached[0], blank) if attached else None
+        device = self._devices.find(self._volumes.image(leaf))
+        return loopfile.shown(device, blank) if device else None
 
     @translated("closing a device")
     def close_device(self, handle: str) -> None:
@@ -209,7 +207,7 @@ class LoopBackend(
     # The instance
 
     def node_of(self, handle: str) -> str:
-        return handles.split("volume", handle)[0]
+        return ids.split_local("volume", handle)[0]
 
     @translated("reading the capacity")
     def capacity(self, request: CapacityRequest) -> CapacityReport:
@@ -294,14 +292,3 @@ class LoopBackend(
         return Snapshot(
             handle=self._handles.join(leaf), source=found.source, size=found.size, created=created, stamp=found.stamp
         )
-
-
-def _device(path: Path, blank: Blank) -> Device:
-    number = sysfs.number_of(path)
-    return Device(
-        path=path,
-        number=number,
-        proof={"loop/backing_file": sysfs.attribute(number, "loop/backing_file") or ""},
-        blank=blank,
-        read_only=sysfs.read_only(number),
-    )

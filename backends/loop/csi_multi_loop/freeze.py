@@ -22,11 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.host import Host, mounts
+from csi_multi.host import Host, loopfile, mounts
 from csi_multi.host.mounts import MountPoint
+from csi_multi.ids import LEAF_SHAPE
 
-from . import devices
-from .handles import LEAF_SHAPE
 from .metadata import sync
 
 log = logging.getLogger(__name__)
@@ -80,12 +79,12 @@ class Freezer:
 
     def lift(self, leaf: str, attached: list[Path]) -> None:
         """Thaw what an earlier process left, and forget the marker. Not mounted or not frozen is fine."""
-        found = [place for device in attached for place in devices.mounted(device)]
+        found = [place for device in attached for place in loopfile.mounted(device)]
         if found:
             with _opened(visible(found)) as descriptor:
                 self._thaw(descriptor, found[0].target)
         for device in [] if found else attached:
-            if devices.in_use(device):
+            if loopfile.in_use(device):
                 self._thaw_unmounted(device)
         self._unmark(self._markers / leaf)
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from csi_multi.errors import InvalidToken
+from csi_multi.ids import LEAF_SHAPE
 from csi_multi.model import Page, PageRequest
-
-from .handles import LEAF_SHAPE
 
 T = TypeVar("T")
 

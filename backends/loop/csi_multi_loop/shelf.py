@@ -17,10 +17,10 @@ from typing import Generic
 
 from csi_multi.backend import Setting, missing
 from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, NotFound
+from csi_multi.ids import LEAF_SHAPE
 
 from . import metadata
 from .guard import held
-from .handles import LEAF_SHAPE
 from .metadata import Broken, F
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import msgspec
 
 from csi_multi.errors import ResourceExhausted
+from csi_multi.ids import LEAF_SHAPE
 
 from .config import Config
 from .guard import held
-from .handles import LEAF_SHAPE
 from .metadata import SnapshotFile, VolumeFile
 from .place import Place
 from .shelf import IMAGE, NEW, Shelf

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from csi_multi.errors import Busy, FailedPrecondition, StorageError
-from csi_multi.host import loopdev
+from csi_multi.host import loopdev, loopfile
 
-from . import devices
 from .freeze import Freezer
 from .health import refuse_incomplete
 from .metadata import VolumeFile, sync
@@ -43,7 +42,7 @@ class Stillness:
         """Have everything written so far in the image of a held volume, and nothing half-written."""
         image = self._volumes.image(leaf)
         attached = loopdev.find(image)
-        places = [place for device in attached for place in devices.mounted(device)]
+        places = [place for device in attached for place in loopfile.mounted(device)]
         if places:
             with self._freezer.frozen(leaf, places):  # which writes everything out first
                 yield

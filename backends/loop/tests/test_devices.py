@@ -6,10 +6,10 @@ import shutil
 import threading
 
 import pytest
-from csi_multi_loop.devices import in_use
 
 from csi_multi.errors import Busy, FailedPrecondition, InUse, NotFound, Unavailable
 from csi_multi.host import CommandFailed, Result, loopdev, sysfs
+from csi_multi.host.loopfile import in_use
 from csi_multi.model import Blank
 
 MIB = 2**20

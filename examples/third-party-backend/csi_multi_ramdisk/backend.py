@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from csi_multi import ids
-from csi_multi.backend import Capacity, Clone, Expand, ListVolumes, NodeLocal, Setting, missing
+from csi_multi.backend import Capacity, Clone, Expand, ListVolumes, NodeLocal, Setting
 from csi_multi.errors import FailedPrecondition, InUse, InvalidToken, NotFound, WrongNode
-from csi_multi.host import loopdev, sysfs
+from csi_multi.host import loopfile
 from csi_multi.model import (
     Blank,
     CapacityReport,
@@ -31,7 +29,7 @@ from csi_multi.model import (
 )
 from csi_multi.params import Doc, Schema
 
-from .store import LEAF, PAGE, Store
+from .store import PAGE, Store
 
 DEFAULT = 64 * 2**20  # bytes of a volume when none are asked for
 
@@ -47,6 +45,7 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
     def __init__(self, config: Any, setting: Setting) -> None:
         super().__init__(config, setting)
         self._store = Store(config.directory, setting.driver, setting.cluster)
+        self._devices = loopfile.LoopFiles(setting.host)
 
     # Volumes
 
@@ -96,7 +95,7 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
             return Expansion(size=self._store.grow(image, wanted))
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        if page.cursor and not LEAF.fullmatch(page.cursor):
+        if page.cursor and not ids.LEAF_SHAPE.fullmatch(page.cursor):
             raise InvalidToken(f"cursor {page.cursor!r} was not issued by this backend; list again from the start")
         found = []
         with self._store.working():
@@ -109,33 +108,24 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
     # Devices
 
     def open_device(self, request: OpenRequest) -> Device:
-        leaf, host = self._leaf(request.handle), self.setting.host
-        with self._store.working(), self._store.holding(leaf) as held:
+        leaf = self._leaf(request.handle)
+        with self._store.working(), self._store.holding(leaf):
             blank, image = self._store.read(leaf).blank, self._store.image(leaf)
-            found = sorted(loopdev.find(image), key=_in_use, reverse=True)  # the one in use first: it must stay
-            kept = [device for device in found[:1] if _fits(device, image, request.read_only)]
-            for device in found[len(kept) :]:
-                self._detach(device)
-            device = kept[0] if kept else loopdev.attach(host, image, read_only=request.read_only)
-            if sysfs.attribute(sysfs.number_of(device), "size") != str(os.fstat(held).st_size // 512):
-                loopdev.refresh(host, device)
-            return _shown(device, blank)
+            return loopfile.shown(self._devices.open(image, read_only=request.read_only), blank)
 
     def find_device(self, handle: str) -> Device | None:
         leaf = self._leaf(handle)
         with self._store.working():
-            blank, image = self._store.read(leaf).blank, self._store.image(leaf)
-            return next((_shown(one, blank) for one in loopdev.find(image) if loopdev.backs(one, image)), None)
+            blank, device = self._store.read(leaf).blank, self._devices.find(self._store.image(leaf))
+            return loopfile.shown(device, blank) if device else None
 
     def close_device(self, handle: str) -> None:
         with self._store.working():
-            for device in loopdev.find(self._store.image(self._leaf(handle))):
-                self._detach(device)
+            self._devices.close(self._store.image(self._leaf(handle)))
 
     def refresh_device(self, handle: str) -> None:
         with self._store.working():
-            for device in loopdev.find(self._store.image(self._leaf(handle))):
-                loopdev.refresh(self.setting.host, device)
+            self._devices.refresh(self._store.image(self._leaf(handle)))
 
     def formatting(self, handle: str) -> None:
         if self._note(handle, Blank.INTERRUPTED) is Blank.NEVER:
@@ -147,10 +137,7 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
     # The instance
 
     def node_of(self, handle: str) -> str:
-        node, _, leaf = handle.partition("/")
-        if not ids.NODE.fullmatch(node) or not LEAF.fullmatch(leaf):
-            raise missing("volume", handle)
-        return node
+        return ids.split_local("volume", handle)[0]
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
         with self._store.working():
@@ -182,37 +169,11 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
         return f"{self.setting.node}/{leaf}"
 
     def _leaf(self, handle: str) -> str:
-        if (node := self.node_of(handle)) != self.setting.node:
+        node, leaf = ids.split_local("volume", handle)
+        if node != self.setting.node:
             raise WrongNode(f"volume {handle!r} lives on node {node!r}, this is node {self.setting.node!r}")
-        return handle.partition("/")[2]
+        return leaf
 
     def _refuse_attached(self, leaf: str) -> None:
-        if attached := loopdev.find(self._store.image(leaf)):
-            raise InUse(f"volume {leaf!r} is attached to {attached[0]}; unpublish and unstage it first")
-
-    def _detach(self, device: Path) -> None:
-        if _in_use(device):
-            raise InUse(f"{device} is in use; unmount it first")
-        loopdev.detach(self.setting.host, device)
-
-
-def _in_use(device: Path) -> bool:
-    """Whether the device is mounted or below another one. (Raw publishes are the engine's to know.)"""
-    try:
-        os.close(os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-    except OSError as error:
-        return error.errno == errno.EBUSY
-    return False
-
-
-def _fits(device: Path, image: Path, read_only: bool) -> bool:
-    """Whether an attached device shows this very image as asked, and is not just being detached."""
-    number = sysfs.number_of(device)
-    leaving = sysfs.attribute(number, "loop/autoclear") == "1" and not _in_use(device)
-    return not leaving and sysfs.read_only(number) == read_only and loopdev.backs(device, image)
-
-
-def _shown(device: Path, blank: Blank) -> Device:
-    number = sysfs.number_of(device)
-    proof = {"loop/backing_file": sysfs.attribute(number, "loop/backing_file") or ""}
-    return Device(path=device, number=number, proof=proof, blank=blank, read_only=sysfs.read_only(number))
+        if attached := self._devices.find(self._store.image(leaf)):
+            raise InUse(f"volume {leaf!r} is attached to {attached}; unpublish and unstage it first")

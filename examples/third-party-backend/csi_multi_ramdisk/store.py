@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,7 +25,6 @@ from csi_multi.host import mounts
 from csi_multi.model import Blank, Stamp
 
 IMAGE, RECORD, DRAFT = ".ramdisk", ".ramdisk.json", ".ramdisk.json.new"
-LEAF = re.compile(rf"[a-z0-9][-a-z0-9]{{0,{ids.LEAF - 1}}}")
 PAGE = 4096  # bytes: what tmpfs hands out
 RESERVE = 16 * PAGE  # bytes kept free, so that a format note can be written when all else is full
 
@@ -47,7 +45,7 @@ class Store:
     def leaves(self, suffix: str = RECORD) -> list[str]:
         """Return the names of all records, or images, in order; whose they are, read() knows."""
         names = (name.removesuffix(suffix) for name in os.listdir(self.directory) if name.endswith(suffix))
-        return sorted(name for name in names if LEAF.fullmatch(name))
+        return sorted(name for name in names if ids.LEAF_SHAPE.fullmatch(name))
 
     @contextmanager
     def working(self) -> Iterator[None]:

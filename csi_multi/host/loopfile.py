@@ -1,4 +1,7 @@
-"""The loop devices of an image: one at most, the right one, and none left behind."""
+"""Files shown as loop devices: one device per file at most, the right one, and none left behind.
+
+For backends whose volumes are files. loopdev.py has the kernel's own operations, this the care around them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import os
 import time
 from pathlib import Path
 
-from csi_multi.errors import FailedPrecondition, InUse, StorageError, Unavailable
-from csi_multi.host import CommandFailed, Host, loopdev, mounts, sysfs
-from csi_multi.host.mounts import MountPoint
+from ..errors import InUse, StorageError, Unavailable
+from ..model import Blank, Device
+from . import CommandFailed, Host, loopdev, mounts, sysfs
+from .mounts import MountPoint
 
 log = logging.getLogger(__name__)
 
@@ -18,24 +22,26 @@ PATIENCE = 1.0  # seconds
 SYS_BLOCK = Path("/sys/block")
 
 
-class Devices:
+class LoopFiles:
+    """The devices of all files of one backend."""
+
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def open(self, image: Path, *, sector_size: int, read_only: bool) -> Path:
-        """Return the image's device, attached now if need be. Raises FailedPrecondition, InUse."""
+    def open(self, image: Path, *, sector_size: int = 512, read_only: bool = False) -> Path:
+        """Return the file's device, attached now if need be. Raises InUse."""
         found = loopdev.find(image)
         used = [device for device in found if in_use(device)]
         if len(used) > 1:
             names = " and ".join(str(device) for device in used)
-            raise FailedPrecondition(f"{image} is in use through {names} at once; stop what uses one of them")
+            raise InUse(f"{image} is in use through {names} at once; stop what uses one of them")
         fitting = [
             device
             for device in found
             if fits(device, image, sector_size, read_only) and (device in used or not leaving(device))
         ]
         if used and used[0] not in fitting:
-            raise FailedPrecondition(
+            raise InUse(
                 f"{used[0]} is in use with other properties than asked (read-only, sector size, or its file was "
                 f"deleted); unpublish and unstage the volume of {image} first"
             )
@@ -43,7 +49,19 @@ class Devices:
         for device in found:
             if device != keep:
                 self._detach(device)
-        return keep or self._attach(image, sector_size, read_only)
+        if keep is None:
+            return self._attach(image, sector_size, read_only)
+        if _size(keep) != image.stat().st_size:  # it grew, and nobody has shown it yet
+            loopdev.refresh(self._host, keep)
+            _refuse_other_size(keep, image)
+        return keep
+
+    def find(self, image: Path) -> Path | None:
+        """Return the file's device, if there is one.
+
+        Without one, that of a file which was removed from this path: it must be unmounted and closed all the same.
+        """
+        return max(loopdev.find(image), key=lambda one: loopdev.backs(one, image), default=None)
 
     def close(self, image: Path) -> None:
         """Detach all devices of the image. Raises InUse."""
@@ -78,6 +96,18 @@ class Devices:
         except CommandFailed:
             if _backing(device):  # else somebody was faster
                 raise
+
+
+def shown(path: Path, blank: Blank) -> Device:
+    """Return what open_device and find_device answer for a loop device."""
+    number = sysfs.number_of(path)
+    return Device(
+        path=path,
+        number=number,
+        proof={"loop/backing_file": sysfs.attribute(number, "loop/backing_file") or ""},
+        blank=blank,
+        read_only=sysfs.read_only(number),
+    )
 
 
 def fits(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
@@ -144,7 +174,11 @@ def _backing(device: Path) -> str | None:
     return sysfs.attribute(sysfs.number_of(device), "loop/backing_file")
 
 
+def _size(device: Path) -> int:
+    return sysfs.size_of(sysfs.number_of(device))
+
+
 def _refuse_other_size(device: Path, image: Path) -> None:
-    found, wanted = sysfs.size_of(sysfs.number_of(device)), image.stat().st_size
+    found, wanted = _size(device), image.stat().st_size
     if found != wanted:
         raise Unavailable(f"{device} shows {found} bytes, {image} has {wanted}")
