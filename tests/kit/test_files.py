@@ -19,7 +19,7 @@ import pytest
 
 from csi_multi import backend as b
 from csi_multi.backend import Setting, missing
-from csi_multi.errors import AlreadyExists, InUse, InvalidToken, Unavailable
+from csi_multi.errors import AlreadyExists, InUse, InvalidToken, NotFound, Unavailable
 from csi_multi.ids import leaf
 from csi_multi.model import (
     Blank,
@@ -37,6 +37,7 @@ from csi_multi.model import (
 )
 from csi_multi.testing.check import State
 from csi_multi.testing.checks import CHECKS, blindness, faults, node_crashes
+from csi_multi.testing.memory import CURSOR
 from csi_multi.testing.operations import base
 from csi_multi.testing.storage import Storage, setting
 
@@ -223,11 +224,14 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
             raise
 
     def _page(self, kind: str, page: PageRequest, form: type[Any], keep: Any = bool) -> Page[Any]:
-        if page.cursor != leaf(page.cursor) and page.cursor:
+        if page.cursor and not CURSOR.fullmatch(page.cursor):
             raise InvalidToken(f"cursor {page.cursor!r} is not one of ours")
         with failures():
             names = sorted(name for name in os.listdir(self.root / kind) if name > page.cursor and name[0] != ".")
-        found = [self._read(kind, name, form) for name in names]
+        found = []
+        for name in names:
+            with suppress(NotFound):  # it has been deleted meanwhile
+                found.append(self._read(kind, name, form))
         items = [one for one in found if keep(one)]
         shown = items[: page.limit or None]
         return Page(items=tuple(shown), cursor=shown[-1].handle if len(shown) < len(items) else "")

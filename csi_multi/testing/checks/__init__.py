@@ -1,7 +1,7 @@
 """All checks, one module per subject; importing this package registers them in CHECKS."""
 
 from ..check import CHECKS
-from . import aftermath, blindness, capacity, crashes, creation, faults, foreign, listing, node_crashes
+from . import aftermath, blindness, capacity, crashes, creation, faults, foreign, listing, node_crashes, races
 
 __all__ = [
     "CHECKS",
@@ -14,4 +14,5 @@ __all__ = [
     "foreign",
     "listing",
     "node_crashes",
+    "races",
 ]
