@@ -154,6 +154,10 @@ class MemoryBackend(
         super().__init__(config, setting)
         self.shelf = shelf or SHELVES.setdefault(setting.instance, Shelf())
 
+    def leaf(self, name: str) -> str:
+        """Return the handle for a name that was asked for."""
+        return leaf(name)
+
     def create_volume(self, request: VolumeRequest) -> Volume:
         return self._put(request, default=GIB)
 
@@ -168,7 +172,7 @@ class MemoryBackend(
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         minimum = default if request.source else 1
         size = request.size.choose(granularity=GRANULE, minimum=minimum, default=default)
-        volume = Volume(handle=leaf(request.name), size=size, stamp=request.stamp)
+        volume = Volume(handle=self.leaf(request.name), size=size, stamp=request.stamp)
         with self.shelf.lock:
             if volume.handle in self.shelf.volumes:
                 raise AlreadyExists(f"volume {request.name!r} exists")
@@ -187,7 +191,7 @@ class MemoryBackend(
         return volume
 
     def find_volume(self, name: str) -> Volume:
-        return self.get_volume(leaf(name))
+        return self.get_volume(self.leaf(name))
 
     def get_volume(self, handle: str) -> Volume:
         return self._shown(fetch(self.shelf.volumes, "volume", handle))
@@ -256,7 +260,7 @@ class MemoryBackend(
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         source = self.get_volume(request.source)
         snapshot = Snapshot(
-            handle=leaf(request.name), source=source.handle, size=source.size, created=_now(), stamp=request.stamp
+            handle=self.leaf(request.name), source=source.handle, size=source.size, created=_now(), stamp=request.stamp
         )
         with self.shelf.lock:
             if snapshot.handle in self.shelf.snapshots:
@@ -266,7 +270,7 @@ class MemoryBackend(
         return snapshot
 
     def find_snapshot(self, name: str) -> Snapshot:
-        return self.get_snapshot(leaf(name))
+        return self.get_snapshot(self.leaf(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
         return fetch(self.shelf.snapshots, "snapshot", handle)
@@ -281,7 +285,7 @@ class MemoryBackend(
             return listed({key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}, page)
 
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
-        handle, created = leaf(request.stamp.name), _now()
+        handle, created = self.leaf(request.stamp.name), _now()
         members = []
         for number, source in enumerate(request.sources):
             stamp = replace(request.stamp, name=f"{request.stamp.name}-{number}")
@@ -308,7 +312,7 @@ class MemoryBackend(
                 self.shelf.drop(self.shelf.snapshots, key[1:])
 
     def find_group_snapshot(self, name: str) -> GroupSnapshot:
-        return self.get_group_snapshot(leaf(name))
+        return self.get_group_snapshot(self.leaf(name))
 
     def get_group_snapshot(self, handle: str) -> GroupSnapshot:
         return fetch(self.shelf.groups, "group snapshot", handle)
