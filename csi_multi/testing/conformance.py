@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import io
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +43,8 @@ def conformance(options: argparse.Namespace) -> int:
         raise ConfigError(f"--only {options.only!r} is part of no name of a check or a group; --list shows them")
     for file in (options.json, options.junit):
         _writable(file)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a report is not lost to a terminal's encoding
     settings = alone(config.load(options.config), options.backend)
     told = given.load(options.storage)
     process = Process(settings)
@@ -120,11 +124,8 @@ def judged(loaded: Subject, process: Process, checks: Sequence[Check], suite: sa
 
 def _writable(file: Path | None) -> None:
     """Find out before an hour of checks."""
-    try:
-        if file:
-            file.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
+    if file and not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"{file} cannot be written")
 
 
 @contextmanager
