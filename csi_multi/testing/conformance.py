@@ -43,6 +43,11 @@ def conformance(options: argparse.Namespace) -> int:
         raise ConfigError(f"--only {options.only!r} is part of no name of a check or a group; --list shows them")
     for file in (options.json, options.junit):
         _writable(file)
+    return _run(options, checks, suite)
+
+
+def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Suite) -> int:
+    """Judge the instance in a directory of its own, which stays when something failed: it has the logs."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a report is not lost to a terminal's encoding
     settings = alone(config.load(options.config), options.backend)
