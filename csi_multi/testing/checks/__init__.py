@@ -3,6 +3,7 @@
 from ..check import CHECKS
 from . import (
     aftermath,
+    attach,
     blindness,
     capacity,
     crashes,
@@ -11,6 +12,7 @@ from . import (
     foreign,
     listing,
     node_crashes,
+    node_facts,
     node_local,
     races,
     topology,
@@ -19,6 +21,7 @@ from . import (
 __all__ = [
     "CHECKS",
     "aftermath",
+    "attach",
     "blindness",
     "capacity",
     "crashes",
@@ -27,6 +30,7 @@ __all__ = [
     "foreign",
     "listing",
     "node_crashes",
+    "node_facts",
     "node_local",
     "races",
     "topology",
