@@ -125,7 +125,11 @@ class Messages:
         return pb.Topology(segments=topology.add_prefix(self.driver, segments))
 
     def segments(self, message: pb.Topology) -> dict[str, str]:
-        return topology.strip_prefix(self.driver, message.segments)
+        """Return segments with the keys as they are written. Raises Broken for a prefix that is not the driver's."""
+        prefix = f"{self.driver}/"
+        if foreign := [key for key in message.segments if not key.startswith(prefix)]:
+            raise Broken(f"topology key {foreign[0]!r} does not start with {prefix!r}")
+        return {key.removeprefix(prefix): value for key, value in message.segments.items()}
 
     def volume(self, message: pb.Volume, published: Iterable[str] = ()) -> Volume:
         return Volume(

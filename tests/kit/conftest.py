@@ -57,6 +57,7 @@ class InProcess:
 
     def start(self) -> Client:
         instances = Registry([Instance("kit", "memory", self._storage.connect(LocalHost()))])
+        instances.get("kit").resume()
         driver = config.Driver(name=DRIVER, cluster=CLUSTER, node=NODE, alpha=True, workers=16)
         self._server = build(driver, instances, LocalHost(), Mode.ALL)
         assert self._server.add_insecure_port(self._address)

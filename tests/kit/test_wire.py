@@ -139,6 +139,15 @@ def test_an_id_of_another_instance_is_a_verdict() -> None:
         messages.Messages(DRIVER, "kit").handle("volume", "other/v")
 
 
+def test_topology_keys_lose_their_prefix_and_nothing_else() -> None:
+    own = messages.Messages(DRIVER, "kit")
+    segments = {"zone": "a", "Rack": "b"}
+
+    assert own.segments(own.topology(segments)) == segments
+    with pytest.raises(Broken, match=r"topology key 'kit.csi-multi.example/zone' does not start with 'other/'"):
+        messages.Messages("other", "kit").segments(own.topology(segments))
+
+
 @pytest.mark.parametrize("mount", [None, Mount(), Mount(fs_type="xfs", flags=("noatime",), group="12")])
 def test_capabilities_come_back_from_their_messages(mount: Mount | None) -> None:
     for mode in AccessMode:
