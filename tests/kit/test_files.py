@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -19,7 +20,7 @@ import pytest
 
 from csi_multi import backend as b
 from csi_multi.backend import Setting, missing
-from csi_multi.errors import AlreadyExists, InUse, InvalidToken, NotFound, Unavailable
+from csi_multi.errors import AlreadyExists, InUse, InvalidToken, NotFound, OutOfRange, ResourceExhausted, Unavailable
 from csi_multi.ids import leaf
 from csi_multi.model import (
     Blank,
@@ -176,6 +177,8 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
                     (self.root / OPEN / name).unlink()
 
     def _entry(self, kind: str, handle: str) -> Path:
+        if not CURSOR.fullmatch(handle):
+            raise missing(kind, handle)  # never made here, and no path to follow
         return self.root / kind / handle
 
     @contextmanager
@@ -191,13 +194,17 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
             if made.handle in os.listdir(self.root / kind):
                 raise AlreadyExists(f"{made.handle!r} exists")
             self._clear(draft)
-            draft.mkdir()
-            fill(draft / "data")
-            self._write(draft / "record", made)
-            draft.rename(self._entry(kind, made.handle))
+            try:
+                draft.mkdir()
+                fill(draft / "data")
+                self._write(draft / "record", made)
+                draft.rename(self._entry(kind, made.handle))
+            except OSError:
+                self._clear(draft)
+                raise
 
     def _remove(self, kind: str, handle: str) -> None:
-        draft = self.root / kind / f".{handle}"
+        draft = self._entry(kind, handle).with_name(f".{handle}")
         with self._locked():
             self._clear(draft)
             if handle not in os.listdir(self.root / kind):
@@ -243,7 +250,8 @@ def failures() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"{error.filename}: {error.strerror}") from error
+        kind = {errno.EFBIG: OutOfRange, errno.EINVAL: OutOfRange, errno.ENOSPC: ResourceExhausted}
+        raise kind.get(error.errno or 0, Unavailable)(f"{error.filename}: {error.strerror}") from error
 
 
 ROOTS: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
