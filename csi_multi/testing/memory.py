@@ -12,7 +12,7 @@ import datetime
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
@@ -325,20 +325,21 @@ class MemoryBackend(
         self.shelf.drop(self.shelf.groups, handle)
 
     def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
-        return self._blocks(self.get_snapshot(handle).size, offset)
+        return self._blocks(self.get_snapshot(handle), offset, {})
 
     def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
         self.get_snapshot(base)
-        return self._blocks(self.get_snapshot(target).size, offset)
+        return self._blocks(self.get_snapshot(target), offset, self.shelf.data.get(f"@{base}", {}))
 
-    def _blocks(self, size: int, offset: int) -> BlockMap:
-        if offset > size:
-            raise OutOfRange(f"offset {offset} is beyond the end at {size}")
-        extents: Iterator[Extent] = (
-            Extent(offset=start, length=GRANULE)
-            for start in range(offset // GRANULE * GRANULE, min(size, 4 * GRANULE), GRANULE)
-        )
-        return BlockMap(size=size, extents=extents, block_size=GRANULE)
+    def _blocks(self, snapshot: Snapshot, offset: int, base: Mapping[int, bytes]) -> BlockMap:
+        """Return the blocks that differ from the base, and the first ones: more than needed may be told."""
+        if offset > snapshot.size:
+            raise OutOfRange(f"offset {offset} is beyond the end at {snapshot.size}")
+        blocks = self.shelf.data.get(f"@{snapshot.handle}", {})
+        told = set(range(0, min(snapshot.size, 4 * GRANULE), GRANULE))
+        told |= {at for at in blocks.keys() | base.keys() if blocks.get(at) != base.get(at)}
+        extents = (Extent(offset=at, length=GRANULE) for at in sorted(told) if at + GRANULE > offset)
+        return BlockMap(size=snapshot.size, extents=extents, block_size=GRANULE)
 
     def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
         self.get_volume(handle)
