@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -25,55 +27,73 @@ backends:
 STORAGE = "storage: {{size: 1048576, files: [{directory}/volumes]}}\n"
 
 
+class Verb:
+    """The command, its files, and the temporary directory that it uses."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.temporary = directory / "t"
+        self.temporary.mkdir()
+        (directory / "csi.yaml").write_text(CONFIG.format(directory=directory))
+        (directory / "storage.yaml").write_text(STORAGE.format(directory=directory))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        files = ["--config", "csi.yaml", "--storage", "storage.yaml", "--json", "report.json", "--junit", "report.xml"]
+        with (self.directory / "out").open("w") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "csi_multi", "conformance", "--backend", "scratch", *files, *words],
+                cwd=self.directory,
+                env={**os.environ, "TMPDIR": str(self.temporary)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                text=True,
+            )
+
+    @property
+    def out(self) -> str:
+        return (self.directory / "out").read_text()
+
+    @property
+    def report(self) -> Any:
+        return json.loads((self.directory / "report.json").read_text())
+
+
 @pytest.fixture
-def command(tmp_path: Path) -> list[str]:
-    (tmp_path / "csi.yaml").write_text(CONFIG.format(directory=tmp_path))
-    (tmp_path / "storage.yaml").write_text(STORAGE.format(directory=tmp_path))
-    verb = ["conformance", "--config", "csi.yaml", "--backend", "scratch", "--storage", "storage.yaml"]
-    return [sys.executable, "-m", "csi_multi", *verb, "--json", "report.json", "--junit", "report.xml"]
+def verb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verb]:
+    verb = Verb(tmp_path_factory.mktemp("v"))  # a short path, because of the socket below it
+    yield verb
+    below = f"{verb.directory}/"
+    assert not [mount.target for mount in mounts.table() if mount.target.startswith(below)]
+    assert not [file for file in loopdev.bound().values() if file.startswith(below)]
+    assert not list(verb.directory.glob("volumes/volumes/*")) + list(verb.directory.glob("volumes/snapshots/*"))
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    before = set(Path("/tmp").glob("csi-multi-*"))
-    yield
-    assert not [mount.target for mount in mounts.table() if "/csi-multi-" in mount.target]
-    assert not [file for file in loopdev.bound().values() if file.startswith(f"{tmp_path}/")]
-    assert not list(tmp_path.glob("volumes/volumes/*")) + list(tmp_path.glob("volumes/snapshots/*"))
-    assert set(Path("/tmp").glob("csi-multi-*")) <= before
+def test_the_loop_backend_passes(verb: Verb) -> None:
+    code = verb.start().wait(timeout=900)
 
-
-def test_the_loop_backend_passes(command: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "report.json").read_text())
-    states = {one["state"] for one in report["results"]}
-    places = {one["where"] for one in report["results"] if one["state"] == "passed"}
-    suites = ElementTree.parse(tmp_path / "report.xml").getroot()
-    assert report["complete"]
-    assert "failed" not in states
-    assert places >= {"wire", "backend"}
-    assert suites.get("tests") == str(len(report["results"]))
+    assert code == 0, verb.out
+    results = verb.report["results"]
+    suites = ElementTree.parse(verb.directory / "report.xml").getroot()
+    assert verb.report["complete"]
+    assert "failed" not in {one["state"] for one in results}
+    assert {one["where"] for one in results if one["state"] == "passed"} >= {"wire", "backend"}
+    assert suites.get("tests") == str(len(results))
     assert suites.get("failures") == "0"
+    assert list(verb.temporary.iterdir()) == []
 
 
-def test_an_interrupted_run_leaves_nothing(command: list[str], tmp_path: Path) -> None:
-    with (tmp_path / "out").open("w+") as out:
-        process = subprocess.Popen([*command, "--sanity", "no"], cwd=tmp_path, stdout=out, stderr=out, text=True)
-        end = time.monotonic() + 60
-        while (tmp_path / "out").read_text().count("PASSED") < 5 and time.monotonic() < end:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        code = process.wait(timeout=300)
+def test_an_interrupted_run_leaves_its_logs_only(verb: Verb) -> None:
+    process = verb.start("--sanity", "no")
+    end = time.monotonic() + 60
+    while verb.out.count("PASSED") < 5 and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    code = process.wait(timeout=300)
 
-    text = (tmp_path / "out").read_text()
-    assert code == 1, text
-    assert "stopped early" in text
-    assert "0 failed" in text
-    assert json.loads((tmp_path / "report.json").read_text())["complete"] is False
-    for kept in Path("/tmp").glob("csi-multi-*"):  # the logs of a run that did not pass are kept
-        if str(kept) in text:
-            for file in kept.iterdir():
-                file.unlink()
-            kept.rmdir()
+    assert code == 1, verb.out
+    assert "stopped early" in verb.out
+    assert "0 failed" in verb.out
+    assert verb.report["complete"] is False
+    kept = [file for directory in verb.temporary.iterdir() for file in directory.iterdir()]
+    assert {file.suffix for file in kept} == {".log"}
