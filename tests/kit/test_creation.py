@@ -1,15 +1,17 @@
-"""Backends that break the rules of creation, and the checks that see it."""
+"""Backends that break the rules of creation and deletion, and the checks that see it."""
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from csi_multi.errors import AlreadyExists
+from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, NotFound
 from csi_multi.model import Strings, Volume, VolumeRequest
+from csi_multi.testing.check import State
 from csi_multi.testing.checks import creation
 from csi_multi.testing.memory import MemoryBackend
 
@@ -25,16 +27,6 @@ class Forgetful(MemoryBackend):
             return super().create_volume(replace(request, stamp=other))
 
 
-class Obliging(MemoryBackend):
-    """Answers a taken name with what is there, instead of telling the truth."""
-
-    def create_volume(self, request: VolumeRequest) -> Volume:
-        try:
-            return super().create_volume(request)
-        except AlreadyExists:
-            return self.find_volume(request.name)
-
-
 class Hoarder(MemoryBackend):
     """Deletes nothing."""
 
@@ -42,13 +34,131 @@ class Hoarder(MemoryBackend):
         self.get_volume(handle)
 
 
+class Hasty(MemoryBackend):
+    """Answers with the size that was asked for, not the one that was made."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        return replace(super().create_volume(request), size=request.size.required - 1)
+
+
+class Sized(MemoryBackend):
+    """Makes the size a part of what it looks for under a name."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        name = f"{request.name}-{request.size.required}"
+        return super().create_volume(replace(request, stamp=replace(request.stamp, name=name)))
+
+
+class Tokens(MemoryBackend):
+    """Asks the storage with a token made of the whole request, in the order in which it came."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        token = hashlib.sha256(repr(request.capabilities).encode()).hexdigest()[:8]
+        name = f"{request.name}-{token}"
+        return super().create_volume(replace(request, stamp=replace(request.stamp, name=name)))
+
+
+class Reserving(MemoryBackend):
+    """Gives no name away twice."""
+
+    used: ClassVar[set[str]] = set()
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        made = super().create_volume(request)
+        if request.name in self.used:
+            self.shelf.drop(self.shelf.volumes, made.handle)
+            raise FailedPrecondition(f"the name {request.name!r} is reserved")
+        self.used.add(request.name)
+        return made
+
+
+class Remembering(MemoryBackend):
+    """Brings a deleted volume back when its name comes again."""
+
+    deleted: ClassVar[dict[str, Volume]] = {}
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        self.deleted[handle] = self.get_volume(handle)
+        super().delete_volume(handle, secrets)
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        made = super().create_volume(request)
+        if made.handle in self.deleted:
+            self.shelf.put(self.shelf.volumes, made.handle, self.deleted[made.handle])
+        return self.get_volume(made.handle)
+
+
+class Strict(MemoryBackend):
+    """Takes an unknown handle for a mistake of the caller."""
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        try:
+            super().delete_volume(handle, secrets)
+        except NotFound:
+            raise InvalidArgument(f"{handle!r} is not a volume") from None
+
+
+class Sourceless(MemoryBackend):
+    """Does not note where the bytes of a copy came from."""
+
+    def _put(self, request: VolumeRequest, default: int) -> Volume:
+        made = super()._put(request, default)
+        self.shelf.volumes[made.handle] = replace(made, stamp=replace(made.stamp, source=None))
+        return made
+
+
+class Unsaid(Sourceless):
+    """Does not even say it."""
+
+    def _put(self, request: VolumeRequest, default: int) -> Volume:
+        return self.get_volume(super()._put(request, default).handle)
+
+
+class Linked(MemoryBackend):
+    """Finds a restored volume through its snapshot."""
+
+    def find_volume(self, name: str) -> Volume:
+        found = super().find_volume(name)
+        if found.stamp.source:
+            self.get_snapshot(found.stamp.source.handle)
+        return found
+
+
+class Holding(MemoryBackend):
+    """Keeps snapshots as long as there are volumes made from them, which is allowed."""
+
+    def delete_snapshot(self, handle: str, secrets: Strings) -> None:
+        if any(one.stamp.source and one.stamp.source.handle == handle for one in self.shelf.volumes.values()):
+            raise InUse(f"volumes were made from snapshot {handle!r}")
+        super().delete_snapshot(handle, secrets)
+
+
 BROKEN = [
     (creation.a_volume_can_be_made_found_and_deleted, Hoarder, "get_volume after delete_volume: succeeded"),
+    (creation.a_volume_can_be_made_found_and_deleted, Hasty, "after create_volume: get_volume("),
     (creation.a_repeated_request_gets_the_same_volume, Forgetful, "create_volume, repeated"),
-    (creation.a_taken_name_is_told_as_such, Obliging, "succeeded, the rule wants AlreadyExists"),
+    (creation.a_repeated_request_may_come_with_a_wider_range, Sized, "create_volume, repeated with a smaller required"),
+    (creation.a_repeated_request_may_come_in_another_order, Tokens, "repeated with each capability said once"),
+    (creation.a_name_is_free_again_after_the_deletion, Reserving, "used before: raised FailedPrecondition"),
+    (creation.a_name_is_free_again_after_the_deletion, Remembering, "used before: asked for"),
+    (creation.a_deletion_may_be_repeated, Strict, "delete_volume, repeated: raised InvalidArgument"),
+    (
+        creation.a_restored_volume_names_its_snapshot,
+        Unsaid,
+        "content source in the answer to create_volume: found None",
+    ),
+    (creation.a_restored_volume_names_its_snapshot, Sourceless, "a copy: get_volume("),
+    (creation.a_cloned_volume_names_its_source, Unsaid, "content source in the answer to create_volume: found None"),
+    (creation.a_repeated_restore_gets_its_volume_without_the_snapshot, Linked, "snapshot was deleted: raised NotFound"),
 ]
 
 
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
+
+
+def test_a_snapshot_may_stay_as_long_as_its_copies(judged: Any) -> None:
+    outcome = judged(creation.a_repeated_restore_gets_its_volume_without_the_snapshot, Holding)
+
+    assert (outcome.state, outcome.text[:18]) == (State.SKIPPED, "the snapshot stays")

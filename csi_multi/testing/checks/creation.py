@@ -1,40 +1,132 @@
-"""Creation and its repetition: one name, one volume (csi-spec CreateVolume)."""
+"""Creation and deletion as an orchestrator asks for them, once and again: one name, one volume."""
 
 from __future__ import annotations
 
-from csi_multi.errors import AlreadyExists, NotFound
+from dataclasses import replace
 
-from ..check import On, check
-from ..trial import Trial
-from ..verdict import expect, same
+from csi_multi import backend as b
+from csi_multi.errors import InUse, NotFound
+from csi_multi.model import SizeRange, Snapshot, Volume
+
+from ..check import check
+from ..door import Wish
+from ..operations.base import attempt, described, firmly, ready
+from ..trial import Trial, source
+from ..verdict import Skipped, expect, same
 
 
 @check()
 def a_volume_can_be_made_found_and_deleted(t: Trial) -> None:
     made = t.volume()
 
-    same(t.door.get(made.handle), made, "get_volume after create_volume")
+    unchanged(t, made, "after create_volume")
     t.door.delete(made.handle)
     with t.refused(NotFound, what="get_volume after delete_volume"):
         t.door.get(made.handle)
 
 
+def unchanged(t: Trial, volume: Volume, what: str) -> None:
+    """Demand that a volume is what it was."""
+    found, error = attempt(lambda: t.door.get(volume.handle))
+    expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {described(error) if error else ''}")
+    same(found, volume, f"{what}: get_volume({volume.handle!r})")
+
+
+def repeats(t: Trial, first: Volume, again: Wish, what: str) -> None:
+    """Demand that a request gets the volume that is there, and makes nothing."""
+    before = t.new()
+    same(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
+    same(t.new(), before, f"the storage after create_volume, {what}")
+    unchanged(t, first, f"create_volume, {what}")
+
+
 @check()
 def a_repeated_request_gets_the_same_volume(t: Trial) -> None:
     wish = t.wish()
-    first = t.create(wish)
 
-    second = t.create(wish)
-
-    same(second, first, "create_volume, repeated")
-    if t.storage.resources:
-        expect(len(t.new()) == 1, f"create_volume, repeated: the storage holds {sorted(t.new())}")
+    repeats(t, t.create(wish), wish, "repeated")
 
 
-@check(on=On.BACKEND)
-def a_taken_name_is_told_as_such(t: Trial) -> None:
+@check()
+def a_repeated_request_may_come_with_a_wider_range(t: Trial) -> None:
+    """csi-spec: the volume that exists must be compatible with what is asked, not asked for in the same words."""
     wish = t.wish()
-    t.create(wish)
+    made = t.create(wish)
 
-    with t.refused(AlreadyExists, what="create_volume with a name that is taken"):
-        t.made(t.backend.create_volume(t.direct.request(wish)))
+    for what, size in (
+        ("a smaller required size", SizeRange(required=1)),
+        ("its own size as required size and limit", SizeRange(required=made.size, limit=made.size)),
+        ("only a limit, far above its size", SizeRange(limit=4 * made.size)),
+        ("no size at all", SizeRange()),
+    ):
+        repeats(t, made, replace(wish, size=size), f"repeated with {what}")
+
+
+@check()
+def a_repeated_request_may_come_in_another_order(t: Trial) -> None:
+    wish = t.wish()
+    wish = replace(wish, capabilities=wish.capabilities * 2)
+    made = t.create(wish)
+
+    once = replace(
+        wish,
+        capabilities=wish.capabilities[:1],
+        parameters=dict(reversed(list(wish.parameters.items()))),
+        mutable=dict(reversed(list(wish.mutable.items()))),
+    )
+    repeats(t, made, once, "repeated with each capability said once and parameters in another order")
+
+
+@check()
+def a_name_is_free_again_after_the_deletion(t: Trial) -> None:
+    name = t.name()
+    first = t.volume(name)
+    t.door.delete(first.handle)
+
+    what = "create_volume with a name that was used before"
+    second = firmly(lambda: t.volume(name, first.size + 1), what)
+
+    expect(second.size > first.size, f"{what}: asked for {first.size + 1} bytes, got {second!r}")
+    unchanged(t, second, what)
+
+
+@check()
+def a_deletion_may_be_repeated(t: Trial) -> None:
+    """The answer may have been lost: the orchestrator asks until it hears that the volume is gone."""
+    made = t.volume()
+
+    t.door.delete(made.handle)
+    firmly(lambda: t.door.delete(made.handle), "delete_volume, repeated")
+    with t.refused(NotFound, what="get_volume after delete_volume, twice"):
+        t.door.get(made.handle)
+
+
+def _names_its_source(t: Trial, of: Volume | Snapshot) -> None:
+    copy = t.copy(of)
+
+    same(copy.stamp.source, source(of), "the content source in the answer to create_volume")
+    unchanged(t, copy, "a copy")
+
+
+@check(b.Snapshots)
+def a_restored_volume_names_its_snapshot(t: Trial) -> None:
+    _names_its_source(t, ready(t, t.snapshot(t.volume())))
+
+
+@check(b.Clone)
+def a_cloned_volume_names_its_source(t: Trial) -> None:
+    _names_its_source(t, t.volume())
+
+
+@check(b.Snapshots)
+def a_repeated_restore_gets_its_volume_without_the_snapshot(t: Trial) -> None:
+    """The snapshot may be gone by the time a lost answer is asked for again."""
+    cut = ready(t, t.snapshot(t.volume()))
+    wish = t.wish(size=0, source=source(cut))
+    made = t.create(wish)
+    try:
+        t.door.delete_snapshot(cut.handle)
+    except t.door.kind_of(InUse) as error:
+        raise Skipped(f"the snapshot stays as long as volumes made from it: {error}") from None
+
+    repeats(t, made, wish, "repeated after its snapshot was deleted")
