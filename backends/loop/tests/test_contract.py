@@ -1,5 +1,7 @@
 """The kit for backend authors, on this backend."""
 
+import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -7,9 +9,14 @@ from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
 
 from csi_multi.host import loopdev
+from csi_multi.testing.check import State, run
+from csi_multi.testing.checks import CHECKS
 from csi_multi.testing.storage import MIB, Storage, setting
+from csi_multi.testing.trial import in_process
 
 pytestmark = pytest.mark.root
+
+CRASHES = ("crashes", "aftermath", "node_crashes")
 
 
 def on(directory: Path) -> Storage:
@@ -36,5 +43,27 @@ def storage(tmp_path: Path) -> Storage:
     return on(tmp_path / "pool")
 
 
-def test_contract(csi_contract) -> None:
+def test_contract(csi_contract: Callable[[], None]) -> None:
     csi_contract()
+
+
+def failures(directory: Path, groups: Collection[str]) -> dict[str, str]:
+    """Run all checks of these groups (none: all), each in a directory of its own, and return what they say."""
+    said = {}
+    for number, one in enumerate(CHECKS.values()):
+        if not groups or one.group in groups:
+            outcome = run(one, in_process(on(directory / str(number))))
+            if outcome.state is State.FAILED:
+                said[one.name] = outcome.text
+    return said
+
+
+def test_crashes_where_blocks_are_shared(filesystem: Callable[..., Path]) -> None:
+    assert failures(filesystem("xfs", memory=True), CRASHES) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("MATRIX"), reason="make matrix: minutes")
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
+def test_contract_on_every_filesystem(filesystem: Callable[..., Path], kind: str) -> None:
+    assert failures(filesystem(kind, memory=True), ()) == {}
