@@ -173,7 +173,7 @@ BROKEN = [
     (sizes.a_range_without_a_possible_size_is_refused, Unlimited, "answered a size of 4096 bytes"),
     (sizes.a_range_without_a_possible_size_is_refused, Confused, "the rule wants OutOfRange"),
     (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Promising, "succeeded, the rule wants OutOfRange"),
-    (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Littering, "refused, but the storage changed"),
+    (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Littering, "refused, but: new on the storage"),
     (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Blocking, "with the same name: raised Failed"),
     (sizes.a_volume_holds_bytes_up_to_its_end, ending_early, "the last block differs"),
     (sizes.a_device_is_as_large_as_its_volume, Short, "against the size that create_volume told"),

@@ -118,22 +118,6 @@ class Mixing(MemoryBackend):
         return super().create_volume(replace(request, stamp=replace(request.stamp, context=context)))
 
 
-class Eager(MemoryBackend):
-    """Prepares the storage as soon as it is constructed."""
-
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
-        self.shelf.put(self.shelf.iops, "ready", 1)
-
-
-class Probing(MemoryBackend):
-    """Asks the storage for its version as soon as it is constructed."""
-
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
-        self.version = self.setting.host.run("true").stdout
-
-
 class Wary(MemoryBackend):
     """Raises the wrong class for a name that is taken."""
 
@@ -170,8 +154,6 @@ BROKEN = [
     (truth.a_stamp_comes_back_unchanged, Unstored, "the stamp that get_volume answers after a restart"),
     (truth.odd_metadata_does_no_harm, Tagging, "odd metadata: raised InvalidArgument (a tag is malformed)"),
     (truth.odd_metadata_does_no_harm, Mixing, "the stamp that create_volume answers to odd metadata"),
-    (truth.a_backend_is_constructed_without_asking_the_storage, Eager, "while Eager is constructed: found ['put']"),
-    (truth.a_backend_is_constructed_without_asking_the_storage, Probing, "found ['true']"),
 ]
 
 

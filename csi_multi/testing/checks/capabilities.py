@@ -13,9 +13,9 @@ from ..check import On, check
 from ..door import BLOCK, Wish
 from ..operations.base import described
 from ..trial import Trial
-from ..verdict import Skipped, expect, same
+from ..verdict import Skipped, expect
 from .conflicts import conflict
-from .creation import repeats
+from .creation import nothing_new, repeats
 
 EVERY = tuple(Capability(mode=mode, mount=mount) for mode in AccessMode for mount in (None, Mount()))
 
@@ -70,7 +70,7 @@ def an_unsupported_use_is_refused_before_anything_is_made(t: Trial) -> None:
             except StorageError as error:
                 told = f"{what}: raised {described(error)}, the rule wants InvalidArgument for what is unsupported"
                 expect(isinstance(error, InvalidArgument), told)
-                same(t.new(), before, f"{what}: refused, but the storage changed")
+                nothing_new(t, before, f"{what}: refused, but")
                 continue
             repeats(t, made, wish, f"repeated for {words(wish.capabilities[0])}")
             t.door.delete(made.handle)

@@ -15,8 +15,7 @@ from ..check import check
 from ..door import Wish
 from ..operations.base import ready
 from ..trial import Trial, source
-from ..verdict import same
-from .creation import repeats, unchanged
+from .creation import nothing_new, repeats, unchanged
 
 
 def conflict(t: Trial, first: Wish, made: Volume, second: Wish, what: str) -> None:
@@ -26,7 +25,7 @@ def conflict(t: Trial, first: Wish, made: Volume, second: Wish, what: str) -> No
     with t.refused(AlreadyExists, what=what):
         t.create(second)
     unchanged(t, made, f"{what}: refused, then")
-    same(t.new(), before, f"{what}: refused, but the storage changed")
+    nothing_new(t, before, f"{what}: refused, but")
     repeats(t, made, first, "the first request again after a conflict")
 
 

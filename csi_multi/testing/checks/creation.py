@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from csi_multi import backend as b
-from csi_multi.errors import InUse, NotFound
+from csi_multi.errors import NotFound
 from csi_multi.model import SizeRange, Snapshot, Volume
 
 from ..check import check
 from ..door import Wish
 from ..operations.base import attempt, described, firmly, ready
 from ..trial import Trial, source
-from ..verdict import Skipped, expect, same
+from ..verdict import expect, same
 
 
 @check()
@@ -32,11 +32,17 @@ def unchanged(t: Trial, volume: Volume, what: str) -> None:
     same(found, volume, f"{what}: get_volume({volume.handle!r})")
 
 
+def nothing_new(t: Trial, before: set[str], what: str) -> None:
+    """Demand that nothing was made. What was deleted before may go in the meantime: some systems take their time."""
+    made = t.new() - before
+    expect(not made, f"{what}: new on the storage: {', '.join(sorted(made)[:10])}")
+
+
 def repeats(t: Trial, first: Volume, again: Wish, what: str) -> None:
     """Demand that a request gets the volume that is there, and makes nothing."""
     before = t.new()
     same(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
-    same(t.new(), before, f"the storage after create_volume, {what}")
+    nothing_new(t, before, f"create_volume, {what}")
     unchanged(t, first, f"create_volume, {what}")
 
 
@@ -116,17 +122,3 @@ def a_restored_volume_names_its_snapshot(t: Trial) -> None:
 @check(b.Clone)
 def a_cloned_volume_names_its_source(t: Trial) -> None:
     _names_its_source(t, t.volume())
-
-
-@check(b.Snapshots)
-def a_repeated_restore_gets_its_volume_without_the_snapshot(t: Trial) -> None:
-    """The snapshot may be gone by the time a lost answer is asked for again."""
-    cut = ready(t, t.snapshot(t.volume()))
-    wish = t.wish(size=0, source=source(cut))
-    made = t.create(wish)
-    try:
-        t.door.delete_snapshot(cut.handle)
-    except t.door.kind_of(InUse) as error:
-        raise Skipped(f"the snapshot stays as long as volumes made from it: {error}") from None
-
-    repeats(t, made, wish, "repeated after its snapshot was deleted")

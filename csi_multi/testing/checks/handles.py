@@ -14,8 +14,8 @@ from csi_multi.ids import MAX_HANDLE, MAX_NODE
 from ..check import On, check
 from ..operations.base import absent, firmly
 from ..trial import Trial
-from ..verdict import expect, same
-from .creation import repeats, unchanged
+from ..verdict import Skipped, expect, same
+from .creation import nothing_new, repeats, unchanged
 from .names import padded
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -31,7 +31,6 @@ def near(handle: str) -> tuple[str, ...]:
     """Return handles that were never made, but come close to one that was."""
     last = handle.rpartition("/")[2]
     return (
-        handle[:-1],
         f"{handle}x",
         f"{handle}\n",
         f" {handle}",
@@ -65,7 +64,7 @@ def a_handle_that_is_nearly_right_is_not_found(t: Trial) -> None:
         if handle != made.handle:
             _unknown(t, handle)
             unchanged(t, made, f"after delete_volume({handle!r})")
-    same(t.new(), before, "the storage after delete_volume with handles that were never made")
+    nothing_new(t, before, "after delete_volume with handles that were never made")
 
 
 @check(b.Snapshots)
@@ -80,6 +79,8 @@ def a_snapshot_of_any_handle_is_looked_for_and_not_found(t: Trial) -> None:
 def a_volume_is_not_taken_for_a_snapshot_nor_the_reverse(t: Trial) -> None:
     made = t.volume()
     cut = t.snapshot(made)
+    if cut.handle == made.handle:
+        raise Skipped("handles of volumes and of snapshots are told apart by where they are used")
 
     with t.refused(NotFound, what="get_volume with the handle of a snapshot"):
         t.door.get(cut.handle)

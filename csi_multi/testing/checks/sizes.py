@@ -11,12 +11,13 @@ from ..check import On, check
 from ..operations.base import described, firmly
 from ..trial import Trial
 from ..verdict import Broken, Skipped, expect, same
+from .creation import nothing_new
 
 
-def sized(t: Trial, required: int = 0, limit: int = 0) -> Volume:
+def sized(t: Trial, required: int, limit: int = 0, why: str = "") -> Volume:
     """Make a volume and demand that its size is what was asked for, in every answer."""
     size = SizeRange(required=required, limit=limit)
-    made = firmly(lambda: t.volume(size=required, limit=limit), f"create_volume for {size}")
+    made = firmly(lambda: t.volume(size=required, limit=limit), f"create_volume for {size}{why}")
     _judge(t, made, size)
     return made
 
@@ -65,8 +66,10 @@ def a_volume_without_a_size_gets_the_default(t: Trial) -> None:
 
 @check()
 def a_size_given_as_both_bounds_is_made_exactly(t: Trial) -> None:
+    given = bool(t.storage.exact_sizes)
+    why = f" ({'of' if given else 'Storage.size or twice it, for want of'} Storage.exact_sizes)"
     for exact in t.storage.exact_sizes or (t.size, 2 * t.size):
-        made = sized(t, exact, exact)
+        made = sized(t, exact, exact, why)
         t.door.delete(made.handle)
         t.forget(made)
 
@@ -82,7 +85,7 @@ def a_range_without_a_possible_size_is_refused(t: Trial) -> None:
         except StorageError as error:
             told = f"create_volume for {size}: raised {described(error)}"
             expect(isinstance(error, OutOfRange), f"{told}, the rule wants OutOfRange")
-            same(t.new(), before, f"create_volume for {size}: refused, but the storage changed")
+            nothing_new(t, before, f"create_volume for {size}: refused, but")
 
 
 @check()
@@ -93,7 +96,7 @@ def a_size_that_is_too_large_is_refused_and_leaves_nothing(t: Trial) -> None:
     with t.refused(OutOfRange, ResourceExhausted, what=what):
         t.volume(name, t.storage.too_large)
 
-    same(t.new(), before, f"{what}: refused, but the storage changed")
+    nothing_new(t, before, f"{what}: refused, but")
     if t.door.on is On.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_volume"):
             t.backend.find_volume(name)
