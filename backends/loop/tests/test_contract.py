@@ -2,13 +2,17 @@
 
 import os
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
 
-from csi_multi.host import loopdev
+from csi_multi.errors import AlreadyExists
+from csi_multi.host import LocalHost, loopdev
+from csi_multi.model import SizeRange, Stamp, VolumeRequest
 from csi_multi.testing.check import State, run
 from csi_multi.testing.checks import CHECKS
 from csi_multi.testing.storage import MIB, Storage, setting
@@ -27,12 +31,22 @@ def on(directory: Path) -> Storage:
         entries = [str(path) for kind in ("volumes", "snapshots", "frozen") for path in (directory / kind).glob("*")]
         return entries + [f"{device} of {file}" for device, file in loopdev.bound().items() if str(directory) in file]
 
+    def foreign() -> None:
+        """Another driver's volume and another cluster's, in the same directory."""
+        ours = setting(LocalHost())
+        for number, theirs in enumerate((replace(ours, driver="other.example"), replace(ours, cluster="other"))):
+            stamp = Stamp(driver=theirs.driver, cluster=theirs.cluster, name=f"theirs-{number}", digest="")
+            with suppress(AlreadyExists):
+                LoopBackend(config, theirs).create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=MIB)))
+
     return Storage(
         connect=lambda host: LoopBackend(config, setting(host)),
         other_parameters={"sectorSize": "512"},
         size=4 * MIB,
         exact_sizes=(5 * MIB,),
         resources=resources,
+        foreign=foreign,
+        foreign_handles=("node-1/theirs-0", "node-1/theirs-1"),
         files=(directory,),
         devices=True,
     )
