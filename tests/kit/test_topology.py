@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +25,17 @@ from csi_multi.model import (
     VolumeRequest,
 )
 from csi_multi.testing import memory
-from csi_multi.testing.check import CHECKS, Outcome, State
+from csi_multi.testing.check import CHECKS, On, Outcome, State, run
 from csi_multi.testing.checks import capacity, node_local, topology
-from csi_multi.testing.fuse import Call
+from csi_multi.testing.fuse import Call, Fuse
 from csi_multi.testing.memory import MemoryBackend
 from csi_multi.testing.storage import Storage, setting
+from csi_multi.testing.trial import Trial, features_of
+from csi_multi.testing.wire import Wire
 
 ZONES = ("a", "b")
 OUT = "out-of-reach"
+ROOM = 1 << 40  # bytes of the largest volume on one node
 
 
 class Zonal(b.Topology, MemoryBackend):
@@ -220,7 +224,10 @@ class Local(b.NodeLocal, b.Capacity):
         handle = f"{self.setting.node}/{leaf(request.name)}"
         if handle in self.rows:
             raise AlreadyExists(f"volume {request.name!r} exists")
-        self.rows[handle] = Volume(handle=handle, size=request.size.choose(), stamp=request.stamp)
+        size = request.size.choose()
+        if size > ROOM:
+            raise ResourceExhausted(f"{size} bytes do not fit")
+        self.rows[handle] = Volume(handle=handle, size=size, stamp=request.stamp)
         return self.rows[handle]
 
     def find_volume(self, name: str) -> Volume:
@@ -244,7 +251,7 @@ class Local(b.NodeLocal, b.Capacity):
         """Nothing is ever open."""
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
-        return CapacityReport(available=1 << 40)
+        return CapacityReport(available=ROOM, maximum=ROOM)
 
 
 def local(kind: type[Local] = Local, **given: Any) -> Callable[[], Storage]:
@@ -344,7 +351,7 @@ class Nowhere(Local):
     """Has capacity only where no place is asked for."""
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
-        return CapacityReport(available=0 if request.segments else 1 << 40)
+        return CapacityReport(available=0 if request.segments else ROOM)
 
 
 BROKEN = [
@@ -398,3 +405,18 @@ def test_a_backend_of_one_node_passes(judged: Callable[..., Outcome], one: Any) 
     outcome = judged(one.body, local())
 
     assert outcome.state is State.PASSED, outcome.text
+
+
+@pytest.mark.parametrize(
+    ("feature", "make"), [(b.Topology, zonal()), (b.NodeLocal, local())], ids=["zones", "one node"]
+)
+def test_both_pass_over_the_wire(driver_of: Any, tmp_path: Path, feature: type[b.Backend], make: Any) -> None:
+    storage = make()
+    door = Wire(storage, "kit", driver_of(storage, tmp_path))
+    wired = [one for one in CHECKS.values() if feature in one.features and one.on is not On.BACKEND]
+
+    features = features_of(type(storage.backend()))
+    outcomes = [run(one, Trial(storage, door, features, Fuse())) for one in wired]
+
+    door.close()
+    assert {one.check.name: one.text for one in outcomes if one.state is not State.PASSED} == {}
