@@ -168,6 +168,18 @@ class Alike(MemoryBackend):
         return Page(items=mine[: page.limit or None])
 
 
+class Ungrouped(Paged):
+    """Lists only what was cut alone, or what looks like it."""
+
+    def cut(self, rows: Sequence[Any], page: PageRequest) -> Page[Any]:
+        return super().cut([replace(one, group="") if hasattr(one, "group") else one for one in rows], page)
+
+
+class Hiding(Paged):
+    def cut(self, rows: Sequence[Any], page: PageRequest) -> Page[Any]:
+        return super().cut([one for one in rows if not getattr(one, "group", "")], page)
+
+
 BROKEN = [
     (listing.every_volume_is_listed_exactly_once, Inclusive, "twice"),
     (listing.every_volume_is_listed_exactly_once, Skipping, "missing, but there all the time"),
@@ -192,6 +204,8 @@ BROKEN = [
     (listing.snapshots_are_listed_by_their_source, Alike, "where another one has a snapshot, too"),
     (listing.the_snapshots_of_a_volume_without_any_are_an_empty_list, Unfiltered, "that has none"),
     (listing.the_snapshots_of_a_volume_without_any_are_an_empty_list, Looking, "does not exist"),
+    (listing.the_members_of_a_group_are_listed_as_such, Ungrouped, "compared with the group's answer"),
+    (listing.the_members_of_a_group_are_listed_as_such, Hiding, "which exists"),
 ]
 
 

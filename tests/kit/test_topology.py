@@ -75,6 +75,22 @@ def zonal(kind: type[MemoryBackend] = Zonal, **given: Any) -> Callable[[], Stora
     return storage
 
 
+class Clinging(Zonal):
+    """Copies beside the source, wherever it was asked for."""
+
+    def choose(self, request: VolumeRequest) -> str:
+        return ZONES[0] if request.source else super().choose(request)
+
+
+class Sourced(Zonal):
+    """Knows places of empty volumes only."""
+
+    def choose(self, request: VolumeRequest) -> str:
+        if request.source:
+            raise ResourceExhausted("no copy there")
+        return super().choose(request)
+
+
 class Silent(Zonal):
     def node_segments(self) -> Segments:
         return {}
@@ -370,6 +386,8 @@ BROKEN = [
     (topology.a_wish_for_a_place_does_not_bind, zonal(Binding), "the rule wants a volume anywhere"),
     (topology.a_volume_elsewhere_is_not_the_one_that_is_asked_for, zonal(Moving), "succeeded"),
     (topology.a_volume_is_reachable_from_the_node_it_was_made_for, zonal(Elsewhere), "create_volume for this node"),
+    (topology.a_copy_is_where_it_has_to_be_or_refused, zonal(Clinging), "clone_volume for {'zone': 'b'}: it is"),
+    (topology.a_copy_is_where_it_has_to_be_or_refused, zonal(Sourced), "where its source is: no copy there"),
     (capacity.places_out_of_reach_have_no_capacity, zonal(Everywhere), "where no volume can be made"),
     (capacity.places_in_reach_have_capacity, zonal(Narrow), "where volumes can be made: 0 bytes"),
     (node_local.the_node_and_its_volumes_name_the_node, local(Roaming), "of the next process"),

@@ -178,3 +178,16 @@ def the_snapshots_of_a_volume_without_any_are_an_empty_list(t: Trial) -> None:
 
     for what, source in (("has none", bare.handle), ("was deleted", gone.handle), ("never was", "no-such-volume")):
         same(snapshots(t, cut).handles(source=source), [], f"list_snapshots of a volume that {what}")
+
+
+@check(b.ListSnapshots, b.GroupSnapshots)
+def the_members_of_a_group_are_listed_as_such(t: Trial) -> None:
+    origin = t.volume()
+    group = t.group([origin])
+    for member in group.snapshots:
+        shown = snapshots(t, origin).find(member.handle)
+        same(
+            settled(shown),
+            settled(member),
+            "list_snapshots about a member of a group, compared with the group's answer",
+        )

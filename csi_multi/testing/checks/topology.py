@@ -138,3 +138,17 @@ def a_volume_is_reachable_from_the_node_it_was_made_for(t: Trial) -> None:
         raise Skipped("no place in Storage.reachable is this node's")
     made = t.volume(topology=required(here))
     satisfied(t, made, here, what=f"create_volume for this node, {here}")
+
+
+@check(b.Topology, b.Clone, given=("reachable",))
+def a_copy_is_where_it_has_to_be_or_refused(t: Trial) -> None:
+    """A storage need not copy from one place to another, but must not put the copy elsewhere."""
+    origin = t.volume(topology=required(t.storage.reachable[0]))
+    for place in t.storage.reachable:
+        try:
+            made = t.copy(origin, topology=required(place))
+        except ResourceExhausted as error:
+            what = f"clone_volume for {place}, where its source is: {error}"
+            expect(not satisfies(t.door.places(origin), required(place)), what)
+        else:
+            satisfied(t, made, place, what=f"clone_volume for {place}")
