@@ -82,7 +82,7 @@ BROKEN = [
     (capabilities.every_declared_access_mode_can_be_used_somehow, Contradicting, "unsupported refuses every use of it"),
     (capabilities.an_unsupported_use_is_refused_before_anything_is_made, Late, "raised FailedPrecondition"),
     (capabilities.an_unsupported_use_is_refused_before_anything_is_made, Littering, "refused, but: new on the storage"),
-    (capabilities.a_volume_for_a_filesystem_remembers_which, Contextless, "the volume context is {}"),
+    (capabilities.a_volume_for_a_filesystem_remembers_which, Contextless, "create_volume: the context {}"),
     (capabilities.a_block_volume_is_not_one_for_a_filesystem, Obliging, "a raw block device is: succeeded"),
     (capabilities.a_block_volume_is_not_one_for_a_filesystem, Contextless, "as a filesystem is: succeeded"),
     (capabilities.another_filesystem_under_a_taken_name_is_a_conflict, Obliging, "xfs instead of ext4: succeeded"),

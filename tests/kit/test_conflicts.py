@@ -89,7 +89,7 @@ class Modifying(MemoryBackend):
 BROKEN = [
     (conflicts.a_larger_size_under_a_taken_name_is_a_conflict, Obliging, "one byte more than it has: succeeded"),
     (conflicts.a_larger_size_under_a_taken_name_is_a_conflict, Growing, "one byte more than it has: succeeded"),
-    (conflicts.a_larger_size_under_a_taken_name_is_a_conflict, RollingBack, "raised Busy"),
+    (conflicts.a_larger_size_under_a_taken_name_is_a_conflict, RollingBack, "but find_volume then found nothing"),
     (conflicts.a_smaller_limit_under_a_taken_name_is_a_conflict, Replacing, "one byte below its size: succeeded"),
     (conflicts.a_conflict_leaves_the_bytes_alone, Wiping, "the first block differs"),
     (conflicts.other_parameters_under_a_taken_name_are_a_conflict, Modifying, "with other parameters: succeeded"),

@@ -174,7 +174,7 @@ BROKEN = [
     (handles.a_volume_is_not_taken_for_a_snapshot_nor_the_reverse, DeletingBoth, "of a volume: get_volume("),
     (handles.a_handle_fits_into_an_id_however_long_the_name, Verbose, "107 fit into an id"),
     (handles.a_handle_fits_into_an_id_however_long_the_name, Tabbed, "contains a control character"),
-    (handles.a_handle_fits_into_an_id_however_long_the_name, Long, "123 bytes with the longest node name"),
+    (handles.a_handle_fits_into_an_id_however_long_the_name, Long, "123 bytes on a node with a name of 63"),
     (handles.a_snapshots_handle_fits_into_an_id, Verbose, "create_snapshot with the longest names: the handle"),
     (handles.a_groups_handles_fit_into_ids, Verbose, "create_group_snapshot with the longest names: the handle"),
     (handles.a_handle_still_works_after_a_restart, Cached, "after a restart: get_volume("),

@@ -82,7 +82,8 @@ def a_volume_for_a_filesystem_remembers_which(t: Trial) -> None:
     wish = t.wish(capability=mounted(t))
     made = made_or_skipped(t, wish)
 
-    expect(made.stamp.context.get(FS_TYPE), f"create_volume: the volume context is {dict(made.stamp.context)!r}")
+    context = dict(made.stamp.context)
+    expect(context.get(FS_TYPE), f"create_volume: the context {context!r}, the rule wants the stamp's, with {FS_TYPE}")
     repeats(t, made, wish, "repeated for a filesystem")
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from csi_multi import backend as b
-from csi_multi.errors import AlreadyExists
+from csi_multi.errors import AlreadyExists, Busy
 from csi_multi.model import SizeRange, Volume
 
 from ..check import check
 from ..door import Wish
 from ..operations.base import ready
 from ..trial import Trial, source
+from ..verdict import Broken
 from .creation import nothing_new, repeats, unchanged
 
 
@@ -23,7 +24,11 @@ def conflict(t: Trial, first: Wish, made: Volume, second: Wish, what: str) -> No
     before = t.new()
     what = f"create_volume with a name that is taken, {what}"
     with t.refused(AlreadyExists, what=what):
-        t.create(second)
+        try:
+            t.create(second)
+        except Busy as error:  # what the core makes of it: somebody must be at work under the name
+            told = f"{what}: AlreadyExists was raised, but find_volume then found nothing ({error})"
+            raise Broken(told) from error
     unchanged(t, made, f"{what}: refused, then")
     nothing_new(t, before, f"{what}: refused, but")
     repeats(t, made, first, "the first request again after a conflict")

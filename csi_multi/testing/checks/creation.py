@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 from csi_multi import backend as b
 from csi_multi.errors import NotFound
@@ -25,11 +27,29 @@ def a_volume_can_be_made_found_and_deleted(t: Trial) -> None:
         t.door.get(made.handle)
 
 
+def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
+    """Yield the fields in which two values differ, and how: two long values side by side are hard to read."""
+    if is_dataclass(wanted) and type(found) is type(wanted):
+        for field in fields(wanted):
+            yield from differences(getattr(found, field.name), getattr(wanted, field.name), f"{where}.{field.name}")
+    elif isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        for key in sorted({*found, *wanted}):
+            yield from differences(found.get(key), wanted.get(key), f"{where}[{key!r}]")
+    elif found != wanted:
+        yield f"{where or 'it'} is {found!r}, the rule wants {wanted!r}"
+
+
+def same_record(found: Any, wanted: Any, what: str) -> None:
+    """Raise Broken unless both are equal."""
+    told = "; ".join(differences(found, wanted))
+    expect(not told, f"{what}: {told}")
+
+
 def unchanged(t: Trial, volume: Volume, what: str) -> None:
     """Demand that a volume is what it was."""
     found, error = attempt(lambda: t.door.get(volume.handle))
     expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {described(error) if error else ''}")
-    same(found, volume, f"{what}: get_volume({volume.handle!r})")
+    same_record(found, volume, f"{what}: get_volume({volume.handle!r})")
 
 
 def nothing_new(t: Trial, before: set[str], what: str) -> None:
@@ -41,7 +61,7 @@ def nothing_new(t: Trial, before: set[str], what: str) -> None:
 def repeats(t: Trial, first: Volume, again: Wish, what: str) -> None:
     """Demand that a request gets the volume that is there, and makes nothing."""
     before = t.new()
-    same(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
+    same_record(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
     nothing_new(t, before, f"create_volume, {what}")
     unchanged(t, first, f"create_volume, {what}")
 

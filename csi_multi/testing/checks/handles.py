@@ -95,11 +95,11 @@ def a_volume_is_not_taken_for_a_snapshot_nor_the_reverse(t: Trial) -> None:
 
 def _fits(t: Trial, handle: str, method: str) -> None:
     """An id is the instance's name, a slash and the handle. Both names in it may be longer elsewhere."""
-    size = len(handle.encode())
+    size, where = len(handle.encode()), ""
     if t.door.on is On.BACKEND and b.NodeLocal in t.features:
-        size += MAX_NODE - len(t.backend.node_of(handle))
-    longest = f"{method}: the handle {handle!r} has {size} bytes with the longest node name"
-    expect(size <= MAX_HANDLE, f"{longest}, {MAX_HANDLE} fit into an id (ids.MAX_HANDLE)")
+        size, where = size + MAX_NODE - len(t.backend.node_of(handle)), f" on a node with a name of {MAX_NODE} bytes"
+    room = f"{method}: the handle {handle!r} has {size} bytes{where}, {MAX_HANDLE} fit into an id (ids.MAX_HANDLE)"
+    expect(size <= MAX_HANDLE, room)
     expect(not CONTROL.search(handle), f"{method}: the handle {handle!r} contains a control character")
 
 
@@ -107,7 +107,7 @@ def _fits(t: Trial, handle: str, method: str) -> None:
 def a_handle_fits_into_an_id_however_long_the_name(t: Trial) -> None:
     for name in (padded(t.name()), padded(f"{t.name()}\t", "💾")):
         made = t.volume(name)
-        _fits(t, made.handle, f"create_volume with the name {name!r}")
+        _fits(t, made.handle, f"create_volume with a name of {len(name.encode())} bytes")
 
 
 @check(b.Snapshots)

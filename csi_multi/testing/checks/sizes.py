@@ -23,8 +23,9 @@ def sized(t: Trial, required: int, limit: int = 0, why: str = "") -> Volume:
 
 
 def _judge(t: Trial, made: Volume, size: SizeRange) -> None:
-    expect(made.size > 0, f"create_volume for {size}: answered a size of {made.size} bytes")
-    expect(size.holds(made.size), f"create_volume for {size}: answered a size of {made.size} bytes")
+    told = f"create_volume for {size}: answered a size of {made.size} bytes"
+    expect(made.size > 0, f"{told}, the rule wants the real one")
+    expect(size.holds(made.size), f"{told}, the rule wants one within what was asked for, or OutOfRange")
     same(t.door.get(made.handle).size, made.size, "the size that get_volume tells, against create_volume's")
 
 

@@ -12,7 +12,7 @@ from ..check import On, check
 from ..operations.base import firmly, ready
 from ..trial import Trial, pages, source
 from ..verdict import same
-from .creation import repeats
+from .creation import repeats, same_record
 
 CONTEXT = {
     "fsType": "xfs",
@@ -113,15 +113,15 @@ def a_stamp_comes_back_unchanged(t: Trial) -> None:
     stamp = replace(wanted.stamp, name=f"{wanted.name}/größe 'x'", digest="0123456789abcdef" * 2, context=CONTEXT)
     made = firmly_made(t, replace(wanted, stamp=stamp), "a context of several keys")
 
-    same(made.stamp, stamp, "the stamp that create_volume answers")
+    same_record(made.stamp, stamp, "the stamp that create_volume answers")
     for moment in ("", " after a restart"):
         if moment:
             t.door.restart()
-        same(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp that get_volume answers{moment}")
-        same(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp that find_volume answers{moment}")
+        same_record(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp that get_volume answers{moment}")
+        same_record(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp that find_volume answers{moment}")
         if b.ListVolumes in t.features:
             listed = [one.stamp for one in pages(t.door.list_volumes) if one.handle == made.handle]
-            same(listed, [stamp], f"the stamp that list_volumes answers{moment}")
+            same_record(dict(enumerate(listed)), {0: stamp}, f"the stamp that list_volumes answers{moment}")
 
 
 @check(on=On.BACKEND)
@@ -130,5 +130,5 @@ def odd_metadata_does_no_harm(t: Trial) -> None:
     wanted = request(t, metadata=METADATA)
     made = firmly_made(t, wanted, "odd metadata")
 
-    same(made.stamp, wanted.stamp, "the stamp that create_volume answers to odd metadata")
+    same_record(made.stamp, wanted.stamp, "the stamp that create_volume answers to odd metadata")
     repeats(t, made, t.wish(wanted.name), "repeated without the odd metadata of the first time")
