@@ -13,7 +13,7 @@ from csi_multi import backend as b
 from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse, NotFound
 from csi_multi.model import SINGLE_NODE_MODES, AccessMode, AttachRequest, Node, Page, PageRequest, Strings, Volume
 from csi_multi.testing.check import CHECKS, Outcome, State
-from csi_multi.testing.checks import attach, node_facts
+from csi_multi.testing.checks import attach, node_facts, published
 from csi_multi.testing.memory import Attachment, MemoryBackend
 
 COUNT = itertools.count()
@@ -250,11 +250,11 @@ BROKEN = [
     (attach.detaching_another_node_leaves_this_one_alone, Agreeing, "after a detach from 'node-2'"),
     (attach.an_attached_volume_is_not_deleted, Careless, "succeeded, the rule wants FailedPrecondition"),
     (attach.an_attached_volume_is_not_deleted, Forcing, "after a refused delete_volume: attach to"),
-    (attach.where_a_volume_is_attached_is_told, Named, "found ('host node-1',), the rule wants ('node-1',)"),
-    (attach.where_a_volume_is_attached_is_told, Unlisted, "published_nodes from list_volumes"),
-    (attach.where_a_volume_is_attached_is_told, Forgetting, "in the next process"),
-    (attach.a_volume_of_many_nodes_is_attached_to_all_of_them, Single, "is attached to node 'node-1'"),
-    (attach.a_volume_of_many_nodes_is_attached_to_all_of_them, Sweeping, "one detached: found ()"),
+    (published.where_a_volume_is_attached_is_told, Named, "found ('host node-1',), the rule wants ('node-1',)"),
+    (published.where_a_volume_is_attached_is_told, Unlisted, "published_nodes from list_volumes"),
+    (published.where_a_volume_is_attached_is_told, Forgetting, "in the next process"),
+    (published.a_volume_of_many_nodes_is_attached_to_all_of_them, Single, "is attached to node 'node-1'"),
+    (published.a_volume_of_many_nodes_is_attached_to_all_of_them, Sweeping, "one detached: found ()"),
     (node_facts.the_fact_of_a_node_fits_into_its_id, Quoting, "it is of letters, digits"),
     (node_facts.the_fact_of_a_node_fits_into_its_id, Lengthy, "256 are allowed"),
     (node_facts.the_fact_of_a_node_does_not_change, Drawing, "of another process on the same node"),
@@ -271,7 +271,7 @@ def groups(*names: str) -> list[Any]:
     return [pytest.param(one, id=one.name) for one in CHECKS.values() if one.group in names]
 
 
-@pytest.mark.parametrize("one", groups("attach"))
+@pytest.mark.parametrize("one", groups("attach", "published"))
 def test_a_backend_that_shares_volumes_passes(judged: Callable[..., Outcome], one: Any) -> None:
     outcome = judged(one.body, Shared)
 
