@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+
 from csi_multi import backend as b
 from csi_multi.errors import AlreadyExists, FailedPrecondition, NotFound, StorageError
 from csi_multi.model import AccessMode, AttachRequest, Capability, Node, Strings, Volume
