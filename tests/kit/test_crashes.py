@@ -26,7 +26,7 @@ from csi_multi.model import (
     Volume,
     VolumeRequest,
 )
-from csi_multi.testing import memory
+from csi_multi.testing import disturb, memory
 from csi_multi.testing.check import State
 from csi_multi.testing.checks import aftermath, crashes
 from csi_multi.testing.memory import Attachment, MemoryBackend
@@ -272,3 +272,9 @@ def test_the_report_says_how_many_points_were_met(judged: Any) -> None:
     outcome = judged(crashes.a_clone_that_died_anywhere_is_made_once, MemoryBackend)
 
     assert [note.rstrip("0123456789") for note in outcome.notes] == ["clone_volume dies, calls met: "] * 2
+
+
+def test_an_operation_of_too_many_calls_is_loud(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disturb, "MOST", 2)
+
+    fails(crashes.a_clone_that_died_anywhere_is_made_once, MemoryBackend, "clone_volume makes more than 2 calls")
