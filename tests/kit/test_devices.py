@@ -136,7 +136,7 @@ def looped(kind: type[Looped]) -> Callable[[], Storage]:
     """Return a storage over a new directory."""
 
     def storage() -> Storage:
-        root, shelf = Path(tempfile.mkdtemp(prefix="kit-")), Shelf()
+        root, shelf = Path(tempfile.mkdtemp(prefix="kit-devices-")), Shelf()
         ROOTS.append(root)
         return Storage(
             connect=lambda host: kind(memory.Config(), setting(host), shelf, root),
