@@ -8,11 +8,16 @@ mount. Which CSI capabilities follow from which feature stands in rpc/capabiliti
 
 Rules for every method:
 - Failures are raised from errors.py; the class decides what the orchestrator does next.
+- Names and handles are compared byte for byte. Volumes, snapshots and groups each have names of
+  their own, and the handle of one kind is not found as another.
+- Secrets end with the call: never in a stamp, in the text of an error, or among a command's words.
 - Anything may be killed at any point. Creation is atomic, or the retry recognises what is half-made
   and finishes or removes it. State lives on the resource (model.Stamp), never in memory.
 - The core calls only with what it has checked: a capability that `unsupported` allows, and for a
   NodeLocal backend a place that its node lies in. A backend need not check these again.
 - Within a process, calls with one id, or creations with one name, never overlap; all others may.
+  Another process may be at work on the same storage: a controller that is being replaced, or
+  controller and node on one machine.
 - Constructors do no I/O, so that a storage system that is down degrades its own instance only.
 """
 
@@ -105,7 +110,8 @@ class Backend(ABC):
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         """Remove the volume and its data. Snapshots of it stay usable, or it raises InUse.
 
-        Raises NotFound; FailedPrecondition for a resource that does not carry our stamp.
+        Raises NotFound; InUse while it is attached or its device is open; FailedPrecondition for what
+        does not carry our stamp. What is half removed may be invisible, but its deletion finishes it.
         """
 
     @abstractmethod
@@ -121,13 +127,17 @@ class Backend(ABC):
 
     @abstractmethod
     def close_device(self, handle: str) -> None:
-        """Make the device disappear from this node. Nothing there is fine. Raises InUse."""
+        """Make the device disappear from this node. Nothing there is fine, no volume too. Raises InUse."""
 
     def formatting(self, handle: str) -> None:  # noqa: B027 - optional on purpose
-        """Note on the resource that mkfs is about to run on a blank device (Blank.INTERRUPTED)."""
+        """Note on the resource that mkfs is about to run on a blank device (Blank.INTERRUPTED).
+
+        Required with Blank.STAMPED. A backend whose new volumes read as zeros may leave both notes out;
+        then a mkfs that was killed half-way needs a person. Raises FailedPrecondition after `formatted`.
+        """
 
     def formatted(self, handle: str) -> None:  # noqa: B027
-        """Note on the resource that it may hold data from now on (Blank.NEVER). May come twice."""
+        """Note on the resource that it may hold data from now on (Blank.NEVER): for ever. May come twice."""
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
         """Why a volume (with these Parameters, when known) cannot be used like this; "" if it can."""
@@ -150,11 +160,19 @@ class Topology(Backend):
 
     @abstractmethod
     def node_segments(self) -> Segments:
-        """Return the segments this node offers, for example {"zone": "eu-west-1a"}."""
+        """Return the segments this node offers, for example {"zone": "eu-west-1a"}.
+
+        Keys and values have 1 to 63 of [-_.A-Za-z0-9] with a letter or digit at both ends, keys in
+        lower case; a key "node" holds the node's name (csi-spec Topology).
+        """
 
 
 class NodeLocal(Backend):
-    """Volumes live on one node: the core adds the segment {"node": name} by itself."""
+    """Volumes live on one node: the core adds the segment {"node": name} by itself.
+
+    Every method raises WrongNode for a handle of another node, never NotFound: to the orchestrator a
+    volume that is not found is gone, and it would be forgotten where it really is.
+    """
 
     @abstractmethod
     def node_of(self, handle: str) -> str:
@@ -234,7 +252,10 @@ class Snapshots(Backend):
 
     @abstractmethod
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        """Like create_volume, with the data of the snapshot in request.source. Raises NotFound."""
+        """Like create_volume, with the data of the snapshot in request.source. Raises NotFound.
+
+        Also raises OutOfRange for less than the source, and for more if a copy cannot grow.
+        """
 
 
 class Clone(Backend):
@@ -242,7 +263,11 @@ class Clone(Backend):
 
     @abstractmethod
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        """Like create_volume, with the data of the volume in request.source. Raises NotFound."""
+        """Like create_volume, with the data of the volume in request.source. Raises NotFound.
+
+        Also raises OutOfRange as restore_volume does, and InUse when a source that is in use cannot be
+        copied at one point in time. Without a wish for the size the source's is taken.
+        """
 
 
 class ListVolumes(Backend):
@@ -254,17 +279,21 @@ class ListVolumes(Backend):
 class ListSnapshots(Snapshots):
     @abstractmethod
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        """Return our own snapshots, of one volume handle if given. Raises InvalidToken."""
+        """Return our own snapshots, of one volume handle if given; of an unknown one: none. Raises InvalidToken."""
 
 
 class Capacity(Backend):
     @abstractmethod
     def capacity(self, request: CapacityRequest) -> CapacityReport:
-        """Return what could be created now under these conditions; segments it cannot serve: 0 bytes."""
+        """Return what could be created now under these conditions; segments it cannot serve: 0 bytes.
+
+        What may be promised beyond the space that is there is part of it; a volume larger than
+        `maximum` (None: `available`) is refused.
+        """
 
 
 class Modify(Backend):
-    """Volumes have parameters that can change later (MutableParameters)."""
+    """Volumes have parameters that can change later. Every field of MutableParameters defaults to None: unset."""
 
     @abstractmethod
     def modify_volume(self, request: ModifyRequest) -> None:

@@ -31,6 +31,7 @@ NODE = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 FACT = re.compile(r"[-_.:A-Za-z0-9]+")
 _READABLE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _HASHED = "x-"
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 LEAF_SHAPE = re.compile(rf"[a-z0-9](?:[-a-z0-9]{{0,{LEAF - 2}}}[a-z0-9])?")
 
 
@@ -42,7 +43,7 @@ def join(instance: str, handle: str) -> str:
 def split(kind: str, text: str) -> tuple[str, str]:
     """Return (instance, handle). An id of another shape is an unknown thing: raises NotFound."""
     instance, slash, handle = text.partition("/")
-    if not slash or not handle or not INSTANCE.fullmatch(instance):
+    if not slash or not handle or _CONTROL.search(handle) or not INSTANCE.fullmatch(instance):
         raise NotFound(f"{kind} {text!r} does not exist: ids of this driver are <instance>/<handle>")
     return instance, handle
 

@@ -146,7 +146,11 @@ class TopologyRequirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeRequest:
-    """CreateVolume. `parameters` and `mutable` are instances of the backend's own schemas."""
+    """CreateVolume. `parameters` and `mutable` are instances of the backend's own schemas.
+
+    `metadata` is for people who look at the storage. It may hold any text; what does not fit into the
+    storage's tags is changed or left out, and never a reason to fail.
+    """
 
     stamp: Stamp
     size: SizeRange = SizeRange()
@@ -169,7 +173,10 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume as the storage system knows it. Empty topology: reachable from everywhere."""
+    """A volume as the storage system knows it: `size` bytes, exactly what its device has.
+
+    Empty topology: reachable from everywhere.
+    """
 
     handle: str
     size: int
@@ -211,7 +218,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshotRequest:
-    """CreateVolumeGroupSnapshot: one point in time across all sources, or nothing."""
+    """CreateVolumeGroupSnapshot: one point in time across all sources, a set, or nothing."""
 
     stamp: Stamp
     sources: tuple[str, ...]  # volume handles
@@ -359,7 +366,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMap:
-    """Allocated or changed extents of a volume of `size` bytes, in strictly increasing order.
+    """Allocated or changed extents, in strictly increasing order; `size` is the volume's when it was cut.
 
     `block_size` is the length of every extent, or 0 when lengths vary. Extents that end at or before
     the requested offset are left out. The iterator raises when it cannot go on; it never just ends.
@@ -392,7 +399,8 @@ class Device:
 
     `number` is "major:minor". `proof` maps attribute files below /sys/dev/block/<number>/ to the
     text they must hold, for example {"loop/backing_file": "/srv/v1/image"}, {"dm/uuid": "LVM-..."},
-    {"device/serial": "vol0abc"}. The engine checks it right before it formats, mounts or binds.
+    {"device/serial": "vol0abc"}. It is never empty, and different for every volume. The engine checks it
+    right before it formats, mounts or binds.
     """
 
     path: Path
@@ -404,7 +412,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
-    """Make a volume's device appear on this node."""
+    """Make a volume's device appear on this node.
+
+    With `read_only` the device itself refuses writes (blockdev --setro will do), and Device.read_only
+    says so.
+    """
 
     handle: str
     read_only: bool = False

@@ -15,7 +15,7 @@ from csi_multi.model import Node
 INSTANCES = st.from_regex(ids.INSTANCE, fullmatch=True)
 NODES = st.from_regex(ids.NODE, fullmatch=True)
 FACTS = st.from_regex(ids.FACT, fullmatch=True)
-HANDLES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+HANDLES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=128)
 READABLE = st.from_regex(r"(?:x-)?[-a-z0-9]{1,50}", fullmatch=True)
 
@@ -129,3 +129,9 @@ def test_a_node_local_handle_is_node_and_leaf() -> None:
     longest = ids.leaf("x" * 128)
 
     assert ids.split_local("volume", f"node-1/{longest}") == ("node-1", longest)
+
+
+@pytest.mark.parametrize("text", ["fast/v\x00", "fast/\n", "fast/v\x7f"])
+def test_an_id_with_a_control_character_is_an_unknown_thing(text: str) -> None:
+    with pytest.raises(NotFound):
+        ids.split("volume", text)

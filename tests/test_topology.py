@@ -97,6 +97,23 @@ def test_a_node_offers_the_segments_of_all_its_instances(client: Any) -> None:
     assert info.node_id == "node-1"
 
 
+def test_a_node_of_which_two_instances_say_different_things_is_refused(serve: Any, make: Any, refused: Any) -> None:
+    class Elsewhere(Zoned):
+        def node_segments(self) -> dict[str, str]:
+            return {"zone": "b"}
+
+    refusal = refused(serve(make("one", Zoned), make("two", Elsewhere)).client.NodeGetInfo)
+
+    assert refusal.code is Code.FAILED_PRECONDITION
+    assert "'one' and 'two' disagree on this node's 'zone': 'a' and 'b'" in refusal.text
+
+
+def test_two_instances_may_say_the_same_of_a_node(serve: Any, make: Any) -> None:
+    info = serve(make("one", Zoned), make("two", Zoned)).client.NodeGetInfo()
+
+    assert dict(info.accessible_topology.segments) == {f"{DRIVER}/zone": "a"}
+
+
 def test_a_node_without_places_says_nothing_of_them(serve: Any, make: Any) -> None:
     client = serve(make("fast")).client
 

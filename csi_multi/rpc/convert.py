@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from .. import ids, topology
 from .._proto import csi_pb2 as pb
 from ..backend import Backend
-from ..errors import InvalidArgument
+from ..errors import FailedPrecondition, InvalidArgument
 from ..model import (
     AccessMode,
     Capability,
@@ -134,11 +134,22 @@ def usage(item: Usage) -> pb.VolumeUsage:
     return pb.VolumeUsage(unit=unit, total=item.total, used=item.used or 0, available=item.available or 0)
 
 
-def node_topology(driver: str, node: str, backends: Iterable[Backend]) -> dict[str, str]:
-    """Return the segments of a node over all its instances, with the driver's prefix."""
+def node_topology(driver: str, node: str, backends: Mapping[str, Backend]) -> dict[str, str]:
+    """Return the segments of a node over all its instances, by name, with the driver's prefix.
+
+    Raises FailedPrecondition when two say different things under one key: the volumes of one of them
+    could never be reached.
+    """
     segments: dict[str, str] = {}
-    for backend in backends:
-        segments |= topology.node_segments(backend, node)
+    told: dict[str, str] = {}
+    for name, backend in backends.items():
+        for key, value in topology.node_segments(backend, node).items():
+            if segments.setdefault(key, value) != value:
+                raise FailedPrecondition(
+                    f"backends {told[key]!r} and {name!r} disagree on this node's {key!r}: {segments[key]!r} and "
+                    f"{value!r}; a node has one segment of each kind, so serve them from different drivers"
+                )
+            told.setdefault(key, name)
     return topology.add_prefix(driver, segments)
 
 

@@ -40,7 +40,7 @@ class Node:
             # One number for all instances: the scarcest one's, unless others have no limit at all.
             max_volumes_per_node=min(limits) if limits and len(limits) == len(backends) else 0,
         )
-        if segments := convert.node_topology(driver, node, backends.values()):
+        if segments := convert.node_topology(driver, node, backends):
             response.accessible_topology.segments.update(segments)
         return response
 

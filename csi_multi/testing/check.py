@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from csi_multi.backend import Backend
+from csi_multi.backend import FEATURES, Backend
 
 from .verdict import Broken, Skipped
 
@@ -106,5 +107,12 @@ def run(one: Check, trial: Trial) -> Outcome:
     except Broken as error:
         return outcome(State.FAILED, str(error), error)
     except Exception as error:
-        return outcome(State.FAILED, f"{type(error).__name__}: {error}", error)
+        return outcome(State.FAILED, f"{asked(error)}{type(error).__name__}: {error}", error)
     return outcome(State.PASSED)
+
+
+def asked(error: Exception) -> str:
+    """Return which contract method raised the error that no check reckoned with, as "create_volume raised "."""
+    calls = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = next((name for name in calls if any(hasattr(one, name) for one in (Backend, *FEATURES))), "")
+    return f"{found} raised " if found and not found.startswith("_") else ""

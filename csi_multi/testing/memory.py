@@ -3,6 +3,7 @@
 It keeps its resources in a `Shelf`, which stands for the storage system: make a new backend over the
 same shelf to see what a restart sees. It has bytes but no devices. Every change goes through `put` or
 `drop`, every look through `fetch`, `listed` or `promised`: the calls where the kit lets it die or fail.
+It has its shelf to itself, so it does not ask whose a stamp is.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if FIXTURE in metafunc.fixturenames:
         from .checks import CHECKS
 
-        metafunc.parametrize(FIXTURE, list(CHECKS), indirect=True)
+        ids = [f"{one.group}: {name}" for name, one in CHECKS.items()]
+        metafunc.parametrize(FIXTURE, list(CHECKS), ids=ids, indirect=True)
 
 
 @pytest.fixture

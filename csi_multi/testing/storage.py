@@ -34,13 +34,15 @@ class Storage:
         the host to pass on in Setting (see `setting` above). Called often; keeps nothing in memory.
     parameters, mutable: StorageClass and VolumeAttributesClass parameters of the volumes that are made.
     other_parameters, other_mutable: different, equally valid ones: a request with them is a conflict.
-    size: bytes of a volume that is cheap to make; three times as much must be possible, too.
+    size: bytes of a volume that is cheap to make, and made exactly; three times as much must be possible, too.
     exact_sizes: sizes that can be made exactly, when `size` and twice it cannot.
     too_large: bytes that no volume can ever have, or that are not there.
     resources: everything that is on the storage system now, ours and others', half-made things included,
-        as names. Leaks are what is there after a check and was not before. Without it only listings tell.
+        as names, one or more for each. Leaks are what is there after a check and was not before. Without
+        it only listings tell.
     foreign: put things of somebody else on the storage that look as much like ours as they can: another
-        driver's, another cluster's, made by hand. They must survive and stay unlisted.
+        driver's, another cluster's, made by hand. They must survive and stay unlisted. It may be called
+        again when they are there already.
     foreign_handles: handles that point to what `foreign` put there; deleting them must be refused.
     nodes: two or more nodes that volumes can be attached to (Attach).
     reachable, unreachable: segments where volumes can be made, and some where they cannot (Topology).

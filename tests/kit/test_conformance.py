@@ -131,7 +131,7 @@ def test_an_unexpected_error_comes_with_its_traceback(
 ) -> None:
     assert conform(memory.storage(Careless)) == 1
 
-    assert "FAILED  own: it finds (backend)\n    KeyError: " in capsys.readouterr().out
+    assert "FAILED  own: it finds (backend)\n    find_volume raised KeyError: " in capsys.readouterr().out
     assert "in find_volume\n" in (tmp_path / "failure-1.log").read_text()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from csi_multi import backend as b
 from csi_multi.errors import Unavailable
 from csi_multi.host import LocalHost
+from csi_multi.model import ExpandRequest, Expansion, Page, PageRequest, Volume
 from csi_multi.params import Doc, Schema
 from csi_multi.testing import check as registry
 from csi_multi.testing import memory
@@ -53,6 +55,22 @@ class Common(b.Backend):
 class Pooled(Common, MemoryBackend):
     def _pool(self) -> str:
         return "pool"
+
+
+class Loose(MemoryBackend):
+    """Answers with a list where the contract has a tuple."""
+
+    def list_volumes(self, page: PageRequest) -> Page[Volume]:
+        found = super().list_volumes(page)
+        return replace(found, items=list(found.items))  # type: ignore[arg-type]
+
+
+class Silent(MemoryBackend):
+    """Forgets to answer."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        super().expand_volume(request)
+        return None  # type: ignore[return-value]
 
 
 class Undocumented(Schema, frozen=True):
@@ -123,6 +141,8 @@ def always_the_same() -> Storage:
 
 
 BROKEN = [
+    (declaration.every_answer_has_the_types_of_the_contract, Loose, "list_volumes.items"),
+    (declaration.every_answer_has_the_types_of_the_contract, Silent, "expand_volume"),
     (declaration.the_driver_can_use_the_class, Unborn, "was written for contract (2, 0)"),
     (declaration.the_driver_can_use_the_class, Halfway, "does not derive from NodeFacts"),
     (declaration.every_feature_is_known_and_has_checks, Replicated, "unknown feature: Replication asks for replicate"),

@@ -11,7 +11,7 @@ import pytest
 
 from csi_multi import backend as b
 from csi_multi.backend import missing
-from csi_multi.errors import AlreadyExists, InvalidArgument, NotFound, ResourceExhausted
+from csi_multi.errors import AlreadyExists, InvalidArgument, NotFound, ResourceExhausted, WrongNode
 from csi_multi.host import Host
 from csi_multi.ids import leaf
 from csi_multi.model import (
@@ -250,6 +250,11 @@ class Local(b.NodeLocal, b.Capacity):
         return self.get_volume(f"{self.setting.node}/{leaf(name)}")
 
     def get_volume(self, handle: str) -> Volume:
+        if self.node_of(handle) != self.setting.node:
+            raise WrongNode(f"volume {handle!r} lives on another node than {self.setting.node!r}")
+        return self.look(handle)
+
+    def look(self, handle: str) -> Volume:
         if handle not in self.rows:
             raise missing("volume", handle)
         return self.rows[handle]
@@ -277,7 +282,7 @@ def local(kind: type[Local] = Local, **given: Any) -> Callable[[], Storage]:
         def connect(host: Host) -> b.Backend:
             return kind(None, setting(host), rows)
 
-        calls = (Call(owner=kind, name="get_volume"),)
+        calls = (Call(owner=kind, name="look"),)
         return Storage(connect=connect, resources=lambda: list(rows), calls=calls, **given)
 
     storage.__name__ = kind.__name__
@@ -290,7 +295,7 @@ class Looking(Local):
     def node_of(self, handle: str) -> str:
         node = super().node_of(handle)
         if node == self.setting.node:
-            self.get_volume(handle)
+            self.look(handle)
         return node
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from csi_multi import backend as b
 from csi_multi.fitness import SCHEMAS, unfit
+from csi_multi.guard import Guard
 from csi_multi.host import LocalHost
 from csi_multi.params import describe
 
 from ..check import CHECKS, On, check
+from ..life import Life
 from ..trial import Trial
-from ..verdict import expect, same
+from ..verdict import Broken, expect, same
 
 
 @check(on=On.BACKEND)
@@ -45,6 +47,22 @@ def every_feature_is_known_and_has_checks(t: Trial) -> None:
             "the features are those of csi_multi.backend.FEATURES (methods of a base of your own begin with _)",
         )
         expect(feature in covered, f"the kit has no check for the feature {name}: a newer one is needed")
+
+
+class Judge(Guard):
+    """The driver's own guard around a backend's answers, with a verdict instead of an error."""
+
+    def wrong(self, name: str, wrong: str) -> NoReturn:
+        self.first = getattr(self, "first", f"{name}{wrong}")
+        raise Broken(f"{self.first}: the driver refuses such an answer")
+
+
+@check(on=On.BACKEND)
+def every_answer_has_the_types_of_the_contract(t: Trial) -> None:
+    kind = type(t.backend)
+    Judge("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
+
+    Life(t, lambda: None).run()
 
 
 @check(on=On.BACKEND)

@@ -87,7 +87,7 @@ def a_handle_of_another_node_never_means_a_volume_of_this_one(t: Trial) -> None:
         if t.storage.devices:
             asked.append(("open_device", (OpenRequest(handle=handle, secrets=secrets),)))
         for method, words in asked:
-            with t.refused(NotFound, WrongNode, what=f"{method}({handle!r}), a handle of another node"):
+            with t.refused(WrongNode, what=f"{method}({handle!r}), a handle of another node"):
                 getattr(t.backend, method)(*words)
     same(t.door.get(made.handle), made, "get_volume after volumes of other nodes were asked for")
     if seen:

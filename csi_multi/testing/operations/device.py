@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from csi_multi.backend import Backend
 from csi_multi.model import Blank, Device, OpenRequest, SizeRange
 
 from ..door import read_from
 from ..trial import BLOCK_SIZE, pattern
-from ..verdict import Broken, expect, same
+from ..verdict import Broken, Skipped, expect, same
 from .base import attempt
 from .changing import DATA, OnVolume
 
@@ -113,6 +114,8 @@ class Formatting(OnDevice):
     wanted = Blank.INTERRUPTED
 
     def prepare(self) -> None:
+        if getattr(type(self.t.backend), self.method) is getattr(Backend, self.method):
+            raise Skipped(f"the backend keeps no notes: {self.method} is not overridden")
         self.volume, self.context = self.t.volume(), {}
         self.fresh = self.blank()
 
