@@ -240,3 +240,20 @@ def run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/", env=environment)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+@pytest.mark.slow
+def test_the_kit_passes_over_the_wire_and_in_process(clean: Path, memory: Path, tmp_path: Path) -> None:
+    config, given, report = tmp_path / "csi.yaml", tmp_path / "storage.yaml", tmp_path / "report.json"
+    config.write_text(CONFIG.format(directory=memory))
+    given.write_text(f"storage: {{size: {MIB}, files: [{memory}]}}")
+
+    words = ("--config", config, "--backend", "ram", "--storage", given, "--json", report, "--sanity", "no", "--yes")
+    run(str(clean / "csi-multi"), "conformance", *map(str, words))
+
+    found = json.loads(report.read_text())
+    states = {one["name"]: one["state"] for one in found["results"]}
+    assert "failed" not in states.values()
+    for name in ("a creation that died anywhere is made once", "a creation survives kill 9 at any moment"):
+        assert states[name] == "passed"
+    assert leftovers(tmp_path, memory) == []

@@ -1,0 +1,62 @@
+"""The kit of csi_multi on this backend: one fixture that says what may be asked of it, and two lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from csi_multi_ramdisk.backend import Config, RamdiskBackend
+
+from csi_multi.backend import Backend
+from csi_multi.errors import AlreadyExists
+from csi_multi.host import Host, LocalHost, loopdev
+from csi_multi.model import SizeRange, Stamp, VolumeRequest
+from csi_multi.testing import Storage, setting
+from csi_multi.testing.storage import CLUSTER, NODE
+
+pytestmark = pytest.mark.root  # its devices are loop devices
+
+MIB = 2**20
+BUDGETS = {
+    "create_volume": 7,
+    "clone_volume": 10,
+    "find_volume": 1,
+    "get_volume": 1,
+    "delete_volume": 6,
+    "expand_volume": 3,
+}
+
+
+@pytest.fixture
+def storage(memory: Path) -> Storage:
+    def connect(host: Host) -> Backend:  # as a process that starts
+        return RamdiskBackend(Config(directory=str(memory)), setting(host))
+
+    def resources() -> list[str]:  # everything there is: what stays is a leak
+        devices = [f"{device} of {file}" for device, file in loopdev.bound().items() if str(memory) in file]
+        return devices + [path.name for path in memory.iterdir()]
+
+    def foreign() -> None:  # what others keep here must survive, and stay unlisted
+        theirs = RamdiskBackend(Config(directory=str(memory)), replace(setting(LocalHost()), driver="other.example"))
+        stamp = Stamp(driver="other.example", cluster=CLUSTER, name="theirs", digest="")
+        with suppress(AlreadyExists):
+            theirs.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=MIB)))
+        (memory / "notes.txt").touch()
+
+    return Storage(
+        connect=connect,
+        size=MIB,
+        resources=resources,
+        files=(memory,),  # every system call on files below is one where the kit lets it die or fail
+        devices=True,
+        budgets=BUDGETS,
+        foreign=foreign,
+        foreign_handles=(f"{NODE}/theirs",),
+    )
+
+
+def test_contract(csi_contract: Callable[[], None]) -> None:
+    csi_contract()

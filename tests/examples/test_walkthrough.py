@@ -1,0 +1,65 @@
+"""The walk-through of docs/writing-a-backend.md, run as it stands there, in an empty directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from csi_multi.host import LocalHost, loopdev, mounts
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs/writing-a-backend.md"
+NEEDED = ("csi_multi", "examples", "pyproject.toml", "README.md")  # of the checkout: what an installation takes
+CHAPTER = re.compile(r"^## A walk-through\n(.*?)^## ", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> list[str]:
+    chapter = CHAPTER.search(GUIDE.read_text())
+    assert chapter
+    return BLOCK.findall(chapter[1])
+
+
+@pytest.fixture
+def beside_a_checkout(tmp_path: Path) -> Iterator[Path]:
+    checkout = tmp_path / "csi_multi"
+    checkout.mkdir()
+    for name in NEEDED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, checkout / name)
+    yield tmp_path
+    for mount in [one.target for one in mounts.table() if one.target.startswith(f"{tmp_path}/")]:
+        LocalHost().run("umount", mount)
+
+
+def test_every_command_of_the_walk_through_works(beside_a_checkout: Path) -> None:
+    script = "set -eu\n" + "\n".join(blocks())
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
+
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=beside_a_checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-4000:]
+    assert "csi_multi_mine.backend:MineBackend" in said  # csi-multi backends
+    assert re.search(r"\d+ passed.*\n(?s:.*)FAILED tests/test_contract(?s:.*)the kit noticed", said), said[-4000:]
+    assert "CREATE_DELETE_VOLUME" in said  # csi-multi check
+    assert re.search(r"\d+ passed, 0 failed", said), said[-4000:]  # csi-multi conformance
+    assert [file for file in loopdev.bound().values() if file.startswith(str(beside_a_checkout))] == []
