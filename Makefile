@@ -36,7 +36,7 @@ dev: .venv/ready ## the virtual environment with the core, all backends and the 
 check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)
 
 unit: dev
-	@$(PYTEST) -q -m "not root and not slow and not sanity"
+	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity"
 
 format: dev
 	@$(BIN)/ruff format --check --quiet .
