@@ -11,7 +11,7 @@ from csi_multi.guard import said
 from csi_multi.host import Host, LocalHost
 
 from . import given
-from .door import Direct
+from .direct import Direct
 from .fuse import Fuse
 from .storage import Storage
 from .trial import Trial, features_of

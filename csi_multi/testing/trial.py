@@ -15,7 +15,8 @@ from csi_multi.backend import FEATURES, Backend
 from csi_multi.errors import StorageError
 from csi_multi.model import Capability, GroupSnapshot, Node, SizeRange, Snapshot, Source, SourceKind, Volume
 
-from .door import BLOCK, Direct, Door, Wish
+from .direct import Direct
+from .door import BLOCK, Door, Wish
 from .fuse import Fuse
 from .storage import Storage
 from .verdict import Broken, expect

@@ -12,7 +12,7 @@ from csi_multi.model import AttachRequest, PageRequest, Strings, Volume, VolumeR
 from csi_multi.testing import memory
 from csi_multi.testing.check import CHECKS, On, State, run
 from csi_multi.testing.checks import budgets, kills, restarts
-from csi_multi.testing.door import Direct
+from csi_multi.testing.direct import Direct
 from csi_multi.testing.fuse import Died, Fuse
 from csi_multi.testing.memory import MemoryBackend, Shelf
 from csi_multi.testing.operations import base

@@ -17,7 +17,7 @@ from csi_multi.model import SizeRange
 
 from ..check import On, check
 from ..crowd import Act, Outcome, answers, at_once
-from ..door import Direct
+from ..direct import Direct
 from ..fuse import Fuse
 from ..operations.base import absent, firmly, ready
 from ..operations.making import SEED, origin
