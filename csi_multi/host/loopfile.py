@@ -59,9 +59,13 @@ class LoopFiles:
     def find(self, image: Path) -> Path | None:
         """Return the file's device, if there is one.
 
-        Without one, that of a file which was removed from this path: it must be unmounted and closed all the same.
+        Of several, the one in use: an attach that outlived a killed process may come late. Without any,
+        that of a file which was removed from this path: it must be unmounted and closed all the same.
         """
-        return max(loopdev.find(image), key=lambda one: loopdev.backs(one, image), default=None)
+        found = loopdev.find(image)
+        if len(found) < 2:
+            return next(iter(found), None)
+        return max(found, key=lambda one: (in_use(one), loopdev.backs(one, image)))
 
     def close(self, image: Path) -> None:
         """Detach all devices of the image. Raises InUse."""

@@ -83,8 +83,8 @@ def at(path: Path, device: Device | None, handle: str) -> View | None:
         found = view(entry, device) if device else None
         if found is None:
             raise FailedPrecondition(
-                f"{path} is occupied by a mount of {entry.source} ({entry.fs_type}), "
-                f"which is not volume {handle!r}; unmount it first"
+                f"{path} is occupied by a mount of {entry.source} ({entry.fs_type}), which is not volume {handle!r} "
+                f"({f'its device is {device.path}' if device else 'which is not open here'}); unmount it first"
             )
     return found
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -332,3 +333,17 @@ def test_a_required_mount_is_a_filesystem_of_its_own(filesystem, mount, make, as
     bound = make(mount(tmp_path / "plain", tmp_path / "bound", "--bind"), require_mount=True)
     with pytest.raises(Unavailable, match="not a mount point of its own"):
         bound.check()
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_of_two_devices_the_one_in_use_is_the_volumes(backend, ask, volume, image, host, mount, undo, tmp_path, used):
+    """An attach whose driver was killed may come after the next driver has attached, and mounted."""
+    host.run("mkfs.ext4", "-q", str(image(backend, volume)))
+    words = ("losetup", "--find", "--show", "--direct-io=on", "--sector-size=512", str(image(backend, volume)))
+    devices = sorted(Path(host.run(*words).stdout.strip()) for _ in range(2))
+    undo.callback(backend.close_device, volume)
+    mount(devices[used], tmp_path / "m")
+
+    assert backend.find_device(volume).path == devices[used]
+    assert backend.open_device(ask.open(volume)).path == devices[used]
+    assert loopdev.find(image(backend, volume)) == [devices[used]]
