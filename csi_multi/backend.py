@@ -236,7 +236,9 @@ class Snapshots(Backend):
 
     @abstractmethod
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        """Cut a snapshot. Raises AlreadyExists when the name is taken, NotFound for the source."""
+        """Cut a snapshot of one point in time. Raises AlreadyExists when the name is taken, NotFound for
+        the source, ResourceExhausted, and InUse when a source that is in use cannot be cut like this.
+        """
 
     @abstractmethod
     def find_snapshot(self, name: str) -> Snapshot:

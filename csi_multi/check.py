@@ -15,7 +15,7 @@ def check(file: Path) -> int:
     settings = config.load(file)
     instances = registry.load(settings, LocalHost())
     driver = settings.driver
-    print(f"{file}: driver {driver.name}, node {driver.node}, cluster {driver.cluster}")
+    print(f"{file}: driver {driver.name}, node {driver.node}, cluster {driver.cluster} (no storage is asked)")
     for instance in instances:
         default = " (default)" if instance.name == driver.default_backend else ""
         print(f"  backend {instance.name}{default}: {instance.kind}: {', '.join(features(instance.backend))}")

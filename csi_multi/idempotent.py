@@ -203,7 +203,10 @@ def _earlier(kind: str, name: str, find: Callable[[str], T], error: StorageError
         return find(name)
     except NotFound:
         if isinstance(error, AlreadyExists):
-            raise Busy(f"{kind} {name!r} is being made or removed; try again") from None
+            raise Busy(
+                f"{kind} {name!r} is being made or removed, or something half-made has its name "
+                "(the backend says that the name is taken, and finds nothing under it); try again"
+            ) from None
         raise error from None
 
 

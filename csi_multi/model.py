@@ -112,7 +112,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What must be stored on the resource itself, so that no other state is needed.
+    """What must be stored on the resource itself, so that no other state is needed: up to 2 KiB in all.
 
     A backend persists it with the volume or snapshot and returns it unchanged. `name` is the name
     the orchestrator asked for, `digest` a hash of all parameters it asked with, and `context` is the
@@ -187,7 +187,10 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRequest:
-    """CreateSnapshot. `parameters` is an instance of the backend's SnapshotParameters."""
+    """CreateSnapshot. `parameters` is an instance of the backend's SnapshotParameters.
+
+    The stamp's own `source` is empty: `source` here is what is cut, to be stored as well.
+    """
 
     stamp: Stamp
     source: str  # volume handle

@@ -1,8 +1,9 @@
 """What is to happen at which call of a backend's boundary, and what has; with the calls on files.
 
 Operating system calls on files are seen by an audit hook, so that nothing in the backend has to be
-prepared for it. They count in every thread when they name a path below the storage's directories, and
-in the thread that the block began in when they only name a descriptor or a relative path.
+prepared for it: those that Python announces (https://docs.python.org/3/library/audit_events.html), which
+are neither stat nor read, write or fsync. They count when they are about a path, or a descriptor, below the
+storage's directories; what names a relative path counts in the thread that the block began in.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,21 +130,23 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     if not _WATCHED or (event not in PATHS and event not in DESCRIPTORS) or getattr(_outside, "here", False):
         return
     named = () if event in DESCRIPTORS else args[: 2 if event in TWO_PATHS else 1]
-    texts = [_text(one) for one in named]
-    vague = event in DESCRIPTORS or not all(text.startswith("/") for text in texts)
+    texts = [_text(one) for one in (named or args[:1])]
+    vague = not all(text.startswith("/") for text in texts)
     for charge in list(_WATCHED):
         own = charge.thread == threading.get_ident()
-        if (vague and own) or any(_below(text, charge.files) for text in texts):
-            what = " ".join([event, *texts]) if texts else f"{event} {args[0]}"
-            if charge.pass_through(what, silent=False):
-                raise OSError(errno.EIO, "the kit made this call fail", texts[0] if texts else None)
+        seen = (vague and own) or any(_below(text, charge.files) for text in texts)
+        if seen and charge.pass_through(" ".join([event, *texts]), silent=False):
+            raise OSError(errno.EIO, "the kit made this call fail", texts[0])
 
 
 def _text(path: Any) -> str:
+    """Return a path, also that of a descriptor's file. What has none is no file of the storage's."""
     try:
         return os.fsdecode(path)
     except TypeError:
-        return str(path)  # a descriptor
+        with suppress(OSError):
+            return os.readlink(f"/proc/self/fd/{path}")  # noqa: PTH115 - an audit hook runs often
+        return "/"
 
 
 def _below(text: str, directories: tuple[str, ...]) -> bool:

@@ -107,7 +107,8 @@ def run(one: Check, trial: Trial) -> Outcome:
     except Broken as error:
         return outcome(State.FAILED, str(error), error)
     except Exception as error:
-        return outcome(State.FAILED, f"{asked(error)}{type(error).__name__}: {error}", error)
+        before = f"; the last fault before it: {trial.fuse.story}" if trial.fuse.story else ""
+        return outcome(State.FAILED, f"{asked(error)}{type(error).__name__}: {error}{before}", error)
     return outcome(State.PASSED)
 
 

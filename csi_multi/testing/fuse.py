@@ -76,6 +76,14 @@ class Fuse:
         """Whether the fault happened there: a timeout never does at a call on a file."""
         return self._last.struck
 
+    @property
+    def story(self) -> str:
+        """What the last fault was, in words; "" when none happened."""
+        last = self._last
+        if not (last.struck and last.at):
+            return ""
+        return f"call {last.at} ({last.calls[last.at - 1]}) {last.fault.value}"
+
     @contextmanager
     def blown(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
         """Let the fault strike at this call (from 1) of the block, and at all after it if it is lasting.

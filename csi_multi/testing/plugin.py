@@ -47,6 +47,6 @@ def csi_contract(request: pytest.FixtureRequest, storage: Storage) -> Callable[[
         if isinstance(outcome.error, Broken):
             pytest.fail(outcome.text, pytrace=False)
         if outcome.error:
-            raise outcome.error
+            raise AssertionError(outcome.text) from outcome.error
 
     return judge

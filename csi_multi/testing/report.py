@@ -133,7 +133,10 @@ def _skips(results: Iterable[Result]) -> str:
         lines.append(f"SKIPPED {len(names)}: {reason}")
         lines += [f"    {name}" for name in names]
     if any("Storage." in reason for reason in reasons):
-        lines.append("Storage.<name>: give it in a file with --storage; --list shows what the file takes.")
+        lines.append(
+            "Storage.<name>: --storage FILE takes what --list shows; foreign, resources, calls, budgets, read and "
+            "write are code, and can be given in pytest only."
+        )
     return "\n".join(lines)
 
 

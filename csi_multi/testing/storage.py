@@ -34,7 +34,8 @@ class Storage:
         the host to pass on in Setting (see `setting` above). Called often; keeps nothing in memory.
     parameters, mutable: StorageClass and VolumeAttributesClass parameters of the volumes that are made.
     other_parameters, other_mutable: different, equally valid ones: a request with them is a conflict.
-    size: bytes of a volume that is cheap to make, and made exactly; three times as much must be possible, too.
+    size: bytes of a volume that is cheap to make, and made exactly; three times as much must be possible,
+        too. The checks of capacity fill the storage when it has at most 64 times as much room.
     exact_sizes: sizes that can be made exactly, when `size` and twice it cannot.
     too_large: bytes that no volume can ever have, or that are not there.
     resources: everything that is on the storage system now, ours and others', half-made things included,
@@ -79,6 +80,13 @@ class Storage:
     devices: bool = False
     capability: Capability | None = None
     restarted: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        """Raises TypeError for what would be read one character at a time."""
+        for name, kind in (("files", Path), ("calls", Call), ("nodes", Node)):
+            value = getattr(self, name)
+            if not (isinstance(value, tuple) and all(isinstance(one, kind) for one in value)):
+                raise TypeError(f"Storage.{name} must be a tuple of {kind.__name__}, not {value!r}")
 
     def backend(self) -> Backend:
         """Connect without the kit in between."""

@@ -178,6 +178,16 @@ class Tidy(Careful):
 
 
 ALL = "which belongs to somebody else"
+
+
+class Denying(Careful):
+    """Says of what belongs to others that it is gone."""
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        self.get_volume(handle)
+        super().delete_volume(handle, secrets)
+
+
 BROKEN = [
     (foreign.volumes_of_others_are_not_listed, beside(Listing), "once somebody else's things are there"),
     (foreign.volumes_of_others_are_not_listed, beside(Filtering), "missing, but there all the time"),
@@ -186,6 +196,7 @@ BROKEN = [
     (foreign.what_belongs_to_others_is_not_found, beside(Finding), f"get_volume('another-driver'), {ALL}"),
     (foreign.what_belongs_to_others_is_not_found, beside(FindingSnapshots), f"get_snapshot('another-driver'), {ALL}"),
     (foreign.what_belongs_to_others_cannot_be_deleted, beside(Deleting), f"{ALL}: succeeded"),
+    (foreign.what_belongs_to_others_cannot_be_deleted, beside(Denying), "takes for success"),
     (foreign.what_belongs_to_others_cannot_be_deleted, beside(FindingSnapshots), f"{ALL}: succeeded"),
     (foreign.what_belongs_to_others_cannot_be_used, beside(Attaching), f"attach on 'another-driver', {ALL}"),
     (foreign.what_belongs_to_others_cannot_be_used, beside(Growing), f"expand_volume on 'another-driver', {ALL}"),

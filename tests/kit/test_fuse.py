@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import types
@@ -234,11 +235,11 @@ def test_threads_of_the_backend_count_where_paths_are_named(tmp_path: Path) -> N
     fuse = Fuse((tmp_path,))
     directory = os.open(tmp_path, os.O_RDONLY)
     with fuse.blown(0):
-        in_thread(lambda: os.listdir(directory))  # whose directory that is nobody can tell
+        in_thread(lambda: os.listdir(directory))
         in_thread(lambda: (tmp_path / "a").write_text(""))
         os.listdir(directory)
     os.close(directory)
-    assert [call.split()[0] for call in fuse.calls] == ["open", "os.listdir"]
+    assert [call.split()[0] for call in fuse.calls] == ["os.listdir", "open", "os.listdir"]
 
     with fuse.blown(1):
         assert isinstance(in_thread(lambda: (tmp_path / "b").write_text("")), Died)
@@ -256,3 +257,19 @@ def test_what_a_command_does_is_part_of_the_command(tmp_path: Path) -> None:
         fuse.host(Opening()).run("true")  # type: ignore[arg-type]
 
     assert fuse.calls == ["true"]
+
+
+def test_a_descriptor_counts_where_its_file_lies(tmp_path: Path) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for directory in (ours, other):
+        directory.mkdir()
+    fuse = Fuse((ours,))
+    held = {directory: os.open(directory, os.O_RDONLY) for directory in (ours, other)}
+
+    with fuse.blown(0):
+        for descriptor in held.values():
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+    for descriptor in held.values():
+        os.close(descriptor)
+    assert fuse.calls == [f"fcntl.flock {ours}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,11 @@ MANY = Capability(mode=AccessMode.MULTI_NODE_MULTI_WRITER)
 FACTS = tuple(Node(name=f"n{one}", fact=f"i-{one}", id=f"n{one};kit=i-{one};other=x") for one in range(2))
 HALF = (Node(name="n0", id="n0"), Node(name="n1", fact="i-1", id="n1"))
 ZONE = {"zone": "a"}
+
+
 BROKEN = [
+    (given.the_given_files_are_where_the_backend_works, told(files=(Path("/nowhere"),)), "but create_volume opened"),
+    (given.the_given_files_are_where_the_backend_works, told(files=(Path("pool"),)), "absolute paths are needed"),
     (given.the_given_parameters_are_valid_and_differ, told(other_parameters={"tier": "hdd"}), "would be no conflict"),
     (given.the_given_parameters_are_valid_and_differ, told(other_parameters={"teir": "ssd"}), "did you mean 'tier'"),
     (given.the_given_parameters_are_valid_and_differ, told(mutable={"iops": "many"}), "Storage.mutable: 'iops'"),
@@ -54,3 +59,9 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 
 def test_nodes_may_know_facts(judged: Callable[..., Outcome]) -> None:
     assert judged(given.the_given_nodes_are_named_as_the_driver_names_them, told(nodes=FACTS)).state is State.PASSED
+
+
+@pytest.mark.parametrize("words", [{"files": "/srv"}, {"files": ["/srv"]}, {"calls": [1]}, {"nodes": ("n1",)}])
+def test_what_is_no_tuple_of_the_right_things_is_refused(words: Any) -> None:
+    with pytest.raises(TypeError, match=r"Storage\.\w+ must be a tuple of"):
+        memory.storage(**words)

@@ -138,7 +138,16 @@ class Nothing(MemoryBackend):
             return None
 
 
+class Clipped(MemoryBackend):
+    """Keeps of a stamp's context what fits into one tag of 255 bytes."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        context = {key: value[:255] for key, value in request.stamp.context.items()}
+        return super().create_volume(replace(request, stamp=replace(request.stamp, context=context)))
+
+
 BROKEN = [
+    (truth.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp that get_volume answers"),
     (truth.a_taken_name_is_told_as_such, Obliging, "succeeded, the rule wants AlreadyExists"),
     (truth.a_taken_name_is_told_as_such, Wary, "raised InvalidArgument"),
     (truth.a_name_taken_by_a_restored_volume_is_told_as_such, Obliging, "restore_volume with a name that is taken"),

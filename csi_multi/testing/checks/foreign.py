@@ -83,11 +83,21 @@ def what_belongs_to_others_cannot_be_deleted(t: Trial) -> None:
     theirs = theirs_put(t)
     methods = ["delete_volume", *(["delete_snapshot"] if b.Snapshots in t.features else [])]
     for handle in t.storage.foreign_handles:
+        told = False
         for method in methods:
             what = f"{method}({handle!r}), which belongs to somebody else"
             with t.refused(*REFUSALS, what=what):
-                getattr(t.backend, method)(handle, t.storage.secrets)
+                try:
+                    getattr(t.backend, method)(handle, t.storage.secrets)
+                except FailedPrecondition:
+                    told = True
+                    raise
             untouched(t, theirs, what)
+        expect(
+            told,
+            f"{' and '.join(methods)}, of {handle!r}, which belongs to somebody else: NotFound, which the orchestrator "
+            "takes for success; the rule wants FailedPrecondition",
+        )
 
 
 def uses(t: Trial, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:

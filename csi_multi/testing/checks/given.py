@@ -10,6 +10,7 @@ from csi_multi.errors import InvalidArgument, NotFound
 from csi_multi.guard import methods
 from csi_multi.params import parse, unknown
 
+from ..charge import PATHS
 from ..check import On, check
 from ..door import BLOCK
 from ..trial import Trial
@@ -63,6 +64,18 @@ def what_is_given_is_given_whole(t: Trial) -> None:
         found = t.storage.resources()
         good = not isinstance(found, str) and all(isinstance(one, str) for one in found)
         expect(good, f"Storage.resources gave {type(found).__name__}: a collection of names is needed")
+
+
+@check(given=("files",), on=On.BACKEND)
+def the_given_files_are_where_the_backend_works(t: Trial) -> None:
+    """Else every crash between two calls is one that nobody tries."""
+    for path in t.storage.files:
+        expect(path.is_absolute(), f"Storage.files has {path}: absolute paths are needed")
+    with t.fuse.blown(0):
+        t.volume()
+    seen = any(call.partition(" ")[0] in PATHS for call in t.fuse.calls)
+    names = ", ".join(map(str, t.storage.files))
+    expect(seen, f"Storage.files is {names}, but create_volume opened, made and removed nothing below")
 
 
 @check(given=("nodes",), on=On.BACKEND)

@@ -22,6 +22,7 @@ CONTEXT = {
     "ünïcode": "größe 💾",
     "empty": "",
 }
+STAMPED = 1024  # bytes of the largest context: the core writes far less
 METADATA = {
     "pvc/name": "n" * 253,
     "pvc/namespace": 'größe 💾 "it\'s" ; $(id) `id` \\ %s {} = , @ # -rf ../..',
@@ -122,6 +123,17 @@ def a_stamp_comes_back_unchanged(t: Trial) -> None:
         if b.ListVolumes in t.features:
             listed = [one.stamp for one in pages(t.door.list_volumes) if one.handle == made.handle]
             same_record(dict(enumerate(listed)), {0: stamp}, f"the stamp that list_volumes answers{moment}")
+
+
+@check(on=On.BACKEND)
+def the_largest_stamp_comes_back_unchanged(t: Trial) -> None:
+    """Tags and attributes have limits of their own, which a long name and a full context meet."""
+    wanted = request(t)
+    stamp = replace(wanted.stamp, name=f"{wanted.name}-".ljust(128, "n"), context={"k" * 24: "v" * (STAMPED - 24)})
+    made = firmly_made(t, replace(wanted, stamp=stamp), f"a name of 128 bytes and a context of {STAMPED}")
+
+    same_record(t.backend.get_volume(made.handle).stamp, stamp, "the stamp that get_volume answers")
+    same_record(t.backend.find_volume(stamp.name).stamp, stamp, "the stamp that find_volume answers")
 
 
 @check(on=On.BACKEND)

@@ -20,8 +20,15 @@ from csi_multi.testing.storage import CLUSTER, NODE
 pytestmark = pytest.mark.root  # its devices are loop devices
 
 MIB = 2**20
-# System calls on files. What looks for loop devices asks each that this machine has, so it has no budget here.
-BUDGETS = {"create_volume": 7, "find_volume": 1, "get_volume": 1, "expand_volume": 3}
+# Calls on files of the directory, for each method.
+BUDGETS = {
+    "create_volume": 7,
+    "clone_volume": 10,
+    "find_volume": 1,
+    "get_volume": 1,
+    "delete_volume": 6,
+    "expand_volume": 3,
+}
 
 
 @pytest.fixture
