@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+from stevedore.extension import ExtensionManager
 
 from csi_multi import logs
 from csi_multi.backend import Backend, Setting
@@ -141,3 +144,28 @@ def stream() -> Iterator[io.StringIO]:
     yield text
     root.handlers[:] = before
     root.setLevel(level)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """install("kind", source) makes a package whose class Own is registered, as pip would."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    number = 0
+
+    def package(kind: str, source: str, attribute: str = "Own", version: str = "1.0") -> str:
+        nonlocal number
+        number += 1
+        name = f"csi_fake_{tmp_path.name}_{number}".replace("-", "_")
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        facts = tmp_path / f"{name}-{version}.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (facts / "entry_points.txt").write_text(f"[csi_multi.backends]\n{kind} = {name}:{attribute}\n")
+        ExtensionManager.ENTRY_POINT_CACHE.clear()
+        return name
+
+    yield package
+    ExtensionManager.ENTRY_POINT_CACHE.clear()
+    for name in [name for name in sys.modules if name.startswith("csi_fake_")]:
+        del sys.modules[name]

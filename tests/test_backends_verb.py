@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stevedore.extension import ExtensionManager
 
 from csi_multi.backend import CONTRACT
 from csi_multi.cli import main
@@ -20,31 +17,6 @@ HEAD = "from csi_multi.testing.memory import MemoryBackend\nfrom csi_multi impor
 
 Install = Callable[..., str]
 Rows = Callable[[], dict[str, list[dict[str, Any]]]]
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """install("kind", source) makes a package whose class Own is registered, as pip would."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    number = 0
-
-    def package(kind: str, source: str) -> str:
-        nonlocal number
-        number += 1
-        name = f"csi_fake_{tmp_path.name}_{number}".replace("-", "_")
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        facts = tmp_path / f"{name}-1.{number}.dist-info"
-        facts.mkdir()
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.{number}\n")
-        (facts / "entry_points.txt").write_text(f"[csi_multi.backends]\n{kind} = {name}:Own\n")
-        ExtensionManager.ENTRY_POINT_CACHE.clear()
-        return name
-
-    yield package
-    ExtensionManager.ENTRY_POINT_CACHE.clear()
-    for name in [name for name in sys.modules if name.startswith("csi_fake_")]:
-        del sys.modules[name]
 
 
 @pytest.fixture
@@ -65,7 +37,7 @@ def test_a_good_backend_is_told_with_all_that_matters(install: Install, rows: Ro
     source = "class Own(b.Expand, b.NodeLocal):\n    contract = (1, 0)\n"
     methods = [*_abstract("Expand"), *_abstract("NodeLocal")]
     source += "".join(f"    def {name}(self, *words): ...\n" for name in methods)
-    package = install("good", HEAD + source)
+    package = install("good", HEAD + source, version="1.1")
 
     assert rows()["good"] == [
         {

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stevedore.extension import ExtensionManager
 
 from csi_multi import config
 from csi_multi.backend import CONTRACT, Backend, Clone, Expand
@@ -23,31 +20,6 @@ from csi_multi.testing.memory import MemoryBackend
 
 GOOD = "from csi_multi.testing.memory import MemoryBackend as Own"
 HEAD = "from csi_multi.testing.memory import MemoryBackend\nfrom csi_multi import backend as b, errors, params\n"
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """install("kind", source) makes a package whose class Own is registered, as pip would."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    number = 0
-
-    def package(kind: str, source: str, attribute: str = "Own") -> str:
-        nonlocal number
-        number += 1
-        name = f"csi_fake_{tmp_path.name}_{number}".replace("-", "_")
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        facts = tmp_path / f"{name}-1.0.dist-info"
-        facts.mkdir()
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (facts / "entry_points.txt").write_text(f"[csi_multi.backends]\n{kind} = {name}:{attribute}\n")
-        ExtensionManager.ENTRY_POINT_CACHE.clear()
-        return name
-
-    yield package
-    ExtensionManager.ENTRY_POINT_CACHE.clear()
-    for name in [name for name in sys.modules if name.startswith("csi_fake_")]:
-        del sys.modules[name]
 
 
 @pytest.fixture
