@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 import msgspec
 
 from .backend import FEATURES, GROUP
-from .registry import backend_classes
+from .registry import backend_classes, doubled
 
 HEADER = ("KIND", "CLASS", "DISTRIBUTION", "CONTRACT", "FEATURES")
 
@@ -49,11 +49,9 @@ def installed() -> list[Installed]:
     points: dict[str, list[EntryPoint]] = defaultdict(list)
     for point in entry_points(group=GROUP):
         points[point.name].append(point)
-    classes, broken = backend_classes(kind for kind, providers in points.items() if len(providers) == 1)
-    for kind, providers in points.items():
-        if len(providers) > 1:
-            owners = sorted(f"{point.value} of {_distribution(point)[0]}" for point in providers)
-            broken[kind] = f"provided by {' and '.join(owners)}: remove one"
+    broken = {kind: reason for kind in points if (reason := doubled(kind))}
+    classes, unfit = backend_classes(points.keys() - broken.keys())
+    broken |= unfit
     found = []
     for kind, providers in sorted(points.items()):
         cls = classes.get(kind)

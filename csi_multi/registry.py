@@ -11,7 +11,6 @@ import functools
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -188,24 +187,25 @@ def connect(config: Config, section: InstanceSection, cls: type[Backend], host: 
 
 
 def refuse_uncertain(config: Config) -> None:
-    """Raise ConfigError when a configured kind is not installed, or installed more than once.
+    """Raise ConfigError when a configured kind is not installed, or installed more than once."""
+    installed = {point.name for point in entry_points(group=GROUP)}
+    for section in config.instances:
+        where = ("backends", section.name, "kind")
+        if section.kind not in installed:
+            text = unknown(f"backends.{section.name}.kind", section.kind, installed, "kind")
+            raise config.document.error(where, f"{text}; is its package installed?")
+        if reason := doubled(section.kind):
+            raise config.document.error(where, f"kind {section.kind!r} is {reason}")
+
+
+def doubled(kind: str) -> str:
+    """Say by whom a kind is provided more than once; "" when it is not.
 
     Counted here because stevedore's own conflict check misses duplicates that are not adjacent.
     """
-    installed = Counter(point.name for point in entry_points(group=GROUP))
-    for section in config.instances:
-        where = ("backends", section.name, "kind")
-        if not installed[section.kind]:
-            text = unknown(f"backends.{section.name}.kind", section.kind, installed, "kind")
-            raise config.document.error(where, f"{text}; is its package installed?")
-        if installed[section.kind] > 1:
-            owners = sorted(
-                f"{point.value} of {point.dist.name if point.dist else '?'}"
-                for point in entry_points(group=GROUP, name=section.kind)
-            )
-            raise config.document.error(
-                where, f"kind {section.kind!r} is provided by {' and '.join(owners)}: remove one"
-            )
+    points = entry_points(group=GROUP, name=kind)
+    owners = sorted(f"{point.value} of {point.dist.name if point.dist else '?'}" for point in points)
+    return f"provided by {' and '.join(owners)}: remove one" if len(owners) > 1 else ""
 
 
 def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dict[str, str]]:
