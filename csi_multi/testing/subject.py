@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from csi_multi import registry
-from csi_multi.backend import Backend
+from csi_multi.backend import Backend, ListVolumes
 from csi_multi.config import Config
 from csi_multi.guard import said
 from csi_multi.host import Host, LocalHost
@@ -69,7 +69,7 @@ class Subject:
 
     @property
     def lists(self) -> bool:
-        return any(one.__name__ == "ListVolumes" for one in self.features)
+        return ListVolumes in self.features
 
 
 def load(settings: Config, told: given.Given) -> Subject:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, cast
 
-from csi_multi.backend import FEATURES, Backend
+from csi_multi.backend import FEATURES, Backend, ListSnapshots, ListVolumes
 from csi_multi.errors import StorageError
 from csi_multi.model import Capability, GroupSnapshot, Node, SizeRange, Snapshot, Source, SourceKind, Volume
 
@@ -185,10 +185,9 @@ class Trial:
         if self.storage.resources:
             return set(self.storage.resources())
         found: set[str] = set()
-        names = {one.__name__ for one in self.features}
-        if "ListVolumes" in names:
+        if ListVolumes in self.features:
             found |= {f"volume {one.handle}" for one in pages(self.door.list_volumes)}
-        if "ListSnapshots" in names:
+        if ListSnapshots in self.features:
             found |= {f"snapshot {one.handle}" for one in pages(self.door.list_snapshots)}
         return found
 
