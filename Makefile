@@ -4,11 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 BACKENDS := $(wildcard backends/*) $(wildcard examples/*-backend)
 DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
-TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate sfdisk strace
+TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
+# Tests that need device-mapper run where it is: on this machine or in a guest, with mounts of their own.
+DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout 1500 -- \
+	unshare --mount $(PYTEST) -q -o faulthandler_timeout=300 -m devicemapper
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration attack sanity guest bench matrix proto docs lock generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm attack sanity guest bench matrix proto docs lock generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -18,9 +21,9 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 	@$(MAKE) --no-print-directory dev
 	@$(BIN)/csi-multi demo
 
-test: ## everything: check, integration, attack, sanity (root; installs what it needs and says so)
+test: ## everything: check, integration, lvm, attack, sanity (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(MAKE) --no-print-directory check integration attack sanity
+	@$(MAKE) --no-print-directory check integration lvm attack sanity
 	@echo "make test: all passed; what was skipped, and why, stands above"
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
@@ -36,7 +39,7 @@ dev: .venv/ready ## the virtual environment with the core, all backends and the 
 check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)
 
 unit: dev
-	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity"
+	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper"
 
 format: dev
 	@$(BIN)/ruff format --check --quiet .
@@ -51,23 +54,27 @@ types: dev
 
 integration: dev ## real loop devices, real filesystems, real mounts (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(PYTEST) -q -m "root and not slow and not sanity"
+	@$(PYTEST) -q -m "root and not slow and not sanity and not devicemapper"
+
+lvm: dev ## the lvm backend on real LVM: here, or in a guest where this kernel lacks it (root, ten minutes)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(DEVICE_MAPPER) $(or $(ARGS),backends/lvm)
 
 attack: dev ## kills, races, hostile input, hung commands (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(PYTEST) -q -m "slow and not sanity"
+	@$(PYTEST) -q -m "slow and not sanity and not devicemapper"
 
 sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoint, split endpoints (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m sanity
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper"
 
 guest: dev ## a shell in a QEMU guest that has this machine's files and a kernel of its own (root)
 	@$(BIN)/python tests/guest/run.py
 
 matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity"
-	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m sanity
+	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity and not devicemapper"
+	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper"
 
 bench: dev ## speed as ratios against the bare operation; a table, and JSON in bench/results (root)
 	@scripts/system-packages $(TEST_PROGRAMS)

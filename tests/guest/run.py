@@ -3,7 +3,8 @@
 For tests of what this machine's kernel or privileges do not allow; docs/testing.md says more. The command
 sees the same root filesystem, environment and working directory as here, but runs as root with all
 capabilities; /run, /tmp and TMPDIR are the guest's own, in memory. Output and errors come out together.
-Files that it writes elsewhere are really written. Without a command: a shell.
+Files that it writes elsewhere are really written. Without a command: a shell. With --unless the guest is
+started only when this machine lacks a feature; it says which of the two it does.
 """
 
 from __future__ import annotations
@@ -14,14 +15,23 @@ import signal
 import sys
 from pathlib import Path
 
+import direct
 from guest import BROKEN, Task, run
 from image import ImageError, kernel
+from kernel import FEATURES
 
 
 def main(arguments: list[str]) -> int:
-    task = parse(arguments)
+    options = parse(arguments)
+    task = task_of(options)
     for number in (signal.SIGTERM, signal.SIGHUP):  # while the image is prepared; a guest has its own handlers
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+    if options.unless:
+        reason = FEATURES[options.unless].missing()
+        where = f"in a guest: {reason}" if reason else f"on this machine, which has {options.unless}"
+        print(f"running {where}", flush=True)
+        if not reason:
+            return direct.run(task)
     try:
         return run(kernel(), task)
     except ImageError as error:
@@ -29,12 +39,17 @@ def main(arguments: list[str]) -> int:
         return BROKEN
 
 
-def parse(arguments: list[str]) -> Task:
+def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memory", default="2G", help="of the guest, as qemu takes it (default: %(default)s)")
     parser.add_argument("--timeout", type=float, help="seconds, boot included; then exit status 124 (default: none)")
     parser.add_argument(
         "--modules", default="loop", help="to load at boot, with commas; filesystems load by themselves"
+    )
+    parser.add_argument(
+        "--unless",
+        choices=sorted(FEATURES),
+        help="run the command on this machine if it has this; otherwise in a guest, with the modules for it",
     )
     parser.add_argument(
         "--qemu-arg", action="append", default=[], metavar="WORD", help="one more word for qemu; repeat"
@@ -43,11 +58,20 @@ def parse(arguments: list[str]) -> Task:
     options = parser.parse_args(arguments)
     if not options.command and not sys.stdin.isatty():
         parser.error("a shell needs a terminal; give a command after --")
+    if not options.command and options.unless:
+        parser.error("--unless needs a command")
+    return options
+
+
+def task_of(options: argparse.Namespace) -> Task:
+    modules = options.modules.split(",") if options.modules else []
+    if options.unless:
+        modules += FEATURES[options.unless].modules
     return Task(
         command=tuple(options.command),
         directory=Path.cwd(),
         environment=os.environ,
-        modules=tuple(options.modules.split(",")) if options.modules else (),
+        modules=tuple(modules),
         memory=options.memory,
         timeout=options.timeout,
         qemu=tuple(options.qemu_arg),

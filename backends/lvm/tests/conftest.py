@@ -1,0 +1,85 @@
+"""Real volume groups and the backend over them; a test of LVM has the mark devicemapper, and leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from csi_multi.backend import Setting
+from csi_multi.host import LocalHost
+
+from .group import EXTENT, MIB, Group, Lvm, NewGroup, nothing_stays, own_lvm, volume_group
+
+if TYPE_CHECKING:
+    from csi_multi_lvm.backend import LvmBackend
+
+NODE = "node-1"
+DRIVER = "multi.csi.test"
+
+
+@pytest.fixture(scope="session")
+def lvm() -> Iterator[Lvm]:
+    """LVM that sees the tests' disks only."""
+    with own_lvm() as lvm:
+        yield lvm
+
+
+@pytest.fixture(scope="module")
+def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A group that a module's tests share: four disks of 1 GiB, and a thin pool of 512 MiB."""
+    with volume_group(lvm, tmp_path_factory.mktemp("group"), pool=512 * MIB) as group:
+        yield group
+
+
+@pytest.fixture
+def new_group(lvm: Lvm, tmp_path: Path) -> Iterator[NewGroup]:
+    """Make a group for one test: new_group(disks=2, size=256 * MIB, pool=64 * MIB). It takes seconds."""
+    with contextlib.ExitStack() as undo:
+        yield lambda **more: undo.enter_context(volume_group(lvm, tmp_path, **more))
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """A test leaves no device, no table, nothing mounted, and nothing in the group that it shares."""
+    if not request.node.get_closest_marker("devicemapper"):
+        yield
+        return
+    with nothing_stays(request.getfixturevalue("lvm"), tmp_path):
+        yield
+    if "group" in request.fixturenames:
+        assert request.getfixturevalue("group").left() == []
+
+
+@pytest.fixture
+def host() -> LocalHost:
+    return LocalHost()
+
+
+@pytest.fixture
+def setting(host: LocalHost) -> Setting:
+    return Setting(instance="disks", driver=DRIVER, cluster="c", node=NODE, host=host)
+
+
+@pytest.fixture
+def backend_on(setting: Setting) -> Callable[..., LvmBackend]:
+    """Make a backend as a new process would: backend_on(new_group(disks=2), reserve_percent=5)."""
+    from csi_multi_lvm.backend import LvmBackend
+    from csi_multi_lvm.config import Config
+
+    def backend(group: Group, *, setting: Setting = setting, **config: Any) -> LvmBackend:
+        defaults = {"reserve_percent": 0, "overprovision": 1000, "min_size": EXTENT}
+        config = {"volume_group": group.name, "thin_pool": group.pool, **defaults, **config}
+        return LvmBackend(Config(**config), setting)
+
+    return backend
+
+
+@pytest.fixture
+def backend(group: Group, backend_on: Callable[..., LvmBackend]) -> Callable[..., LvmBackend]:
+    """Make a backend on the group that the module's tests share: backend(), or backend(reserve_percent=5)."""
+    return functools.partial(backend_on, group)

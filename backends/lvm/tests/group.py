@@ -1,0 +1,184 @@
+"""Real volume groups on loop devices, for LVM that knows no other disks.
+
+LVM is configured for the tests alone: in their own mount namespace its directories are empty ones in
+memory, and its filter lets only the tests' disks pass. What the machine has is never seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from csi_multi.errors import StorageError
+from csi_multi.host import Host, LocalHost, loopdev, mounts
+
+MIB = 2**20
+GIB = 2**30
+EXTENT = 4 * MIB
+LIMIT = 60.0  # seconds for one command of the tests' own
+POOL = "pool0"
+CONFIGURATION = Path("/etc/lvm")
+DIRECTORIES = (CONFIGURATION, Path("/run/lvm"), Path("/run/lock/lvm"))  # configuration, backups; hints; locks
+TEXT = """\
+devices {{
+    filter = [{filter}]
+    use_devicesfile = 0
+    obtain_device_list_from_udev = 0
+}}
+activation {{
+    monitoring = 0
+    udev_sync = {udev}
+    udev_rules = {udev}
+}}
+global {{
+    event_activation = 0
+    use_lvmpolld = 0
+    {thin_check}
+}}
+"""
+
+
+class Lvm:
+    """LVM as the tests see it. Use it as a context, once per process, in a mount namespace of its own."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.disks: list[Path] = []
+        self._mounted = ExitStack()
+
+    def __enter__(self) -> Lvm:
+        """Raises RuntimeError where the machine's own LVM would be changed."""
+        if Path("/proc/self/ns/mnt").readlink() == Path("/proc/1/ns/mnt").readlink():
+            raise RuntimeError("tests of LVM need a mount namespace of their own: run them by make lvm ARGS=...")
+        with ExitStack() as mounted:
+            for directory in DIRECTORIES:
+                directory.mkdir(parents=True, exist_ok=True)
+                self.host.run("mount", "-t", "tmpfs", "-o", "mode=700", "csi-multi-tests", str(directory))
+                mounted.callback(self.host.run, "umount", str(directory))
+            self._configure()
+            self._mounted = mounted.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._mounted.close()
+
+    def run(self, *words: str, timeout: float = LIMIT) -> list[str]:
+        """Run a command and return the lines it prints, without blanks around them."""
+        return [line.strip() for line in self.host.run(*words, timeout=timeout).stdout.splitlines()]
+
+    def use(self, *disks: Path) -> None:
+        """Let LVM see these devices, too."""
+        self.disks += disks
+        self._configure()
+
+    def forget(self, *disks: Path) -> None:
+        self.disks = [disk for disk in self.disks if disk not in disks]
+        self._configure()
+
+    def _configure(self) -> None:
+        seen = [f'"a|^{disk}$|"' for disk in self.disks]
+        thin_check = "" if shutil.which("thin_check", path="/usr/sbin:/sbin") else 'thin_check_executable = ""'
+        udev = int(Path("/run/udev/control").exists())
+        text = TEXT.format(filter=", ".join([*seen, '"r|.*|"']), udev=udev, thin_check=thin_check)
+        (CONFIGURATION / "lvm.conf").write_text(text)
+
+    def groups(self) -> list[str]:
+        return self.run("vgs", "--noheadings", "-o", "vg_name")
+
+    def volumes(self, group: str) -> set[str]:
+        """Return the names of all logical volumes of a group; hidden ones in brackets."""
+        return set(self.run("lvs", "--noheadings", "-a", "-o", "lv_name", group))
+
+    def kernel(self) -> set[str]:
+        """Return what the kernel has of LVM's: device-mapper tables and bound loop devices."""
+        tables = [line for line in self.run("dmsetup", "table") if line != "No devices found"]
+        return {*tables, *(f"{device} of {file}" for device, file in loopdev.bound().items())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A volume group with extents of 4 MiB."""
+
+    lvm: Lvm
+    name: str
+    disks: tuple[Path, ...]
+    pool: str  # "" without
+    own: frozenset[str]  # the logical volumes that belong to it: the pool and its parts
+
+    def left(self) -> list[str]:
+        """Return the logical volumes that tests have made in it."""
+        return sorted(self.lvm.volumes(self.name) - self.own)
+
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def volume_group(lvm: Lvm, directory: Path, *, disks: int = 4, size: int = GIB, pool: int = 0) -> Iterator[Group]:
+    """Make a group on loop devices over sparse files of `size` bytes, with a thin pool of `pool` bytes or none.
+
+    It is removed with everything in it. Raises AssertionError when tests have left anything in it.
+    """
+    name = f"csi-test-{os.getpid()}-{next(_numbers)}"
+    with _disks(lvm, directory / name, disks, size) as devices:
+        try:
+            paths = [str(device) for device in devices]
+            lvm.run("vgcreate", "-qq", "--setautoactivation", "n", "-s", f"{EXTENT}b", name, *paths)
+            if pool:
+                lvm.run("lvcreate", "-qq", "-L", f"{pool}b", "-T", f"{name}/{POOL}")
+            own = frozenset(lvm.volumes(name))
+            group = Group(lvm=lvm, name=name, disks=devices, pool=POOL if pool else "", own=own)
+            yield group
+            left = group.left()
+        finally:
+            with suppress(StorageError):  # it may be broken, by a test's intention; the disks go in any case
+                lvm.run("vgremove", "-qq", "-ff", "-y", name)
+        assert left == [], f"left in {name}: {left}"
+
+
+@contextmanager
+def _disks(lvm: Lvm, directory: Path, count: int, size: int) -> Iterator[tuple[Path, ...]]:
+    directory.mkdir(parents=True)
+    with ExitStack() as undo:
+        undo.callback(shutil.rmtree, directory)
+        devices = []
+        for number in range(count):
+            file = directory / f"disk{number}"
+            with file.open("wb") as disk:
+                disk.truncate(size)
+            device = Path(lvm.run("losetup", "--find", "--show", str(file))[0])
+            undo.callback(loopdev.detach, lvm.host, device)
+            devices.append(device)
+        undo.callback(lvm.forget, *devices)
+        lvm.use(*devices)
+        yield tuple(devices)
+
+
+@contextmanager
+def nothing_stays(lvm: Lvm, tmp_path: Path | None = None) -> Iterator[None]:
+    """Demand that the kernel has the same tables and loop devices afterwards, and nothing is mounted below a path."""
+    before = lvm.kernel()
+    yield
+    after = lvm.kernel()
+    changes = [f"new: {one}" for one in sorted(after - before)] + [f"gone: {one}" for one in sorted(before - after)]
+    if changes:
+        raise AssertionError("\n".join(["the kernel has other devices than before", *changes]))
+    if tmp_path:
+        below = [mount.target for mount in mounts.table() if mount.target.startswith(f"{tmp_path}/")]
+        assert below == [], f"still mounted: {below}"
+
+
+@contextmanager
+def own_lvm(host: Host | None = None) -> Iterator[Lvm]:
+    """Configure LVM for the tests of this process, and demand that they leave nothing at all."""
+    with Lvm(host or LocalHost()) as lvm, nothing_stays(lvm):
+        yield lvm
+        assert (left := lvm.groups()) == [], f"volume groups are left: {left}"
+
+
+NewGroup = Callable[..., Group]

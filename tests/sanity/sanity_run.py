@@ -1,0 +1,84 @@
+"""One run of csi-sanity 5.6.0 over a driver of our own, and what every spec of it must answer.
+
+For the tests of all backends: pyproject.toml puts this directory on their path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from csi_multi.host.privilege import Capability, held
+from csi_multi.process import DriverProcess
+from csi_multi.testing import sanity
+
+MIB = 1 << 20
+SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}
+
+# Why a spec may be skipped, as csi-sanity words it, and how many are. Anything else fails the test. For
+# backends without group snapshots (Groups), modifiable parameters (Modify) and attaching (Attach).
+ALLOWED_SKIPS = {
+    # one point in time across several volumes cannot be promised
+    "GroupControllerService not supported": 6,
+    # such a volume has nothing that could be modified
+    "ControllerModifyVolume not supported": 6,
+    "Modify volume not supported": 1,
+    "Modify Volume not supported": 1,
+    # its device is on the node already
+    "ControllerPublishVolume not supported": 7,
+    "ControllerUnpublishVolume not supported": 1,
+    "Controller Publish, UnpublishVolume not supported": 2,
+    # not offered: the spec compares Go structs with their size caches, so no driver that answers can pass
+    "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": 1,
+}
+PENDING = 1  # switched off in csi-sanity itself
+SPECS = 103
+
+CONFIG = """\
+driver:
+  {{name: sanity.csi-multi.example, node: n1, default_backend: scratch, default_fs_type: {fs_type}, alpha: true}}
+backends:
+  scratch: {backend}
+"""
+MODES = {"one": ["all"], "split": ["node", "controller"]}  # endpoints
+
+
+def binary() -> str:
+    found = os.environ.get("CSI_SANITY", "")
+    if not found:
+        pytest.fail("CSI_SANITY must name the csi-sanity binary; the targets of make do that")
+    return found
+
+
+def online_growth() -> list[str]:
+    """The filesystems that can grow while mounted here: ext4 only with CAP_SYS_RESOURCE."""
+    if held(Capability.CAP_SYS_RESOURCE):
+        return ["ext4", "xfs", "btrfs"]
+    print("ext4 is left out: this process lacks CAP_SYS_RESOURCE, so the kernel refuses to grow it online")
+    return ["xfs", "btrfs"]
+
+
+def every_spec_passes(directory: Path, backend: str, *, access: str, fs_type: str, endpoints: str = "one") -> None:
+    """Start a driver with this backend (YAML, in one line), run the suite, and demand what every spec must answer."""
+    config = CONFIG.format(backend=backend, fs_type=fs_type)
+    modes = MODES[endpoints]
+    drivers = [DriverProcess(directory, config, mode=mode, name=mode) for mode in modes]
+    clients = [driver.start() for driver in drivers]
+    try:
+        both = (drivers[0].endpoint, drivers[-1].endpoint)
+        report = sanity.run(binary(), directory, both, access=access, size=SIZE[fs_type])
+    finally:
+        for client in clients:
+            client.close()
+        codes = [driver.stop() for driver in drivers]
+
+    for one in report:
+        assert one.state in ("passed", "skipped", "pending"), f"{one.name}: {one.state}: {one.message}"
+    skips = Counter(one.message for one in report if one.state == "skipped")
+    assert skips == ALLOWED_SKIPS, f"skipped: {skips}"
+    assert sum(one.state == "pending" for one in report) == PENDING, "not what is switched off in csi-sanity"
+    assert len(report) == SPECS, f"{len(report)} specs"
+    assert [0] * len(drivers) == codes, f"the drivers ended with {codes}"
