@@ -18,9 +18,9 @@ LAYERS = (
     {"rpc", "endpoint"},
     {"idempotent", "registry", "fitness", "guard", "answers", "bulkhead", "patience"},
     {"locks", "node", "topology", "config", "logs", "redact"},
-    {"backend", "model", "errors", "params", "ids", "host", "_proto"},
+    {"backend", "model", "errors", "params", "ids", "host", "paging", "_proto"},
 )
-CONTRACT = {"backend", "errors", "host", "ids", "model", "params"}  # what a backend may import
+CONTRACT = {"backend", "errors", "host", "ids", "model", "paging", "params"}  # what a backend may import
 GRPC_ALLOWED = {"rpc", "_proto", "demo", "process", "testing"}  # the last three are callers of a driver
 SUBPROCESS_ALLOWED = {"host.command"}
 # Where foreign code is run: any failure of it must be survived. So it is in all of testing, which judges it.

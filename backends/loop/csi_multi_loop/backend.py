@@ -41,12 +41,12 @@ from csi_multi.model import (
     VolumeHealth,
     VolumeRequest,
 )
+from csi_multi.paging import paged
 
 from . import config, health
 from .failures import translated
 from .freeze import Freezer
 from .handles import Handles
-from .listing import paged
 from .making import Maker
 from .metadata import Broken, Format, SnapshotFile, VolumeFile
 from .place import FROZEN, Place
