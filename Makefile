@@ -69,7 +69,7 @@ sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoin
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper"
 
 guest: dev ## a shell in a QEMU guest that has this machine's files and a kernel of its own (root)
-	@$(BIN)/python tests/guest/run.py
+	@$(BIN)/python tests/guest/run.py --modules loop,dm-thin-pool,dm-snapshot,dm-raid $(ARGS)
 
 matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@scripts/system-packages $(TEST_PROGRAMS)

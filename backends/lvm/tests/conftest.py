@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 
 from csi_multi.backend import Setting
 from csi_multi.host import LocalHost
+from csi_multi.testing.checks import CHECKS
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, nothing_stays, own_lvm, volume_group
 
@@ -20,6 +22,28 @@ if TYPE_CHECKING:
 
 NODE = "node-1"
 DRIVER = "multi.csi.test"
+# Checks of the kit that thick volumes get beside thin ones, for which all run; MATRIX=1: all for both.
+THICK = (
+    *("crashes", "aftermath", "node_crashes", "faults", "devices", "blanks"),
+    *("snapshots", "sources", "expand", "sizes", "capacity"),
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make lvm` has no time for."""
+    if os.environ.get("MATRIX"):
+        return
+    left_out = [item for item in items if _thick(item) and _group(item) not in THICK]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _thick(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "csi_contract" in item.fixturenames and "linear" in item.name
+
+
+def _group(item: pytest.Item) -> str:
+    return CHECKS[item.callspec.params["csi_contract"]].group
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -93,6 +95,10 @@ class Lvm:
     def volumes(self, group: str) -> set[str]:
         """Return the names of all logical volumes of a group; hidden ones in brackets."""
         return set(self.run("lvs", "--noheadings", "-a", "-o", "lv_name", group))
+
+    def devices(self) -> list[str]:
+        """Return the names of device-mapper's devices."""
+        return [line.split()[0] for line in self.run("dmsetup", "ls") if line != "No devices found"]
 
     def kernel(self) -> set[str]:
         """Return what the kernel has of LVM's: device-mapper tables and bound loop devices."""
@@ -182,3 +188,16 @@ def own_lvm(host: Host | None = None) -> Iterator[Lvm]:
 
 
 NewGroup = Callable[..., Group]
+
+
+def playground() -> None:
+    """Start a shell beside a volume group, which goes with it."""
+    with ExitStack() as undo:
+        directory = Path(undo.enter_context(tempfile.TemporaryDirectory()))
+        group = undo.enter_context(volume_group(undo.enter_context(own_lvm()), directory, pool=512 * MIB))
+        print(f"volume group {group.name} with thin pool {group.pool}; remove what you make, then exit", flush=True)
+        subprocess.run([os.environ.get("SHELL", "/bin/sh")], env={**os.environ, "GROUP": group.name}, check=False)
+
+
+if __name__ == "__main__":
+    playground()
