@@ -1,0 +1,394 @@
+"""What is told to be there can be made, and nothing more; what cannot be made says why and what helps."""
+
+from dataclasses import replace
+
+import pytest
+from csi_multi_lvm import layout as layouts
+from csi_multi_lvm import space
+from csi_multi_lvm.config import Config, Parameters
+from csi_multi_lvm.layout import KINDS, MIB
+from csi_multi_lvm.report import Group, LogicalVolume, PhysicalVolume, Report
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csi_multi.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    OutOfRange,
+    ResourceExhausted,
+    StorageError,
+    Unavailable,
+)
+
+EXTENT = 4 * MIB
+PLENTY = 2**18  # bytes of metadata
+THICK = [kind for kind in KINDS if kind != "thin"]
+
+
+def config(**more):
+    return Config(volume_group="vg0", **{"thin_pool": "pool0", "reserve_percent": 0, "min_size": EXTENT, **more})
+
+
+def of(kind, **parameters):
+    return layouts.of(Parameters(type=kind, **parameters), config())
+
+
+def disk(free, extents=None, **more):
+    return PhysicalVolume(name=f"/dev/sd{free}", extents=free if extents is None else extents, free=free, **more)
+
+
+def pool(size, **more):
+    layout = frozenset({"thin", "pool"})
+    return LogicalVolume(name="pool0", uuid="", size=size, layout=layout, **{"zeroing": True, **more})
+
+
+def thin(name, size, pool="pool0", **more):
+    return LogicalVolume(name=name, uuid="", size=size, layout=frozenset({"thin", "sparse"}), pool=pool, **more)
+
+
+def thick(size):
+    return LogicalVolume(name="v1", uuid="", size=size, layout=frozenset({"linear"}))
+
+
+def group(*disks, volumes=(), extent_size=EXTENT, metadata_free=PLENTY, missing=0):
+    disks = tuple(disk(one) if isinstance(one, int) else one for one in disks)
+    return Report(
+        group=Group(
+            name="vg0",
+            extent_size=extent_size,
+            extents=sum(one.extents for one in disks),
+            free=sum(one.free for one in disks),
+            missing=missing,
+            metadata_free=metadata_free,
+        ),
+        volumes={one.name: one for one in volumes},
+        disks=disks,
+    )
+
+
+def extents(report, layout, cfg=None):
+    return space.capacity(report, layout, cfg or config()).available // EXTENT
+
+
+# Thick volumes
+
+
+@pytest.mark.parametrize(  # each was tried with lvcreate: so many extents were made, one stripe more was refused
+    ("disks", "kind", "parameters", "most"),
+    [
+        ((10, 10, 10, 10), "linear", {}, 40),
+        ((10, 10, 10, 10), "striped", {}, 40),
+        ((10, 10, 10, 10), "striped", {"stripes": 3}, 30),
+        ((10, 10, 10, 10), "raid1", {}, 19),
+        ((10, 10, 10, 10), "raid1", {"mirrors": 2}, 9),
+        ((10, 10, 10, 10), "raid5", {}, 18),
+        ((10, 10, 10, 10), "raid10", {}, 18),
+        ((10, 7, 5, 3), "linear", {}, 25),
+        ((10, 7, 5, 3), "striped", {}, 24),
+        ((10, 7, 5, 3), "striped", {"stripes": 3}, 21),
+        ((10, 7, 5, 3), "raid1", {}, 11),
+        ((10, 7, 5, 3), "raid1", {"mirrors": 2}, 6),
+        ((10, 7, 5, 3), "raid5", {}, 12),
+        ((10, 7, 5, 3), "raid10", {}, 4),
+        ((10, 10, 5, 5), "striped", {}, 30),
+        ((10, 10, 5, 5), "striped", {"stripes": 3}, 30),
+        ((10, 10, 5, 5), "raid1", {}, 14),
+        ((10, 10, 5, 5), "raid1", {"mirrors": 2}, 9),
+        ((10, 10, 5, 5), "raid5", {}, 18),
+        ((10, 10, 5, 5), "raid10", {}, 8),
+        ((20, 3, 3, 3), "striped", {}, 18),
+        ((20, 3, 3, 3), "raid1", {}, 8),
+        ((20, 3, 3, 3), "raid10", {}, 4),
+        ((9, 8, 7, 6, 5), "striped", {}, 30),
+        ((9, 8, 7, 6, 5), "striped", {"stripes": 3}, 30),
+        ((9, 8, 7, 6, 5), "raid1", {}, 14),
+        ((9, 8, 7, 6, 5), "raid10", {}, 12),
+        ((9, 8, 7, 6, 5, 4), "striped", {}, 38),
+        ((9, 8, 7, 6, 5, 4), "striped", {"stripes": 3}, 39),
+        ((9, 8, 7, 6, 5, 4), "raid1", {}, 18),
+        ((12, 9, 9, 7, 4, 2), "striped", {}, 42),
+        ((12, 9, 9, 7, 4, 2), "striped", {"stripes": 3}, 39),
+        ((12, 9, 9, 7, 4, 2), "raid1", {}, 20),
+        ((13, 11, 6, 5, 3), "striped", {}, 36),
+        ((13, 11, 6, 5, 3), "striped", {"stripes": 3}, 33),
+        ((13, 11, 6, 5, 3), "raid1", {}, 17),
+    ],
+)
+def test_the_capacity_of_a_group_is_what_lvcreate_makes_of_it(disks, kind, parameters, most):
+    assert extents(group(*disks), of(kind, **parameters)) == most
+
+
+def test_a_layout_that_needs_more_disks_than_there_are_has_no_capacity():
+    assert extents(group(10, 10), of("raid5")) == 0
+    with pytest.raises(OutOfRange, match=r"never fit into volume group vg0.*each volume needs 3 at once"):
+        space.admit(group(10, 10), of("raid5"), EXTENT, config())
+
+
+def test_disks_that_lvm_allocates_nothing_on_do_not_count():
+    assert extents(group(10, disk(10, allocatable=False)), of("linear")) == 10
+    assert extents(group(10, disk(10, allocatable=False)), of("raid1")) == 0
+
+
+@pytest.mark.parametrize(("kind", "most"), [("linear", 35), ("striped", 34), ("raid1", 16)])
+def test_the_reserve_stays_free_whatever_the_layout(kind, most):
+    assert extents(group(10, 10, 10, 10), of(kind), config(reserve_percent=11)) == most
+
+
+def test_what_the_reserve_lacks_is_not_lent():
+    assert extents(group(disk(1, extents=100)), of("linear"), config(reserve_percent=5)) == 0
+
+
+def test_creations_that_the_disks_do_not_show_yet_count():
+    report = group(10, 10)
+    seen = replace(report, group=replace(report.group, free=5))
+
+    assert extents(seen, of("linear")) == 5
+
+
+def test_an_image_that_must_be_in_one_piece_gets_one_disk():
+    report = group(10, 8, 6)
+
+    assert extents(report, of("linear")) == 24
+    assert extents(report, of("linear", lvcreate_options="--alloc contiguous")) == 10
+    assert extents(report, of("striped", lvcreate_options="--alloc cling")) == 16
+
+
+def test_integrity_metadata_lies_beside_each_image():
+    report = group(200, 200)
+
+    assert extents(report, of("raid1")) == 199
+    assert extents(report, of("raid1", integrity=True)) == 195  # 780 MiB: 4 MiB of rmeta, 8 + 8 MiB of integrity
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_group_with_a_missing_disk_has_no_capacity_and_says_how_to_mend_it(kind):
+    volumes = [pool(100 * EXTENT)]
+    for report in (
+        group(10, 10, 10, 10, 10, volumes=volumes, missing=1),
+        group(10, disk(10, missing=True), volumes=volumes),
+    ):
+        assert extents(report, of(kind)) == 0
+        with pytest.raises(ResourceExhausted, match=r"missing.*vgreduce --removemissing vg0"):
+            space.admit(report, of(kind), EXTENT, config())
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_nothing_is_made_when_its_description_may_not_fit(kind):
+    report = group(10, 10, 10, 10, 10, volumes=[pool(100 * EXTENT)], metadata_free=16 * 2**10)
+
+    assert extents(report, of(kind)) == 0
+    with pytest.raises(ResourceExhausted, match="16384 bytes are left for descriptions"):
+        space.admit(report, of(kind), EXTENT, config())
+
+
+def test_a_stripe_size_that_lvm_would_make_smaller_is_refused():
+    layout = of("striped", stripe_size=2 * EXTENT)
+
+    assert extents(group(10, 10), layout) == 0
+    with pytest.raises(InvalidArgument, match=f"'stripeSize'.*choose {EXTENT} at most"):
+        space.admit(group(10, 10), layout, EXTENT, config())
+    space.admit(group(10, 10), of("striped", stripe_size=EXTENT), EXTENT, config())
+
+
+def test_what_does_not_fit_now_is_exhausted_and_what_never_fits_is_out_of_range():
+    report = group(disk(4, extents=10), disk(4, extents=10))
+
+    with pytest.raises(
+        ResourceExhausted, match=rf"{9 * EXTENT} bytes of type linear do not fit.*{8 * EXTENT} bytes are left"
+    ):
+        space.admit(report, of("linear"), 9 * EXTENT, config())
+    space.admit(report, of("linear"), 8 * EXTENT, config())
+    space.admit(group(10, 10), of("linear"), 20 * EXTENT, config())
+    with pytest.raises(OutOfRange, match=rf"never fit.*{20 * EXTENT} at most"):
+        space.admit(report, of("linear"), 21 * EXTENT, config())
+
+
+# Thin volumes
+
+
+def test_a_pool_promises_its_size_times_the_ratio():
+    report = group(1, volumes=[pool(100 * EXTENT)])
+
+    assert extents(report, of("thin")) == 100
+    assert extents(report, of("thin"), config(overprovision=1.1)) == 110
+    assert extents(report, of("thin"), config(overprovision=1.005)) == 100
+
+
+def test_all_volumes_and_snapshots_of_the_pool_are_promises_whoever_made_them():
+    volumes = [thin("ours", 10 * EXTENT), thin("foreign", 20 * EXTENT), thin("snap", 10 * EXTENT, origin="ours")]
+    others = [thin("elsewhere", 50 * EXTENT, pool="pool1"), thick(50 * EXTENT)]
+
+    assert extents(group(1, volumes=[pool(100 * EXTENT), *volumes, *others]), of("thin")) == 60
+
+
+def test_a_pool_that_promised_more_than_it_may_has_nothing_left_and_says_so():
+    report = group(1, volumes=[pool(10 * EXTENT), thin("v1", 50 * EXTENT)])
+
+    assert extents(report, of("thin")) == 0
+    with pytest.raises(
+        ResourceExhausted, match=r"thin pool vg0/pool0: 0 bytes are left beside what is promised.*overprovision"
+    ):
+        space.admit(report, of("thin"), EXTENT, config())
+
+
+@pytest.mark.parametrize(
+    ("full", "option"), [({"data_percent": 90.0}, "-L"), ({"metadata_percent": 91.5}, "--poolmetadatasize")]
+)
+def test_a_pool_that_is_nearly_full_takes_nothing_new(full, option):
+    report = group(1, volumes=[pool(100 * EXTENT, **full)])
+
+    assert extents(report, of("thin")) == 0
+    with pytest.raises(ResourceExhausted, match=rf"is 9[01.5]+ % full.*lvextend {option} \+SIZE vg0/pool0"):
+        space.admit(report, of("thin"), EXTENT, config())
+    assert extents(report, of("thin"), config(pool_full_percent=95)) == 100
+
+
+def test_a_pool_below_its_guard_is_used():
+    assert extents(group(1, volumes=[pool(100 * EXTENT, data_percent=89.99, metadata_percent=10.0)]), of("thin")) == 100
+
+
+def test_a_pool_that_shows_old_data_is_refused_with_the_command_that_helps():
+    report = group(1, volumes=[pool(100 * EXTENT, zeroing=False)])
+
+    assert extents(report, of("thin")) == 0
+    with pytest.raises(FailedPrecondition, match="lvchange --zero y vg0/pool0"):
+        space.admit(report, of("thin"), EXTENT, config())
+
+
+@pytest.mark.parametrize("volumes", [[], [replace(thick(EXTENT), name="pool0")]])
+def test_capacity_does_not_guess_about_a_pool_that_is_not_there(volumes):
+    report = group(10, volumes=volumes)
+
+    with pytest.raises(Unavailable, match=r"vg0/pool0"):
+        space.capacity(report, of("thin"), config())
+    with pytest.raises(Unavailable, match=r"vg0/pool0"):
+        space.admit(report, of("thin"), EXTENT, config())
+
+
+def test_a_thin_volume_that_is_larger_than_the_pool_may_ever_promise_is_out_of_range():
+    report = group(1, volumes=[pool(10 * EXTENT), thin("v1", 5 * EXTENT)])
+
+    with pytest.raises(ResourceExhausted):
+        space.admit(report, of("thin"), 10 * EXTENT, config())
+    with pytest.raises(OutOfRange, match="never fit into thin pool vg0/pool0"):
+        space.admit(report, of("thin"), 11 * EXTENT, config())
+
+
+# Bounds
+
+
+def test_a_volume_is_no_larger_than_the_instance_allows():
+    report, bounded = group(100), config(max_size=10 * EXTENT + 1)
+
+    found = space.capacity(report, of("linear"), bounded)
+    assert (found.available, found.maximum, found.minimum) == (100 * EXTENT, 10 * EXTENT, EXTENT)
+    space.admit(report, of("linear"), 10 * EXTENT, bounded)
+    with pytest.raises(OutOfRange, match="max_size"):
+        space.admit(report, of("linear"), 11 * EXTENT, bounded)
+
+
+def test_less_than_the_smallest_volume_is_nothing():
+    found = space.capacity(group(3, 3), of("striped"), config(min_size=7 * EXTENT))
+
+    assert (found.available, found.maximum, found.minimum) == (0, 0, 8 * EXTENT)
+
+
+# Growth
+
+
+def test_a_thin_volume_grows_while_its_growth_can_be_promised():
+    volume = thin("v1", 10 * EXTENT)
+    report = group(1, volumes=[pool(20 * EXTENT), volume])
+
+    space.admit_growth(report, volume, of("thin"), 20 * EXTENT, config())
+    with pytest.raises(ResourceExhausted):
+        space.admit_growth(report, volume, of("thin"), 21 * EXTENT, config())
+    full = group(1, volumes=[pool(20 * EXTENT, data_percent=95.0), volume])
+    with pytest.raises(ResourceExhausted, match="full"):
+        space.admit_growth(full, volume, of("thin"), 11 * EXTENT, config())
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [("linear", 40), ("striped", 40), ("raid1", 20), ("raid5", 20), ("raid10", 20)]
+)
+def test_a_thick_volume_grows_by_what_its_layout_makes_of_the_free_extents(kind, more):
+    report, volume = group(10, 10, 10, 10), thick(10 * EXTENT)
+
+    space.admit_growth(report, volume, of(kind), (10 + more) * EXTENT, config())
+    with pytest.raises(ResourceExhausted, match=r"do not fit into volume group vg0.*extents"):
+        space.admit_growth(report, volume, of(kind), (10 + more) * EXTENT + 1, config())
+
+
+def test_growth_keeps_the_reserve_the_bounds_and_needs_all_disks():
+    report, volume = group(100), thick(10 * EXTENT)
+
+    with pytest.raises(ResourceExhausted):
+        space.admit_growth(report, volume, of("linear"), 106 * EXTENT, config(reserve_percent=5))
+    with pytest.raises(OutOfRange):
+        space.admit_growth(report, volume, of("linear"), 21 * EXTENT, config(max_size=20 * EXTENT))
+    with pytest.raises(ResourceExhausted, match="missing"):
+        space.admit_growth(group(100, missing=1), volume, of("linear"), 11 * EXTENT, config())
+
+
+def test_what_is_large_enough_already_needs_no_room():
+    volume = thick(10 * EXTENT)
+
+    space.admit_growth(group(disk(0, extents=10), missing=1), volume, of("linear"), 10 * EXTENT, config())
+
+
+# For all
+
+
+@st.composite
+def storages(draw):
+    """A group with a pool, a layout and a configuration, all of any kind."""
+    kind = draw(st.sampled_from(list(KINDS)))
+    more = {"integrity": draw(st.booleans())} if KINDS[kind].redundant else {}
+    if kind != "thin":
+        more["lvcreate_options"] = draw(st.sampled_from(["", "--alloc cling"]))
+    size = draw(st.sampled_from([MIB, EXTENT, 32 * MIB]))
+    used = draw(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=8))
+    volumes = [pool(draw(st.integers(1, 300)) * size), thin("v1", draw(st.integers(0, 400)) * size)]
+    report = group(*(disk(free, extents=free + more) for free, more in used), volumes=volumes, extent_size=size)
+    cfg = config(
+        reserve_percent=draw(st.integers(0, 90)),
+        overprovision=draw(st.floats(1, 10)),
+        min_size=draw(st.integers(512, 20 * EXTENT)),
+        max_size=draw(st.sampled_from([0, 100 * EXTENT])),
+    )
+    return report, of(kind, **more), cfg
+
+
+def test_the_bound_holds_for_the_size_that_is_made():
+    bounded = config(max_size=11 * EXTENT)
+
+    assert space.capacity(group(10, 10), of("striped"), bounded).maximum == 10 * EXTENT
+    with pytest.raises(OutOfRange, match="max_size"):
+        space.admit(group(10, 10), of("striped"), 10 * EXTENT + 1, bounded)
+
+
+@given(storages())
+def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
+    report, layout, cfg = storage
+    found = space.capacity(report, layout, cfg)
+    row = report.group.extent_size * layout.data
+
+    assert found.maximum <= found.available
+    assert found.maximum % row == 0
+    if found.maximum:
+        assert found.minimum <= found.maximum
+        space.admit(report, layout, found.maximum, cfg)
+        with pytest.raises((OutOfRange, ResourceExhausted)):
+            space.admit(report, layout, found.maximum + 1, cfg)
+
+
+@given(storages(), st.integers(1, 4000))
+def test_what_is_admitted_takes_no_more_extents_than_are_free_beside_the_reserve(storage, size):
+    report, layout, cfg = storage
+    try:
+        space.admit(report, layout, size * MIB, cfg)
+    except StorageError:
+        return
+    taken = layout.physical(layout.extents(size * MIB, report.group.extent_size), report.group.extent_size)
+    reserve = report.group.extents * cfg.reserve_percent / 100 if not layout.thin else 0
+    assert taken <= report.group.free - reserve or layout.thin
