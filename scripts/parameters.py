@@ -9,7 +9,7 @@ from csi_multi.node.options import FilesystemOptions
 from csi_multi.params import Schema, camel, describe
 from csi_multi.registry import backend_classes
 
-KINDS = ("loop",)
+KINDS = ("loop", "lvm")
 HEAD = """\
 # Parameters
 

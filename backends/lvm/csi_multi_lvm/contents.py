@@ -39,13 +39,19 @@ _ZEROS = bytes(GRAIN)
 Note = Callable[[int], None]
 
 
-def zero(device: Path, start: int, end: int, note: Note) -> None:
+def nothing() -> None:
+    """Confirm without looking."""
+
+
+def zero(device: Path, start: int, end: int, note: Note, confirm: Callable[[], None] = nothing) -> None:
     """Make bytes [start, end) read as zeros, durably.
 
-    Now and then calls note(offset): everything before it is done, and survives a power cut. Raises
-    Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
+    Before the first write, when nobody else can have the device open exclusively any more, calls
+    confirm(), which raises to stop it. Now and then calls note(offset): everything before it is done, and survives
+    a power cut. Raises Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
     """
     with _opened(device, os.O_WRONLY | os.O_EXCL, start, end) as disk:
+        confirm()
         progress = _Progress(f"zeroing {device}", disk, end, note)
         for offset in range(start, end, ZEROED):
             length = min(ZEROED, end - offset)
@@ -54,9 +60,10 @@ def zero(device: Path, start: int, end: int, note: Note) -> None:
         disk.flush(end)
 
 
-def scrub(device: Path) -> None:
+def scrub(device: Path, confirm: Callable[[], None] = nothing) -> None:
     """Zero the first and last MiB: where filesystems, partition tables and RAID members sign. Raises as zero."""
     with _opened(device, os.O_WRONLY | os.O_EXCL) as disk:
+        confirm()
         size = disk.size()
         length = min(MIB, size)
         for offset in (0, size - length):
@@ -64,11 +71,20 @@ def scrub(device: Path) -> None:
         disk.flush(size)
 
 
-def copy(source: Path, target: Path, start: int, end: int, note: Note, *, sparse: bool) -> None:
+def copy(
+    source: Path,
+    target: Path,
+    start: int,
+    end: int,
+    note: Note,
+    confirm: Callable[[], None] = nothing,
+    *,
+    sparse: bool,
+) -> None:
     """Copy bytes [start, end), durably. The source must not change until a copy is complete.
 
     With sparse, zeros are not written: the target must read as zeros wherever this copy, or an
-    earlier one of the same source, has not written. Notes and raises as zero.
+    earlier one of the same source, has not written. Confirms, notes and raises as zero.
     """
     with (
         _opened(target, os.O_WRONLY | os.O_EXCL, start, end) as writing,
@@ -76,6 +92,7 @@ def copy(source: Path, target: Path, start: int, end: int, note: Note, *, sparse
         mmap.mmap(-1, CHUNK, flags=_MEMORY) as buffer,
         memoryview(buffer) as memory,
     ):
+        confirm()
         progress = _Progress(f"copying {source} to {target}", writing, end, note)
         for offset in range(start, end, CHUNK):
             length = min(CHUNK, end - offset)

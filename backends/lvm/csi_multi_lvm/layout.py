@@ -83,8 +83,6 @@ class Layout:
             yield from ("--mirrors", str(self.copies - 1))
         if self.stripe_size:
             yield from ("--stripesize", f"{self.stripe_size}b")
-        if self.integrity:
-            yield from ("--raidintegrity", "y")
 
     def extents(self, size: int, extent_size: int) -> int:
         """Return how many logical extents hold that many bytes, in full stripes as lvcreate makes them."""

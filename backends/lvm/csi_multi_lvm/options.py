@@ -27,11 +27,11 @@ ONE_DISK = ("contiguous", "cling", "cling_by_tags")  # policies that keep an ima
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """`value` is a pattern, or None for an option that takes none; `takes` says it in words."""
+    """`value` is a pattern; `takes` says it in words."""
 
     types: tuple[Type, ...]
-    value: str | None
-    takes: str = "no value"
+    value: str
+    takes: str
 
 
 OPTIONS: dict[str, Option] = {
@@ -48,7 +48,6 @@ OPTIONS: dict[str, Option] = {
     "--minrecoveryrate": Option(types=RAID, value="[0-9]{1,9}", takes="a number of KiB per second and disk"),
     "--maxrecoveryrate": Option(types=RAID, value="[0-9]{1,9}", takes="a number of KiB per second and disk"),
     # What nobody wrote may differ between the copies. Parity that was never right would not repair anything.
-    "--nosync": Option(types=("raid1", "raid10"), value=None),
 }
 
 
@@ -64,14 +63,13 @@ def parse(text: str, kind: Type) -> tuple[str, ...]:
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Take apart "--name value", "--name=value" and "--name"."""
+    """Take apart "--name value" and "--name=value"."""
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
-        option = OPTIONS.get(name)
-        if option is None:
+        if name not in OPTIONS:
             raise InvalidArgument(unknown(WHERE, name, OPTIONS, "option"))
-        yield name, value if equals else next(rest, None) if option.value is not None else None
+        yield name, value if equals else next(rest, None)
 
 
 def _checked(name: str, value: str | None, kind: Type) -> str:
@@ -80,9 +78,7 @@ def _checked(name: str, value: str | None, kind: Type) -> str:
         raise InvalidArgument(
             f"{WHERE}: {name} is not for type {kind}; leave it out, or choose one of {', '.join(option.types)}"
         )
-    if option.value is None and value is None:
-        return ""
-    if option.value is None or value is None or not re.fullmatch(option.value, value, re.ASCII):
+    if value is None or not re.fullmatch(option.value, value, re.ASCII):
         raise InvalidArgument(
             f"{WHERE}: {name} takes {option.takes}, not {'nothing' if value is None else repr(value)}"
         )

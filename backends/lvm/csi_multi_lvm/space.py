@@ -47,7 +47,7 @@ def capacity(report: Report, layout: Layout, config: Config) -> CapacityReport:
 def admit(report: Report, layout: Layout, size: int, config: Config) -> None:
     """Let a volume of so many bytes be made, or raise why not.
 
-    Raises OutOfRange for what can never be made here, ResourceExhausted for what cannot now,
+    Raises OutOfRange above max_size, ResourceExhausted for what does not fit here, now or ever,
     FailedPrecondition for a pool that shows old data, Unavailable for one that does not exist,
     InvalidArgument for a stripe size that lvcreate would make smaller without being asked.
     """
@@ -58,7 +58,7 @@ def admit(report: Report, layout: Layout, size: int, config: Config) -> None:
         raise obstacle
     most = left(report, layout, config)
     if needed > most and needed > (ever := left(report, layout, config, empty=True)):
-        raise OutOfRange(
+        raise ResourceExhausted(  # not OutOfRange: the group of another node may be larger
             f"{needed} bytes of type {layout.type} never fit into {_place(report, layout, config)}, which holds "
             f"{ever} at most, beside its reserve and when it is empty; ask for less, or {_more(layout)}"
         )

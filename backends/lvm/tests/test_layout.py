@@ -27,7 +27,7 @@ def of(config=THICK, **parameters):
         ({"type": "raid5"}, "--type raid5 --stripes 2"),
         ({"type": "raid6"}, "--type raid6 --stripes 3"),
         ({"type": "raid10"}, "--type raid10 --stripes 2 --mirrors 1"),
-        ({"type": "raid1", "integrity": True}, "--type raid1 --mirrors 1 --raidintegrity y"),
+        ({"type": "raid1", "integrity": True}, "--type raid1 --mirrors 1"),
         ({"type": "linear", "lvcreate_options": "--alloc=cling"}, "--type linear --alloc cling"),
     ],
 )
@@ -77,7 +77,10 @@ def test_a_layout_knows_how_many_disks_it_needs_and_whether_one_may_fail(kind, i
         ({"type": "raid1", "stripe_size": 65536}, "'stripeSize': type raid1 is not striped"),
         ({"type": "striped", "stripe_size": 6144}, "'stripeSize': 6144 is not a power of two .* choose 4096 or 8192"),
         ({"type": "thin"}, "'type': thin needs a thin pool.* set thin_pool"),
-        ({"type": "linear", "lvcreate_options": "--nosync"}, "'lvcreateOptions': --nosync is not for type linear"),
+        (
+            {"type": "linear", "lvcreate_options": "--regionsize 2m"},
+            "'lvcreateOptions': --regionsize is not for type linear",
+        ),
     ],
 )
 def test_what_does_not_belong_together_is_refused_and_never_left_out(parameters, message):
@@ -182,7 +185,7 @@ def test_a_tag_tells_the_layout_again(kind):
     "parameters",
     [
         {"type": "raid10", "stripes": 3, "stripe_size": 65536, "integrity": True},
-        {"type": "raid1", "mirrors": 2, "lvcreate_options": "--nosync --alloc cling_by_tags --regionsize 2m"},
+        {"type": "raid1", "mirrors": 2, "lvcreate_options": "--alloc cling_by_tags --regionsize 2m"},
     ],
 )
 def test_a_tag_tells_all_that_was_asked_for(parameters):

@@ -1,0 +1,1 @@
+"""LVM backend: logical volumes of one volume group on one node."""
