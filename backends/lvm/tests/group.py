@@ -19,6 +19,8 @@ from pathlib import Path
 from csi_multi.errors import StorageError
 from csi_multi.host import Host, LocalHost, loopdev, mounts
 
+from . import ondisk
+
 MIB = 2**20
 GIB = 2**30
 EXTENT = 4 * MIB
@@ -92,14 +94,6 @@ class Lvm:
     def groups(self) -> list[str]:
         return self.run("vgs", "--noheadings", "-o", "vg_name")
 
-    def volumes(self, group: str) -> set[str]:
-        """Return the names of all logical volumes of a group; hidden ones in brackets."""
-        return set(self.run("lvs", "--noheadings", "-a", "-o", "lv_name", group))
-
-    def devices(self) -> list[str]:
-        """Return the names of device-mapper's devices."""
-        return [line.split()[0] for line in self.run("dmsetup", "ls") if line != "No devices found"]
-
     def kernel(self) -> set[str]:
         """Return what the kernel has of LVM's: device-mapper tables and bound loop devices."""
         tables = [line for line in self.run("dmsetup", "table") if line != "No devices found"]
@@ -118,7 +112,12 @@ class Group:
 
     def left(self) -> list[str]:
         """Return the logical volumes that tests have made in it."""
-        return sorted(self.lvm.volumes(self.name) - self.own)
+        return sorted(ondisk.volumes(self.disks[0]) - self.own)
+
+    def devices(self) -> list[str]:
+        """Return the names that device-mapper has for devices of this group."""
+        names = [file.read_text().strip() for file in Path("/sys/block").glob("dm-*/dm/name")]
+        return [name for name in names if name.startswith(f"{self.name.replace('-', '--')}-")]
 
 
 _numbers = itertools.count(1)
@@ -136,8 +135,9 @@ def volume_group(lvm: Lvm, directory: Path, *, disks: int = 4, size: int = GIB, 
             paths = [str(device) for device in devices]
             lvm.run("vgcreate", "-qq", "--setautoactivation", "n", "-s", f"{EXTENT}b", name, *paths)
             if pool:
-                lvm.run("lvcreate", "-qq", "-L", f"{pool}b", "-T", f"{name}/{POOL}")
-            own = frozenset(lvm.volumes(name))
+                lvm.run("lvcreate", "-qq", "-L", f"{pool}b", "-V", f"{EXTENT}b", "-n", "first", "-T", f"{name}/{POOL}")
+                lvm.run("lvremove", "-qq", "-y", f"{name}/first")  # a pool that was used has one device more
+            own = frozenset(ondisk.volumes(devices[0]))
             group = Group(lvm=lvm, name=name, disks=devices, pool=POOL if pool else "", own=own)
             yield group
             left = group.left()

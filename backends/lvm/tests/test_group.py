@@ -8,6 +8,7 @@ import pytest
 
 from csi_multi.host import loopdev
 
+from . import ondisk
 from .group import MIB, Group, Lvm, NewGroup, nothing_stays
 
 pytestmark = pytest.mark.devicemapper
@@ -41,6 +42,18 @@ def test_a_volume_that_is_left_in_a_group_is_found(lvm: Lvm, new_group: NewGroup
     assert group.left() == ["forgotten"]
     lvm.run("lvremove", "-qq", "-y", f"{group.name}/forgotten")
     assert group.left() == []
+
+
+def test_what_is_read_from_the_disk_is_what_lvm_reports(lvm: Lvm, new_group: NewGroup) -> None:
+    """Also when its text has gone round the ring that it is written in."""
+    group = new_group(disks=1, size=128 * MIB, pool=32 * MIB)
+    tags = [word for number in range(90) for word in ("--addtag", f"t{number}." + 1000 * "x")]
+    for number in range(4):
+        lvm.run("lvcreate", "-qq", "-an", "-V", "4M", "-n", f"v{number}", *tags, "-T", f"{group.name}/{group.pool}")
+
+        reported = set(lvm.run("lvs", "--noheadings", "-a", "-o", "lv_name", group.name))
+        assert ondisk.volumes(group.disks[0]) == reported
+    lvm.run("lvremove", "-qq", "-y", *(f"{group.name}/v{number}" for number in range(4)))
 
 
 def test_a_group_with_a_pool_is_removed_whole(lvm: Lvm, tmp_path: Path, new_group: NewGroup) -> None:

@@ -1,0 +1,92 @@
+"""The kit for backend authors, on thin and on thick volumes of real LVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pytest
+from csi_multi_lvm.backend import LvmBackend
+from csi_multi_lvm.config import Config
+
+from csi_multi.errors import AlreadyExists
+from csi_multi.host import LocalHost
+from csi_multi.model import SizeRange, Stamp, VolumeRequest
+from csi_multi.testing.storage import MIB, NODE, Storage, setting
+
+from .group import EXTENT, Group, Lvm, volume_group
+
+pytestmark = pytest.mark.devicemapper
+
+OTHER = {"thin": {"type": "linear"}, "linear": {"type": "linear", "wipe": "none"}}
+THEIRS = ("theirs-0", "theirs-1", "theirs-2")  # leaves of what others have put there
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An instance whose volumes have this type."""
+
+    group: Group
+    type: str
+
+    @property
+    def config(self) -> Config:
+        return Config(
+            volume_group=self.group.name,
+            thin_pool=self.group.pool,
+            reserve_percent=0,
+            overprovision=1000,
+            min_size=EXTENT,
+        )
+
+    def resources(self) -> list[str]:
+        """Everything in the group, and which of it has a device."""
+        devices = [name for name in self.group.devices() if "-csi" in name.removeprefix("csi--test")]
+        return [*self.group.left(), *(f"device {name}" for name in devices)]
+
+    def foreign(self) -> None:
+        """Another driver's volume, another cluster's, and one made by hand that has a name like ours."""
+        ours = setting(LocalHost())
+        others = (replace(ours, driver="other.example"), replace(ours, cluster="other"))
+        for leaf, theirs in zip(THEIRS, others, strict=False):
+            stamp = Stamp(driver=theirs.driver, cluster=theirs.cluster, name=leaf, digest="")
+            with suppress(AlreadyExists):
+                LvmBackend(self.config, theirs).create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=MIB)))
+        if (by_hand := f"csi-{THEIRS[2]}") not in self.group.left():
+            self.group.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", by_hand, self.group.name)
+
+    def clear(self) -> None:
+        """Remove what `foreign` made: the rest must be gone by itself."""
+        for name in {f"csi-{leaf}" for leaf in THEIRS} & set(self.group.left()):
+            self.group.lvm.run("lvremove", "-qq", "-y", f"{self.group.name}/{name}")
+
+    def storage(self) -> Storage:
+        return Storage(
+            connect=lambda host: LvmBackend(self.config, setting(host)),
+            parameters={"type": self.type},
+            other_parameters=OTHER[self.type],
+            size=4 * EXTENT,
+            exact_sizes=(3 * EXTENT, 5 * EXTENT),
+            resources=self.resources,
+            foreign=self.foreign,
+            foreign_handles=tuple(f"{NODE}/{self.group.name}/{leaf}" for leaf in THEIRS),
+            devices=True,
+        )
+
+
+@pytest.fixture(scope="module", params=["thin", "linear"])
+def instance(request: pytest.FixtureRequest, lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    pool = {"thin": 512 * MIB}.get(request.param, 0)
+    with volume_group(lvm, tmp_path_factory.mktemp("kit"), disks=4, size=256 * MIB, pool=pool) as group:
+        yield Instance(group, request.param)
+
+
+@pytest.fixture
+def storage(instance: Instance) -> Iterator[Storage]:
+    yield instance.storage()
+    instance.clear()
+
+
+def test_contract(csi_contract: Callable[[], None]) -> None:
+    csi_contract()
