@@ -49,7 +49,7 @@ class Activation:
         if tags.READING in volume.tags:
             self._lvm.retag(volume.name, remove=[tags.READING])
         if not volume.active or tags.READING in volume.tags:  # the reader may just have deactivated it
-            self._activate(volume)
+            self._activate(volume.name, volume.health)
         elif volume.suspended:
             self.mend(volume.name)
         return self._proven(volume)
@@ -94,13 +94,10 @@ class Activation:
     def reading(self, volume: LogicalVolume) -> Iterator[Path]:
         """Have the device of a snapshot, or of an unfinished copy, for a while."""
         base = volume.origin if volume.thick_snapshot else volume.name
-        found = self._lvm.look(base).get(base)
-        if found is None:
-            raise Unavailable(f"logical volume {base} is gone")
-        if not found.active:
-            if base != volume.name and tags.READING not in found.tags:
+        if self.shown(base) is None:
+            if base != volume.name:
                 self._lvm.retag(base, add=[tags.READING])
-            self._activate(found)
+            self._activate(base, volume.health)
         try:
             yield self.path(self._proven(volume))
         finally:
@@ -113,11 +110,11 @@ class Activation:
             if noted and self.shown(base) is None:
                 self._lvm.retag(base, remove=[tags.READING])
 
-    def _activate(self, volume: LogicalVolume) -> None:
+    def _activate(self, name: str, health: str) -> None:
         try:
-            self._lvm.activate(volume.name)
+            self._lvm.activate(name)
         except Refused as error:
-            if "partial" in volume.health:
+            if "partial" in health:
                 raise FailedPrecondition(
                     f"{error}; disks below it are missing: bring them back, or see the recovery recipes"
                 ) from None

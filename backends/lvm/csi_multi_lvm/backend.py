@@ -18,7 +18,6 @@ from csi_multi.backend import (
 )
 from csi_multi.errors import FailedPrecondition, InvalidArgument, StorageError
 from csi_multi.model import (
-    Capability,
     CapacityReport,
     CapacityRequest,
     Device,
@@ -92,11 +91,11 @@ class LvmBackend(
         return self._volume(self._maker.create(self._names.leaf(request.name), request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        source = self._snapshots.get(self._source("snapshot", request))
+        source = self._snapshots.known(self._seen.report(), self._source("snapshot", request))
         return self._volume(self._copies.restore(self._names.leaf(request.name), request, source))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        source = self._volumes.get(self._source("volume", request))
+        source = self._volumes.known(self._seen.report(), self._source("volume", request))
         return self._volume(self._copies.clone(self._names.leaf(request.name), request, source))
 
     def find_volume(self, name: str) -> Volume:
@@ -172,11 +171,6 @@ class LvmBackend(
         wiping.forward(self._lvm, self._volumes.get(self._volumes.leaf(handle)), "")
 
     # The instance
-
-    def unsupported(self, capability: Capability, parameters: Any = None) -> str:
-        if isinstance(parameters, config.Parameters):
-            layouts.of(parameters, self.config)  # parameters that exclude each other are refused at once
-        return super().unsupported(capability, parameters)
 
     def node_of(self, handle: str) -> str:
         return names.parse("volume", handle)[0]

@@ -46,9 +46,9 @@ def nothing() -> None:
 def zero(device: Path, start: int, end: int, note: Note, confirm: Callable[[], None] = nothing) -> None:
     """Make bytes [start, end) read as zeros, durably.
 
-    Before the first write, when nobody else can have the device open exclusively any more, calls
-    confirm(), which raises to stop it. Now and then calls note(offset): everything before it is done, and survives
-    a power cut. Raises Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
+    Calls confirm() before the first write, when nobody else can have the device open exclusively any more:
+    it raises to stop the work. Now and then calls note(offset): everything before it is done, and survives a
+    power cut. Raises Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
     """
     with _opened(device, os.O_WRONLY | os.O_EXCL, start, end) as disk:
         confirm()

@@ -49,7 +49,7 @@ class Copies:
         """Make a volume from a snapshot. Raises what Maker.create raises, FailedPrecondition."""
         self._cutter.refuse_invalid(source)
         layout = self._maker.layout(request)
-        earlier = self._resumable(leaf, request, self._maker.earlier(leaf))
+        earlier = self._resumable(leaf, request, self._earlier(leaf))
         with self._undone_when_final(leaf):
             if self._shares(layout, source):
                 return self._shared(leaf, request, layout, source, earlier)
@@ -58,7 +58,7 @@ class Copies:
     def clone(self, leaf: str, request: VolumeRequest, source: LogicalVolume) -> LogicalVolume:
         """Make a volume from another, as of one moment. Raises what Maker.create raises."""
         layout = self._maker.layout(request)
-        found = self._maker.earlier(leaf)
+        found = self._earlier(leaf)
         moment = next((one for one in found if one.name == COPIED + leaf), None)
         with self._undone_when_final(leaf):
             if self._shares(layout, source):
@@ -71,6 +71,9 @@ class Copies:
             volume = self._copied(leaf, request, layout, moment, earlier)
         self._maker.discard(moment)
         return volume
+
+    def _earlier(self, leaf: str) -> list[LogicalVolume]:
+        return self._maker.earlier(leaf) if self._maker.traces(self._seen.report(), leaf) else []
 
     def _shares(self, layout: Layout, source: LogicalVolume) -> bool:
         return layout.thin and source.thin and source.pool == self._config.thin_pool
@@ -109,7 +112,7 @@ class Copies:
         size = tags.number(volume.tags, tags.TODO)
         if volume.size < size:
             self._lvm.extend_to(name, size)
-        return self._finished(volume, size)
+        return self._finished(volume, size, [])
 
     def _copied(
         self, leaf: str, request: VolumeRequest, layout: Layout, source: LogicalVolume, earlier: LogicalVolume | None
@@ -123,13 +126,14 @@ class Copies:
                 self._maker.make(leaf, layout, size, report, marks)
         volume = self._lvm.look(name)[name]
         size = tags.number(volume.tags, tags.TODO)
+        notes = _Notes(self._lvm, volume)
         with self._activation.reading(source) as origin, self._activation.reading(volume) as target:
             self._refuse_overflowed(source)
-            done, note = self._noting(volume)
-            contents.copy(origin, target, min(done, data), data, note, self._confirm(volume), sparse=volume.thin)
+            confirm, done = self._confirm(volume), notes.done
+            contents.copy(origin, target, min(done, data), data, notes.note, confirm, sparse=volume.thin)
             if not volume.thin:
-                contents.zero(target, max(done, data), size, note)
-        return self._finished(self._lvm.look(name)[name], size)
+                contents.zero(target, max(done, data), size, notes.note)
+        return self._finished(volume, size, notes.tags)
 
     def _refuse_overflowed(self, source: LogicalVolume) -> None:
         """Now that it is active, a thick snapshot shows whether it still has its data."""
@@ -146,21 +150,9 @@ class Copies:
 
         return confirm
 
-    def _noting(self, volume: LogicalVolume) -> tuple[int, Callable[[int], None]]:
-        """Return how far the copy has come, and how to note that on the unfinished volume."""
-        last = tags.having(volume.tags, tags.COPIED)
-
-        def note(offset: int) -> None:
-            nonlocal last
-            now = [f"{tags.COPIED}{offset}"]
-            self._lvm.retag(volume.name, add=now, remove=[tag for tag in last if tag not in now])
-            last = now
-
-        return tags.number(volume.tags, tags.COPIED), note
-
-    def _finished(self, volume: LogicalVolume, size: int) -> LogicalVolume:
+    def _finished(self, volume: LogicalVolume, size: int, notes: list[str]) -> LogicalVolume:
         """Let the volume be found from now on."""
-        self._lvm.retag(volume.name, remove=tags.having(volume.tags, tags.TODO, tags.COPIED))
+        self._lvm.retag(volume.name, remove=[*tags.having(volume.tags, tags.TODO), *notes])
         self._seen.forget()
         return self._volumes.made(volume.name.removeprefix(self._volumes.prefix), size, volume.tags)
 
@@ -178,6 +170,21 @@ class Copies:
     def _discard(self, found: list[LogicalVolume]) -> None:
         for one in found:
             self._maker.discard(one)
+
+
+class _Notes:
+    """How far a copy has come, on the unfinished volume."""
+
+    def __init__(self, lvm: Lvm, volume: LogicalVolume) -> None:
+        self._lvm = lvm
+        self._name = volume.name
+        self.tags = tags.having(volume.tags, tags.COPIED)
+        self.done = tags.number(volume.tags, tags.COPIED)
+
+    def note(self, offset: int) -> None:
+        now = f"{tags.COPIED}{offset}"
+        self._lvm.retag(self._name, add=[now], remove=[tag for tag in self.tags if tag != now])
+        self.tags = [now]
 
 
 def _bytes(source: LogicalVolume) -> int:

@@ -37,9 +37,7 @@ class Cutter:
     def cut(self, leaf: str, request: SnapshotRequest, source: str) -> Snapshot:
         """Cut a snapshot of a volume. Raises AlreadyExists, NotFound for the source, ResourceExhausted."""
         report = self._seen.report()
-        origin = report.volumes.get(self._volumes.name(source))
-        if origin is None or unfinished(origin) or not self._volumes.is_ours(origin):
-            origin = self._volumes.get(source)
+        origin = self._volumes.known(report, source)
         name = self._snapshots.name(leaf)
         size = self._size(origin)
         words, policy = self._room(report, origin, size, request)
@@ -88,32 +86,29 @@ class Cutter:
         """Raise AlreadyExists for a snapshot that is there, Busy after removing what is left of one."""
         found = self._lvm.look(name).get(name)
         if found and self._snapshots.is_ours(found) and unfinished(found):
-            self._lvm.remove(name, self._condition(found), active=True)
+            self._lvm.remove(name, self._condition(), active=True)
             raise Busy(f"{name}, left by a command that was killed, is removed; ask again")
         if found:
             raise AlreadyExists(f"logical volume {name} exists already")
 
-    def _condition(self, found: LogicalVolume) -> str:
-        """Return what must hold at the moment of removal: it is ours, and what it was seen to be."""
-        role = f'lv_role{"=" if found.thick_snapshot else "!="}{{"thicksnapshot"}}'
-        return f'lv_tags={{"{self._snapshots.owner}"}} && {role}'
+    def _condition(self) -> str:
+        """Return what must hold at the moment of removal: it is ours, and nothing goes with it."""
+        return f'lv_tags={{"{self._snapshots.owner}"}} && lv_role!={{"thickorigin"}}'
 
     def remove(self, leaf: str) -> None:
         """Remove a snapshot. Raises NotFound, InUse while it is copied from, FailedPrecondition."""
-        found = self._snapshots.get(leaf)
+        name = self._snapshots.name(leaf)
         try:
-            if found.active and not found.thick_snapshot:
-                self._activation.deactivate(found.name)
-            removed = self._lvm.remove(found.name, self._condition(found), active=found.thick_snapshot)
+            removed = self._lvm.remove(name, self._condition(), active=True)  # one that is open stays
         except Refused as error:
-            if self._lvm.look(found.name):
+            if name in self._lvm.look(name):
                 raise error.narrowed() from None
-            removed = True
+            removed = False
         finally:
             self._seen.forget()
         if not removed:
             self._snapshots.get(leaf)
-            raise InUse(f"snapshot {found.name} is in use; wait for the copies that are made of it")
+            raise InUse(f"snapshot {name} is in use; wait for the copies that are made of it")
 
     def moment(self, name: str, source: LogicalVolume) -> LogicalVolume:
         """Cut what a copy of a volume is made from, so that it is of one moment."""

@@ -36,7 +36,7 @@ class Maker:
         """Make an empty volume. Raises AlreadyExists, OutOfRange, ResourceExhausted."""
         layout = self.layout(request)
         with self.admission() as report:
-            if self._volumes.name(leaf) in report.volumes or COPIED + leaf in report.volumes:
+            if self.traces(report, leaf):
                 self.refuse_taken(leaf)
                 report = self._seen.report()
             size = self.size(report, layout, request.size)
@@ -101,6 +101,10 @@ class Maker:
         """Raise AlreadyExists if the volume is there. What is unfinished is removed."""
         for one in self.earlier(leaf):
             self.discard(one)
+
+    def traces(self, report: Report, leaf: str) -> bool:
+        """Whether a volume of this name, finished or not, was seen lately."""
+        return self._volumes.name(leaf) in report.volumes or COPIED + leaf in report.volumes
 
     def earlier(self, leaf: str) -> list[LogicalVolume]:
         """Return what an earlier try left: an unfinished volume, and the moment it is copied from.

@@ -39,6 +39,11 @@ class Shelf:
         """Return a finished one of ours. Raises NotFound, FailedPrecondition for another's."""
         return self.ours(leaf, self._lvm.look(self.name(leaf)).get(self.name(leaf)))
 
+    def known(self, report: Report, leaf: str) -> LogicalVolume:
+        """Return one that was seen lately; whoever uses it finds out if it has gone. Raises as get."""
+        found = report.volumes.get(self.name(leaf))
+        return found if found and self.is_ours(found) and not unfinished(found) else self.get(leaf)
+
     def ours(self, leaf: str, found: LogicalVolume | None) -> LogicalVolume:
         """Return what was found. Raises NotFound when it is not there or unfinished, FailedPrecondition."""
         if found is None or (self.is_ours(found) and unfinished(found)):
