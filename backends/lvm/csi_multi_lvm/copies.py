@@ -83,7 +83,7 @@ class Copies:
         volume = next((one for one in found if one.name == self._volumes.name(leaf)), None)
         if volume is None:
             return None
-        protected = not self._maker.layout(request).integrity or "integrity" in volume.layout
+        protected = not self._maker.layout(request).integrity or tags.having(volume.tags, tags.COPIED)
         if (
             protected
             and self._volumes.stamp(volume) == request.stamp

@@ -71,7 +71,9 @@ class Maker:
         todo = f"{tags.TODO}{size}"
         self._lvm.create(volume.name, words, {*volume.tags, todo})
         self._lvm.protect(volume.name)
-        if todo not in volume.tags:
+        if todo in volume.tags:  # a copy stays unfinished, and goes on only in what has its integrity
+            self._lvm.retag(volume.name, add=[f"{tags.COPIED}0"])
+        else:
             self._lvm.retag(volume.name, remove=[todo])
 
     @contextmanager
