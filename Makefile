@@ -7,7 +7,7 @@ DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_gro
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 # Tests that need device-mapper run where it is: on this machine or in a guest, with mounts of their own.
-DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout 1500 -- \
+DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
 	unshare --mount $(PYTEST) -q -o faulthandler_timeout=300 -m devicemapper
 
 .DEFAULT_GOAL := help
@@ -56,7 +56,7 @@ integration: dev ## real loop devices, real filesystems, real mounts (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@$(PYTEST) -q -m "root and not slow and not sanity and not devicemapper"
 
-lvm: dev ## the lvm backend on real LVM: here, or in a guest where this kernel lacks it (root, ten minutes)
+lvm: dev ## the lvm backend on real LVM: here, or in a guest where this kernel lacks it (root, long; ARGS=...)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(DEVICE_MAPPER) $(or $(ARGS),backends/lvm)
 
@@ -75,6 +75,7 @@ matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity and not devicemapper"
 	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper"
+	@$(MAKE) --no-print-directory lvm MATRIX=1
 
 bench: dev ## speed as ratios against the bare operation; a table, and JSON in bench/results (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
