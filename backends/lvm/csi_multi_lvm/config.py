@@ -63,27 +63,33 @@ class Parameters(Schema, frozen=True, kw_only=True):
     """StorageClass parameters."""
 
     type: Annotated[Type | None, Doc("how a volume lies on the disks; default: the instance's `type`")] = None
-    stripes: Annotated[
-        int | None,
-        Doc(
-            "disks that data is spread over, parity and copies not counted (striped, raid5, raid10; raid6: at least "
-            "3); default: the least",
-            ge=2,
-            le=64,
-        ),
-    ] = None
-    stripe_size: Annotated[
-        int | None,
-        Doc(
-            "bytes per stripe, a power of two from 4096 to an extent of the group (striped, raid5, raid6, raid10); "
-            "default: LVM's own, 64 KiB",
-            ge=4096,
-            le=2**30,
-        ),
-    ] = None
-    mirrors: Annotated[
-        int | None, Doc("copies beside the first (raid1: up to 9, raid10: 1); default: 1", ge=1, le=9)
-    ] = None
+    stripes: (
+        Annotated[
+            int,
+            Doc(
+                "disks that data is spread over, parity and copies not counted (striped, raid5, raid10; raid6: at least "
+                "3); default: the least",
+                ge=2,
+                le=64,
+            ),
+        ]
+        | None
+    ) = None
+    stripe_size: (
+        Annotated[
+            int,
+            Doc(
+                "bytes per stripe, a power of two from 4096 to an extent of the group (striped, raid5, raid6, raid10); "
+                "default: LVM's own, 64 KiB",
+                ge=4096,
+                le=2**30,
+            ),
+        ]
+        | None
+    ) = None
+    mirrors: (
+        Annotated[int, Doc("copies beside the first (raid1: up to 9, raid10: 1); default: 1", ge=1, le=9)] | None
+    ) = None
     integrity: Annotated[bool, Doc("find and repair silently changed blocks with dm-integrity (RAID types)")] = False
     lvcreate_options: Annotated[
         str, Doc("further options for lvcreate, separated by blanks; only those that docs/lvm.md lists")
