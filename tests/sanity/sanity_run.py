@@ -9,10 +9,12 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import grpc
 import pytest
 
 from csi_multi.host.privilege import Capability, held
 from csi_multi.process import DriverProcess
+from csi_multi.rpc.client import Client
 from csi_multi.testing import sanity
 
 MIB = 1 << 20
@@ -34,6 +36,7 @@ ALLOWED_SKIPS = {
     # not offered: the spec compares Go structs with their size caches, so no driver that answers can pass
     "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": 1,
 }
+START = 120.0  # seconds for a driver to listen: in a guest on a busy machine its imports alone take half a minute
 PENDING = 1  # switched off in csi-sanity itself
 SPECS = 103
 
@@ -66,7 +69,7 @@ def every_spec_passes(directory: Path, backend: str, *, access: str, fs_type: st
     config = CONFIG.format(backend=backend, fs_type=fs_type)
     modes = MODES[endpoints]
     drivers = [DriverProcess(directory, config, mode=mode, name=mode) for mode in modes]
-    clients = [driver.start() for driver in drivers]
+    clients = [_started(driver) for driver in drivers]
     try:
         both = (drivers[0].endpoint, drivers[-1].endpoint)
         report = sanity.run(binary(), directory, both, access=access, size=SIZE[fs_type])
@@ -82,3 +85,15 @@ def every_spec_passes(directory: Path, backend: str, *, access: str, fs_type: st
     assert sum(one.state == "pending" for one in report) == PENDING, "not what is switched off in csi-sanity"
     assert len(report) == SPECS, f"{len(report)} specs"
     assert [0] * len(drivers) == codes, f"the drivers ended with {codes}"
+
+
+def _started(driver: DriverProcess) -> Client:
+    driver.launch()
+    client = Client(f"unix:{driver.socket}")
+    try:
+        client.wait(START)
+    except grpc.FutureTimeoutError:
+        client.close()
+        driver.kill()
+        pytest.fail(f"the driver did not listen within {START:g} s: {driver.log_tail()}")
+    return client
