@@ -274,6 +274,24 @@ def test_the_report_says_how_many_points_were_met(judged: Any) -> None:
     assert [note.rstrip("0123456789") for note in outcome.notes] == ["clone_volume dies, calls met: "] * 2
 
 
+def test_deaths_are_not_tried_at_calls_that_only_look(judged: Any, fails: Any) -> None:
+    def looking(**given: Any) -> Any:
+        return lambda kind=MemoryBackend: memory.storage(kind, looks=("fetch", "promised"), **given)
+
+    everywhere, fewer = (
+        [
+            int(note.rpartition(" ")[2])
+            for note in judged(crashes.a_clone_that_died_anywhere_is_made_once, storage).notes
+        ]
+        for storage in (MemoryBackend, looking())
+    )
+
+    assert all(0 < few < many for few, many in zip(fewer, everywhere, strict=True))
+    fails(
+        crashes.a_snapshot_that_died_anywhere_is_cut_once, lambda: looking()(CutAnew), "new resources"
+    )  # what is left is seen all the same
+
+
 def test_an_operation_of_too_many_calls_is_loud(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disturb, "MOST", 2)
 
