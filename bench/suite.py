@@ -15,6 +15,7 @@ import msgspec
 from . import table
 from .cases_imports import imports
 from .cases_listing import listing
+from .cases_lvm import lvm
 from .cases_node import node
 from .cases_rpc import rpc
 from .cases_start import startup
@@ -29,6 +30,7 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
     "start": startup,
     "imports": imports,
     "listing": listing,
+    "lvm": lvm,
 }
 
 

@@ -1,0 +1,49 @@
+"""The part of the lvm benchmark that needs device-mapper; `cases_lvm.py` runs it where that is.
+
+unshare --mount python -m bench.lvm_inside ROUNDS: prints a line with MARK and what it measured as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # as the driver does
+
+import csi_multi_lvm.backend  # noqa: F401  # now: a busy guest takes longer than the driver waits for an import
+import msgspec
+
+from backends.lvm.tests.group import own_lvm, volume_group
+
+from .cases_lvm import MARK
+from .lvm_driver import Door, driver
+from .lvm_processes import Life
+from .lvm_rounds import Rounds
+
+TYPES = ("thin", "linear")
+POOL = 1 << 30
+
+
+def main() -> None:
+    found: dict[str, Any] = {"kernel": platform.release(), "times": {}, "processes": {}}
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        lvm = stack.enter_context(own_lvm())
+        group = stack.enter_context(volume_group(lvm, directory, pool=POOL))
+        found["lvm"] = lvm.run("lvm", "version")[0].partition(":")[2].strip()
+        door = Door()
+        client = stack.enter_context(driver(directory, group.name, group.pool, door))
+        for type_ in TYPES:
+            rounds = Rounds(client, door, group.name, group.pool, type_)
+            found["times"][type_] = rounds.run(int(sys.argv[1]))
+            found["processes"][type_] = Life(client, door, type_, directory).live()
+    print(MARK + msgspec.json.encode(found).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

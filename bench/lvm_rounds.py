@@ -1,0 +1,113 @@
+"""The same things asked of the driver and of lvm itself, in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from csi_multi.host import LocalHost
+from csi_multi.rpc.client import Client
+
+from .lvm_driver import Door
+
+SIZE = 64 << 20
+CAPABILITY = {"mount": {"fs_type": "ext4"}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+LIMIT = 120.0  # seconds for a bare command
+Figures = dict[str, list[float]]
+
+
+def wish(name: str, type_: str, **more: Any) -> dict[str, Any]:
+    """Return the fields of a CreateVolume."""
+    return {
+        "name": name,
+        "capacity_range": {"required_bytes": SIZE},
+        "volume_capabilities": [CAPABILITY],
+        "parameters": {"backend": "disks", "type": type_},
+        **more,
+    }
+
+
+class Rounds:
+    """Both sides of one type of volume. `took` has milliseconds and numbers of lvm processes.
+
+    A creation is cold when the driver has to look at the group first: after a deletion, and after 15 s of idleness.
+    """
+
+    def __init__(self, client: Client, door: Door, group: str, pool: str, type_: str) -> None:
+        self.took: Figures = {}
+        self._client = client
+        self._door = door
+        self._host = LocalHost()
+        self._group = group
+        self._type = type_
+        self._new = ("-V", f"{SIZE}b", "--thinpool", pool) if type_ == "thin" else ("-L", f"{SIZE}b", "-Zn", "-Wn")
+        self._cut = ("-p", "r") if type_ == "thin" else ("-l", "100%ORIGIN")
+
+    def run(self, rounds: int) -> Figures:
+        """Return the times of so many rounds by what was done; one before them is to warm up."""
+        for round_ in range(-1, rounds):
+            if round_ == 0:
+                self.took.clear()
+            self._round(round_)
+        return self.took
+
+    def _round(self, round_: int) -> None:
+        name, state = f"bench-{self._type}-{round_}", ("warm", "cold")[round_ % 2]
+        both = _turned if round_ // 2 % 2 else _straight  # so that drift of the machine hits both sides alike
+        made: dict[str, str] = {}
+
+        def create() -> None:
+            for one in ("cold", "warm"):
+                answer = self._rpc(f"create {one}", "CreateVolume", **wish(f"{name}-{one}", self._type))
+                made[one] = answer.volume.volume_id
+
+        def snapshot() -> None:
+            answer = self._rpc(f"snapshot {state}", "CreateSnapshot", source_volume_id=made["warm"], name=name)
+            made["snapshot"] = answer.snapshot.snapshot_id
+
+        both(create, lambda: self._bare("bare create", "lvcreate", "-an", "-ky", *self._new, "-n", "bare", self._group))
+        if state == "cold":
+            self._rpc("", "DeleteVolume", volume_id=made.pop("cold"))
+        source = f"{self._group}/bare"
+        cut = ("-s", "-ky", *self._cut, "-n", "bare-cut", source)
+        both(snapshot, lambda: self._bare(f"bare snapshot {state}", "lvcreate", *cut))
+        both(
+            lambda: self._rpc("delete snapshot", "DeleteSnapshot", snapshot_id=made["snapshot"]),
+            lambda: self._bare("bare delete snapshot", "lvremove", "-y", f"{source}-cut"),
+        )
+        both(
+            lambda: self._rpc("delete", "DeleteVolume", volume_id=made["warm"]),
+            lambda: self._bare("bare delete", "lvremove", "-y", source),
+        )
+        if state == "warm":
+            self._rpc("", "DeleteVolume", volume_id=made["cold"])
+
+    def _rpc(self, what: str, rpc: str, **fields: Any) -> Any:
+        self._door.forget()
+        began = time.perf_counter()
+        answer = getattr(self._client, rpc)(**fields)
+        took = time.perf_counter() - began
+        if what:
+            self._note(what, took)
+            self._note(f"{what}, beside lvm", took - self._door.seconds)
+            self.took.setdefault(f"{what}, processes", []).append(len(self._door.commands))
+        return answer
+
+    def _bare(self, what: str, *words: str) -> None:
+        began = time.perf_counter()
+        self._host.run(*words, timeout=LIMIT)
+        self._note(what, time.perf_counter() - began)
+
+    def _note(self, what: str, seconds: float) -> None:
+        self.took.setdefault(what, []).append(seconds * 1000)
+
+
+def _straight(ours: Callable[[], Any], bare: Callable[[], Any]) -> None:
+    ours()
+    bare()
+
+
+def _turned(ours: Callable[[], Any], bare: Callable[[], Any]) -> None:
+    bare()
+    ours()
