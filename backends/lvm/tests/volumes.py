@@ -123,7 +123,7 @@ def read(path: Path, start: int = 0, end: int | None = None) -> bytes:
 
 def zeros(path: Path, start: int = 0, end: int | None = None) -> bool:
     data = read(path, start, end)
-    return data.count(0) == len(data) > 0
+    return bool(data) and data == bytes(len(data))
 
 
 class Died(BaseException):

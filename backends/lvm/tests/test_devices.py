@@ -1,0 +1,263 @@
+"""Devices of logical volumes: they appear when a volume is opened, are the right ones, and go when it is closed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from csi_multi_lvm import devices
+from csi_multi_lvm.backend import LvmBackend
+from csi_multi_lvm.names import device_name
+
+from csi_multi.backend import Setting
+from csi_multi.errors import FailedPrecondition, InUse, NotFound, Unavailable
+from csi_multi.host import LocalHost, sysfs
+from csi_multi.model import Volume
+
+from .group import EXTENT, Group
+from .volumes import Mortal, create, delete, lv, open_device, opened, told
+
+pytestmark = pytest.mark.devicemapper
+
+NewBackend = Callable[..., LvmBackend]
+TYPES = ["thin", "linear", "raid1"]
+
+
+@pytest.fixture
+def volume(backend: NewBackend) -> Iterator[Volume]:
+    """A thin volume, which is made in a moment."""
+    one = create(backend(), "v", EXTENT, type="thin")
+    yield one
+    backend().close_device(one.handle)
+    delete(backend(), one)
+
+
+@pytest.fixture
+def no_commands(backend: NewBackend, setting: Setting) -> LvmBackend:
+    """A backend that dies when it runs any command."""
+    return backend(setting=replace(setting, host=Mortal()))
+
+
+def dm_name(group: Group, volume: Volume) -> str:
+    return device_name(group.name, lv(volume))
+
+
+def tables(group: Group, volume: Volume) -> list[str]:
+    """Return what device-mapper has of a volume, its parts included."""
+    return [name for name in group.devices() if name.startswith(dm_name(group, volume))]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_device_is_there_from_open_to_close_and_no_other_way(kind: str, group: Group, backend: NewBackend) -> None:
+    one = backend()
+    volume = create(one, "v", EXTENT, type=kind)
+    assert one.find_device(volume.handle) is None
+    assert tables(group, volume) == []
+
+    device = open_device(one, volume)
+    assert tables(group, volume) != []
+    uuid = "".join(told(group, volume, "vg_uuid", "lv_uuid").values()).replace("-", "")
+    assert device.proof == {"dm/uuid": f"LVM-{uuid}"}
+    sysfs.verify(device)
+    assert one.find_device(volume.handle) == device
+    assert open_device(one, volume) == device  # opened twice
+    one.close_device(volume.handle)
+    one.close_device(volume.handle)
+
+    assert one.find_device(volume.handle) is None
+    assert tables(group, volume) == []
+    group.lvm.run("vgchange", "-qq", "-ay", group.name)  # as at boot
+    try:
+        assert tables(group, volume) == []
+        assert told(group, volume, "lv_skip_activation")["lv_skip_activation"] == "skip activation"
+    finally:
+        group.lvm.run("lvchange", "-qq", "-an", f"{group.name}/{lv(volume)}")
+    delete(one, volume)
+
+
+def test_another_volume_that_took_the_name_is_not_handed_out(group: Group, backend: NewBackend) -> None:
+    """The device of the old one is still there under the name of the new one."""
+    one = backend()
+    volume, other = create(one, "v", EXTENT), create(one, "other", EXTENT)
+    open_device(one, volume)
+    proof = one.find_device(volume.handle)
+    assert proof is not None
+    name = dm_name(group, volume)
+    group.lvm.run("dmsetup", "rename", "--noudevsync", name, f"{name}x")
+    group.lvm.run("dmsetup", "create", "--noudevsync", name, "-u", "LVM-somebody-else", "--table", "0 8192 zero")
+    try:
+        assert one.find_device(volume.handle) is None
+        with pytest.raises((Unavailable, FailedPrecondition), match="LVM-"):
+            open_device(one, volume)
+    finally:
+        group.lvm.run("dmsetup", "remove", "--noudevsync", name)
+        group.lvm.run("dmsetup", "rename", "--noudevsync", f"{name}x", name)
+    assert one.find_device(volume.handle) == proof
+    one.close_device(volume.handle)
+    delete(one, volume, other)
+
+
+def test_a_volume_renamed_over_by_hand_has_another_identity(group: Group, backend: NewBackend) -> None:
+    one = backend()
+    volume, other = create(one, "v", EXTENT), create(one, "other", EXTENT)
+    before = open_device(one, volume)
+    one.close_device(volume.handle)
+    for old, new in (("csi-v", "kept"), ("csi-other", "csi-v")):
+        group.lvm.run("lvrename", "-qq", group.name, old, new)
+
+    after = open_device(one, volume)
+    assert after.proof != before.proof
+    with pytest.raises(FailedPrecondition):
+        sysfs.verify(replace(after, proof=before.proof))
+    one.close_device(volume.handle)
+    for old, new in (("csi-v", "csi-other"), ("kept", "csi-v")):
+        group.lvm.run("lvrename", "-qq", group.name, old, new)
+    delete(one, volume, other)
+
+
+def test_a_device_opened_read_only_refuses_writes_until_it_is_opened_for_them(
+    backend: NewBackend, volume: Volume
+) -> None:
+    one = backend()
+    with opened(one, volume, read_only=True) as device:
+        assert device.read_only
+        with device.path.open("r+b", buffering=0) as disk, pytest.raises(PermissionError):
+            disk.write(b"x" * 4096)
+    with opened(one, volume) as device:
+        assert not device.read_only
+        with device.path.open("r+b") as disk:
+            disk.write(b"x" * 4096)
+
+
+def test_a_device_in_use_the_other_way_is_not_switched_under_its_user(backend: NewBackend, volume: Volume) -> None:
+    one = backend()
+    with opened(one, volume) as device, held(device.path), pytest.raises(InUse, match="read-write"):
+        open_device(one, volume, read_only=True)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Use a device as a mount does."""
+    descriptor = os.open(path, os.O_RDWR | os.O_EXCL)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def test_a_device_that_is_held_stays(backend: NewBackend, group: Group, volume: Volume) -> None:
+    one = backend()
+    device = open_device(one, volume)
+    with held(device.path), pytest.raises(InUse, match="unpublish and unstage"):
+        one.close_device(volume.handle)
+    assert one.find_device(volume.handle) == device
+    one.close_device(volume.handle)
+    assert tables(group, volume) == []
+
+
+def test_a_device_that_is_published_raw_stays(
+    backend: NewBackend, group: Group, volume: Volume, tmp_path: Path
+) -> None:
+    """The kernel does not count a bind of the node as use."""
+    one = backend()
+    device = open_device(one, volume)
+    target = tmp_path / "target"
+    target.touch()
+    group.lvm.run("mount", "--bind", str(device.path), str(target))
+    try:
+        with pytest.raises(InUse, match="unpublish and unstage"):
+            one.close_device(volume.handle)
+        assert one.find_device(volume.handle) == device
+    finally:
+        group.lvm.run("umount", str(target))
+    one.close_device(volume.handle)
+    assert tables(group, volume) == []
+
+
+def test_a_device_without_its_node_in_dev_mapper_is_found_and_opened(
+    backend: NewBackend, group: Group, volume: Volume
+) -> None:
+    one = backend()
+    device = open_device(one, volume)
+    (Path("/dev/mapper") / dm_name(group, volume)).unlink()
+
+    found = one.find_device(volume.handle)
+    assert found is not None
+    assert (found.number, found.proof) == (device.number, device.proof)
+    sysfs.verify(found)
+    sysfs.verify(open_device(one, volume))
+    one.close_device(volume.handle)
+    assert tables(group, volume) == []
+
+
+def test_a_device_without_any_node_gets_one(backend: NewBackend, group: Group, volume: Volume) -> None:
+    one = backend()
+    device = open_device(one, volume)
+    minor = device.number.partition(":")[2]
+    nodes = [Path("/dev/mapper") / dm_name(group, volume), Path(f"/dev/dm-{minor}")]
+    there = [node for node in nodes if node.exists()]
+    for node in there:
+        node.unlink()
+    try:
+        found = one.find_device(volume.handle)
+        assert found is not None
+        sysfs.verify(found)
+    finally:
+        for node in there:
+            if not node.exists():
+                os.mknod(node, 0o60600, os.makedev(*map(int, device.number.split(":"))))
+    one.close_device(volume.handle)
+
+
+def test_a_look_at_a_closed_volume_runs_no_command(no_commands: LvmBackend, volume: Volume) -> None:
+    assert no_commands.find_device(volume.handle) is None
+    no_commands.close_device(volume.handle)
+    no_commands.close_device(f"{no_commands.setting.node}/{no_commands.config.volume_group}/never-made")
+    assert no_commands.find_device(f"{no_commands.setting.node}/{no_commands.config.volume_group}/never-made") is None
+
+
+def test_a_volume_that_is_gone_cannot_be_opened_and_its_closing_is_fine(backend: NewBackend) -> None:
+    one = backend()
+    volume = create(one, "v", EXTENT)
+    delete(one, volume)
+    with pytest.raises(NotFound):
+        open_device(one, volume)
+    one.close_device(volume.handle)
+
+
+def test_a_device_that_was_left_suspended_is_resumed_when_it_is_opened(
+    backend: NewBackend, group: Group, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("csi_multi_lvm.activation.SUSPENDED", 0.5)
+    one = backend()
+    device = open_device(one, volume)
+    name = dm_name(group, volume)
+    group.lvm.run("dmsetup", "suspend", "--noudevsync", name)
+    assert devices.suspended(name) == [name]
+
+    assert open_device(one, volume) == device
+    assert devices.suspended(name) == []
+    with device.path.open("r+b") as disk:
+        disk.write(b"x" * 4096)
+        os.fsync(disk.fileno())
+
+
+def test_a_device_that_somebody_suspends_for_a_moment_is_waited_for(
+    backend: NewBackend, group: Group, volume: Volume
+) -> None:
+    one = backend()
+    device = open_device(one, volume)
+    name = dm_name(group, volume)
+    LocalHost().run("dmsetup", "suspend", "--noudevsync", name)
+    resume = threading.Timer(2.0, LocalHost().run, ("dmsetup", "resume", "--noudevsync", name))
+    resume.start()
+    started = time.monotonic()
+    assert open_device(one, volume) == device
+    resume.join()
+    assert time.monotonic() - started < 10
