@@ -54,8 +54,8 @@ class Activation:
             self.mend(volume.name)
         return self._proven(volume)
 
-    def deactivate(self, name: str) -> None:
-        """Make the device disappear, if it is there. Raises InUse."""
+    def deactivate(self, name: str, condition: str = "") -> None:
+        """Make the device disappear, if it is there and the condition holds at that moment. Raises InUse."""
         shown = self.shown(name)
         if shown is None:
             return
@@ -67,7 +67,7 @@ class Activation:
         try:
             if devices.published(shown.number):
                 raise devices.busy(shown)
-            self._lvm.deactivate(name)
+            self._lvm.deactivate(name, condition)
         except Refused as error:
             if self.shown(name):
                 raise error.narrowed() from None

@@ -156,7 +156,11 @@ class LvmBackend(
         return self._device(shown, found) if shown.uuid == found.uuid else None
 
     def close_device(self, handle: str) -> None:
-        self._activation.deactivate(self._volumes.name(self._volumes.leaf(handle)))
+        leaf = self._volumes.leaf(handle)
+        name = self._volumes.name(leaf)
+        self._activation.deactivate(name, f'lv_tags={{"{self._volumes.owner}"}}')
+        if self._activation.shown(name):
+            self._volumes.get(leaf)  # which says whose it is
 
     def refresh_device(self, handle: str) -> None:
         self._volumes.get(self._volumes.leaf(handle))  # lvextend has shown the new size already
