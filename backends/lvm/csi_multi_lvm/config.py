@@ -67,8 +67,8 @@ class Parameters(Schema, frozen=True, kw_only=True):
         Annotated[
             int,
             Doc(
-                "disks that data is spread over, parity and copies not counted (striped, raid5, raid10; raid6: at least "
-                "3); default: the least",
+                "disks that data is spread over, parity and copies not counted (striped, raid5, raid10; raid6: at "
+                "least 3); default: the least",
                 ge=2,
                 le=64,
             ),

@@ -6,7 +6,7 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound
+from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound, StorageError
 from csi_multi.model import Snapshot, SnapshotRequest
 
 from . import layout as layouts
@@ -101,12 +101,16 @@ class Cutter:
         try:
             removed = self._lvm.remove(name, self._condition(), active=True)  # one that is open stays
         except Refused as error:
+            self._seen.forget()
             if name in self._lvm.look(name):
                 raise error.narrowed() from None
             removed = False
-        finally:
+        except BaseException:
             self._seen.forget()
+            raise
+        self._seen.drop(name)
         if not removed:
+            self._seen.forget()
             self._snapshots.get(leaf)
             raise InUse(f"snapshot {name} is in use; wait for the copies that are made of it")
 
@@ -135,7 +139,12 @@ class Cutter:
 
     def admit_thin(self, report: Report, size: int) -> None:
         """Raise ResourceExhausted when the pool cannot promise so many bytes more."""
-        space.admit(report, layouts.of(Parameters(type="thin"), self._config), size, self._config)
+        layout = layouts.of(Parameters(type="thin"), self._config)
+        try:
+            space.admit(report, layout, size, self._config)
+        except StorageError:  # by what may be old
+            self._seen.forget()
+            space.admit(self._seen.report(), layout, size, self._config)
 
     def tend(self, report: Report) -> None:
         """Extend thick snapshots that fill up, and note those that have overflowed: inactive, they do not show it."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from csi_multi.errors import AlreadyExists, Busy, OutOfRange
+from csi_multi.errors import AlreadyExists, Busy, OutOfRange, StorageError
 from csi_multi.model import SizeRange, VolumeRequest
 
 from . import layout as layouts
@@ -45,7 +45,11 @@ class Maker:
 
     def make(self, leaf: str, layout: Layout, size: int, report: Report, tagged: Sequence[str]) -> LogicalVolume:
         """Make a logical volume, inside of `admission`. Raises AlreadyExists, OutOfRange, ResourceExhausted."""
-        space.admit(report, layout, size, self._config)
+        try:
+            space.admit(report, layout, size, self._config)
+        except StorageError:  # by what may be old
+            self._seen.forget()
+            space.admit(self._seen.report(), layout, size, self._config)
         extents = size // report.group.extent_size
         words: Iterable[str] = ("-l", str(extents), "-Zn", "-Wn", *layout.words())
         if layout.thin:

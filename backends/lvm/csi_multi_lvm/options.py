@@ -47,7 +47,6 @@ OPTIONS: dict[str, Option] = {
     "--regionsize": Option(types=RAID, value="[1-9][0-9]{0,6}[kKmM]?", takes="a number of MiB, or one with k or m"),
     "--minrecoveryrate": Option(types=RAID, value="[0-9]{1,9}", takes="a number of KiB per second and disk"),
     "--maxrecoveryrate": Option(types=RAID, value="[0-9]{1,9}", takes="a number of KiB per second and disk"),
-    # What nobody wrote may differ between the copies. Parity that was never right would not repair anything.
 }
 
 

@@ -53,12 +53,16 @@ class Remover:
         condition = f'lv_tags={{"{self._volumes.owner}"}} && lv_role!={{"thickorigin"}} && lv_active=""'
         try:
             if self._lvm.remove(name, condition):
+                self._seen.drop(name)
                 return
         except Refused as error:
+            self._seen.forget()
             if name in self._lvm.look(name):
                 raise error.narrowed() from None
-        finally:
+        except BaseException:
             self._seen.forget()
+            raise
+        self._seen.forget()
         report = self._lvm.report()
         found = report.volumes.get(name)
         if found and self._volumes.is_ours(found) and unfinished(found):

@@ -1,7 +1,8 @@
 """The group as it was seen last: so that a creation costs one lvm command, and not a report beside it.
 
 What it is used for can be a little old: whether a source is there (else lvm refuses, and the truth is
-looked up), how much a pool has promised (our own creations are added), how full it is.
+looked up), how much a pool has promised (our own creations are added), how full it is. Nothing is refused
+because of it before a fresh look. The regular check of the instance looks too, so that it is rarely too old.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from .lvm import Lvm
 from .report import LogicalVolume, Report
 
-FRESH = 15.0  # seconds
+FRESH = 40.0  # seconds: a little more than lies between two regular checks
 
 
 class Seen:
@@ -43,6 +44,14 @@ class Seen:
             if known := self._report:
                 group = replace(known.group, free=known.group.free - extents)
                 self._report = replace(known, group=group, volumes={**known.volumes, volume.name: volume})
+
+    def drop(self, name: str) -> None:
+        """Take a removal of ours into account. The space it gives back counts from the next look on."""
+        with self._lock:
+            self._changes += 1
+            if known := self._report:
+                rest = {one: volume for one, volume in known.volumes.items() if one != name}
+                self._report = replace(known, volumes=rest)
 
     def forget(self) -> None:
         """Look anew next time: something was changed, or is not as it was seen."""
