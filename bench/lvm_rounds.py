@@ -13,6 +13,7 @@ from .lvm_driver import Door
 
 SIZE = 64 << 20
 CAPABILITY = {"mount": {"fs_type": "ext4"}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+STEP = 4 << 20  # bytes: an extent
 LIMIT = 120.0  # seconds for a bare command
 Figures = dict[str, list[float]]
 
@@ -31,7 +32,7 @@ def wish(name: str, type_: str, **more: Any) -> dict[str, Any]:
 class Rounds:
     """Both sides of one type of volume. `took` has milliseconds and numbers of lvm processes.
 
-    A creation is cold when the driver has to look at the group first: after a deletion, and after 15 s of idleness.
+    A creation is cold when the driver has to look at the group first: at its start, and after a volume has grown.
     """
 
     def __init__(self, client: Client, door: Door, group: str, pool: str, type_: str) -> None:
@@ -41,16 +42,25 @@ class Rounds:
         self._host = LocalHost()
         self._group = group
         self._type = type_
+        self._spare = ""  # a volume to grow
+        self._grown = SIZE
         self._new = ("-V", f"{SIZE}b", "--thinpool", pool) if type_ == "thin" else ("-L", f"{SIZE}b", "-Zn", "-Wn")
         self._cut = ("-p", "r") if type_ == "thin" else ("-l", "100%ORIGIN")
 
     def run(self, rounds: int) -> Figures:
         """Return the times of so many rounds by what was done; one before them is to warm up."""
+        self._spare = self._rpc("", "CreateVolume", **wish(f"bench-{self._type}-spare", self._type)).volume.volume_id
         for round_ in range(-1, rounds):
             if round_ == 0:
                 self.took.clear()
             self._round(round_)
+        self._rpc("", "DeleteVolume", volume_id=self._spare)
         return self.took
+
+    def _cool(self) -> None:
+        """Let the driver look anew: it does after a volume has grown."""
+        self._grown += STEP
+        self._rpc("", "ControllerExpandVolume", volume_id=self._spare, capacity_range={"required_bytes": self._grown})
 
     def _round(self, round_: int) -> None:
         name, state = f"bench-{self._type}-{round_}", ("warm", "cold")[round_ % 2]
@@ -58,6 +68,7 @@ class Rounds:
         made: dict[str, str] = {}
 
         def create() -> None:
+            self._cool()
             for one in ("cold", "warm"):
                 answer = self._rpc(f"create {one}", "CreateVolume", **wish(f"{name}-{one}", self._type))
                 made[one] = answer.volume.volume_id
@@ -68,7 +79,7 @@ class Rounds:
 
         both(create, lambda: self._bare("bare create", "lvcreate", "-an", "-ky", *self._new, "-n", "bare", self._group))
         if state == "cold":
-            self._rpc("", "DeleteVolume", volume_id=made.pop("cold"))
+            self._cool()
         source = f"{self._group}/bare"
         cut = ("-s", "-ky", *self._cut, "-n", "bare-cut", source)
         both(snapshot, lambda: self._bare(f"bare snapshot {state}", "lvcreate", *cut))
@@ -80,8 +91,7 @@ class Rounds:
             lambda: self._rpc("delete", "DeleteVolume", volume_id=made["warm"]),
             lambda: self._bare("bare delete", "lvremove", "-y", source),
         )
-        if state == "warm":
-            self._rpc("", "DeleteVolume", volume_id=made["cold"])
+        self._rpc("", "DeleteVolume", volume_id=made["cold"])
 
     def _rpc(self, what: str, rpc: str, **fields: Any) -> Any:
         self._door.forget()
