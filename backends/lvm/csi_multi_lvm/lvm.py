@@ -181,7 +181,7 @@ class Lvm:
         self._change("lvchange", "--refresh", f"{self._group}/{name}")
 
     def protect(self, name: str) -> None:
-        """Add integrity to an inactive RAID volume. Raises Refused.
+        """Add integrity to an inactive RAID volume, which activates it. Raises Refused.
 
         Kernels 6.1 and others deadlock when lvcreate does it, for it stops the first synchronisation.
         """

@@ -75,6 +75,7 @@ class Maker:
         todo = f"{tags.TODO}{size}"
         self._lvm.create(volume.name, words, {*volume.tags, todo})
         self._lvm.protect(volume.name)
+        self._lvm.deactivate(volume.name)
         if todo in volume.tags:  # a copy stays unfinished, and goes on only in what has its integrity
             self._lvm.retag(volume.name, add=[f"{tags.COPIED}0"])
         else:
