@@ -154,6 +154,7 @@ def test_integrity_is_added_to_raid1_and_the_volume_lives_and_grows_with_it(
     """Three times: the kernel deadlocks now and then where LVM is asked for both at once."""
     backend = backend_on(five)
     volume = create(backend, f"v{attempt}", 2 * EXTENT, type="raid1", integrity=True)
+    assert backend.find_device(volume.handle) is None  # lvconvert has activated it
     with opened(backend, volume, block=False) as device:
         fill(device.path)
         data = read(device.path)

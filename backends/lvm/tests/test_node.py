@@ -1,0 +1,222 @@
+"""Volumes of LVM on a node, through the driver's socket, as kubelet uses them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from csi_multi._proto import csi_pb2 as pb
+from csi_multi.host import mounts
+from csi_multi.model import AccessMode, Capability, Mount, SizeRange
+from csi_multi.process import DriverProcess
+from csi_multi.rpc.client import Client
+from csi_multi.testing import messages
+
+from .group import EXTENT, MIB, Group, Lvm, volume_group
+
+pytestmark = pytest.mark.devicemapper
+
+CONFIG = """\
+driver: {{name: node.csi-multi.example, node: n1, default_backend: disks}}
+backends:
+  disks: {{kind: lvm, volume_group: {group}, thin_pool: {pool}, reserve_percent: 0, overprovision: 10}}
+"""
+SIZE = {"ext4": 32 * MIB, "xfs": 320 * MIB}
+MORE = 16 * MIB
+START = 120.0  # seconds for the driver: in a guest on a busy machine its imports alone take half a minute
+PLACES = [(fs, kind) for fs in SIZE for kind in ("thin", "raid1")]
+MET_ONCE = [("ext4", "thin"), ("xfs", "raid1")]
+
+
+@pytest.fixture(scope="module")
+def disks(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with volume_group(lvm, tmp_path_factory.mktemp("disks"), disks=2, size=1024 * MIB, pool=256 * MIB) as group:
+        yield group
+
+
+@pytest.fixture(scope="module")
+def client(disks: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A driver in a process of its own."""
+    driver = DriverProcess(tmp_path_factory.mktemp("driver"), CONFIG.format(group=disks.name, pool=disks.pool))
+    driver.launch()
+    client = Client(driver.endpoint)
+    try:
+        client.wait(START)
+        yield client
+    finally:
+        client.close()
+        status = driver.stop()
+    assert status == 0
+
+
+@dataclass
+class Pod:
+    """A volume, and what a pod that uses it has of it."""
+
+    client: Client
+    directory: Path
+    capability: Capability
+    id: str = ""
+    published: list[Path] = field(default_factory=list)
+
+    def make(self, size: int, **parameters: str) -> None:
+        answer = self.client.CreateVolume(
+            name=f"pvc-{self.directory.name}"[:40],
+            capacity_range=messages.size_range(SizeRange(required=size)),
+            volume_capabilities=[messages.capability(self.capability)],
+            parameters=parameters,
+        )
+        self.id = answer.volume.volume_id
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "volume_id": self.id,
+            "staging_target_path": str(self.directory / "staging"),
+            "volume_capability": messages.capability(self.capability),
+        }
+
+    def start(self, name: str = "target", *, read_only: bool = False) -> Path:
+        """Stage and publish."""
+        (self.directory / "staging").mkdir(exist_ok=True)
+        target = self.directory / name
+        self.client.NodeStageVolume(**self.about())
+        self.client.NodePublishVolume(**self.about(), target_path=str(target), readonly=read_only)
+        self.published.append(target)
+        return target
+
+    def expand(self, size: int) -> int:
+        """Grow the volume, and then what is in it."""
+        wanted = messages.size_range(SizeRange(required=size))
+        answer = self.client.ControllerExpandVolume(
+            volume_id=self.id, capacity_range=wanted, volume_capability=messages.capability(self.capability)
+        )
+        assert answer.node_expansion_required
+        about = {**self.about(), "volume_path": str(self.published[0])}
+        self.client.NodeExpandVolume(**about, capacity_range=wanted)
+        return int(answer.capacity_bytes)
+
+    def stop(self) -> None:
+        """Unpublish and unstage."""
+        while self.published:
+            self.client.NodeUnpublishVolume(volume_id=self.id, target_path=str(self.published.pop()))
+        self.client.NodeUnstageVolume(volume_id=self.id, staging_target_path=str(self.directory / "staging"))
+
+    def delete(self) -> None:
+        self.client.DeleteVolume(volume_id=self.id)
+
+
+@contextmanager
+def pod(client: Client, directory: Path, fs: str | None) -> Iterator[Pod]:
+    """Let a pod use a volume, which is deleted with it."""
+    mount = None if fs is None else Mount(fs_type=fs)
+    one = Pod(client, directory, Capability(mode=AccessMode.SINGLE_NODE_MULTI_WRITER, mount=mount))
+    try:
+        yield one
+    finally:
+        if one.id:
+            one.stop()
+            one.delete()
+
+
+def active(group: Group) -> list[str]:
+    """Return the devices of volumes."""
+    return [name for name in group.devices() if "-csi--" in name.removeprefix("csi--test")]
+
+
+def nothing_is_left(group: Group, directory: Path) -> None:
+    """Demand that all is deactivated and unmounted."""
+    assert active(group) == []
+    assert [one.target for one in mounts.table() if one.target.startswith(str(directory))] == []
+
+
+@pytest.mark.parametrize(("fs", "kind"), PLACES if os.environ.get("MATRIX") else MET_ONCE)
+def test_a_filesystem_is_made_written_grown_in_use_and_found_again(
+    client: Client, disks: Group, tmp_path: Path, fs: str, kind: str
+) -> None:
+    with pod(client, tmp_path, fs) as one:
+        one.make(SIZE[fs], type=kind)
+        target = one.start()
+        (target / "kept").write_bytes(b"bytes" * 1000)
+        before = os.statvfs(target)
+        with (target / "open").open("wb") as busy:
+            grown = one.expand(SIZE[fs] + MORE)
+            busy.write(b"x" * 100_000)
+        after = os.statvfs(target)
+        assert grown == SIZE[fs] + MORE
+        assert after.f_blocks * after.f_frsize > before.f_blocks * before.f_frsize + MORE // 2
+        assert [entry.fs_type for entry in mounts.table() if entry.target == str(target)] == [fs]
+        one.stop()
+        nothing_is_left(disks, tmp_path)
+
+        target = one.start()
+        assert (target / "kept").read_bytes() == b"bytes" * 1000
+        assert (target / "open").stat().st_size == 100_000
+        one.stop()
+        nothing_is_left(disks, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["thin", "linear"])
+def test_a_raw_block_volume_is_published_written_grown_in_use_and_found_again(
+    client: Client, disks: Group, tmp_path: Path, kind: str
+) -> None:
+    with pod(client, tmp_path, None) as one:
+        one.make(4 * EXTENT, type=kind)
+        target = one.start()
+        second = one.start("second", read_only=True)
+        with target.open("r+b") as disk:
+            disk.write(b"bytes")
+            os.fsync(disk.fileno())
+            assert one.expand(6 * EXTENT) == 6 * EXTENT
+            assert disk.seek(0, os.SEEK_END) == 6 * EXTENT
+        with second.open("rb") as disk:
+            assert disk.read(8) == b"bytes\0\0\0"
+        assert active(disks) != []
+        with pytest.raises(grpc.RpcError) as raised:  # in use
+            one.delete()
+        assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        one.stop()
+        nothing_is_left(disks, tmp_path)
+
+        target = one.start()
+        with target.open("rb") as disk:
+            assert disk.read(8) == b"bytes\0\0\0"
+        one.stop()
+        nothing_is_left(disks, tmp_path)
+
+
+def test_a_volume_staged_for_a_filesystem_is_not_unstaged_under_a_mount(
+    client: Client, disks: Group, tmp_path: Path
+) -> None:
+    with pod(client, tmp_path, "ext4") as one:
+        one.make(SIZE["ext4"], type="thin")
+        target = one.start()
+        with pytest.raises(grpc.RpcError) as raised:
+            client.NodeUnstageVolume(volume_id=one.id, staging_target_path=str(tmp_path / "staging"))
+        assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert active(disks) != []
+        (target / "still").write_text("writable")
+        one.stop()
+        one.stop()
+        nothing_is_left(disks, tmp_path)
+
+
+def test_a_volume_says_where_it_is_and_how_it_is(client: Client, disks: Group, tmp_path: Path) -> None:
+    with pod(client, tmp_path, "ext4") as one:
+        one.make(SIZE["ext4"], type="linear")
+        (listed,) = client.ListVolumes().entries
+        assert listed.volume.volume_id == one.id
+        assert [dict(place.segments) for place in listed.volume.accessible_topology] == [
+            dict(client.NodeGetInfo().accessible_topology.segments)
+        ]
+        target = one.start()
+        usage = client.NodeGetVolumeStats(volume_id=one.id, volume_path=str(target)).usage
+        totals = {one.unit: one.total for one in usage}
+        assert totals[pb.VolumeUsage.BYTES] > SIZE["ext4"] // 2
+        one.stop()

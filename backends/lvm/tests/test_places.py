@@ -1,0 +1,183 @@
+"""What is another's is never listed, opened, grown, cut or deleted; what lies elsewhere is never called gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from csi_multi_lvm.backend import LvmBackend
+
+from csi_multi.backend import Setting
+from csi_multi.errors import AlreadyExists, FailedPrecondition, NotFound, StorageError, WrongNode
+from csi_multi.model import ExpandRequest, OpenRequest, PageRequest, SizeRange, SnapshotRequest, Volume
+
+from .group import EXTENT, Group
+from .volumes import Mortal, copy, create, delete, expand, lv, snapshot, stamp, told
+
+pytestmark = pytest.mark.devicemapper
+
+NewBackend = Callable[..., LvmBackend]
+WHOSE = ["another cluster's", "nobody's"]
+
+
+@pytest.fixture(scope="module", params=WHOSE)
+def whose(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def theirs(whose: str, group: Group, backend: NewBackend, setting: Setting) -> Iterator[str]:
+    """The handle that we would give to a volume of somebody else; beside it lies a snapshot "cut" like ours."""
+    with ExitStack() as undo:
+        if whose == "another cluster's":
+            other = backend(setting=replace(setting, cluster="other"))
+            one = create(other, "theirs", EXTENT)
+            undo.callback(delete, other, one)
+            undo.callback(delete, other, snapshot(other, "cut", one))
+        else:
+            for name in ("csi-theirs", "csis-cut"):  # with a stamp, but no owner
+                make = ("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "--addtag", "csi.0=name=theirs&digest=d")
+                group.lvm.run(*make, "-n", name, group.name)
+                undo.callback(group.lvm.run, "lvremove", "-qq", "-y", f"{group.name}/{name}")
+        yield f"{setting.node}/{group.name}/theirs"
+
+
+def everything(group: Group) -> list[str]:
+    """Return all that LVM says about the group's volumes, and what is active."""
+    fields = "lv_name,lv_uuid,lv_size,lv_tags,lv_active"
+    return group.lvm.run("lvs", "-a", "--noheadings", "-o", fields, group.name) + group.devices()
+
+
+def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend: NewBackend, theirs: str) -> None:
+    ours = backend()
+    cut = theirs.replace("/theirs", "/cut")
+    before = everything(group)
+
+    assert ours.list_volumes(PageRequest()).items == ()
+    assert ours.list_snapshots(PageRequest()).items == ()
+    assert ours.list_volume_health(PageRequest(), {}).items == ()
+    asked: list[Callable[[], object]] = [
+        lambda: ours.get_volume(theirs),
+        lambda: ours.find_volume("theirs"),
+        lambda: ours.delete_volume(theirs, {}),
+        lambda: ours.open_device(OpenRequest(handle=theirs)),
+        lambda: ours.formatting(theirs),
+        lambda: ours.formatted(theirs),
+        lambda: ours.volume_health(theirs, {}),
+        lambda: ours.expand_volume(ExpandRequest(handle=theirs, size=SizeRange(required=2 * EXTENT))),
+        lambda: ours.create_snapshot(SnapshotRequest(stamp=stamp(ours, "new"), source=theirs)),
+        lambda: copy(ours, "new", Volume(handle=theirs, size=EXTENT, stamp=stamp(ours, "theirs"))),
+        lambda: ours.get_snapshot(cut),
+        lambda: ours.find_snapshot("cut"),
+        lambda: ours.delete_snapshot(cut, {}),
+    ]
+    for ask in asked:
+        with pytest.raises(FailedPrecondition, match="not touched"):
+            ask()
+    with pytest.raises((AlreadyExists, FailedPrecondition)):
+        create(ours, "theirs", EXTENT)
+    assert ours.find_device(theirs) is None
+    ours.resume()
+    ours.check()
+
+    assert everything(group) == before
+
+
+def test_a_device_of_another_s_volume_is_neither_shown_nor_taken_away(
+    group: Group, backend: NewBackend, setting: Setting
+) -> None:
+    ours, other = backend(), backend(setting=replace(setting, cluster="other"))
+    volume = create(other, "theirs", EXTENT)
+    other.open_device(OpenRequest(handle=volume.handle))
+    before = everything(group)
+
+    with pytest.raises(FailedPrecondition, match="not touched"):
+        ours.find_device(volume.handle)
+    with pytest.raises(FailedPrecondition, match="not touched"):
+        ours.close_device(volume.handle)
+    ours.resume()
+
+    assert everything(group) == before
+    other.close_device(volume.handle)
+    delete(other, volume)
+
+
+def test_a_name_of_a_users_own_volume_is_taken_and_stays_as_it_is(group: Group, backend: NewBackend) -> None:
+    group.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", "csi-v", group.name)
+    before = everything(group)
+    with pytest.raises(AlreadyExists):
+        create(backend(), "v", EXTENT)
+    assert everything(group) == before
+    group.lvm.run("lvremove", "-qq", "-y", f"{group.name}/csi-v")
+
+
+def asked_of(one: LvmBackend, handle: str) -> list[StorageError]:
+    """Ask everything that a handle can be asked; return the errors."""
+    found: list[StorageError] = []
+    asked: list[Callable[[], object]] = [
+        lambda: one.get_volume(handle),
+        lambda: one.delete_volume(handle, {}),
+        lambda: one.open_device(OpenRequest(handle=handle)),
+        lambda: one.find_device(handle),
+        lambda: one.close_device(handle),
+        lambda: one.refresh_device(handle),
+        lambda: one.formatting(handle),
+        lambda: one.volume_health(handle, {}),
+        lambda: one.expand_volume(ExpandRequest(handle=handle, size=SizeRange(required=2 * EXTENT))),
+        lambda: one.create_snapshot(SnapshotRequest(stamp=stamp(one, "new"), source=handle)),
+        lambda: copy(one, "new", Volume(handle=handle, size=EXTENT, stamp=stamp(one, "v"))),
+        lambda: one.get_snapshot(handle),
+        lambda: one.delete_snapshot(handle, {}),
+    ]
+    for ask in asked:
+        with pytest.raises(StorageError) as raised:
+            ask()
+        found.append(raised.value)
+    return found
+
+
+def test_a_volume_of_another_node_or_group_is_said_to_be_there(
+    group: Group, backend: NewBackend, setting: Setting
+) -> None:
+    """No command runs: LVM of this node knows nothing about it, and the group need not exist."""
+    ours = backend(setting=replace(setting, host=Mortal()))
+    elsewhere = backend(setting=replace(setting, host=Mortal(), node="node-2"))
+    assert {type(error) for error in asked_of(elsewhere, f"node-1/{group.name}/v")} == {WrongNode}
+    errors = asked_of(ours, "node-1/another-group/v")
+    assert {type(error) for error in errors} == {FailedPrecondition}
+    assert {"another-group" in str(error) and group.name in str(error) for error in errors} == {True}
+
+
+def test_a_volume_that_is_not_there_is_certainly_absent(group: Group, backend: NewBackend) -> None:
+    ours = backend()
+    with pytest.raises(NotFound):
+        ours.get_volume(f"node-1/{group.name}/never")
+    with pytest.raises(NotFound):
+        ours.delete_volume(f"node-1/{group.name}/never", {})
+
+
+def test_every_logical_volume_carries_the_instances_own_tags(group: Group, backend: NewBackend) -> None:
+    ours = backend(tags=("team:storage", "tier#1"))
+    volume = create(ours, "v", EXTENT)
+    cut = snapshot(ours, "cut", volume)
+    restored, thick = copy(ours, "restored", cut), create(ours, "thick", EXTENT, type="linear")
+    thick_cut = snapshot(ours, "thick-cut", thick)
+    copied = copy(ours, "copied", thick_cut, type="linear")
+
+    listed = ("--noheadings", "--separator", "|", "-o", "lv_name,lv_tags")
+    tagged = dict(line.split("|") for line in group.lvm.run("lvs", *listed, "-S", "lv_name=~^csi", group.name))
+    assert len(tagged) == 6
+    assert [name for name, tags in tagged.items() if not {"team:storage", "tier#1"} <= set(tags.split(","))] == []
+    delete(ours, copied, thick_cut, thick, restored, cut, volume)
+
+
+def test_volumes_made_before_tags_were_configured_are_still_ours(group: Group, backend: NewBackend) -> None:
+    volume = create(backend(), "v", EXTENT)
+    later = backend(tags=("new",))
+    assert [one.handle for one in later.list_volumes(PageRequest()).items] == [volume.handle]
+    assert expand(later, volume, 2 * EXTENT) == 2 * EXTENT
+    assert told(group, volume, "lv_size")["lv_size"] == str(2 * EXTENT)
+    assert lv(volume) in group.left()
+    delete(later, volume)
