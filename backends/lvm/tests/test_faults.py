@@ -1,0 +1,354 @@
+"""Disks that die, vanish, or fail some reads and writes: on real LVM.
+
+What is asked for meanwhile gets the error that lets the orchestrator do the right thing, in time; what exists
+is never reported as not found and never formatted; and when the disk is back the same calls succeed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from csi_multi_lvm.backend import LvmBackend
+
+from csi_multi.errors import FailedPrecondition, ResourceExhausted, StorageError, Unavailable
+from csi_multi.host import CommandFailed, LocalHost, Result, mounts
+from csi_multi.model import AccessMode, Capability, Mount, PageRequest, Volume
+from csi_multi.node.engine import Engine
+from csi_multi.node.requests import StageRequest
+
+from . import volumes
+from .faulty import Faulty, clear, faulty_group
+from .group import EXTENT, MIB, Lvm
+from .volumes import copy, create, delete, expand, open_device, opened, read, snapshot
+
+pytestmark = pytest.mark.devicemapper
+
+PROMPT = 15.0  # seconds for one call in an emulated guest: far below what a hung disk costs
+POOL = 32 * MIB
+EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
+TEXT = "what a user wrote"
+
+Make = Callable[..., LvmBackend]
+
+
+@pytest.fixture(scope="module")
+def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
+    """A group on two disks that can fail, shared by this module's tests."""
+    with faulty_group(lvm, tmp_path_factory.mktemp("faults"), pool=POOL) as group:
+        yield group
+
+
+@pytest.fixture(autouse=True)
+def well_again(group: Faulty) -> Iterator[None]:
+    """Mend the disks. What a failed test left goes, so that the next one is not about it."""
+    yield
+    group.mend()
+    clear(group)
+
+
+@contextmanager
+def refused(kind: type[StorageError], match: str | None = None) -> Iterator[None]:
+    """Demand this very class of error, in time."""
+    started = time.monotonic()
+    with pytest.raises(kind, match=match) as found:
+        yield
+    assert time.monotonic() - started < PROMPT
+    if kind is Unavailable:
+        assert not isinstance(found.value, FailedPrecondition)
+
+
+@contextmanager
+def prompt() -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < PROMPT
+
+
+def known(backend: LvmBackend) -> list[str]:
+    """Return the volumes that are listed, and demand that each is found, too."""
+    listed = backend.list_volumes(PageRequest()).items
+    for one in listed:
+        assert backend.get_volume(one.handle) == backend.find_volume(one.stamp.name) == one
+    return [one.stamp.name for one in listed]
+
+
+def reasons(backend: LvmBackend, one: Volume) -> list[str]:
+    return [entry.reason for entry in backend.volume_health(one.handle, {})]
+
+
+def storage_reasons(backend: LvmBackend) -> list[str]:
+    return [entry.reason for entry in backend.node_storage_health({})]
+
+
+# A disk is missing
+
+
+def test_while_a_disk_is_missing_the_scheduler_looks_elsewhere(backend: Make, group: Faulty) -> None:
+    ours = backend()
+    with group.only_on(group.first):
+        thick = create(ours, "thick", type="linear")
+    thin = create(ours, "thin", type="thin")
+    group.second.pull()
+
+    changes: list[Callable[[LvmBackend], object]] = [
+        lambda one: create(one, "new", type="linear"),
+        lambda one: create(one, "new-thin", type="thin"),
+        lambda one: snapshot(one, "cut", thick),
+        lambda one: snapshot(one, "cut-thin", thin),
+        lambda one: expand(one, thick, 5 * EXTENT),
+        lambda one: expand(one, thin, 5 * EXTENT),
+    ]
+    for change in changes:
+        with refused(ResourceExhausted):
+            change(ours)  # the first of them remembers a healthy group
+    assert known(ours) == ["thick", "thin"]
+    assert storage_reasons(ours) == ["DisksMissing"]
+
+    group.mend()
+    made = [change(ours) for change in changes]
+    assert storage_reasons(ours) == []
+    delete(ours, *made[2:4], *made[:2], thick, thin)  # type: ignore[arg-type]
+
+
+def test_volumes_on_the_other_disk_are_used_and_deleted_while_one_is_missing(backend: Make, group: Faulty) -> None:
+    ours = backend()
+    with group.only_on(group.second):
+        lost = create(ours, "lost", type="linear")
+    with group.only_on(group.first):
+        thick = create(ours, "thick", type="linear")
+    thin = create(ours, "thin", type="thin")
+    group.second.pull()
+
+    with refused(FailedPrecondition, "missing"):
+        open_device(ours, lost)
+    for one in (thick, thin):
+        with prompt(), opened(ours, one, block=False) as device:
+            device.path.write_bytes(b"x" * 4096)
+        assert reasons(ours, one) == []
+        with prompt():
+            delete(ours, one)
+    assert known(ours) == ["lost"]
+    assert reasons(ours, lost) == ["DisksMissing"]
+
+    group.mend()
+    assert reasons(ours, lost) == []
+    with opened(ours, lost, block=False):
+        pass
+    delete(ours, lost)
+
+
+def test_a_volume_on_a_missing_disk_can_be_given_up(backend: Make, group: Faulty) -> None:
+    ours = backend()
+    with group.only_on(group.second):
+        lost = create(ours, "lost", type="linear")
+    group.second.die()
+    with prompt():
+        delete(ours, lost)
+
+    assert known(ours) == []
+
+
+def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_not_found(
+    backend: Make, group: Faulty
+) -> None:
+    ours = backend()
+    one = create(ours, "one", type="linear")
+    cut = snapshot(ours, "cut", one)
+    group.first.die()
+    group.second.die()
+
+    asked: list[Callable[[], object]] = [
+        lambda: ours.get_volume(one.handle),
+        lambda: ours.find_volume("one"),
+        lambda: ours.list_volumes(PageRequest()),
+        lambda: ours.get_snapshot(cut.handle),
+        lambda: ours.find_snapshot("cut"),
+        lambda: ours.list_snapshots(PageRequest()),
+        lambda: ours.volume_health(one.handle, {}),
+        lambda: create(ours, "two", type="linear"),
+        lambda: copy(ours, "three", cut, type="linear"),
+        lambda: snapshot(ours, "cut-2", one),
+        lambda: expand(ours, one, 5 * EXTENT),
+        lambda: open_device(ours, one),
+        lambda: ours.delete_snapshot(cut.handle, {}),
+        lambda: ours.delete_volume(one.handle, {}),
+        ours.check,
+    ]
+    for ask in asked:
+        with refused(Unavailable):
+            ask()
+    assert ours.find_device(one.handle) is None
+    ours.close_device(one.handle)
+    assert storage_reasons(ours) == ["GroupUnreachable"]
+
+    group.mend()
+    assert known(ours) == ["one"]
+    delete(ours, cut, one)
+
+
+def test_raid_goes_on_with_one_disk_and_says_so(backend: Make, group: Faulty) -> None:
+    ours = backend()
+    one = create(ours, "one", EXTENT, type="raid1")
+    with opened(ours, one, block=False) as device:
+        volumes.fill(device.path)
+        before = digest(device.path)
+    group.second.pull()
+
+    with prompt(), opened(ours, one, block=False) as device:
+        assert digest(device.path) == before
+        device.path.write_bytes(b"x" * 4096)
+        assert reasons(ours, one) == ["RaidDegraded"]
+    assert [(entry.handle, entry.entries[0].reason) for entry in ours.list_volume_health(PageRequest(), {}).items] == [
+        (one.handle, "RaidDegraded")
+    ]
+    group.mend()
+    delete(ours, one)
+
+
+# Reads or writes fail
+
+
+@pytest.mark.parametrize("broken", ["lose_data", "refuse_data"])
+def test_old_data_that_cannot_be_removed_keeps_a_volume_from_being_used(
+    backend: Make, group: Faulty, broken: str
+) -> None:
+    ours = backend()
+    with group.only_on(group.second):
+        one = create(ours, "one", type="linear")
+    getattr(group.second, broken)()
+
+    for block in (False, True):
+        with refused(Unavailable, "check the storage"):
+            open_device(ours, one, block=block)
+    ours.close_device(one.handle)
+    assert group.devices() == [name for name in group.devices() if "one" not in name]
+
+    group.mend()
+    with opened(ours, one) as device:
+        assert volumes.zeros(device.path)
+    delete(ours, one)
+
+
+class Watched:
+    """The real host, which remembers the programs that ran."""
+
+    def __init__(self) -> None:
+        self._real = LocalHost()
+        self.ran: list[str] = []
+
+    def run(self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = 60.0) -> Result:
+        self.ran.append(argv[0])
+        return self._real.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
+
+    @property
+    def formatted(self) -> bool:
+        return any(program.startswith("mkfs") for program in self.ran)
+
+
+class Node:
+    """The node engine, with a host that is watched."""
+
+    def __init__(self, backend: LvmBackend, directory: Path) -> None:
+        self.host = Watched()
+        self._engine = Engine(self.host)
+        self._backend = backend
+        self.staging = directory / "staging"
+        self.staging.mkdir()
+
+    def stage(self, one: Volume) -> None:
+        self._engine.stage(self._backend, StageRequest(handle=one.handle, staging=self.staging, capability=EXT4))
+
+    def unstage(self, one: Volume) -> None:
+        self._engine.unstage(self._backend, one.handle, self.staging)
+
+    @contextmanager
+    def staged(self, one: Volume) -> Iterator[Path]:
+        """Show where the volume is mounted, and leave it closed."""
+        self.stage(one)
+        try:
+            yield self.staging / "file"
+        finally:
+            self.unstage(one)
+
+
+@pytest.fixture
+def node(backend: Make, tmp_path: Path) -> Node:
+    return Node(backend(), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["linear", "thin"])
+def test_a_blank_volume_that_cannot_be_read_is_not_formatted(
+    backend: Make, group: Faulty, node: Node, kind: str
+) -> None:
+    ours = backend()
+    disk = group.first if kind == "thin" else group.second
+    with group.only_on(disk):
+        one = create(ours, "one", type=kind)
+    with opened(ours, one, block=False) as device:
+        if kind == "thin":
+            device.path.write_bytes(bytes(MIB))  # else the pool answers by itself
+    disk.lose_data()
+
+    with refused(Unavailable, "nothing was written to it"):
+        node.stage(one)
+    assert not node.host.formatted
+    node.unstage(one)
+
+    disk.mend()
+    with node.staged(one) as file:
+        file.write_text(TEXT)
+    delete(ours, one)
+
+
+def test_a_disk_that_refuses_writes_is_formatted_by_the_call_after_its_repair(
+    backend: Make, group: Faulty, node: Node
+) -> None:
+    ours = backend()
+    with group.only_on(group.second):
+        one = create(ours, "one", type="linear")
+    with opened(ours, one, block=False):
+        pass  # scrubbed
+    group.second.refuse_data()
+
+    with refused(CommandFailed, "mkfs"):
+        node.stage(one)
+    assert mounts.at(node.staging) is None
+    node.unstage(one)
+
+    group.mend()
+    with node.staged(one) as file:
+        file.write_text(TEXT)
+    with node.staged(one) as file:
+        assert file.read_text() == TEXT
+    delete(ours, one)
+
+
+@pytest.mark.parametrize(("broken", "kind"), [("lose_data", Unavailable), ("refuse_data", FailedPrecondition)])
+def test_a_volume_with_data_outlives_its_disks_trouble(
+    backend: Make, group: Faulty, node: Node, broken: str, kind: type[StorageError]
+) -> None:
+    ours = backend()
+    with group.only_on(group.second):
+        one = create(ours, "one", type="linear")
+    with node.staged(one) as file:
+        file.write_text(TEXT)
+    node.host.ran.clear()
+    getattr(group.second, broken)()
+
+    with refused(kind):
+        node.stage(one)
+    node.unstage(one)
+    group.mend()
+    with node.staged(one) as file:
+        assert file.read_text() == TEXT
+    assert not node.host.formatted
+    delete(ours, one)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(read(path)).hexdigest()

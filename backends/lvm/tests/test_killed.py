@@ -1,0 +1,201 @@
+"""What a command of lvm that was killed leaves: whoever uses the volume goes on, and nothing stays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from csi_multi_lvm import activation
+from csi_multi_lvm.backend import LvmBackend
+
+from csi_multi.errors import AlreadyExists, NotFound, StorageError
+from csi_multi.host import LocalHost
+from csi_multi.model import PageRequest, Snapshot, Volume
+
+from .faulty import clear
+from .group import EXTENT, MIB, Group, Lvm, volume_group
+from .volumes import create, delete, open_device, snapshot
+
+pytestmark = pytest.mark.devicemapper
+
+WRITER = """
+import os, sys
+number = 0
+with open(sys.argv[1], "wb", buffering=0) as file, open(sys.argv[2], "w") as told:
+    while True:
+        number += 1
+        file.seek(number % 64 * 65536)
+        file.write(os.urandom(65536))
+        os.fsync(file.fileno())
+        told.seek(0)
+        told.write(str(number))
+        told.flush()
+"""
+STUCK = 3.0  # seconds instead of ten after which nothing suspended is believed to come back by itself
+SOON = 30.0  # seconds, for a writer in an emulated guest to get on
+
+Make = Callable[..., LvmBackend]
+
+
+@pytest.fixture(scope="module")
+def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with volume_group(lvm, tmp_path_factory.mktemp("killed"), disks=1, size=256 * MIB) as group:
+        yield group
+
+
+@pytest.fixture(autouse=True)
+def mended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "SUSPENDED", STUCK)
+
+
+@pytest.fixture(autouse=True)
+def nobody_hangs(group: Group) -> Iterator[None]:
+    """Let go of whoever a failed test leaves hanging: nothing could be ended otherwise."""
+    yield
+    for name in sorted(group.devices(), key=len, reverse=True):
+        LocalHost().run("dmsetup", "resume", name, ok=(0, 1), timeout=20)
+    clear(group)
+
+
+class Writer:
+    """A process that writes to a filesystem, durably, and tells how often."""
+
+    def __init__(self, file: Path, told: Path) -> None:
+        self._told = told
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", WRITER, str(file), str(told)])
+        self.goes_on()
+
+    def count(self) -> int:
+        try:
+            return int(self._told.read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def goes_on(self) -> None:
+        """Demand that it gets on."""
+        before, ends = self.count(), time.monotonic() + SOON
+        while self.count() < before + 3:
+            assert self._process.poll() is None, "the writer met an error"
+            assert time.monotonic() < ends, "the writer hangs"
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait(SOON)
+
+
+@contextmanager
+def busy(ours: LvmBackend, one: Volume, directory: Path) -> Iterator[Writer]:
+    """Have a volume mounted and written to; its filesystem must be in order afterwards. It stays open."""
+    device = open_device(ours, one, block=False)
+    where = directory / "mounted"
+    where.mkdir()
+    host = LocalHost()
+    host.run("mkfs.ext4", "-q", "-F", str(device.path))
+    host.run("mount", str(device.path), str(where))
+    writer = Writer(where / "file", directory / "told")
+    try:
+        yield writer
+    finally:
+        writer.end()
+        host.run("umount", str(where))
+    host.run("fsck.ext4", "-f", "-n", str(device.path))
+
+
+def dm(*words: str) -> None:
+    LocalHost().run("dmsetup", *words, timeout=20)
+
+
+def suspended(group: Group) -> list[str]:
+    host = LocalHost()
+    lines = host.run("dmsetup", "info", "-c", "--noheadings", "--separator", " ", "-o", "name,suspended").stdout
+    return [line.split()[0] for line in lines.splitlines() if line.endswith("Suspended") and group.devices()]
+
+
+def made(ours: LvmBackend, name: str, one: Volume) -> Snapshot:
+    """Cut a snapshot as the core does: ask again while asking again is said to help."""
+    for _ in range(3):
+        with suppress(NotFound):
+            return ours.find_snapshot(name)  # the kill came too late
+        with suppress(AlreadyExists):
+            try:
+                return snapshot(ours, name, one)
+            except StorageError as error:
+                print(name, "again after", repr(error))
+    raise AssertionError(f"{name} cannot be made")
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["check", "open"])
+def test_a_suspended_thick_origin_is_resumed_lower_device_first(
+    backend_on: Make, group: Group, tmp_path: Path, opens: bool
+) -> None:
+    ours = backend_on(group)
+    one = create(ours, "one", 8 * EXTENT, type="linear")
+    name = f"{group.name.replace('-', '--')}-csi--one"
+    with busy(ours, one, tmp_path) as writer:
+        cut = snapshot(ours, "cut", one)
+        dm("suspend", name)
+        dm("suspend", f"{name}-real")
+        if opens:
+            open_device(ours, one, block=False)
+        else:
+            ours.check()
+
+        assert suspended(group) == []
+        writer.goes_on()
+        delete(ours, cut)
+        writer.goes_on()
+    ours.close_device(one.handle)
+    delete(ours, one)
+    assert group.devices() == []
+
+
+def test_a_table_of_a_snapshot_that_never_came_to_be_is_thrown_away(
+    backend_on: Make, group: Group, tmp_path: Path
+) -> None:
+    """The origin suspended, its next table over a lower device without any: resuming it as it is loses writes."""
+    ours = backend_on(group)
+    one = create(ours, "one", 8 * EXTENT, type="linear")
+    name = f"{group.name.replace('-', '--')}-csi--one"
+    with busy(ours, one, tmp_path) as writer:
+        device = ours.find_device(one.handle)
+        assert device
+        uuid = next(iter(device.proof.values()))
+        table = LocalHost().run("dmsetup", "table", name).stdout.strip()
+        dm("create", "--notable", "--uuid", f"{uuid}-real", f"{name}-real")
+        dm("load", f"{name}-real", "--table", table)
+        dm("mknodes", f"{name}-real")
+        dm("suspend", name)
+        dm("load", name, "--table", f"0 {8 * EXTENT // 512} snapshot-origin /dev/mapper/{name}-real")
+        ours.check()
+
+        assert suspended(group) == []
+        writer.goes_on()
+        cut = snapshot(ours, "cut", one)
+        writer.goes_on()
+        delete(ours, cut)
+    ours.close_device(one.handle)
+    delete(ours, one)
+    assert group.devices() == []
+
+
+def test_half_a_snapshot_is_invisible_and_gives_way(backend_on: Make, group: Group) -> None:
+    """lvcreate -s makes a plain volume with all the tags first."""
+    ours = backend_on(group)
+    one = create(ours, "one", type="linear")
+    cut = snapshot(ours, "cut", one)
+    (found,) = group.lvm.run("lvs", "--noheadings", "-o", "lv_tags", f"{group.name}/csis-cut")
+    delete(ours, cut)
+    words = [word for tag in found.split(",") for word in ("--addtag", tag)]
+    group.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", "csis-cut", *words, group.name)
+
+    assert ours.list_snapshots(PageRequest()).items == ()
+    for look in (lambda: ours.get_snapshot(cut.handle), lambda: ours.find_snapshot("cut")):
+        with pytest.raises(NotFound):
+            look()
+    delete(ours, made(ours, "cut", one), one)
