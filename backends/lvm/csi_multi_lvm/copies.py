@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -100,7 +101,7 @@ class Copies:
         name = self._volumes.name(leaf)
         with self._maker.admission() as report:
             size = self._maker.size(report, layout, request.size, source.size)
-            larger = [f"{tags.TODO}{size}"] if size > source.size else []
+            larger = _unfinished(size) if size > source.size else []
             if earlier is None:
                 self._cutter.admit_thin(report, size)
                 with self._maker.changing(leaf):
@@ -122,7 +123,7 @@ class Copies:
         if earlier is None:
             with self._maker.admission() as report:
                 size = self._maker.size(report, layout, request.size, data)
-                marks = [*self._maker.tags(request, layout), f"{tags.TODO}{size}"]
+                marks = [*self._maker.tags(request, layout), *_unfinished(size)]
                 self._maker.make(leaf, layout, size, report, marks)
         volume = self._lvm.look(name)[name]
         size = tags.number(volume.tags, tags.TODO)
@@ -152,7 +153,7 @@ class Copies:
 
     def _finished(self, volume: LogicalVolume, size: int, notes: list[str]) -> LogicalVolume:
         """Let the volume be found from now on."""
-        self._lvm.retag(volume.name, remove=[*tags.having(volume.tags, tags.TODO), *notes])
+        self._lvm.retag(volume.name, remove=[*tags.having(volume.tags, tags.TODO, tags.AT), *notes])
         self._seen.forget()
         return self._volumes.made(volume.name.removeprefix(self._volumes.prefix), size, volume.tags)
 
@@ -185,6 +186,11 @@ class _Notes:
         now = f"{tags.COPIED}{offset}"
         self._lvm.retag(self._name, add=[now], remove=[tag for tag in self.tags if tag != now])
         self.tags = [now]
+
+
+def _unfinished(size: int) -> list[str]:
+    """Return the tags of a volume that is to have so many bytes: since when is for Remover.sweep."""
+    return [f"{tags.TODO}{size}", f"{tags.AT}{time.time():.6f}"]
 
 
 def _bytes(source: LogicalVolume) -> int:

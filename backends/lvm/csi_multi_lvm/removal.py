@@ -94,7 +94,8 @@ class Remover:
             copy = report.volumes.get(VOLUME + found.name.removeprefix(COPIED))
             if copy is None or not unfinished(copy):
                 self._maker.discard(found)
-        if unfinished(found) and time.time() - float(tags.value(found.tags, tags.AT) or 0) > FORGOTTEN:
+        since = tags.value(found.tags, tags.AT)
+        if unfinished(found) and since and time.time() - float(since) > FORGOTTEN:
             self._maker.discard(found)
 
 
