@@ -11,7 +11,7 @@ DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memor
 	unshare --mount $(PYTEST) -q -o faulthandler_timeout=300 -m devicemapper
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration lvm lvm-thick lvm-other attack sanity guest bench matrix proto docs lock generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm lvm-thin lvm-rest attack sanity guest bench matrix proto docs lock generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,13 +59,13 @@ integration: dev ## real loop devices, real filesystems, real mounts (root)
 lvm: dev ## the lvm backend on real LVM: here, or in a guest where this kernel lacks it (root, long; ARGS=...)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(if $(ARGS),$(DEVICE_MAPPER) $(ARGS), \
-		$(MAKE) --no-print-directory -j2 --output-sync=target lvm-thick lvm-other)
+		$(MAKE) --no-print-directory -j2 --output-sync=target lvm-thin lvm-rest)
 
-lvm-thick: # two halves side by side: a guest has use for one core only
-	@$(DEVICE_MAPPER) -k linear backends/lvm
+lvm-thin: # two halves side by side: a guest has use for one core only
+	@$(DEVICE_MAPPER) -k thin backends/lvm
 
-lvm-other:
-	@$(DEVICE_MAPPER) -k "not linear" backends/lvm
+lvm-rest:
+	@$(DEVICE_MAPPER) -k "not thin" backends/lvm
 
 attack: dev ## kills, races, hostile input, hung commands (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)

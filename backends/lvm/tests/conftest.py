@@ -26,7 +26,7 @@ DRIVER = "multi.csi.test"
 # groups, which let every command of every operation fail in four ways:
 SLOW = ("blindness", "faults", "truth")
 # Where thick volumes differ from thin ones; for the rest of the kit, thin ones stand for both:
-THICK = ("crashes", "devices", "blanks", "snapshots", "sources", "expand", "sizes", "capacity")
+THICK = ("crashes", "devices", "blanks", "snapshots", "expand")
 # Copies of thick volumes take a dozen commands, so that a death at each takes many minutes; test_killed.py has some.
 LONG = ("a restore that died anywhere is made once", "a clone that died anywhere is made once")
 
