@@ -1,7 +1,9 @@
-"""What a command of lvm that was killed leaves: whoever uses the volume goes on, and nothing stays."""
+"""What a command of lvm, or a driver, that was killed leaves: whoever uses a volume goes on, and nothing stays."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,16 +12,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from csi_multi_lvm import activation
+from csi_multi_lvm import activation, contents
 from csi_multi_lvm.backend import LvmBackend
 
 from csi_multi.errors import AlreadyExists, NotFound, StorageError
 from csi_multi.host import LocalHost
 from csi_multi.model import PageRequest, Snapshot, Volume
 
+from . import volumes
 from .faulty import clear
 from .group import EXTENT, MIB, Group, Lvm, volume_group
-from .volumes import create, delete, open_device, snapshot
+from .volumes import copy, create, delete, open_device, opened, read, snapshot
 
 pytestmark = pytest.mark.devicemapper
 
@@ -37,6 +40,8 @@ with open(sys.argv[1], "wb", buffering=0) as file, open(sys.argv[2], "w") as tol
         told.flush()
 """
 STUCK = 3.0  # seconds instead of ten after which nothing suspended is believed to come back by itself
+SIZE = 8 * EXTENT
+MARK = b"!" * 4096
 SOON = 30.0  # seconds, for a writer in an emulated guest to get on
 
 Make = Callable[..., LvmBackend]
@@ -199,3 +204,76 @@ def test_half_a_snapshot_is_invisible_and_gives_way(backend_on: Make, group: Gro
         with pytest.raises(NotFound):
             look()
     delete(ours, made(ours, "cut", one), one)
+
+
+@pytest.fixture
+def noting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note after every chunk how far a copy is."""
+    monkeypatch.setattr(contents, "NOTED", 0.0)
+    monkeypatch.setattr(contents, "CHUNK", EXTENT)
+
+
+def copied(group: Group, name: str) -> int:
+    """Return how far the notes say that a copy is, 0: nothing noted."""
+    rows = group.lvm.run("lvs", "--noheadings", "-o", "lv_tags", "-S", f"lv_name=csi-{name}", group.name)
+    notes = [tag for row in rows for tag in row.split(",") if tag.startswith("csi.copied=")]
+    return min((int(note.partition("=")[2]) for note in notes), default=0)
+
+
+def kill_in_the_middle(group: Group, name: str, work: Callable[[], object]) -> int:
+    """Do it in a process of its own, which is killed when it has noted something. Return what is noted."""
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            work()
+        os._exit(1)
+    ends = time.monotonic() + SOON
+    while not copied(group, name):
+        assert time.monotonic() < ends
+    os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "the copy was finished, or failed"
+    while LocalHost().run("pgrep", "-P", "1", "-x", "lvm", ok=(0, 1)).status == 0:
+        time.sleep(0.05)  # the last command outlives the driver
+    return copied(group, name)
+
+
+Torn = tuple[LvmBackend, Volume, Snapshot, int]
+
+
+@pytest.fixture
+def torn(backend_on: Make, group: Group, noting: None) -> Iterator[Torn]:
+    """A restore whose driver was killed: the next driver, the source, its snapshot, how far the copy was."""
+    ours = backend_on(group)
+    one = create(ours, "one", SIZE, type="linear")
+    with opened(ours, one, block=False) as device:
+        volumes.fill(device.path)
+    cut = snapshot(ours, "cut", one)
+    done = kill_in_the_middle(group, "two", lambda: copy(backend_on(group), "two", cut, type="linear"))
+    assert EXTENT <= done < SIZE
+    ours = backend_on(group)
+    yield ours, one, cut, done
+    delete(ours, cut, one)
+    assert group.devices() == []
+
+
+def test_a_copy_goes_on_where_the_killed_driver_was(torn: Torn, group: Group) -> None:
+    ours, one, cut, _ = torn
+    half = device_of(group, "two")
+    with half.open("r+b") as disk:
+        disk.write(MARK)  # a copy that begins again would write over it
+        os.fsync(disk.fileno())
+    ours.resume()
+
+    two = copy(ours, "two", cut, type="linear")
+    with opened(ours, one, block=False) as device:
+        source = read(device.path)
+    with opened(ours, two) as device:
+        found = read(device.path)
+    assert found[: len(MARK)] == MARK
+    assert found[len(MARK) :] == source[len(MARK) :]
+    delete(ours, two)
+
+
+def device_of(group: Group, leaf: str) -> Path:
+    (name,) = (name for name in group.devices() if name.endswith(f"csi--{leaf}"))
+    return Path("/dev/mapper") / name
