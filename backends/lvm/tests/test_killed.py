@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from csi_multi_lvm import activation, contents
+from csi_multi_lvm import activation, contents, tags
 from csi_multi_lvm.backend import LvmBackend
 
 from csi_multi.errors import AlreadyExists, NotFound, StorageError
@@ -274,6 +274,43 @@ def test_a_copy_goes_on_where_the_killed_driver_was(torn: Torn, group: Group) ->
     delete(ours, two)
 
 
+def test_a_copy_that_was_cut_off_is_invisible_and_can_be_deleted(torn: Torn, group: Group) -> None:
+    ours, one, _, _ = torn
+    handle = one.handle.replace("one", "two")
+
+    assert [found.handle for found in ours.list_volumes(PageRequest()).items] == [one.handle]
+    for look in (lambda: ours.find_volume("two"), lambda: ours.get_volume(handle), lambda: ours.find_device(handle)):
+        with pytest.raises(NotFound):
+            look()
+    with suppress(NotFound):
+        ours.delete_volume(handle, {})
+    assert held(group) == ["csi-one", "csis-cut"]
+    ours.resume()  # the source was active only to be read
+
+
+def test_only_what_nobody_asks_for_any_more_is_swept(torn: Torn, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is kept for a day; what has no use at once goes, and the source is not left active."""
+    ours, _, _, _ = torn
+    owner = tags.owner(ours.setting.driver, ours.setting.cluster)
+    for name in ("csit-gone", "csix-gone", "csit-foreign"):
+        words = () if name.endswith("foreign") else ("--addtag", owner)
+        group.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", name, *words, group.name)
+    ours.resume()
+    assert held(group) == ["csi-one", "csi-two", "csis-cut", "csit-foreign"]
+    assert [name for name in group.devices() if name.endswith(("one", "cut", "real", "cow"))] == []
+
+    later = time.time() + 25 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    ours.resume()
+    group.lvm.run("lvremove", "-qq", "-y", f"{group.name}/csit-foreign")
+    assert held(group) == ["csi-one", "csis-cut"]
+
+
 def device_of(group: Group, leaf: str) -> Path:
     (name,) = (name for name in group.devices() if name.endswith(f"csi--{leaf}"))
     return Path("/dev/mapper") / name
+
+
+def held(group: Group) -> list[str]:
+    """Return the logical volumes as LVM shows them."""
+    return sorted(group.lvm.run("lvs", "--noheadings", "-o", "lv_name", group.name))
