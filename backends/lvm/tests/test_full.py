@@ -1,0 +1,99 @@
+"""Thick snapshots that are full, on real LVM: what has lost its data says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from csi_multi_lvm.backend import LvmBackend
+from csi_multi_lvm.config import SnapshotParameters
+
+from csi_multi.errors import FailedPrecondition, StorageError
+from csi_multi.host import LocalHost
+from csi_multi.model import PageRequest, Snapshot, SnapshotRequest, Volume
+
+from . import volumes
+from .faulty import clear
+from .group import EXTENT, MIB, Group, Lvm, volume_group
+from .volumes import copy, create, delete, opened
+
+pytestmark = pytest.mark.devicemapper
+
+PROMPT = 30.0  # seconds for some calls in a slow guest: far below the minute that a full pool makes writers wait
+POOL = 32 * MIB
+SIZE = 8 * EXTENT
+
+Make = Callable[..., LvmBackend]
+
+
+@pytest.fixture(scope="module")
+def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A group with a pool that is soon full."""
+    with volume_group(lvm, tmp_path_factory.mktemp("full"), disks=1, size=256 * MIB, pool=POOL) as group:
+        yield group
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(group: Group) -> Iterator[None]:
+    """Remove what a failed test left, so that the next one is not about it."""
+    yield
+    clear(group)
+
+
+@contextmanager
+def prompt() -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < PROMPT
+
+
+@contextmanager
+def refused(kind: type[StorageError], match: str) -> Iterator[None]:
+    with prompt(), pytest.raises(kind, match=match):
+        yield
+
+
+def known(backend: LvmBackend) -> list[str]:
+    return [one.stamp.name for one in backend.list_volumes(PageRequest()).items]
+
+
+def storage_reasons(backend: LvmBackend) -> list[str]:
+    return [entry.reason for entry in backend.node_storage_health({})]
+
+
+def write(path: Path, start: int, mebibytes: int, ok: tuple[int, ...] = (0,)) -> int:
+    """Write past the page cache, in a process that can be left behind; return its exit status."""
+    words = ("bs=1M", f"seek={start}", f"count={mebibytes}", "oflag=direct", "conv=notrunc")
+    return LocalHost().run("dd", "if=/dev/urandom", f"of={path}", *words, ok=ok, timeout=60).status
+
+
+def small(backend: LvmBackend, source: Volume, **parameters: Any) -> Snapshot:
+    """Cut a snapshot with room for two extents of changes."""
+    chosen = SnapshotParameters(snapshot_size=str(2 * EXTENT), **parameters)
+    request = SnapshotRequest(stamp=volumes.stamp(backend, "cut"), source=source.handle, parameters=chosen)
+    return backend.create_snapshot(request)
+
+
+def test_a_snapshot_that_overflowed_is_never_ready_again(backend: Make) -> None:
+    ours = backend()
+    one = create(ours, "one", SIZE, type="linear")
+    with opened(ours, one, block=False) as device:
+        cut = small(ours, one, auto_extend_threshold=100)
+        assert cut.ready
+        write(device.path, 0, 16)
+
+        ours.check()
+        assert not ours.get_snapshot(cut.handle).ready
+        assert storage_reasons(ours) == ["SnapshotOverflowed"]
+    again = backend()  # and LVM does not show it while it is inactive
+    assert not again.get_snapshot(cut.handle).ready
+    assert [found.ready for found in again.list_snapshots(PageRequest()).items] == [False]
+    assert storage_reasons(again) == ["SnapshotOverflowed"]
+    with refused(FailedPrecondition, "is invalid"):
+        copy(again, "two", cut, type="linear")
+    assert known(again) == ["one"]
+    delete(again, cut, one)
