@@ -1,4 +1,4 @@
-"""Thick snapshots that are full, on real LVM: what has lost its data says so."""
+"""Pools and snapshots that are full, on real LVM: what is full is said, nothing hangs, and nobody's data changes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import SnapshotParameters
 
-from csi_multi.errors import FailedPrecondition, StorageError
+from csi_multi.errors import FailedPrecondition, ResourceExhausted, StorageError
 from csi_multi.host import LocalHost
 from csi_multi.model import PageRequest, Snapshot, SnapshotRequest, Volume
 
 from . import volumes
 from .faulty import clear
 from .group import EXTENT, MIB, Group, Lvm, volume_group
-from .volumes import copy, create, delete, opened
+from .volumes import copy, create, delete, open_device, opened, read, snapshot
 
 pytestmark = pytest.mark.devicemapper
 
 PROMPT = 30.0  # seconds for some calls in a slow guest: far below the minute that a full pool makes writers wait
 POOL = 32 * MIB
 SIZE = 8 * EXTENT
+NO_SPACE = Path("/sys/module/dm_thin_pool/parameters/no_space_timeout")
 
 Make = Callable[..., LvmBackend]
 
@@ -61,6 +62,10 @@ def known(backend: LvmBackend) -> list[str]:
     return [one.stamp.name for one in backend.list_volumes(PageRequest()).items]
 
 
+def reasons(backend: LvmBackend, one: Volume) -> list[str]:
+    return [entry.reason for entry in backend.volume_health(one.handle, {})]
+
+
 def storage_reasons(backend: LvmBackend) -> list[str]:
     return [entry.reason for entry in backend.node_storage_health({})]
 
@@ -69,6 +74,60 @@ def write(path: Path, start: int, mebibytes: int, ok: tuple[int, ...] = (0,)) ->
     """Write past the page cache, in a process that can be left behind; return its exit status."""
     words = ("bs=1M", f"seek={start}", f"count={mebibytes}", "oflag=direct", "conv=notrunc")
     return LocalHost().run("dd", "if=/dev/urandom", f"of={path}", *words, ok=ok, timeout=60).status
+
+
+# A thin pool
+
+
+@pytest.fixture
+def impatient_pool() -> Iterator[None]:
+    """Let writes to a full pool fail after a second; the kernel's own default is a minute."""
+    before = NO_SPACE.read_text()
+    NO_SPACE.write_text("1")
+    yield
+    NO_SPACE.write_text(before)
+
+
+def test_a_full_pool_is_survived(backend: Make, group: Group, impatient_pool: None) -> None:
+    """What is full is said, nothing hangs, deleting helps, extending helps, and nobody's data has changed."""
+    ours = backend(pool_full_percent=100)
+    keep, spare, greedy = (create(ours, name, POOL, type="thin") for name in ("keep", "spare", "greedy"))
+    for one in (keep, spare):
+        with opened(ours, one) as device:
+            write(device.path, 0, 8)
+            if one is keep:
+                before = read(device.path)
+    full = open_device(ours, greedy).path
+    assert write(full, 0, POOL // MIB, ok=(1,)) == 1, "the pool did not fill up"
+    ours.check()
+
+    with refused(ResourceExhausted, "full"):
+        create(ours, "more", type="thin")
+    with refused(ResourceExhausted, "full"):
+        snapshot(ours, "cut", keep)
+    with prompt():
+        assert known(ours) == ["greedy", "keep", "spare"]
+        assert reasons(ours, keep) == ["PoolFull"]
+        assert "PoolAlmostFull" in storage_reasons(ours)
+    with prompt(), opened(ours, keep) as device:
+        assert read(device.path) == before
+
+    with prompt():
+        delete(ours, spare)
+    write(full, 20, 4)
+    assert reasons(ours, keep) == []
+
+    group.lvm.run("lvextend", "-qq", "-L", "+16M", f"{group.name}/{group.pool}")
+    write(full, 0, POOL // MIB)
+    ours.close_device(greedy.handle)
+    with opened(ours, keep) as device:
+        assert read(device.path) == before
+    ours.check()
+    more, cut = create(ours, "more", type="thin"), snapshot(ours, "cut", keep)
+    delete(ours, cut, more, keep, greedy)
+
+
+# Thick snapshots with little space
 
 
 def small(backend: LvmBackend, source: Volume, **parameters: Any) -> Snapshot:
@@ -97,3 +156,16 @@ def test_a_snapshot_that_overflowed_is_never_ready_again(backend: Make) -> None:
         copy(again, "two", cut, type="linear")
     assert known(again) == ["one"]
     delete(again, cut, one)
+
+
+def test_an_overflow_that_nobody_saw_is_found_out_before_anything_is_restored(backend: Make, group: Group) -> None:
+    ours = backend()
+    one = create(ours, "one", SIZE, type="linear")
+    with opened(ours, one, block=False) as device:
+        cut = small(ours, one, auto_extend_threshold=100)
+        write(device.path, 0, 16)
+
+    with refused(FailedPrecondition, "is invalid"):
+        copy(ours, "two", cut, type="linear")
+    assert group.lvm.run("lvs", "--noheadings", "-o", "lv_name", "-S", "lv_name=csi-two", group.name) == []
+    delete(ours, cut, one)
