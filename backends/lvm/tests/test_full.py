@@ -18,8 +18,8 @@ from csi_multi.model import PageRequest, Snapshot, SnapshotRequest, Volume
 
 from . import volumes
 from .faulty import clear
-from .group import EXTENT, MIB, Group, Lvm, volume_group
-from .volumes import copy, create, delete, open_device, opened, read, snapshot
+from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
+from .volumes import copy, create, delete, expand, open_device, opened, read, snapshot
 
 pytestmark = pytest.mark.devicemapper
 
@@ -88,9 +88,10 @@ def impatient_pool() -> Iterator[None]:
     NO_SPACE.write_text(before)
 
 
-def test_a_full_pool_is_survived(backend: Make, group: Group, impatient_pool: None) -> None:
+def test_a_full_pool_is_survived(backend_on: Make, new_group: NewGroup, impatient_pool: None) -> None:
     """What is full is said, nothing hangs, deleting helps, extending helps, and nobody's data has changed."""
-    ours = backend(pool_full_percent=100)
+    group = new_group(disks=1, size=128 * MIB, pool=POOL)  # of its own, for the pool grows
+    ours = backend_on(group, pool_full_percent=100)
     keep, spare, greedy = (create(ours, name, POOL, type="thin") for name in ("keep", "spare", "greedy"))
     for one in (keep, spare):
         with opened(ours, one) as device:
@@ -125,6 +126,29 @@ def test_a_full_pool_is_survived(backend: Make, group: Group, impatient_pool: No
     ours.check()
     more, cut = create(ours, "more", type="thin"), snapshot(ours, "cut", keep)
     delete(ours, cut, more, keep, greedy)
+
+
+def test_a_pool_that_is_nearly_full_takes_nothing_new_while_its_volumes_go_on(backend: Make) -> None:
+    ours = backend(pool_full_percent=40)
+    one = create(ours, "one", 2 * POOL, type="thin")
+    with opened(ours, one) as device:
+        write(device.path, 0, 24)
+        ours.check()
+
+        asked: list[Callable[[], object]] = [
+            lambda: create(ours, "more", type="thin"),
+            lambda: snapshot(ours, "cut", one),
+            lambda: copy(ours, "two", one, type="thin"),
+            lambda: expand(ours, one, 3 * POOL),
+        ]
+        for ask in asked:
+            with refused(ResourceExhausted, "and from 40 % on"):
+                ask()
+        assert known(ours) == ["one"]
+        assert storage_reasons(ours) == ["PoolAlmostFull"]
+        assert reasons(ours, one) == []
+        write(device.path, 24, 2)
+    delete(ours, one)
 
 
 # Thick snapshots with little space
