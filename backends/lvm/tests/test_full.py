@@ -193,3 +193,32 @@ def test_an_overflow_that_nobody_saw_is_found_out_before_anything_is_restored(ba
         copy(ours, "two", cut, type="linear")
     assert group.lvm.run("lvs", "--noheadings", "-o", "lv_name", "-S", "lv_name=csi-two", group.name) == []
     delete(ours, cut, one)
+
+
+def test_a_snapshot_that_fills_up_is_extended_in_time_and_no_further_than_it_can_use(
+    backend: Make, group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = backend()
+    one = create(ours, "one", SIZE, type="linear")
+    sizes, start = [], 0
+    with opened(ours, one, block=False) as device:
+        volumes.fill(device.path)
+        before = read(device.path)
+        cut = small(ours, one, auto_extend_threshold=70, auto_extend_percent=100)
+        for mebibytes in (4, 2, 6, 12, 8):  # each fits into what the one before has left, or has led to
+            write(device.path, start, mebibytes)
+            start += mebibytes
+            ours.check()
+            words = ("--units", "b", "--nosuffix", "-o", "lv_size", "-S", "lv_name=csis-cut")
+            (size,) = group.lvm.run("lvs", "--noheadings", *words, group.name)
+            sizes.append(int(size))
+
+    assert start * MIB == SIZE
+    most = SIZE + EXTENT  # all of the volume, and the list of what has changed
+    assert sizes == [2 * EXTENT, 4 * EXTENT, 8 * EXTENT, most, most]
+    assert caplog.messages == []  # nothing to warn of
+    assert ours.get_snapshot(cut.handle).ready
+    two = copy(ours, "two", cut, type="linear")
+    with opened(ours, two) as device:
+        assert read(device.path) == before
+    delete(ours, two, cut, one)
