@@ -91,11 +91,13 @@ class LvmBackend(
         return self._volume(self._maker.create(self._names.leaf(request.name), request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        source = self._snapshots.known(self._seen.report(), self._source("snapshot", request))
+        leaf = self._source("snapshot", request)  # before any command: it may be another node's
+        source = self._snapshots.known(self._seen.report(), leaf)
         return self._volume(self._copies.restore(self._names.leaf(request.name), request, source))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        source = self._volumes.known(self._seen.report(), self._source("volume", request))
+        leaf = self._source("volume", request)  # before any command: it may be another node's
+        source = self._volumes.known(self._seen.report(), leaf)
         return self._volume(self._copies.clone(self._names.leaf(request.name), request, source))
 
     def find_volume(self, name: str) -> Volume:
