@@ -21,13 +21,14 @@ from .names import COPIED
 from .report import LogicalVolume
 from .seen import Seen
 from .shelf import Shelf
+from .work import Work
 
 log = logging.getLogger(__name__)
 
 UNSETTLED = (Busy, Unavailable, Timeout)  # the orchestrator asks again
 
 
-class Copies:
+class Copies(Work):
     def __init__(
         self,
         config: Config,
@@ -38,11 +39,7 @@ class Copies:
         maker: Maker,
         cutter: Cutter,
     ) -> None:
-        self._config = config
-        self._lvm = lvm
-        self._seen = seen
-        self._activation = activation
-        self._volumes = volumes
+        super().__init__(config, lvm, seen, activation, volumes)
         self._maker = maker
         self._cutter = cutter
 

@@ -6,32 +6,29 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound, StorageError
+from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound
 from csi_multi.model import Snapshot, SnapshotRequest
 
 from . import layout as layouts
-from . import space, tags
+from . import tags
 from .activation import Activation
 from .config import Config, Parameters, SnapshotParameters
 from .lvm import Lvm, Refused
 from .report import LogicalVolume, Report
 from .seen import Seen
 from .shelf import Shelf, unfinished
+from .work import Work
 
 log = logging.getLogger(__name__)
 
 NEVER_FULL = ("-l", "100%ORIGIN")
 
 
-class Cutter:
+class Cutter(Work):
     def __init__(
         self, config: Config, lvm: Lvm, seen: Seen, activation: Activation, volumes: Shelf, snapshots: Shelf
     ) -> None:
-        self._config = config
-        self._lvm = lvm
-        self._seen = seen
-        self._activation = activation
-        self._volumes = volumes
+        super().__init__(config, lvm, seen, activation, volumes)
         self._snapshots = snapshots
 
     def cut(self, leaf: str, request: SnapshotRequest, source: str) -> Snapshot:
@@ -139,12 +136,7 @@ class Cutter:
 
     def admit_thin(self, report: Report, size: int) -> None:
         """Raise ResourceExhausted when the pool cannot promise so many bytes more."""
-        layout = layouts.of(Parameters(type="thin"), self._config)
-        try:
-            space.admit(report, layout, size, self._config)
-        except StorageError:  # by what may be old
-            self._seen.forget()
-            space.admit(self._seen.report(), layout, size, self._config)
+        self._admit(report, layouts.of(Parameters(type="thin"), self._config), size)
 
     def tend(self, report: Report) -> None:
         """Extend thick snapshots that fill up, and note those that have overflowed: inactive, they do not show it."""

@@ -16,17 +16,14 @@ from .names import ANNEX
 from .report import LogicalVolume
 from .seen import Seen
 from .shelf import Shelf
+from .work import Work
 
 
-class Grower:
+class Grower(Work):
     def __init__(
         self, config: Config, lvm: Lvm, seen: Seen, activation: Activation, volumes: Shelf, maker: Maker
     ) -> None:
-        self._config = config
-        self._lvm = lvm
-        self._seen = seen
-        self._activation = activation
-        self._volumes = volumes
+        super().__init__(config, lvm, seen, activation, volumes)
         self._maker = maker
 
     def grow(self, leaf: str, wanted: SizeRange) -> int:

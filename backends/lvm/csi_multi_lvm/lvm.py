@@ -131,11 +131,11 @@ class Lvm:
 
     def create(self, name: str, words: Sequence[str], tagged: Iterable[str], disks: Sequence[str] = ()) -> None:
         """Make a logical volume that stays inactive, now and at boot, on these disks if any. Raises Refused."""
-        self._change("lvcreate", "-an", "-ky", *words, "-n", name, *tags.words(tagged), self._group, *disks)
+        self._run("lvcreate", "-an", "-ky", *words, "-n", name, *tags.words(tagged), self._group, *disks)
 
     def snapshot(self, name: str, source: str, words: Sequence[str], tagged: Iterable[str]) -> None:
         """Make a snapshot, of the moment, of an active or inactive logical volume. Raises Refused."""
-        self._change("lvcreate", "-s", "-ky", *words, "-n", name, *tags.words(tagged), f"{self._group}/{source}")
+        self._run("lvcreate", "-s", "-ky", *words, "-n", name, *tags.words(tagged), f"{self._group}/{source}")
 
     def remove(self, name: str, condition: str, *, active: bool = False) -> bool:
         """Remove a logical volume if the condition holds at that moment; `active`: also when it is active.
@@ -146,7 +146,7 @@ class Lvm:
         which = f'lv_name="{name}" && {condition}'
         words = ("--yes",) if active else ()
         discards = ("devices/issue_discards=1",) if self._config.discard_on_delete else ()
-        result = self._change("lvremove", *words, "-S", which, self._group, settings=discards)
+        result = self._run("lvremove", *words, "-S", which, self._group, settings=discards)
         return "successfully removed" in result.stdout
 
     def extend(self, name: str, extents: int, places: Sequence[str] = (), *, cling: bool = False) -> None:
@@ -156,36 +156,36 @@ class Lvm:
         the disk of another without a word. Raises Refused.
         """
         near = ("--alloc", "cling") if cling else ()
-        self._change("lvextend", *near, "-l", str(extents), f"{self._group}/{name}", *places)
+        self._run("lvextend", *near, "-l", str(extents), f"{self._group}/{name}", *places)
 
     def extend_to(self, name: str, size: int) -> None:
         """Grow a thin volume to so many bytes. Raises Refused."""
-        self._change("lvextend", "-L", f"{size}b", f"{self._group}/{name}")
+        self._run("lvextend", "-L", f"{size}b", f"{self._group}/{name}")
 
     def retag(self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         """Take tags away and give others, in one step. Raises Refused."""
         gone = [word for tag in remove for word in ("--deltag", tag)]
-        self._change("lvchange", *gone, *tags.words(add), f"{self._group}/{name}")
+        self._run("lvchange", *gone, *tags.words(add), f"{self._group}/{name}")
 
     def activate(self, name: str) -> None:
         """Make the device appear, also one that is skipped at boot. Raises Refused."""
-        self._change("lvchange", "-ay", "-K", f"{self._group}/{name}")
+        self._run("lvchange", "-ay", "-K", f"{self._group}/{name}")
 
     def deactivate(self, name: str, condition: str = "") -> None:
         """Make the device disappear, if the condition holds at that moment. Raises Refused."""
         which = ("-S", condition) if condition else ()
-        self._change("lvchange", "-an", *which, f"{self._group}/{name}")
+        self._run("lvchange", "-an", *which, f"{self._group}/{name}")
 
     def reload(self, name: str) -> None:
         """Give the kernel its table anew, which also resumes a device that a killed command left suspended."""
-        self._change("lvchange", "--refresh", f"{self._group}/{name}")
+        self._run("lvchange", "--refresh", f"{self._group}/{name}")
 
     def protect(self, name: str) -> None:
         """Add integrity to an inactive RAID volume, which activates it. Raises Refused.
 
         Kernels 6.1 and others deadlock when lvcreate does it, for it stops the first synchronisation.
         """
-        self._change("lvconvert", "--yes", "--raidintegrity", "y", f"{self._group}/{name}")
+        self._run("lvconvert", "--yes", "--raidintegrity", "y", f"{self._group}/{name}")
 
     # Running
 
@@ -202,9 +202,6 @@ class Lvm:
             merged.lv += section.lv
             merged.seg += section.seg
         return merged
-
-    def _change(self, command: str, *words: str, settings: tuple[str, ...] = ()) -> Result:
-        return self._run(command, *words, settings=settings)
 
     def _run(self, command: str, *words: str, settings: tuple[str, ...] = ()) -> Result:
         """Run one lvm command. Raises Refused for its own failures, else as Host.run does."""

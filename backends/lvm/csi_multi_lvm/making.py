@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from csi_multi.errors import AlreadyExists, Busy, OutOfRange, StorageError
+from csi_multi.errors import AlreadyExists, Busy, OutOfRange
 from csi_multi.model import SizeRange, VolumeRequest
 
 from . import layout as layouts
-from . import space, tags, wiping
+from . import tags, wiping
 from .activation import Activation
 from .config import Config, Parameters
 from .layout import Layout
@@ -19,17 +19,14 @@ from .names import COPIED
 from .report import LogicalVolume, Report
 from .seen import Seen
 from .shelf import Shelf, unfinished
+from .work import Work
 
 PATIENCE = 60.0  # seconds for creations before this one
 
 
-class Maker:
+class Maker(Work):
     def __init__(self, config: Config, lvm: Lvm, seen: Seen, activation: Activation, volumes: Shelf) -> None:
-        self._config = config
-        self._lvm = lvm
-        self._seen = seen
-        self._activation = activation
-        self._volumes = volumes
+        super().__init__(config, lvm, seen, activation, volumes)
         self._admission = threading.Lock()
 
     def create(self, leaf: str, request: VolumeRequest) -> LogicalVolume:
@@ -45,11 +42,7 @@ class Maker:
 
     def make(self, leaf: str, layout: Layout, size: int, report: Report, tagged: Sequence[str]) -> LogicalVolume:
         """Make a logical volume, inside of `admission`. Raises AlreadyExists, OutOfRange, ResourceExhausted."""
-        try:
-            space.admit(report, layout, size, self._config)
-        except StorageError:  # by what may be old
-            self._seen.forget()
-            space.admit(self._seen.report(), layout, size, self._config)
+        self._admit(report, layout, size)
         extents = size // report.group.extent_size
         words: Iterable[str] = ("-l", str(extents), "-Zn", "-Wn", *layout.words())
         if layout.thin:

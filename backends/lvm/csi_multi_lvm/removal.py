@@ -18,13 +18,14 @@ from .names import ANNEX, COPIED, VOLUME
 from .report import LogicalVolume, Report
 from .seen import Seen
 from .shelf import Shelf, unfinished
+from .work import Work
 
 log = logging.getLogger(__name__)
 
 FORGOTTEN = 24 * 3600.0  # seconds after which nobody is going to ask for an unfinished copy again
 
 
-class Remover:
+class Remover(Work):
     def __init__(
         self,
         config: Config,
@@ -35,11 +36,7 @@ class Remover:
         maker: Maker,
         grower: Grower,
     ) -> None:
-        self._config = config
-        self._lvm = lvm
-        self._seen = seen
-        self._activation = activation
-        self._volumes = volumes
+        super().__init__(config, lvm, seen, activation, volumes)
         self._maker = maker
         self._grower = grower
 
