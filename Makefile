@@ -4,14 +4,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 BACKENDS := $(wildcard backends/*) $(wildcard examples/*-backend)
 DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
-TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace
+TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace \
+	ceph-mon ceph-osd ceph-mgr rbd rbd-nbd ip
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 # Tests that need device-mapper run where it is: on this machine or in a guest, with mounts of their own.
 DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
-	unshare --mount $(PYTEST) -q -o faulthandler_timeout=300 -m devicemapper
+	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -o faulthandler_timeout=300 -m devicemapper
+LVM = $(shell grep -l devicemapper backends/lvm/tests/test_*.py)
+LVM_KIT := backends/lvm/tests/test_contract.py
+
+# Tests that need disks that come and go (hotplug.py); the kit on them is for the matrix, in full it runs on moto alone.
+NVME := $(addprefix backends/ebs/tests/test_,devices_nvme.py sanity_ebs.py $(if $(MATRIX),contract_nvme.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration lvm lvm-thin lvm-rest attack sanity guest bench matrix proto docs lock generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity guest bench matrix proto docs lock generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,9 +27,11 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 	@$(MAKE) --no-print-directory dev
 	@$(BIN)/csi-multi demo
 
-test: ## everything: check, integration, lvm, attack, sanity (root; installs what it needs and says so)
+test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(MAKE) --no-print-directory check integration lvm attack sanity
+	@$(MAKE) --no-print-directory check integration lvm rbd
+	@$(MAKE) --no-print-directory -j2 --output-sync=target attack ebs
+	@$(MAKE) --no-print-directory sanity
 	@echo "make test: all passed; what was skipped, and why, stands above"
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
@@ -39,7 +47,7 @@ dev: .venv/ready ## the virtual environment with the core, all backends and the 
 check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)
 
 unit: dev
-	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper"
+	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper and not ec2 and not ceph and not krbd"
 
 format: dev
 	@$(BIN)/ruff format --check --quiet .
@@ -54,35 +62,52 @@ types: dev
 
 integration: dev ## real loop devices, real filesystems, real mounts (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(PYTEST) -q -m "root and not slow and not sanity and not devicemapper"
+	@$(PYTEST) -q -m "root and not slow and not sanity and not devicemapper and not ceph and not krbd"
 
 lvm: dev ## the lvm backend on real LVM: here, or in a guest where this kernel lacks it (root, long; ARGS=...)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(if $(ARGS),$(DEVICE_MAPPER) $(ARGS), \
-		$(MAKE) --no-print-directory -j2 --output-sync=target lvm-thin lvm-rest)
+		$(MAKE) --no-print-directory -j2 --output-sync=target lvm-kit lvm-rest)
 
-lvm-thin: # two halves side by side: a guest has use for one core only
-	@$(DEVICE_MAPPER) -k thin backends/lvm
+lvm-kit: # two halves side by side: a guest has use for one core only, and imports no more than it needs
+	@$(DEVICE_MAPPER) $(LVM_KIT)
 
 lvm-rest:
-	@$(DEVICE_MAPPER) -k "not thin" backends/lvm
+	@$(DEVICE_MAPPER) $(filter-out $(LVM_KIT),$(LVM))
+
+ebs: dev ## the ebs backend on moto's EC2, and in a guest that is an EC2 instance with NVMe disks (root, minutes)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@$(PYTEST) -q -n 2 --dist worksteal -m ec2
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(BIN)/python -m backends.ebs.tests.hotplug --timeout 1800 -- \
+		$(PYTEST) -q -o faulthandler_timeout=300 $(NVME)
+
+rbd: dev ## the rbd backend on a real Ceph cluster, and in a guest whose kernel maps its images (root, minutes)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(MAKE) --no-print-directory -j2 --output-sync=target rbd-guest rbd-cluster
+
+rbd-cluster: # side by side: a guest has use for one core only
+	@$(PYTEST) -q -n 2 --dist worksteal -m "ceph and not krbd"
+
+rbd-guest:
+	@$(BIN)/python -m backends.rbd.tests.guest --timeout $(if $(MATRIX),7200,2400) -- \
+		$(PYTEST) -q -o faulthandler_timeout=300 -m krbd backends/rbd
 
 attack: dev ## kills, races, hostile input, hung commands (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(PYTEST) -q -m "slow and not sanity and not devicemapper"
+	@$(PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
 
 sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoint, split endpoints (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper"
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper and not krbd"
 
 guest: dev ## a shell in a QEMU guest that has this machine's files and a kernel of its own (root)
 	@$(BIN)/python tests/guest/run.py --modules loop,dm-thin-pool,dm-snapshot,dm-raid $(ARGS)
 
 matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity and not devicemapper"
-	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper"
-	@$(MAKE) --no-print-directory lvm MATRIX=1
+	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
+	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper and not krbd"
+	@$(MAKE) --no-print-directory lvm rbd ebs MATRIX=1
 
 bench: dev ## speed as ratios against the bare operation; a table, and JSON in bench/results (root)
 	@scripts/system-packages $(TEST_PROGRAMS)

@@ -15,7 +15,8 @@ Rules for every method:
   and finishes or removes it. State lives on the resource (model.Stamp), never in memory.
 - The core calls only with what it has checked: a capability that `unsupported` allows, and for a
   NodeLocal backend a place that its node lies in. A backend need not check these again.
-- Within a process, calls with one id, or creations with one name, never overlap; all others may.
+- Within a process, calls with one id, or creations with one name, never overlap; all others may. One
+  exception: a volume may be expanded and modified at once, so that one storage call can do both.
   Another process may be at work on the same storage: a controller that is being replaced, or
   controller and node on one machine.
 - Constructors do no I/O, so that a storage system that is down degrades its own instance only.
@@ -65,13 +66,18 @@ GROUP = "csi_multi.backends"  # entry point group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where an instance lives: given to every constructor beside its own configuration."""
+    """Where an instance lives: given to every constructor beside its own configuration.
+
+    Work on the storage as a whole, in the background, is for processes that serve the controller: there
+    may be a thousand nodes.
+    """
 
     instance: str
     driver: str
     cluster: str
     node: str
     host: Host
+    controller: bool = True
 
 
 class Backend(ABC):
@@ -95,7 +101,8 @@ class Backend(ABC):
         """Make an empty volume and store request.stamp on it.
 
         Raises AlreadyExists when the name is taken, OutOfRange, ResourceExhausted when full or when
-        no requested topology can hold it, InvalidArgument for parameters that exclude each other.
+        no requested topology can hold it, InvalidArgument for parameters that exclude each other. A storage
+        system that knows repeated requests by a token may answer one with the volume it made before.
         """
 
     @abstractmethod
@@ -158,6 +165,8 @@ class Backend(ABC):
 class Topology(Backend):
     """Volumes are reachable from some nodes only, and say so in Volume.topology."""
 
+    everywhere: bool = False  # set by an instance that is configured without places: as if it were no Topology
+
     @abstractmethod
     def node_segments(self) -> Segments:
         """Return the segments this node offers, for example {"zone": "eu-west-1a"}.
@@ -184,7 +193,11 @@ class NodeFacts(Backend):
 
     @abstractmethod
     def node_fact(self) -> str:
-        """Return the fact to store in node_id, for example an instance id. Letters, digits, -_.:"""
+        """Return the fact to store in node_id, for example an instance id. Letters, digits, -_.:
+
+        Raises FailedPrecondition where the instance's volumes can never be used on this node, which then
+        serves the other instances only (so may node_segments and max_volumes); Unavailable: ask again.
+        """
 
     def max_volumes(self) -> int:
         """Return how many volumes of this instance fit on this node; 0: no limit known."""

@@ -45,7 +45,7 @@ class Driver(Schema, frozen=True, kw_only=True):
         msgspec.field(default_factory=socket.gethostname)
     )
     alpha: Annotated[bool, Doc("also advertise RPCs that CSI 1.13 still calls alpha")] = False
-    workers: Annotated[int, Doc("threads that serve RPCs; a quarter is kept for Probe and stats", ge=8, le=512)] = 64
+    workers: Annotated[int, Doc("threads that serve RPCs; a quarter is kept for Probe and stats", ge=8, le=2048)] = 64
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Doc("least severe level logged")] = "info"
     log_style: Annotated[Literal["auto", "json", "console"], Doc("auto: console on a terminal, else JSON")] = "auto"
     check_seconds: Annotated[int, Doc("seconds between checks of each instance's storage", ge=1)] = 30

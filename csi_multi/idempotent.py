@@ -85,10 +85,9 @@ def refuse_unusable(backend: Backend, request: VolumeRequest) -> None:
 
 def refuse_unreachable(backend: Backend, request: VolumeRequest, node: str) -> None:
     """Raise ResourceExhausted when a node-local backend's node is not among those asked for."""
-    here = (topology.node_segments(backend, node),)
     if request.topology and topology.constrained(backend) and not isinstance(backend, Topology):
-        places = request.topology.requisite
-        if places and not topology.satisfies(here, request.topology):
+        here = (topology.node_segments(backend, node),)
+        if request.topology.requisite and not topology.satisfies(here, request.topology):
             raise ResourceExhausted(f"this backend makes volumes on node {node!r} only, which is not in requisite")
 
 

@@ -1,7 +1,7 @@
 """Ids and names: what they look like on the wire, parsed and made in this one place.
 
     volume, snapshot, group id   <instance>/<handle>            at most 128 bytes, self-sufficient
-    node id                      <node>[;<instance>=<fact>]...  e.g. node-1;cloud=i-0abc
+    node id                      <node>[;<instance>[+<instance>]...=<fact>]...  e.g. node-1;cloud=i-0abc
     listing token                <instance>/<cursor>
 
 They are persistent: orchestrators store them for years, so a change of shape needs a new version
@@ -16,7 +16,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from .errors import InvalidToken, NotFound
+from .errors import FailedPrecondition, InvalidToken, NotFound
 from .model import Node
 
 MAX_ID = 128  # bytes (csi-spec 2.2)
@@ -80,14 +80,26 @@ def leaf(name: str, limit: int = LEAF) -> str:
 
 
 def join_node(name: str, facts: Mapping[str, str]) -> str:
-    """Make a node id from the node's name and what each instance must know about it."""
-    return ";".join([name, *(f"{instance}={fact}" for instance, fact in sorted(facts.items()))])
+    """Make a node id from the node's name and what each instance must know about it.
+
+    Instances that know the same share one place. Raises FailedPrecondition when it gets too long.
+    """
+    sharing: dict[str, list[str]] = {}
+    for instance, fact in sorted(facts.items()):
+        sharing.setdefault(fact, []).append(instance)
+    text = ";".join([name, *(f"{'+'.join(instances)}={fact}" for fact, instances in sharing.items())])
+    if len(text.encode()) > MAX_NODE_ID:
+        raise FailedPrecondition(
+            f"node id {text!r} has {len(text.encode())} bytes, {MAX_NODE_ID} are allowed: give the instances "
+            f"{', '.join(sorted(facts))} shorter names, or serve some of them from another driver"
+        )
+    return text
 
 
 def split_node(text: str, instance: str) -> Node:
     """Return the node as an instance sees it. An id of another shape is unknown: raises NotFound."""
     name, *parts = text.split(";")
-    facts = dict(part.partition("=")[::2] for part in parts)
+    facts = {one: fact for part in parts for keys, _, fact in [part.partition("=")] for one in keys.split("+")}
     if not NODE.fullmatch(name) or not all(INSTANCE.fullmatch(key) and FACT.fullmatch(facts[key]) for key in facts):
         raise NotFound(f"node {text!r} does not exist: ids of this driver's nodes start with the node's name")
     return Node(name=name, fact=facts.get(instance, ""), id=text)

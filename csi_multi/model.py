@@ -424,6 +424,7 @@ class OpenRequest:
     handle: str
     read_only: bool = False
     block: bool = False
+    capability: Capability | None = None  # how the volume is to be used, where the caller says so
     volume_context: Strings = field(default_factory=dict)
     publish_context: Strings = field(default_factory=dict)
     secrets: Strings = field(default_factory=dict, repr=False)

@@ -161,7 +161,7 @@ class Registry:
             instance.tell(f"hanging: {what} has not come back for more than {LATE:g} s")
 
 
-def load(config: Config, host: Host) -> Registry:
+def load(config: Config, host: Host, *, controller: bool = True) -> Registry:
     """Make all configured instances. Raises ConfigError for what the operator must mend."""
     refuse_uncertain(config)
     classes, broken_kinds = backend_classes(dict.fromkeys(section.kind for section in config.instances))
@@ -170,7 +170,7 @@ def load(config: Config, host: Host) -> Registry:
         try:
             if section.kind in broken_kinds:
                 raise UnfitBackend(broken_kinds[section.kind])
-            instances.append(_instance(config, section, classes[section.kind], host))
+            instances.append(_instance(config, section, classes[section.kind], host, controller))
         except Hung as error:  # for its other instances too: each would cost the start as much time
             broken_kinds[section.kind] = f"{package(section.kind)}: the constructor of {section.name!r} {error}"
             log.error("backend %s is broken: %s", section.name, broken_kinds[section.kind])
@@ -183,7 +183,7 @@ def load(config: Config, host: Host) -> Registry:
 
 def connect(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Backend:
     """Make one configured backend with nothing before its methods, as its contract is tested. Raises like load."""
-    return _instance(config, section, cls, host).backend
+    return _instance(config, section, cls, host, controller=True).backend
 
 
 def refuse_uncertain(config: Config) -> None:
@@ -254,7 +254,7 @@ def package(kind: str) -> str:
     return f"{owners[0].name} {owners[0].version}" if owners else "no package"
 
 
-def _instance(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Instance:
+def _instance(config: Config, section: InstanceSection, cls: type[Backend], host: Host, controller: bool) -> Instance:
     path = ("backends", section.name)
     options = functools.partial(config.document.section, path, cls.Config, section.values)
     setting = Setting(
@@ -263,6 +263,7 @@ def _instance(config: Config, section: InstanceSection, cls: type[Backend], host
         cluster=config.driver.cluster,
         node=config.driver.node,
         host=host,
+        controller=controller,
     )
     try:
         made = Task(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCT)

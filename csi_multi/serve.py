@@ -29,7 +29,7 @@ def serve(file: Path, mode: Mode) -> None:
     settings = config.load(file)
     logs.setup(settings.driver.log_level, settings.driver.log_style)
     host = LocalHost()
-    instances = registry.load(settings, host)
+    instances = registry.load(settings, host, controller=mode is not Mode.NODE)
     server = build(settings.driver, instances, host, mode)
     with _stopping() as stopped:
         with endpoint.taking_over(path):

@@ -13,7 +13,7 @@ NODE = "node"  # the segment of node-local volumes
 
 def constrained(backend: Backend) -> bool:
     """Whether the backend's volumes are reachable from some nodes only."""
-    return isinstance(backend, NodeLocal | Topology)
+    return isinstance(backend, NodeLocal) or (isinstance(backend, Topology) and not backend.everywhere)
 
 
 def node_segments(backend: Backend, node: str) -> dict[str, str]:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from csi_multi.config import Driver
 from csi_multi.node.options import FilesystemOptions
-from csi_multi.params import Schema, camel, describe
+from csi_multi.params import Schema, camel, describe, fields, keys_of
 from csi_multi.registry import backend_classes
 
-KINDS = ("loop", "lvm")
+KINDS = ("loop", "lvm", "ebs", "rbd")
 HEAD = """\
 # Parameters
 
@@ -35,7 +35,11 @@ SECTIONS = (
 
 def table(schema: type[Schema], rename: Callable[[str], str]) -> str:
     """Return a Markdown table of a schema's fields."""
-    rows = [f"| `{rename(name)}` | {kind} | {default} | {text} |" for name, kind, default, text in describe(schema)]
+    many = {field.name: keys_of(field).replace(".*", "_N").replace("|", "`, `") for field in fields(schema)}
+    rows = [
+        f"| `{many[name] or rename(name)}` | {'string' if many[name] else kind} | {default} | {text} |"
+        for name, kind, default, text in describe(schema)
+    ]
     head = ["| name | type | default | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *rows]) + "\n"
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from csi_multi import ids
-from csi_multi.errors import InvalidToken, NotFound
+from csi_multi.errors import FailedPrecondition, InvalidToken, NotFound
 from csi_multi.model import Node
 
 INSTANCES = st.from_regex(ids.INSTANCE, fullmatch=True)
@@ -108,9 +108,34 @@ def test_a_node_id_is_read_back_by_each_instance(name: str, facts: dict[str, str
     assert ids.split_node(text, "x" * 21) == Node(name=name, fact="", id=text)
 
 
+def test_instances_that_know_the_same_share_a_place_in_a_node_id() -> None:
+    facts = {"cloud": "i-1", "backup": "i-1", "other": "x"}
+
+    assert ids.join_node("node-1", facts) == "node-1;backup+cloud=i-1;other=x"
+
+
+def test_a_node_id_that_gets_too_long_names_the_remedy() -> None:
+    with pytest.raises(FailedPrecondition, match=r"256 are allowed: give the instances .* shorter names"):
+        ids.join_node("n" * 63, {f"instance-number-{number:03}": f"i-{number:017}" for number in range(6)})
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", ";", "node-1;", "node-1;=", "node-1;fast", "node-1;fast=", "node-1;FAST=x", "a b", "node-1\n", "é", ";fast=x"],
+    [
+        "",
+        ";",
+        "node-1;",
+        "node-1;=",
+        "node-1;fast",
+        "node-1;fast=",
+        "node-1;+=x",
+        "node-1;fast+=x",
+        "node-1;FAST=x",
+        "a b",
+        "node-1\n",
+        "é",
+        ";fast=x",
+    ],
 )
 def test_a_node_id_of_another_shape_is_an_unknown_node(text: str) -> None:
     with pytest.raises(NotFound, match="node"):

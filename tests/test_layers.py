@@ -48,11 +48,16 @@ def imports(name: str, source: str) -> Iterator[str]:
 
 
 def broad_handlers(source: str) -> Iterator[int]:
-    """Yield the lines of handlers that swallow any error; one that ends in a bare `raise` only cleans up."""
+    """Yield the lines of handlers that swallow any error.
+
+    One that ends in a bare `raise` only cleans up; one that ends in `future.set_exception(error)` hands it on.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ExceptHandler):
             last = node.body[-1]
             if isinstance(last, ast.Raise) and last.exc is None:
+                continue
+            if node.name and ast.unparse(last).endswith(f".set_exception({node.name})"):
                 continue
             caught = [one.id for one in ast.walk(node.type) if isinstance(one, ast.Name)] if node.type else [""]
             if {"Exception", "BaseException", ""} & set(caught):

@@ -47,6 +47,11 @@ def test_a_field_is_known_by_its_camel_case_name() -> None:
     assert camel("iops") == "iops"
 
 
+def test_abbreviations_that_users_know_in_capitals_keep_them() -> None:
+    assert camel("iops_per_gb") == "iopsPerGB"
+    assert camel("allow_auto_iops_per_gb_increase") == "allowAutoIOPSPerGBIncrease"
+
+
 @pytest.mark.parametrize(
     ("given", "nearest"),
     [("sector_size", "sectorSize"), ("sectorsize", "sectorSize"), ("Medium", "medium"), ("backand", "backend")],

@@ -53,6 +53,19 @@ def test_a_kind_that_is_not_installed_stops_the_start_with_the_nearest_one(insta
         loaded(fast="memroy")
 
 
+@pytest.mark.parametrize("controller", [True, False])
+def test_an_instance_hears_whether_its_process_serves_the_controller(
+    controller: bool, install: Any, tmp_path: Path
+) -> None:
+    install("mem", GOOD)
+    file = tmp_path / "csi.yaml"
+    file.write_text("driver: {name: multi.csi.example.com}\nbackends: {fast: {kind: mem}}")
+
+    registry = load(config.load(file), LocalHost(), controller=controller)
+
+    assert registry.get("fast").backend.setting.controller is controller
+
+
 @pytest.mark.parametrize("between", [False, True])
 def test_a_kind_that_is_installed_twice_stops_the_start_with_both_names(
     between: bool, install: Any, loaded: Any

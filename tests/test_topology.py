@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from csi_multi import backend as b
 from csi_multi import topology
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.errors import InvalidArgument
+from csi_multi.errors import FailedPrecondition, InvalidArgument, StorageError, Unavailable
 from csi_multi.model import TopologyRequirement
 from csi_multi.testing.memory import MemoryBackend
 
@@ -166,6 +166,20 @@ def test_only_drivers_with_places_advertise_them(client: Any, serve: Any, make: 
     assert kind not in [one.service.type for one in plain.GetPluginCapabilities().capabilities]
 
 
+def test_an_instance_that_is_configured_without_places_is_as_one_that_knows_none(serve: Any, make: Any) -> None:
+    """A provisioner that is told of places waits for nodes that have some."""
+    kind = pb.PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
+    everywhere = type("Everywhere", (Zoned,), {"everywhere": True, "node_segments": lambda _: {}})
+    places = {"requisite": [{"segments": {"other.example.com/zone": "a"}}]}
+    client = serve(make("fast", everywhere)).client
+
+    assert kind not in [one.service.type for one in client.GetPluginCapabilities().capabilities]
+    assert not client.NodeGetInfo().HasField("accessible_topology")
+    client.CreateVolume(
+        name="v", parameters={"backend": "fast"}, volume_capabilities=[MOUNT], accessibility_requirements=places
+    )
+
+
 class Limited(MemoryBackend, b.NodeFacts):
     limit = 0
 
@@ -176,11 +190,35 @@ class Limited(MemoryBackend, b.NodeFacts):
         return self.limit
 
 
-@pytest.mark.parametrize(("limits", "found"), [((5, 7), 5), ((5, 0), 0), ((0, 0), 0), ((5,), 5)])
-def test_a_limit_counts_only_when_all_instances_have_one(limits: Any, found: int, serve: Any, make: Any) -> None:
+@pytest.mark.parametrize(("limits", "found"), [((5, 7), 5), ((5, 0), 5), ((0, 0), 0), ((5,), 5)])
+def test_the_scarcest_limit_is_that_of_all_instances(limits: Any, found: int, serve: Any, make: Any) -> None:
     kinds = [type("Kind", (Limited,), {"limit": limit}) for limit in limits]
 
     info = serve(*(make(f"b{number}", kind) for number, kind in enumerate(kinds))).client.NodeGetInfo()
 
     assert info.max_volumes_per_node == found
     assert info.node_id == ";".join(["node-1", *(f"b{number}=i-b{number}" for number in range(len(kinds)))])
+
+
+class NoPlace(Zoned, b.NodeFacts):
+    """Its volumes are for machines of another kind."""
+
+    trouble: ClassVar[type[StorageError]] = FailedPrecondition
+
+    def node_fact(self) -> str:
+        raise self.trouble("this machine is no EC2 instance")
+
+
+def test_an_instance_that_has_no_place_on_a_node_leaves_the_others_alone(serve: Any, make: Any) -> None:
+    info = serve(make("far", NoPlace), make("near", Limited)).client.NodeGetInfo()
+
+    assert info.node_id == "node-1;near=i-near"
+    assert not info.HasField("accessible_topology")
+
+
+def test_an_instance_that_cannot_say_now_is_waited_for(serve: Any, make: Any, refused: Any) -> None:
+    silent = type("Silent", (NoPlace,), {"trouble": Unavailable})
+
+    refusal = refused(serve(make("far", silent), make("near", Limited)).client.NodeGetInfo)
+
+    assert refusal.code is Code.UNAVAILABLE

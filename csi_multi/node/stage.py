@@ -49,6 +49,7 @@ def _open(backend: Backend, wanted: StagePlan) -> Device:
         handle=wanted.handle,
         read_only=wanted.read_only,
         block=wanted.block,
+        capability=request.capability,
         volume_context=request.volume_context,
         publish_context=request.publish_context,
         secrets=request.secrets,

@@ -122,5 +122,12 @@ def _has(present: tuple[Backend, ...], feature: type[Backend]) -> bool:
     """Whether the driver has a feature; what every backend has needs none that could be loaded."""
     if feature is Backend:
         return True
-    having = [isinstance(backend, feature) for backend in present]
+    having = [_offers(backend, feature) for backend in present]
     return any(having) and (feature not in PROMISES or all(having))
+
+
+def _offers(backend: Backend, feature: type[Backend]) -> bool:
+    """Whether an instance has a feature, as it is configured."""
+    return isinstance(backend, feature) and not (
+        isinstance(backend, b.Topology) and feature is b.Topology and backend.everywhere
+    )

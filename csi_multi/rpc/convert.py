@@ -9,7 +9,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from .. import ids, topology
 from .._proto import csi_pb2 as pb
-from ..backend import Backend
 from ..errors import FailedPrecondition, InvalidArgument
 from ..model import (
     AccessMode,
@@ -134,16 +133,16 @@ def usage(item: Usage) -> pb.VolumeUsage:
     return pb.VolumeUsage(unit=unit, total=item.total, used=item.used or 0, available=item.available or 0)
 
 
-def node_topology(driver: str, node: str, backends: Mapping[str, Backend]) -> dict[str, str]:
-    """Return the segments of a node over all its instances, by name, with the driver's prefix.
+def node_topology(driver: str, places: Mapping[str, Segments]) -> dict[str, str]:
+    """Return the segments of a node over all its instances, given by name, with the driver's prefix.
 
     Raises FailedPrecondition when two say different things under one key: the volumes of one of them
     could never be reached.
     """
     segments: dict[str, str] = {}
     told: dict[str, str] = {}
-    for name, backend in backends.items():
-        for key, value in topology.node_segments(backend, node).items():
+    for name, place in places.items():
+        for key, value in place.items():
             if segments.setdefault(key, value) != value:
                 raise FailedPrecondition(
                     f"backends {told[key]!r} and {name!r} disagree on this node's {key!r}: {segments[key]!r} and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ from .._proto import csi_pb2 as pb
 from ..backend import Expand, NodeFacts, NodeHealthReporter
 from ..errors import FailedPrecondition, InvalidArgument, NotFound
 from ..idempotent import FS_TYPE, require
+from ..model import Segments
 from ..node.engine import Engine
 from ..node.requests import PublishRequest, StageRequest
+from ..topology import node_segments
 from . import convert
 from .service import Core
+
+log = logging.getLogger(__name__)
 
 
 class Node:
@@ -31,16 +36,28 @@ class Node:
         return self._capabilities  # made once: kubelet asks before every other call
 
     def NodeGetInfo(self, request: Any, deadline: float | None) -> pb.NodeGetInfoResponse:
-        backends = {instance.name: instance.backend for instance in self._core.registry}
-        knowing = {name: backend for name, backend in backends.items() if isinstance(backend, NodeFacts)}
         node, driver = self._core.driver.node, self._core.driver.name
-        limits = [limit for backend in knowing.values() if (limit := backend.max_volumes())]
+        facts: dict[str, str] = {}
+        limits: list[int] = []
+        places: dict[str, Segments] = {}
+        for instance in self._core.registry:
+            name, backend = instance.name, instance.backend
+            try:
+                fact = backend.node_fact() if isinstance(backend, NodeFacts) else ""
+                limit = backend.max_volumes() if isinstance(backend, NodeFacts) else 0
+                place = node_segments(backend, node)
+            except FailedPrecondition as error:  # the node has a part in the other instances only
+                log.warning("volumes of backend %s cannot be used on this node: %s", name, error)
+                continue
+            facts |= {name: fact} if fact else {}
+            limits += [limit] if limit else []
+            places[name] = place
         response = pb.NodeGetInfoResponse(
-            node_id=ids.join_node(node, {name: backend.node_fact() for name, backend in knowing.items()}),
-            # One number for all instances: the scarcest one's, unless others have no limit at all.
-            max_volumes_per_node=min(limits) if limits and len(limits) == len(backends) else 0,
+            node_id=ids.join_node(node, facts),
+            # One number for all instances, so the scarcest one's: a pod that waits is better than one that hangs.
+            max_volumes_per_node=min(limits, default=0),
         )
-        if segments := convert.node_topology(driver, node, backends):
+        if segments := convert.node_topology(driver, places):
             response.accessible_topology.segments.update(segments)
         return response
 

@@ -48,13 +48,21 @@ def _everywhere(service: str, capability: str, level: int = logging.DEBUG) -> Ru
     return Rule(gate=(service, capability), cost=Cost.READING, everywhere=True, level=level)
 
 
+SIZE, ATTRIBUTES = "volume's size", "volume's attributes"
 VOLUME = (("volume", "volume_id"),)
 ON_NODE = (("volume on this node", "volume_id"),)
 SNAPSHOT = (("snapshot", "snapshot_id"),)
 GROUP = (("group snapshot", "group_snapshot_id"),)
+
+
+def _read(name: str) -> tuple[LockField, ...]:
+    """What is held of a volume that is copied: nobody removes or changes it meanwhile."""
+    return (("volume", name), (SIZE, name), (ATTRIBUTES, name))
+
+
 SOURCES = (
     ("snapshot", "volume_content_source.snapshot.snapshot_id"),
-    ("volume", "volume_content_source.volume.volume_id"),
+    *_read("volume_content_source.volume.volume_id"),
 )
 
 RULES: dict[str, Rule] = {
@@ -87,7 +95,7 @@ RULES: dict[str, Rule] = {
     "CreateSnapshot": Rule(
         required=("name", "source_volume_id"),
         exclusive=(("new snapshot", "name"),),
-        shared=(("volume", "source_volume_id"),),
+        shared=_read("source_volume_id"),
         gate=("controller", "CREATE_DELETE_SNAPSHOT"),
     ),
     "DeleteSnapshot": Rule(
@@ -95,12 +103,20 @@ RULES: dict[str, Rule] = {
     ),
     "ListSnapshots": _everywhere("controller", "LIST_SNAPSHOTS"),
     "GetSnapshot": _reading("controller", "GET_SNAPSHOT", "snapshot_id"),
+    # A claim's size and class may change in one edit: the two calls that follow may meet, and one storage
+    # call can then do both.
     "ControllerExpandVolume": Rule(
-        required=("volume_id", "capacity_range"), exclusive=VOLUME, gate=("controller", "EXPAND_VOLUME")
+        required=("volume_id", "capacity_range"),
+        exclusive=((SIZE, "volume_id"),),
+        shared=VOLUME,
+        gate=("controller", "EXPAND_VOLUME"),
     ),
     "ControllerGetVolume": _reading("controller", "GET_VOLUME", "volume_id"),
     "ControllerModifyVolume": Rule(
-        required=("volume_id", "mutable_parameters"), exclusive=VOLUME, gate=("controller", "MODIFY_VOLUME")
+        required=("volume_id", "mutable_parameters"),
+        exclusive=((ATTRIBUTES, "volume_id"),),
+        shared=VOLUME,
+        gate=("controller", "MODIFY_VOLUME"),
     ),
     "ControllerListVolumeHealth": _everywhere("controller", "LIST_VOLUME_HEALTH"),
     "ControllerGetVolumeHealth": _reading("controller", "GET_VOLUME_HEALTH", "volume_id"),
@@ -109,7 +125,7 @@ RULES: dict[str, Rule] = {
     "CreateVolumeGroupSnapshot": Rule(
         required=("name", "source_volume_ids"),
         exclusive=(("new group snapshot", "name"),),
-        shared=(("volume", "source_volume_ids"),),
+        shared=_read("source_volume_ids"),
         gate=("group", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
     ),
     "DeleteVolumeGroupSnapshot": Rule(

@@ -101,5 +101,9 @@ def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 
 def mutable_parameters(backend: Backend, given: Mapping[str, str]) -> Any:
-    """Parse mutable_parameters; a backend that cannot modify has none. Raises InvalidArgument."""
-    return parse(type(backend).MutableParameters, given, "mutable_parameters") if given else None
+    """Parse mutable_parameters; a backend that cannot modify has none. Raises InvalidArgument.
+
+    What the resizer adds about the claim is not the backend's.
+    """
+    own = split_metadata(given)[1]
+    return parse(type(backend).MutableParameters, own, "mutable_parameters") if given else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from csi_multi import backend as b
@@ -42,7 +43,7 @@ from csi_multi.model import (
 from csi_multi.params import parse
 
 from .check import On
-from .door import BLOCK, Wish, read_from, write_to
+from .door import BLOCK, Wish
 from .fuse import Fuse
 from .storage import Storage
 
@@ -234,10 +235,7 @@ class Direct:
             if not stays:
                 self.detach(handle, node)
 
-    def read(self, handle: str, offset: int, length: int) -> bytes:
-        with self.opened(handle, read_only=True) as device:
-            return read_from(device.path, offset, length)
-
-    def write(self, handle: str, offset: int, data: bytes) -> None:
-        with self.opened(handle) as device:
-            write_to(device.path, offset, data)
+    @contextmanager
+    def shown(self, handle: str, *, read_only: bool = False) -> Iterator[Path]:
+        with self.opened(handle, read_only=read_only) as device:
+            yield device.path

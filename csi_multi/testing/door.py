@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -93,8 +94,10 @@ class Door(Protocol):
         """Return what this node offers."""
         ...
 
-    def read(self, handle: str, offset: int, length: int) -> bytes: ...
-    def write(self, handle: str, offset: int, data: bytes) -> None: ...
+    def shown(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
+        """Have a block device with the volume's bytes, for the block."""
+        ...
+
     def restart(self) -> None:
         """End the process without warning, and start it again."""
         ...

@@ -38,11 +38,13 @@ class Call:
 
     `error` and `timeout` make the exceptions that the function raises when the storage fails or does
     not answer: the real library's own. Name it where it is looked up when it is called: the module
-    that imported a function, the class that defines a method.
+    that imported a function, the class that defines a method. `told` puts a call into words from its arguments
+    (those of a method without self), for Storage.looks and for the reports; default: the name.
     """
 
     owner: Any  # a class, module or object
     name: str
+    told: Callable[..., str] | None = None
     error: Callable[[], Exception] = _unreachable
     timeout: Callable[[], Exception] = _silent
 
@@ -131,10 +133,13 @@ class Fuse:
         on_class = isinstance(call.owner, type)
         kind = type(found) if on_class and isinstance(found, staticmethod | classmethod) else None
         real = found.__func__ if kind else found if on_class else getattr(call.owner, call.name)
+        bound = on_class and kind is not staticmethod
 
         @wraps(real)
         def counted(*args: Any, **words: Any) -> Any:
-            return self.through(call.name, lambda: real(*args, **words), call.error, call.timeout)
+            shown = args[1:] if bound else args
+            what = call.told(*shown, **words) if call.told else call.name
+            return self.through(what, lambda: real(*args, **words), call.error, call.timeout)
 
         return kind(counted) if kind else counted
 

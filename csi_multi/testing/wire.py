@@ -7,6 +7,8 @@ The driver is whatever can be started, killed and stopped; driver.py has the pro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -34,7 +36,7 @@ from csi_multi.rpc.client import Client
 
 from . import messages
 from .check import On
-from .door import BLOCK, Wish, read_from, write_to
+from .door import BLOCK, Wish
 from .kubelet import published
 from .messages import Messages
 from .storage import Storage
@@ -251,10 +253,5 @@ class Wire:
         answer = self.call("NodeGetInfo")
         return self._messages.segments(answer.accessible_topology)
 
-    def read(self, handle: str, offset: int, length: int) -> bytes:
-        with published(self, handle, read_only=True) as path:
-            return read_from(path, offset, length)
-
-    def write(self, handle: str, offset: int, data: bytes) -> None:
-        with published(self, handle) as path:
-            write_to(path, offset, data)
+    def shown(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
+        return published(self, handle, read_only=read_only)

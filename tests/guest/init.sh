@@ -34,6 +34,7 @@ chmod 1777 run/work
 
 hostname guest
 ifconfig lo up
+[ ! -e sys/class/net/eth0 ] || ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up # --network: QEMU's, and its addresses
 echo /run/guest/modprobe >proc/sys/kernel/modprobe # so that mount -t xfs finds its module by itself
 
 cp /bin/busybox run/busybox

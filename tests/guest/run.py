@@ -20,6 +20,9 @@ from guest import BROKEN, Task, run
 from image import ImageError, kernel
 from kernel import FEATURES
 
+# QEMU's own network: no privileges, no bridge, and nobody outside this machine's loopback reaches the guest.
+NETWORK = ("-netdev", "user,id=network", "-device", "virtio-net-pci,netdev=network,romfile=")
+
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
@@ -47,6 +50,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--modules", default="loop", help="to load at boot, with commas; filesystems load by themselves"
     )
     parser.add_argument(
+        "--network", action="store_true", help="reach servers on this machine's loopback, at 10.0.2.2 in the guest"
+    )
+    parser.add_argument(
         "--unless",
         choices=sorted(FEATURES),
         help="run the command on this machine if it has this; otherwise in a guest, with the modules for it",
@@ -67,6 +73,8 @@ def task_of(options: argparse.Namespace) -> Task:
     modules = options.modules.split(",") if options.modules else []
     if options.unless:
         modules += FEATURES[options.unless].modules
+    if options.network:
+        modules.append("virtio_net")
     return Task(
         command=tuple(options.command),
         directory=Path.cwd(),
@@ -74,7 +82,7 @@ def task_of(options: argparse.Namespace) -> Task:
         modules=tuple(modules),
         memory=options.memory,
         timeout=options.timeout,
-        qemu=tuple(options.qemu_arg),
+        qemu=(*(NETWORK if options.network else ()), *options.qemu_arg),
     )
 
 

@@ -6,6 +6,7 @@ import os
 import pty
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -91,6 +92,21 @@ def test_a_guest_that_takes_too_long_is_ended(start: Start, tmp_path: Path) -> N
     assert process.wait(timeout=60) == 124
     assert time.monotonic() - began < 30
     assert (qemus(tmp_path), list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_guest_with_a_network_reaches_a_server_on_this_machines_loopback(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        command = f"echo hello | busybox nc 10.0.2.2 {server.getsockname()[1]}"
+        process = start("--network", "--", "sh", "-c", command)
+        visitor, _ = server.accept()
+        with visitor, visitor.makefile("rw") as lines:
+            asked = lines.readline()
+            lines.write("and good bye\n")
+        output, _ = process.communicate(timeout=60)
+
+    assert asked == "hello\n"
+    assert output == "and good bye\n"
 
 
 def test_without_a_command_it_is_a_shell_on_the_terminal(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from csi_multi.errors import FailedPrecondition
 from csi_multi.model import Blank, Device, OpenRequest
 from csi_multi.testing import memory
-from csi_multi.testing.door import Wish
+from csi_multi.testing.door import Wish, read_from, write_to
 from csi_multi.testing.memory import MemoryBackend
 from csi_multi.testing.trial import in_process
 
@@ -37,9 +37,11 @@ def door(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_bytes_are_read_and_written_on_an_attached_volume(door: Any) -> None:
     volume = door.create(Wish(name="bytes"))
 
-    door.write(volume.handle, 0, b"data")
+    with door.shown(volume.handle) as path:
+        write_to(path, 0, b"data")
 
-    assert door.read(volume.handle, 0, 4) == b"data"
+    with door.shown(volume.handle, read_only=True) as path:
+        assert read_from(path, 0, 4) == b"data"
     assert door.get(volume.handle).published_nodes == ()
 
 
@@ -47,6 +49,7 @@ def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Any) -> No
     volume = door.create(Wish(name="held"))
     door.attach(volume.handle, door.node())
 
-    door.write(volume.handle, 0, b"data")
+    with door.shown(volume.handle) as path:
+        write_to(path, 0, b"data")
 
     assert door.get(volume.handle).published_nodes == (door.node().id,)

@@ -125,6 +125,20 @@ def test_methods_of_a_class_count_for_all_its_objects() -> None:
     assert len(fuse.calls) == 6
 
 
+def test_an_author_may_put_calls_into_words() -> None:
+    fuse, pool, module = Fuse(), Pool(), types.ModuleType("library")
+    module.reach = lambda word: word.upper()  # type: ignore[attr-defined]
+    told = {"told": lambda *words, **more: " ".join([*words, *more])}
+    methods = tuple(Call(owner=Pool, name=name, **told) for name in ("make", "ping", "kind"))
+    others = (Call(owner=module, name="reach", **told), Call(owner=pool, name="make", **told))
+    with fuse.around(methods), fuse.blown(0):
+        assert (pool.make("a"), pool.ping(text="b"), Pool.kind()) == ("a", "pong b", "Pool")
+    assert fuse.calls == ["a", "text", ""]
+    with fuse.around(others), fuse.blown(0):
+        assert (module.reach("c"), pool.make("d")) == ("C", "d")
+    assert fuse.calls == ["c", "d"]
+
+
 def test_inherited_methods_count_for_the_named_class_only() -> None:
     fuse = Fuse()
     calls = tuple(Call(owner=Better, name=name) for name in ("make", "ping", "kind"))

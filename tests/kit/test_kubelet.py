@@ -14,8 +14,7 @@ from csi_multi.backend import Attach
 from csi_multi.errors import FailedPrecondition, NotFound
 from csi_multi.host import loopdev, mounts
 from csi_multi.model import AttachRequest, Device, Node, OpenRequest, SizeRange, Strings
-from csi_multi.testing.door import Wish, write_to
-from csi_multi.testing.kubelet import published
+from csi_multi.testing.door import Wish, read_from, write_to
 from csi_multi.testing.storage import MIB, Storage, setting
 from csi_multi.testing.wire import Wire
 
@@ -58,9 +57,11 @@ def door(tmp_path: Path, driver_of: Any) -> Iterator[Wire]:
 def test_bytes_come_back(door: Wire) -> None:
     volume = door.create(Wish(name="bytes", size=SizeRange(required=MIB)))
 
-    door.write(volume.handle, 4096, b"data")
+    with door.shown(volume.handle) as path:
+        write_to(path, 4096, b"data")
 
-    assert door.read(volume.handle, 4096, 4) == b"data"
+    with door.shown(volume.handle, read_only=True) as path:
+        assert read_from(path, 4096, 4) == b"data"
     assert Attaching.attached == {}
     door.delete(volume.handle)
 
@@ -68,10 +69,11 @@ def test_bytes_come_back(door: Wire) -> None:
 def test_what_is_only_read_cannot_be_written(door: Wire) -> None:
     volume = door.create(Wish(name="read", size=SizeRange(required=MIB)))
 
-    with published(door, volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
+    with door.shown(volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
         write_to(path, 0, b"data")
 
-    assert door.read(volume.handle, 0, 4) == bytes(4)
+    with door.shown(volume.handle, read_only=True) as path:
+        assert read_from(path, 0, 4) == bytes(4)
     door.delete(volume.handle)
 
 
@@ -79,7 +81,8 @@ def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Wire) -> N
     volume = door.create(Wish(name="held", size=SizeRange(required=MIB)))
     door.attach(volume.handle, door.node())
 
-    door.write(volume.handle, 0, b"data")
+    with door.shown(volume.handle) as path:
+        write_to(path, 0, b"data")
 
     assert Attaching.attached == {volume.handle: door.node().id}
     door.detach(volume.handle, None)
@@ -90,7 +93,7 @@ def test_a_failure_is_told_and_everything_undone(door: Wire, monkeypatch: pytest
     volume = door.create(Wish(name="broken", size=SizeRange(required=MIB)))
     monkeypatch.setattr(Attaching, "deaf", True)
 
-    with pytest.raises(FailedPrecondition, match="is not attached"):
-        door.read(volume.handle, 0, 4)
+    with pytest.raises(FailedPrecondition, match="is not attached"), door.shown(volume.handle):
+        pass
 
     door.delete(volume.handle)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from csi_multi.errors import InUse, OutOfRange
+from csi_multi.errors import AlreadyExists, InUse, OutOfRange
 from csi_multi.model import (
     Capability,
     Page,
@@ -29,7 +29,7 @@ SOON = 1  # times a snapshot is seen until volumes can be made from it
 
 
 class Peculiar(MemoryBackend):
-    """Whole GiB, handles that say nothing, slow snapshots, whatever is depended upon stays, raw block devices only.
+    """Whole GiB, handles that say nothing, tokens, slow snapshots, raw block devices only; what is depended upon stays.
 
     So are, each in its own way, EBS, Ceph RBD and LVM.
     """
@@ -46,7 +46,17 @@ class Peculiar(MemoryBackend):
         if request.source and request.size.required > default:
             raise OutOfRange("a copy has the size of its source; expand it afterwards")
         size = request.size.choose(granularity=GIB, minimum=default if request.source else GIB, default=2 * GIB)
-        return super()._put(replace(request, size=SizeRange(required=size, limit=size)), default)
+        try:
+            return super()._put(replace(request, size=SizeRange(required=size, limit=size)), default)
+        except AlreadyExists:
+            return self._known_again(request, size)
+
+    def _known_again(self, request: VolumeRequest, size: int) -> Volume:
+        """A token tells a request that was repeated to the letter."""
+        found = self.find_volume(request.name)
+        if (found.stamp, found.size) != (request.stamp, size):
+            raise AlreadyExists(f"volume {request.name!r} exists")
+        return found
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         if any(one.source == handle for one in self.shelf.snapshots.values()):

@@ -112,6 +112,7 @@ class FileBackend(Expand):
 
     def open_device(self, request: OpenRequest) -> Device:
         self.get_volume(request.handle)
+        self.opening = request
         if device := self.find_device(request.handle):
             return device
         image = self.image(request.handle)

@@ -8,7 +8,7 @@ import pytest
 
 from csi_multi.errors import FailedPrecondition, InvalidArgument, NotFound
 from csi_multi.host import mounts
-from csi_multi.model import Blank
+from csi_multi.model import AccessMode, Blank
 
 pytestmark = pytest.mark.root
 
@@ -37,6 +37,15 @@ def test_bytes_survive_unstage_and_stage(world, fs):
 
     assert (target / "kept").read_text() == "bytes"
     tear_down(world)
+
+
+def test_a_backend_hears_how_the_volume_is_to_be_used(world):
+    world.volume()
+    world.stage(fs="ext4")
+
+    asked = world.backend.opening.capability
+    assert (asked.mode, asked.mount.fs_type) == (AccessMode.SINGLE_NODE_WRITER, "ext4")
+    world.unstage()
 
 
 @pytest.mark.parametrize("fs", SIZES)

@@ -12,7 +12,15 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.model import CapacityReport, CapacityRequest, Volume, VolumeRequest
+from csi_multi.model import (
+    CapacityReport,
+    CapacityRequest,
+    ExpandRequest,
+    Expansion,
+    ModifyRequest,
+    Volume,
+    VolumeRequest,
+)
 from csi_multi.rpc.client import Client
 from csi_multi.testing.memory import MemoryBackend
 
@@ -46,6 +54,14 @@ class Hanging(MemoryBackend):
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
         return self.create_volume(request)
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        self.hang()
+        return super().expand_volume(request)
+
+    def modify_volume(self, request: ModifyRequest) -> None:
+        self.hang()
+        super().modify_volume(request)
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
         self.hang()
@@ -271,3 +287,46 @@ def test_bytes_that_are_no_message_are_answered(both: Any) -> None:
         with pytest.raises(grpc.RpcError) as found:
             channel.unary_unary("/csi.v1.Controller/NoSuchRpc")(b"", timeout=10)
         assert found.value.code() is Code.UNIMPLEMENTED
+
+
+GROWTH = ("ControllerExpandVolume", {"capacity_range": {"required_bytes": 1 << 30}})
+CHANGE = ("ControllerModifyVolume", {"mutable_parameters": {"iops": "10"}})
+COPY = ("CreateSnapshot", {"name": "s", "source_volume_id": "fast/v"})
+DELETION = ("DeleteVolume", {})
+
+
+def test_a_volume_is_expanded_and_modified_at_once(hanging: Any, behind: Any, creation: Any) -> None:
+    client = hanging.client
+    client.CreateVolume(creation("v"))
+    calls = [
+        behind(lambda rpc=rpc, fields=fields: getattr(client, rpc)(volume_id="fast/v", **fields))
+        for rpc, fields in (GROWTH, CHANGE)
+    ]
+
+    for _ in calls:
+        assert hanging.backend("fast").inside.acquire(timeout=10)
+
+    hanging.backend("fast").go.set()
+    assert calls[0].result(10).capacity_bytes == 1 << 30
+    assert calls[1].result(10)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(GROWTH, GROWTH), (CHANGE, CHANGE), *((one, other) for one in (GROWTH, CHANGE) for other in (COPY, DELETION))],
+)
+def test_a_volume_that_changes_is_neither_changed_again_nor_copied_nor_deleted(
+    first: Any, second: Any, hanging: Any, behind: Any, creation: Any, refused: Any
+) -> None:
+    client = hanging.client
+    client.CreateVolume(creation("v"))
+    call = behind(lambda: getattr(client, first[0])(volume_id="fast/v", **first[1]))
+    assert hanging.backend("fast").inside.acquire(timeout=10)
+
+    fields = second[1] if second is COPY else {"volume_id": "fast/v", **second[1]}
+    refusal = refused(getattr(client, second[0]), **fields)
+
+    assert refusal.code is Code.ABORTED
+    assert f"{first[0]} has held volume" in refusal.text
+    hanging.backend("fast").go.set()
+    call.result(10)

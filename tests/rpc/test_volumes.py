@@ -205,6 +205,16 @@ def test_a_modification_is_all_or_nothing(
     assert both.shelves["fast"].iops == {"v": 5}
 
 
+def test_what_the_resizer_adds_about_the_claim_is_no_parameter(client: Client, create: Any, both: Any) -> None:
+    create("v")
+    claim = {"csi.storage.k8s.io/pvc/name": "data", "csi.storage.k8s.io/pvc/namespace": "default"}
+
+    client.ControllerModifyVolume(volume_id="fast/v", mutable_parameters={"iops": "5", **claim})
+    client.ControllerModifyVolume(volume_id="fast/v", mutable_parameters=claim)
+
+    assert both.shelves["fast"].iops == {"v": 5}
+
+
 def test_an_unknown_volume_is_not_modified(client: Client, refused: Any) -> None:
     for volume_id in ("fast/absent", "odd"):
         refusal = refused(client.ControllerModifyVolume, volume_id=volume_id, mutable_parameters={"iops": "5"})

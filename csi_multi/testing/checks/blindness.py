@@ -8,7 +8,6 @@ from typing import Any
 
 from csi_multi import backend as b
 from csi_multi.idempotent import UNSETTLED
-from csi_multi.model import OpenRequest
 
 from ..check import On, check
 from ..disturb import MOST, at_call, struck
@@ -17,6 +16,7 @@ from ..operations.base import described
 from ..operations.making import timeless
 from ..trial import Trial, pages
 from ..verdict import Skipped, expect
+from .devices import opened
 
 Look = Callable[[], Any]
 ASK_AGAIN = "Busy, Unavailable or Timeout"
@@ -130,11 +130,9 @@ def health_that_cannot_be_read_is_not_a_missing_volume(t: Trial) -> None:
 @check(given=("devices",), data=True, on=On.BACKEND)
 def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: Trial) -> None:
     volume = t.volume()
-    t.backend.open_device(OpenRequest(handle=volume.handle, block=True, secrets=t.storage.secrets))
-    try:
-        never_lies(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
-    finally:
-        t.backend.close_device(volume.handle)
+    opened(t, volume)
+
+    never_lies(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
 
 
 @check(on=On.BACKEND)
