@@ -24,6 +24,7 @@ from .report import LogicalVolume
 log = logging.getLogger(__name__)
 
 NOTED = f'lv_tags={{"{tags.READING}"}}'
+FAILED = 'lv_health_status="failed"'  # as the kernel says of a pool
 SUSPENDED = 10.0  # seconds: longer than any command that lives
 PATIENCE = 2.0  # seconds: btrfs lets go of its device after umount has returned
 
@@ -49,7 +50,7 @@ class Activation:
         if tags.READING in volume.tags:
             self._lvm.retag(volume.name, remove=[tags.READING])
         if not volume.active or tags.READING in volume.tags:  # the reader may just have deactivated it
-            self._activate(volume.name, volume.health)
+            self._activate(volume.name, volume)
         elif volume.suspended:
             self.mend(volume.name)
         return self._proven(volume)
@@ -97,7 +98,7 @@ class Activation:
         if self.shown(base) is None:
             if base != volume.name:
                 self._lvm.retag(base, add=[tags.READING])
-            self._activate(base, volume.health)
+            self._activate(base, volume)
         try:
             yield self.path(self._proven(volume))
         finally:
@@ -110,11 +111,20 @@ class Activation:
             if noted and self.shown(base) is None:
                 self._lvm.retag(base, remove=[tags.READING])
 
-    def _activate(self, name: str, health: str) -> None:
+    def _activate(self, name: str, volume: LogicalVolume) -> None:
+        """Activate it, or what it lies on. A pool whose disk failed stays failed in the kernel, well as the disk
+        may be by now, until it is started anew: that is done once nobody uses it, which the kernel sees to."""
         try:
             self._lvm.activate(name)
         except Refused as error:
-            if "partial" in health:
+            pool = self._lvm.look(volume.pool).get(volume.pool) if volume.pool else None
+            if pool and pool.health == "failed":
+                log.warning("thin pool %s has failed in the kernel; it is started anew", pool.name)
+                self._lvm.deactivate(volume.pool, FAILED)
+                self._lvm.activate(volume.pool)
+                self._lvm.activate(name)
+                return
+            if "partial" in volume.health:
                 raise FailedPrecondition(
                     f"{error}; disks below it are missing: bring them back, or see the recovery recipes"
                 ) from None

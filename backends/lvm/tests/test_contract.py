@@ -15,7 +15,7 @@ from csi_multi.host import LocalHost
 from csi_multi.model import SizeRange, Stamp, VolumeRequest
 from csi_multi.testing.storage import MIB, NODE, Storage, setting
 
-from .group import EXTENT, Group, Lvm, volume_group
+from .group import EXTENT, GIB, Group, Lvm, volume_group
 
 pytestmark = pytest.mark.devicemapper
 
@@ -79,7 +79,7 @@ class Instance:
 @pytest.fixture(scope="module", params=["thin", "linear"])
 def instance(request: pytest.FixtureRequest, lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     pool = {"thin": 512 * MIB}.get(request.param, 0)
-    with volume_group(lvm, tmp_path_factory.mktemp("kit"), disks=4, size=256 * MIB, pool=pool) as group:
+    with volume_group(lvm, tmp_path_factory.mktemp("kit"), disks=1, size=GIB, pool=pool) as group:
         yield Instance(group, request.param)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,12 +20,13 @@ from csi_multi.host import LocalHost, sysfs
 from csi_multi.model import Volume
 
 from .group import EXTENT, Group
+from .matrix import once
 from .volumes import Mortal, create, delete, lv, open_device, opened, told
 
 pytestmark = pytest.mark.devicemapper
 
 NewBackend = Callable[..., LvmBackend]
-TYPES = ["thin", "linear", "raid1"]
+TYPES = once("raid1", "linear", "thin")  # the kit has the simple ones
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_a_device_that_was_left_suspended_is_resumed_when_it_is_opened(
 
 
 def test_a_device_that_somebody_suspends_for_a_moment_is_waited_for(
-    backend: NewBackend, group: Group, volume: Volume
+    backend: NewBackend, group: Group, volume: Volume, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = backend()
     device = open_device(one, volume)
@@ -257,7 +257,7 @@ def test_a_device_that_somebody_suspends_for_a_moment_is_waited_for(
     LocalHost().run("dmsetup", "suspend", "--noudevsync", name)
     resume = threading.Timer(2.0, LocalHost().run, ("dmsetup", "resume", "--noudevsync", name))
     resume.start()
-    started = time.monotonic()
     assert open_device(one, volume) == device
+    assert devices.suspended(name) == []
+    assert caplog.messages == []  # nobody repaired it
     resume.join()
-    assert time.monotonic() - started < 10

@@ -28,8 +28,9 @@ from .volumes import copy, create, delete, expand, open_device, opened, read, sn
 
 pytestmark = pytest.mark.devicemapper
 
-PROMPT = 15.0  # seconds for one call in an emulated guest: far below what a hung disk costs
+PROMPT = 30.0  # seconds for one call in a slow guest: far below what a hung disk costs
 POOL = 32 * MIB
+COMMIT = 2.5  # seconds within which the kernel has written what it knows of a pool
 EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
 TEXT = "what a user wrote"
 
@@ -298,6 +299,37 @@ def test_a_blank_volume_that_cannot_be_read_is_not_formatted(backend: Make, grou
     with node.staged(one) as file:
         file.write_text(TEXT)
     delete(ours, one)
+
+
+@pytest.mark.parametrize("fails", ["before it is staged", "while it is staged"])
+def test_a_thin_volume_of_a_pool_that_cannot_be_read_is_not_formatted(
+    backend: Make, group: Faulty, node: Node, fails: str
+) -> None:
+    """The kernel goes on refusing a pool that failed, until it is started anew: the next stage does that.
+
+    The kernel writes a pool's metadata up to a second after the pool was used. Only what is written by then lets a
+    stage come as far as the volume; else the pool itself cannot be started.
+    """
+    ours = backend()
+    one = create(ours, "one", type="thin")
+    with opened(ours, one, block=False) as device:
+        device.path.write_bytes(bytes(MIB))  # what a pool never gave out it reads as zeros, whatever its disk does
+    if fails == "while it is staged":
+        time.sleep(COMMIT)
+    group.first.lose_data()
+    if fails == "before it is staged":
+        time.sleep(COMMIT)
+
+    with refused(Unavailable):
+        node.stage(one)
+    assert not node.host.formatted
+    node.unstage(one)
+
+    group.mend()
+    with node.staged(one) as file:
+        file.write_text(TEXT)
+    delete(ours, one)
+    group.lvm.run("lvchange", "-qq", "-y", "-ay", f"{group.name}/{group.pool}")  # as other tests found it
 
 
 def test_a_disk_that_refuses_writes_is_formatted_by_the_call_after_its_repair(

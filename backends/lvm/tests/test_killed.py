@@ -22,6 +22,7 @@ from csi_multi.model import PageRequest, Snapshot, Volume
 from . import volumes
 from .faulty import clear
 from .group import EXTENT, MIB, Group, Lvm, volume_group
+from .matrix import once
 from .volumes import copy, create, delete, open_device, opened, read, snapshot
 
 pytestmark = pytest.mark.devicemapper
@@ -135,9 +136,9 @@ def made(ours: LvmBackend, name: str, one: Volume) -> Snapshot:
     raise AssertionError(f"{name} cannot be made")
 
 
-@pytest.mark.parametrize("opens", [False, True], ids=["check", "open"])
+@pytest.mark.parametrize("asked", once("open", "check"))
 def test_a_suspended_thick_origin_is_resumed_lower_device_first(
-    backend_on: Make, group: Group, tmp_path: Path, opens: bool
+    backend_on: Make, group: Group, tmp_path: Path, asked: str
 ) -> None:
     ours = backend_on(group)
     one = create(ours, "one", 8 * EXTENT, type="linear")
@@ -146,7 +147,7 @@ def test_a_suspended_thick_origin_is_resumed_lower_device_first(
         cut = snapshot(ours, "cut", one)
         dm("suspend", name)
         dm("suspend", f"{name}-real")
-        if opens:
+        if asked == "open":
             open_device(ours, one, block=False)
         else:
             ours.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from csi_multi_lvm.names import DEVICE_NAME, SNAPSHOT, Names, device_name, parse
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csi_multi import ids
@@ -39,6 +39,7 @@ def test_a_handle_of_another_shape_was_never_made(handle: str) -> None:
         parse("volume", handle)
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=128), st.integers(1, 63), st.integers(1, 63))
 def test_every_name_fits_or_the_configuration_is_refused(name: str, node: int, group: int) -> None:
     names = Names("n" * node, "g" * group)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from sanity_run import every_spec_passes, online_growth
 
 from .group import EXTENT, Group
+from .matrix import once
 
 pytestmark = [pytest.mark.sanity, pytest.mark.devicemapper]
 
-TYPES = ("thin", "linear")
-ACCESSES = ("mount", "block")
-MET_ONCE = [("thin", "mount")]  # the others are for `make matrix`
-COMBINATIONS = [(type_, access) for type_ in TYPES for access in ACCESSES] if os.environ.get("MATRIX") else MET_ONCE
+COMBINATIONS = once(("thin", "mount"), ("thin", "block"), ("linear", "mount"), ("linear", "block"))
 
 
 @pytest.mark.parametrize(("type_", "access"), COMBINATIONS)

@@ -8,7 +8,7 @@ from csi_multi_lvm import space
 from csi_multi_lvm.config import Config, Parameters
 from csi_multi_lvm.layout import KINDS, MIB
 from csi_multi_lvm.report import Group, LogicalVolume, PhysicalVolume, Report
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csi_multi.errors import (
@@ -367,6 +367,7 @@ def test_the_bound_holds_for_the_size_that_is_made():
         space.admit(group(10, 10), of("striped"), 10 * EXTENT + 1, bounded)
 
 
+@settings(deadline=None)
 @given(storages())
 def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
     report, layout, cfg = storage
@@ -382,6 +383,7 @@ def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
             space.admit(report, layout, found.maximum + 1, cfg)
 
 
+@settings(deadline=None)
 @given(storages(), st.integers(1, 4000))
 def test_what_is_admitted_takes_no_more_extents_than_are_free_beside_the_reserve(storage, size):
     report, layout, cfg = storage

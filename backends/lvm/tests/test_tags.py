@@ -6,7 +6,7 @@ import re
 
 import pytest
 from csi_multi_lvm import tags
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csi_multi.errors import FailedPrecondition
@@ -21,6 +21,7 @@ def stamp(name: str = "pvc-1", **more: object) -> Stamp:
     return Stamp(name=name, **facts)  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=5))
 def test_any_stamp_fits_into_tags_and_comes_back(name: str, cluster: str, context: dict[str, str]) -> None:
     written = stamp(name, cluster=cluster, context=context)

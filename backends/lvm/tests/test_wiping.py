@@ -24,6 +24,7 @@ from csi_multi.node.engine import Engine
 from csi_multi.node.requests import StageRequest
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
+from .matrix import once
 from .volumes import (
     SECRET,
     Died,
@@ -48,6 +49,7 @@ BackendOn = Callable[..., LvmBackend]
 DISK = 25 * MIB  # six extents and LVM's own MiB
 START = MIB  # where the first extent is
 ROOM = 12 * EXTENT  # of the group
+SOON = 60.0  # seconds, for a thread in a slow guest to get on
 FILESYSTEM = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
 
 
@@ -77,7 +79,7 @@ def secrets(path: Path) -> int:
     return read(path).count(SECRET)
 
 
-@pytest.mark.parametrize("kind", ["linear", "raid1"])
+@pytest.mark.parametrize("kind", once("linear", "raid1"))
 def test_a_raw_block_volume_shows_nothing_of_a_deleted_one(kind: str, small: Group, backend_on: BackendOn) -> None:
     backend = backend_on(small)
     size = {"linear": ROOM, "raid1": 5 * EXTENT}[kind]  # all there is
@@ -94,7 +96,7 @@ def test_a_raw_block_volume_shows_nothing_of_a_deleted_one(kind: str, small: Gro
     delete(backend, new)
 
 
-@pytest.fixture(scope="module", params=["ext4", "xfs", "gpt"])
+@pytest.fixture(scope="module", params=once("gpt", "ext4", "xfs"))  # gpt has one at each end
 def signed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     """The first and last MiB of a disk with a signature."""
     file = tmp_path_factory.mktemp("signed") / "disk"
@@ -198,7 +200,15 @@ def _watch(path: Path, start: int, seen: list[int], done: threading.Event) -> No
     os.close(descriptor)
 
 
-@pytest.mark.parametrize("kind", ["linear", "raid1"])
+def read_again(seen: list[int]) -> None:
+    """Wait until the watcher has read what is there now."""
+    before, ends = seen[0], time.monotonic() + SOON
+    while seen[0] < before + 2:
+        assert time.monotonic() < ends, "nothing of the growth is seen"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", once("linear", "raid1"))
 def test_a_raw_block_volume_shows_no_old_data_in_what_it_grows_by_at_any_moment(
     kind: str, used: Group, backend_on: BackendOn
 ) -> None:
@@ -208,9 +218,8 @@ def test_a_raw_block_volume_shows_no_old_data_in_what_it_grows_by_at_any_moment(
         fill(device.path)
         with watched(device.path, EXTENT) as seen:
             assert expand(backend, volume, 2 * EXTENT) == size_of(device) == 2 * EXTENT
-            time.sleep(0.3)
-        readings, dirty = seen
-        assert (readings > 0, dirty) == (True, 0)
+            read_again(seen)
+        assert seen[1] == 0, f"of {seen[0]} readings so many saw old data: {seen[1]}"
     assert expand(backend, volume, 3 * EXTENT) == 3 * EXTENT
     with opened(backend, volume) as device:
         assert zeros(device.path, EXTENT, 3 * EXTENT)
@@ -219,7 +228,7 @@ def test_a_raw_block_volume_shows_no_old_data_in_what_it_grows_by_at_any_moment(
     delete(backend, volume)
 
 
-@pytest.mark.parametrize("source", ["snapshot", "volume"])
+@pytest.mark.parametrize("source", once("snapshot", "volume"))
 def test_a_larger_copy_shows_its_source_and_then_nothing(source: str, used: Group, backend_on: BackendOn) -> None:
     backend = backend_on(used)
     origin = create(backend, "origin", EXTENT, type="linear")
