@@ -1,0 +1,1 @@
+"""EBS backend: Amazon EBS volumes of one account and region."""

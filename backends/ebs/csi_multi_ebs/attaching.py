@@ -1,0 +1,198 @@
+"""Attach and detach: device names, where a volume is, and waiting until it is there.
+
+Nothing is kept: EC2's own record of attachments says which names are taken and where a volume is. The
+names of read-only attachments are of a series of their own, so that they are known again.
+"""
+
+from __future__ import annotations
+
+import string
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from csi_multi.errors import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    NotFound,
+    ResourceExhausted,
+    Timeout,
+    Unavailable,
+)
+from csi_multi.model import AttachRequest, Node, Strings
+
+from .account import Account
+from .ec2_errors import Attached, DeviceTaken, WrongState
+from .nodes import Nodes
+from .rows import Attachment, InstanceRow, VolumeRow
+
+# EC2 takes /dev/xvdaa to /dev/xvddx.
+WRITABLE = tuple(f"/dev/xvd{series}{letter}" for series in "bca" for letter in string.ascii_lowercase)
+READ_ONLY = tuple(f"/dev/xvdd{letter}" for letter in string.ascii_lowercase[:24])
+LEAVING = ("detaching", "busy")
+STUCK = 90.0  # seconds after which an attachment under way is begun anew, under another device name
+TRIES = 5  # device names per call
+TAKEN_NAME = 60.0  # seconds for which a name is left alone after it was asked for: EC2 shows it by then
+STUCK_NAME = 600.0  # the same for a name that EC2 refused
+
+
+class Attaching:
+    def __init__(self, account: Account, nodes: Nodes) -> None:
+        self._account = account
+        self._nodes = nodes
+        self._guard = threading.Lock()
+        self._held: dict[tuple[str, str], float] = {}  # (instance, name): until when it is not used again
+
+    def attach(self, request: AttachRequest) -> Strings:
+        """Attach, or find it attached, and return the publish context. Raises what Attach.attach says."""
+        account = self._account
+        row = account.volume(request.handle)
+        node = account.instance(request.node.fact, request.node.id)
+        self._refuse_elsewhere(row, node, request)
+        ends = account.ends(request.deadline)
+        if not self._under_way(row, node.id, ends):
+            self._begin(row, node, request)
+        here = self._wait(row.id, node.id, ends)
+        if (here.device in READ_ONLY) != request.read_only:
+            asked = "read-only" if request.read_only else "writable"
+            raise AlreadyExists(f"volume {row.id!r} is attached to node {request.node.name!r}, but not {asked}")
+        self._nodes.remember(node, request.node.id)
+        fresh = account.stamp("volume", row).source is None and not row.snapshot
+        context = {"device": here.device, "blank": "zeroed" if fresh else "never"}
+        return context | ({"readOnly": "true"} if request.read_only else {})
+
+    def detach(self, handle: str, node: Node | None) -> None:
+        """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
+        row = self._account.volume(handle)
+        there = [one for one in row.attachments if one.state != "detached"]
+        wanted = [one.instance for one in there if node is None or one.instance == node.fact]
+        if not wanted:
+            raise NotFound(f"volume {handle!r} is not attached {f'to {node.name!r}' if node else 'anywhere'}")
+        ends = self._account.ends(None)
+        for instance in wanted:
+            with suppress(NotFound):  # off by now
+                self._release(handle, instance, ends)
+        for instance in wanted:
+            self._await_detached(handle, instance, ends)
+
+    def _refuse_elsewhere(self, row: VolumeRow, node: InstanceRow, request: AttachRequest) -> None:
+        elsewhere = [one for one in row.attachments if one.instance != node.id and one.state != "detached"]
+        if elsewhere and (request.capability.mode.single_node or not row.multi_attach):
+            where = ", ".join(self._nodes.names([one.instance for one in elsewhere]).values())
+            first = elsewhere[0]
+            raise FailedPrecondition(
+                f"volume {row.id!r} is attached to {where} ({first.instance}, {first.state}); detach it there first"
+            )
+        if row.zone != node.zone:
+            raise FailedPrecondition(
+                f"volume {row.id!r} is in zone {row.zone!r}, node {request.node.name!r} in {node.zone!r}: "
+                "it can never be attached there"
+            )
+
+    def _under_way(self, row: VolumeRow, instance: str, ends: float) -> bool:
+        """Whether it is attached there or will be. First ends what is on its way off, or stuck on its way there."""
+        here = _at(row, instance)
+        if here is None or here.state == "detached":
+            return False
+        if here.state in LEAVING:
+            self._await_detached(row.id, instance, ends)
+            return False
+        if here.state == "attaching" and _age(here) > STUCK:
+            with suppress(NotFound):  # off by now
+                self._release(row.id, instance, ends)
+            self._await_detached(row.id, instance, ends)
+            return False
+        return True
+
+    def _begin(self, row: VolumeRow, node: InstanceRow, request: AttachRequest) -> None:
+        """Ask EC2 for the attachment under a name that is free."""
+        series = READ_ONLY if request.read_only else WRITABLE
+        if node.devices.keys() >= set(series):  # as it was a while ago
+            node = self._account.instance(node.id, request.node.id, anew=True)
+        for _ in range(TRIES):
+            device = self._name(node, series)
+            try:
+                self._account.ec2.attach(row.id, node.id, device)
+            except DeviceTaken:  # EC2 may show it as free for ever: a name that is stuck
+                self._hold(node.id, device, STUCK_NAME)
+                node = self._account.instance(node.id, request.node.id, anew=True)
+                continue
+            except Attached:  # a moment ago, here or elsewhere
+                self._refuse_elsewhere(self._account.volume(row.id), node, request)
+            except WrongState as error:
+                node = self._account.instance(node.id, request.node.id, anew=True)  # gone maybe
+                raise Unavailable(
+                    f"volume {row.id!r} is {row.state} and instance {node.id!r} is {node.state}: {error}"
+                ) from error
+            return
+        raise Busy(f"{TRIES} device names of instance {node.id!r} were taken by others meanwhile; try again")
+
+    def _name(self, node: InstanceRow, series: tuple[str, ...]) -> str:
+        """Take a free device name. Raises ResourceExhausted when there is none.
+
+        What other calls took since EC2 was asked is not free either.
+        """
+        with self._guard:
+            now = time.monotonic()
+            self._held = {key: until for key, until in self._held.items() if until > now}
+            free = [name for name in series if name not in node.devices]
+            if not free:
+                raise ResourceExhausted(f"all {len(series)} device names of instance {node.id!r} are in use")
+            device = min(free, key=lambda name: self._held.get((node.id, name), 0.0))
+            self._held[node.id, device] = now + TAKEN_NAME
+            return device
+
+    def _hold(self, instance: str, device: str, seconds: float) -> None:
+        with self._guard:
+            self._held[instance, device] = time.monotonic() + seconds
+
+    def _wait(self, handle: str, instance: str, ends: float) -> Attachment:
+        """Return the attachment when it is done. Raises Unavailable when that takes longer than the caller waits."""
+
+        def done(row: VolumeRow | None) -> bool:
+            here = _at(row, instance)
+            return row is None or (here is not None and here.state == "attached")
+
+        try:
+            row = self._account.watch.wait(handle, done, ends)
+        except Timeout as error:
+            raise Unavailable(f"volume {handle!r} is not attached to {instance!r} yet: {error}") from error
+        here = _at(row, instance)
+        if here is None:
+            raise NotFound(f"volume {handle!r} vanished while it was being attached")
+        return here
+
+    def _release(self, handle: str, instance: str, ends: float) -> None:
+        """Begin to detach. Raises NotFound when it is not attached there."""
+        try:
+            self._account.ec2.detach(handle, instance)
+        except WrongState as error:  # on its way off already, or off by now
+            here = _at(self._account.volumes.get(handle, ends), instance)
+            if here is None:
+                raise NotFound(f"volume {handle!r} is not attached to {instance!r}") from error
+
+    def _await_detached(self, handle: str, instance: str, ends: float) -> None:
+        """Raises Unavailable when that takes longer than the caller waits."""
+
+        def done(row: VolumeRow | None) -> bool:
+            here = _at(row, instance)
+            return here is None or here.state == "detached"
+
+        try:
+            self._account.watch.wait(handle, done, ends)
+        except Timeout as error:
+            raise Unavailable(
+                f"volume {handle!r} is still being detached from {instance!r}; if that lasts, the node may still "
+                f"use it: {error}"
+            ) from error
+
+
+def _at(row: VolumeRow | None, instance: str) -> Attachment | None:
+    return next((one for one in row.attachments if one.instance == instance), None) if row else None
+
+
+def _age(one: Attachment) -> float:
+    """Return for how many seconds EC2 has been at it."""
+    return (datetime.now(UTC) - one.since).total_seconds() if one.since else 0.0

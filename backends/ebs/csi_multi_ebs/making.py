@@ -1,0 +1,259 @@
+"""How volumes are made: which zone, which token, and what an answer of EC2 is worth.
+
+EC2 knows a repeated creation by its client token, so nothing is looked up before: one CreateVolume, and
+polls that all creations share. A token belongs to a name. It is burnt when its volume failed or was
+deleted; then the next one in a fixed row is tried, so that any process finds the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from csi_multi.errors import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    OutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    Timeout,
+    Unauthenticated,
+    Unavailable,
+)
+from csi_multi.ids import leaf
+from csi_multi.model import SizeRange, VolumeRequest
+
+from . import tags, types
+from .account import GIB, GOING, Account
+from .config import Parameters
+from .ec2_errors import Quota, TokenMismatch, WrongState, ZoneFull
+from .rows import SnapshotRow, VolumeRow
+
+ATTEMPTS = 20  # tokens per name
+REMEMBERED = 1000  # deleted volumes
+Make = Callable[[str], VolumeRow]  # with a token
+
+
+class Making:
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._doubts: dict[str, float] = {}  # names, and when EC2 first spoke as if they had a volume
+        self._guard = threading.Lock()
+        self.gone: dict[str, None] = {}  # ids deleted by this process, oldest first: their tokens are burnt
+
+    def create(self, request: VolumeRequest) -> VolumeRow:
+        """Make an empty volume. Raises what Backend.create_volume says."""
+        return self._anywhere(request, None)
+
+    def restore(self, request: VolumeRequest) -> VolumeRow:
+        """Make a volume with the data of a snapshot."""
+        assert request.source
+        row = self._account.snapshot(request.source.handle)
+        if row.state == "error":
+            raise FailedPrecondition(
+                f"snapshot {row.id!r} has failed ({row.message or 'no reason given'}): cut another"
+            )
+        if row.state != "completed":
+            raise Busy(f"snapshot {row.id!r} is {row.state}: EC2 makes volumes of completed ones; try again")
+        return self._anywhere(request, row)
+
+    def clone(self, request: VolumeRequest) -> VolumeRow:
+        """Make a copy of a volume in its zone."""
+        assert request.source
+        source = self._account.volume(request.source.handle)
+        size = _wide_enough(request.size, source.size)
+        wanted = types.spec(
+            request.parameters or Parameters(), request.mutable, size, least=source.size, default=source.size
+        )
+        if source.zone not in self._zones(request):
+            raise ResourceExhausted(
+                f"EC2 copies volumes within their zone: {source.id!r} is in {source.zone!r}, which is not asked for"
+            )
+        labels = tags.of_volume(request, self._account.setting, self._account.config)
+        encrypted, key = self._encryption(request.parameters or Parameters())
+        return self._made(
+            request,
+            lambda token: self._account.ec2.copy_volume(
+                source=source.id,
+                spec=wanted,
+                token=token,
+                tags=labels,
+                encrypted=encrypted,
+                kms_key=key,
+                multi_attach=_many_nodes(request),
+            ),
+        )
+
+    def _anywhere(self, request: VolumeRequest, snapshot: SnapshotRow | None) -> VolumeRow:
+        """Try the zones in the order wanted, until one has room."""
+        account, parameters = self._account, request.parameters or Parameters()
+        least = snapshot.size if snapshot else 1
+        default = snapshot.size if snapshot else -(-account.config.default_size // GIB)
+        size = _wide_enough(request.size, least)
+        wanted = types.spec(parameters, request.mutable, size, least=least, default=default)
+        labels = tags.of_volume(request, account.setting, account.config)
+        encrypted, key = self._encryption(parameters)
+        full: list[str] = []
+        for zone in self._zones(request):
+
+            def make(token: str, zone: str = zone) -> VolumeRow:
+                return account.ec2.create_volume(
+                    spec=wanted,
+                    zone=zone,
+                    token=token,
+                    tags=labels,
+                    snapshot=snapshot.id if snapshot else "",
+                    encrypted=encrypted,
+                    kms_key=key,
+                    multi_attach=_many_nodes(request),
+                    rate=parameters.volume_initialization_rate if snapshot else None,
+                )
+
+            try:
+                return self._made(request, make)
+            except ZoneFull as error:
+                full.append(str(error))
+        raise ResourceExhausted("; ".join(full) or "no zone that is asked for is one of this instance's region")
+
+    def _zones(self, request: VolumeRequest) -> list[str]:
+        """Return the zones to try: as preferred, then as required; without a wish all, spread by name."""
+        known = self._account.zones()
+        wanted = request.topology
+        asked = [one["zone"] for one in wanted.candidates if "zone" in one] if wanted else []
+        if wanted and wanted.requisite:
+            return [zone for zone in dict.fromkeys(asked) if zone in known]
+        start = int(hashlib.sha256(request.name.encode()).hexdigest(), 16) % max(len(known), 1)
+        return [zone for zone in dict.fromkeys([*asked, *known[start:], *known[:start]]) if zone in known]
+
+    def _encryption(self, parameters: Parameters) -> tuple[bool | None, str]:
+        """Return whether to encrypt (None: as the account does) and with which key; a key alone asks for it."""
+        own = self._account.config
+        if parameters.kms_key_id:
+            return True, parameters.kms_key_id
+        wanted = own.encrypted if parameters.encrypted is None else parameters.encrypted
+        if wanted is False:
+            return False, ""
+        return (True if own.kms_key_id else wanted), own.kms_key_id
+
+    def _made(self, request: VolumeRequest, make: Make) -> VolumeRow:
+        """Return the volume when it is usable. Raises AlreadyExists when the name was asked for otherwise."""
+        ends = self._account.ends(request.deadline)
+        for number, token in enumerate(_tokens(self._account.owner, request.name)):
+            if number == ATTEMPTS:
+                self._refuse_if_found(request.name)  # tokens of hours do not find each other's volumes
+            try:
+                answer = make(token)
+            except TokenMismatch:
+                self._refuse_if_found(request.name)
+                continue  # the name has no volume: the token's one is gone
+            except Quota:  # EC2 says so also of a creation that it has done already
+                self._refuse_if_found(request.name)
+                raise
+            self._doubts.pop(request.name, None)
+            try:
+                row = self._usable(request.name, answer, ends)
+            except (PermissionDenied, Unauthenticated) as error:  # final, but the volume is there
+                raise Unavailable(f"volume {answer.id!r} was made, but EC2 refuses the next call: {error}") from error
+            if row:
+                return row
+        raise Unavailable(f"no volume could be made for {request.name!r} in {ATTEMPTS} attempts this hour")
+
+    def _refuse_if_found(self, name: str) -> None:
+        """Raise AlreadyExists when a volume has this name, Unavailable while EC2 may just not show it yet."""
+        if self.named(name):
+            self._doubts.pop(name, None)
+            raise AlreadyExists(f"volume {name!r} exists")
+        since = self._doubts.setdefault(name, time.monotonic())
+        if time.monotonic() - since < self._account.config.consistency_seconds:
+            raise Unavailable(
+                f"volume {name!r}: EC2's refusal may mean that it was made a moment ago, and EC2 does not show it "
+                "yet; try again"
+            )
+        del self._doubts[name]
+
+    def named(self, name: str) -> VolumeRow | None:
+        """Return our volume of this requested name, the oldest if there are several."""
+        found = self._account.names.get(leaf(name), self._account.ends(None)) or []
+        return next((row for row in found if row.state not in (*GOING, "error")), None)
+
+    def _usable(self, name: str, answer: VolumeRow, ends: float) -> VolumeRow | None:
+        """Wait until the volume can be attached; None when it never will: its token is burnt."""
+        if answer.id in self.gone:
+            return None
+        row = self._first_look(name, answer, ends)
+        if row is None or row.state == "creating":
+            row = self._settled(answer, ends)
+        if row is None or row.state in GOING:
+            return None
+        if row.state == "error":
+            self.delete(row)
+            raise Unavailable(
+                f"EC2 could not make volume {row.id!r} (state error; often a KMS key that may not be used); "
+                "it was deleted; try again"
+            )
+        return row
+
+    def _first_look(self, name: str, answer: VolumeRow, ends: float) -> VolumeRow | None:
+        """Return the volume as EC2 shows it. Raises AlreadyExists when another one had the name before.
+
+        Tokens do not exclude that: one process may copy a volume while another makes an empty one. The later
+        of the two is deleted by who made it; one that was made long ago may be in use, and stays.
+        """
+        try:
+            found = self._account.made.wait(leaf(name), lambda _rows: True, ends) or []
+        except Timeout as error:
+            raise Unavailable(f"volume {answer.id!r} is in the making: {error}") from error
+        there = [row for row in found if row.state not in (*GOING, "error")]
+        if there and there[0].id != answer.id and (there[0].created, there[0].id) < (answer.created, answer.id):
+            if answer.state == "creating":
+                self.delete(answer)
+            raise AlreadyExists(f"volume {name!r} exists as {there[0].id!r}")
+        return next((row for row in found if row.id == answer.id), None)
+
+    def _settled(self, answer: VolumeRow, ends: float) -> VolumeRow | None:
+        """Return the volume when it is no longer in the making; None when EC2 does not know it any more."""
+        young = self._account.config.consistency_seconds - (datetime.now(UTC) - answer.created).total_seconds()
+        unseen = time.monotonic() + young  # until when EC2 may just not show it yet
+
+        def done(row: VolumeRow | None) -> bool:
+            return time.monotonic() > unseen if row is None else row.state != "creating"
+
+        try:
+            return self._account.watch.wait(answer.id, done, ends)
+        except Timeout as error:
+            raise Unavailable(f"volume {answer.id!r} is still in the making: {error}") from error
+
+    def delete(self, row: VolumeRow) -> None:
+        """Delete a volume of ours. Raises NotFound, InUse."""
+        try:
+            self._account.ec2.delete_volume(row.id)
+        except WrongState as error:
+            raise Unavailable(f"volume {row.id!r} is {row.state} and cannot be deleted now: {error}") from error
+        with self._guard:
+            self.gone[row.id] = None
+            while len(self.gone) > REMEMBERED:
+                del self.gone[next(iter(self.gone))]
+
+
+def _tokens(owner: str, name: str) -> Iterator[str]:
+    """Yield the client tokens of a name, the same ones in the same order for every process.
+
+    When the cause of many failures was mended at last, this hour's token is there for the next attempt.
+    """
+    for attempt in (*range(ATTEMPTS), f"hour {int(time.time() // 3600)}"):
+        yield hashlib.sha256(f"{owner}\n{name}\n{attempt}".encode()).hexdigest()
+
+
+def _wide_enough(size: SizeRange, least: int) -> SizeRange:
+    """Raises OutOfRange for less than a source of `least` GiB."""
+    if size.required and -(-size.required // GIB) < least:
+        raise OutOfRange(f"{size.required} bytes are less than the {least * GIB} bytes of the source")
+    return size
+
+
+def _many_nodes(request: VolumeRequest) -> bool:
+    return any(not one.mode.single_node for one in request.capabilities)

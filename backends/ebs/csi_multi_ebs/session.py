@@ -1,0 +1,134 @@
+"""Credentials and clients of an instance.
+
+Credentials come from the profile if one is named, else from botocore's default chain (environment, web
+identity, instance role); with a role they are exchanged for the role's, and renewed before they expire.
+Nothing is imported, read or asked for before the first client is wanted.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from . import models
+from .config import Config
+
+CONNECTIONS = 64  # kept per client: as many as the driver has threads by default
+
+_making = threading.Lock()  # botocore's sessions and loaders are not thread-safe; its clients are
+
+
+class Session:
+    """Clients of one account and region, made when they are first wanted. Thread-safe."""
+
+    def __init__(self, config: Config, name: str) -> None:
+        """`name` is what an assumed role's session is called in CloudTrail."""
+        self._config = config
+        self._name = re.sub(r"[^\w+=,.@-]", "-", name, flags=re.ASCII)[:64]
+        self._clients: dict[str, Any] = {}
+
+    def client(self, group: str) -> Any:
+        """Return the EC2 client of a group of calls. Raises botocore's exceptions for bad credentials."""
+        if (client := self._clients.get(group)) is None:
+            with _making:
+                if (client := self._clients.get(group)) is None:
+                    client = self._clients[group] = self._ec2(once=group == "snapshot")
+        return client
+
+    def close(self) -> None:
+        """Close all connections."""
+        with _making:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+    def _ec2(self, *, once: bool) -> Any:
+        """Make a client. `once`: no call is repeated, because EC2 would take it for a second one."""
+        session = self._as_role if self._config.role_arn else self._source
+        client = session.create_client(
+            "ec2", endpoint_url=self._config.endpoint or None, config=self._options(1 if once else 0)
+        )
+        client.meta.events.register_first("needs-retry.ec2", _final)
+        return client
+
+    @cached_property
+    def _source(self) -> Any:
+        return self._new(self._config.profile or None)
+
+    @cached_property
+    def _as_role(self) -> Any:
+        from botocore.credentials import DeferredRefreshableCredentials
+
+        session = self._new(None)
+        credentials = DeferredRefreshableCredentials(self._assume, "sts-assume-role")
+        session.register_component("credential_provider", _Provided(credentials))
+        return session
+
+    def _new(self, profile: str | None) -> Any:
+        from botocore.session import Session as Botocore
+
+        session = Botocore(profile=profile)
+        session.register_component("data_loader", models.loader())
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
+        session.set_config_variable("region", self._config.region)
+        return session
+
+    def _options(self, attempts: int = 0) -> Any:
+        from botocore.config import Config as Options
+
+        return Options(
+            connect_timeout=self._config.connect_seconds,
+            read_timeout=self._config.read_seconds,
+            retries={"mode": self._config.retry_mode, "total_max_attempts": attempts or self._config.max_attempts},
+            max_pool_connections=CONNECTIONS,
+            user_agent_extra="csi-multi",
+            tcp_keepalive=True,
+        )
+
+    def _assume(self) -> dict[str, str]:
+        """Get credentials of the role, in the form that botocore renews them from."""
+        words = {"RoleArn": self._config.role_arn, "RoleSessionName": self._name}
+        if self._config.external_id:
+            words["ExternalId"] = self._config.external_id
+        with _making:
+            sts = self._source.create_client("sts", endpoint_url=_of_sts(self._config.endpoint), config=self._options())
+        try:
+            told = sts.assume_role(**words)["Credentials"]
+        finally:
+            sts.close()
+        return {
+            "access_key": told["AccessKeyId"],
+            "secret_key": told["SecretAccessKey"],
+            "token": told["SessionToken"],
+            "expiry_time": told["Expiration"].isoformat(),
+        }
+
+
+class _Provided:
+    """A source of credentials for botocore that has them."""
+
+    def __init__(self, credentials: Any) -> None:
+        self._credentials = credentials
+
+    def load_credentials(self) -> Any:
+        return self._credentials
+
+
+def _of_sts(endpoint: str) -> str | None:
+    """Return where STS is: at the endpoint too, unless that is EC2's own (vpce-1.ec2.eu-west-1.vpce.amazonaws.com)."""
+    return endpoint if endpoint and "ec2" not in (urlsplit(endpoint).hostname or "").split(".") else None
+
+
+def _time(text: str) -> datetime:
+    """Read a time. botocore's way understands all that people write, and takes a third of a describe's time."""
+    return datetime.fromisoformat(text)
+
+
+def _final(response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
+    """Keep botocore from repeating what will not change: a zone without room answers with a server error."""
+    if response and response[1].get("Error", {}).get("Code") == "InsufficientVolumeCapacity":
+        response[0].status_code = 400

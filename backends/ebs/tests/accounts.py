@@ -1,0 +1,157 @@
+"""Backends over the rig as a driver has them, and what the core would ask of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.config import Config, MutableParameters, Parameters, SnapshotParameters
+
+from csi_multi.backend import Setting
+from csi_multi.host import LocalHost
+from csi_multi.model import (
+    AccessMode,
+    AttachRequest,
+    Capability,
+    ExpandRequest,
+    ModifyRequest,
+    Mount,
+    Node,
+    SizeRange,
+    SnapshotRequest,
+    Source,
+    SourceKind,
+    Stamp,
+    TopologyRequirement,
+    Volume,
+    VolumeRequest,
+)
+from csi_multi.params import parse
+
+from . import rig_moto
+from .rig import REGION, Cloud
+
+GIB = 2**30
+A, B, C = (f"{REGION}{letter}" for letter in "abc")
+DRIVER, CLUSTER = "multi.csi.example.com", "prod"
+ONE_WRITER = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
+MANY_WRITERS = Capability(mode=AccessMode.MULTI_NODE_MULTI_WRITER)
+GONE = "vol-00000000000000000"
+
+Connect = Callable[..., EbsBackend]
+
+
+@contextlib.contextmanager
+def connecting(cloud: Cloud) -> Iterator[Connect]:
+    """Yield what makes a backend as a process that starts does; keys of the configuration may be given."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(instance: str = "cloud", **config: Any) -> EbsBackend:
+            ebs = EbsBackend(configured(cloud, **config), setting(instance))
+            stack.callback(ebs.close)
+            return ebs
+
+        yield connect
+
+
+def setting(instance: str = "cloud") -> Setting:
+    return Setting(instance=instance, driver=DRIVER, cluster=CLUSTER, node="node-1", host=LocalHost())
+
+
+def configured(cloud: Cloud, **config: Any) -> Config:
+    """Return a configuration that is impatient, and asks EC2 once per call."""
+    impatient: dict[str, Any] = {
+        "consistency_seconds": 0,
+        "merge_seconds": 0,
+        "poll_seconds": 0.01,
+        "wait_seconds": 20,
+        "max_attempts": 1,
+        "retry_mode": "standard",
+    }
+    return Config(region=REGION, endpoint=cloud.endpoint, **impatient | config)
+
+
+def asked(
+    name: str = "pvc-1", *, source: Source | None = None, digest: str = "ab12", mutable: Any = None, **more: Any
+) -> VolumeRequest:
+    """Return the wish for a volume of 1 GiB, or of whatever size it has from its source."""
+    stamp = Stamp(driver=DRIVER, cluster=CLUSTER, name=name, digest=digest, source=source, context={"fsType": "ext4"})
+    usual: dict[str, Any] = {
+        "size": SizeRange(required=0 if source else GIB),
+        "capabilities": (ONE_WRITER,),
+        "parameters": Parameters(),
+    }
+    return VolumeRequest(stamp=stamp, mutable=mutable, **usual | more)
+
+
+def parameters(**given: str) -> Parameters:
+    return parse(Parameters, given, "parameters")
+
+
+def mutable(**given: str) -> MutableParameters:
+    return parse(MutableParameters, given, "mutable_parameters")
+
+
+def snapshot(handle: str) -> Source:
+    return Source(kind=SourceKind.SNAPSHOT, handle=handle)
+
+
+def volume(handle: str) -> Source:
+    return Source(kind=SourceKind.VOLUME, handle=handle)
+
+
+def places(*preferred: str, requisite: tuple[str, ...] = ()) -> TopologyRequirement:
+    """Return a wish for zones; what is preferred is required, too, unless other zones are."""
+    segments = {zone: {"zone": zone} for zone in (*preferred, *requisite)}
+    return TopologyRequirement(
+        requisite=tuple(segments[zone] for zone in requisite or preferred),
+        preferred=tuple(segments[zone] for zone in preferred),
+    )
+
+
+def cut(name: str, source: str, **given: str) -> SnapshotRequest:
+    stamp = Stamp(driver=DRIVER, cluster=CLUSTER, name=name, digest="cd34")
+    return SnapshotRequest(stamp=stamp, source=source, parameters=parse(SnapshotParameters, given, "parameters"))
+
+
+def nodes(cloud: Cloud, number: int = 1, **more: Any) -> list[Node]:
+    """Start instances and return them as nodes."""
+    return [
+        Node(name=f"node-{count}", fact=instance, id=f"node-{count};cloud={instance}")
+        for count, instance in enumerate(cloud.instances(number, **more), 1)
+    ]
+
+
+def on(node: Node, volume: Volume, *, capability: Capability = ONE_WRITER, read_only: bool = False) -> AttachRequest:
+    return AttachRequest(handle=volume.handle, node=node, capability=capability, read_only=read_only)
+
+
+def grown(volume: Volume, gib: int) -> ExpandRequest:
+    return ExpandRequest(handle=volume.handle, size=SizeRange(required=gib * GIB))
+
+
+def changed(volume: Volume, **given: str) -> ModifyRequest:
+    return ModifyRequest(handle=volume.handle, mutable=mutable(**given))
+
+
+def row(cloud: Cloud, handle: str) -> Any:
+    """Return what EC2 has of a volume, past every delay."""
+    return next(store.volumes[handle] for store in rig_moto.stores() if handle in store.volumes)
+
+
+def attached_for(cloud: Cloud, handle: str, instance: str, seconds: float) -> None:
+    """Let an attachment have been asked for so long ago."""
+    row(cloud, handle).held[instance].attach_time -= timedelta(seconds=seconds)
+
+
+def tokens(cloud: Cloud) -> list[str]:
+    """Return the client tokens of all creations that arrived, in their order."""
+    return [call.get("ClientToken") for call in cloud.seen if call.action in ("CreateVolume", "CopyVolumes")]
+
+
+def tags(cloud: Cloud, id: str) -> dict[str, str]:
+    """Return the tags that something has."""
+    return next((dict(store.tags[id]) for store in rig_moto.stores() if id in store.tags), {})

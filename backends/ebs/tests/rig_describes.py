@@ -1,0 +1,143 @@
+"""Describes as EC2 answers them: page by page, complaining of ids it does not know, and later than what was done."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import rig_shown
+from .rig_calls import Answer, Call, Refusal, answer
+from .rig_clock import NOW, Clock, Wait
+from .rig_moto import store
+
+LARGEST_PAGE = 1000
+SMALLEST_PAGE = 5
+MOST_IDS = 500
+MOST_VALUES = 200  # of all filters together
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What volumes and snapshots have in common, with EC2's words for each."""
+
+    action: str
+    held: str  # moto's attribute
+    id: str  # the parameter
+    set: str  # the element
+    missing: str  # the error code
+    noun: str
+    shown: Callable[[Any], dict[str, object]]
+
+
+VOLUMES = Kind(
+    "DescribeVolumes", "volumes", "VolumeId", "volumeSet", "InvalidVolume.NotFound", "volume", rig_shown.volume
+)
+SNAPSHOTS = Kind(
+    "DescribeSnapshots",
+    "snapshots",
+    "SnapshotId",
+    "snapshotSet",
+    "InvalidSnapshot.NotFound",
+    "snapshot",
+    rig_shown.snapshot,
+)
+
+
+class Describes:
+    """What describes show, and the tokens of their pages."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.empty_pages = 0  # so many pages from now on hold nothing but a token, as EC2's may
+        self._clock = clock
+        self._hidden: set[str] = set()
+        self._ghosts: dict[str, tuple[Any, Any]] = {}  # id -> where it was, what it was
+        self._tokens: dict[str, tuple[str, str]] = {}  # token -> what was asked, the last id
+
+    def hide(self, id: str, kind: Kind, wait: Wait) -> None:
+        """Let describes not show it for so long."""
+        if wait != NOW:
+            self._hidden.add(id)
+            self._clock.after(wait, kind.action, lambda: self._hidden.discard(id))
+
+    def haunt(self, place: Any, gone: Any, kind: Kind, wait: Wait) -> None:
+        """Let describes show for so long what is there no more."""
+        if wait != NOW:
+            self._ghosts[gone.id] = (place, gone)
+            self._clock.after(wait, kind.action, lambda: self._ghosts.pop(gone.id, None))
+
+    def describe(self, call: Call, kind: Kind) -> Answer:
+        self._clock.looked(kind.action)
+        ids = call.many(kind.id)
+        values = sum(len(each) for each in call.filters().values())
+        if values > MOST_VALUES:
+            raise Refusal("FilterLimitExceeded", f"The maximum number of filter values is {MOST_VALUES}.")
+        if len(ids) > MOST_IDS:
+            raise Refusal("InvalidParameterValue", f"The maximum number of {kind.noun} ids is {MOST_IDS}.")
+        if ids and "MaxResults" in call.params:
+            text = f"The parameter {kind.id} cannot be used with the parameter maxResults"
+            raise Refusal("InvalidParameterCombination", text)
+        with self._as_seen(call, kind) as seen:
+            if missing := [id for id in ids if id not in seen]:
+                raise Refusal(kind.missing, absent(kind, missing))
+            found = getattr(store(call), kind.action.replace("Describe", "describe_").lower())(ids, call.filters())
+            if "MaxResults" in call.params or "NextToken" in call.params:
+                return self._page(call, kind, found)
+            return answer(kind.action, {kind.set: [kind.shown(each) for each in found]})
+
+    @contextlib.contextmanager
+    def _as_seen(self, call: Call, kind: Kind) -> Iterator[dict[str, Any]]:
+        """Let moto hold what describes show, and nothing else."""
+        place = store(call)
+        true = getattr(place, kind.held)
+        ghosts = {id: gone for id, (where, gone) in self._ghosts.items() if where is place and id[:3] == kind.noun[:3]}
+        seen = {id: each for id, each in true.items() if id not in self._hidden} | ghosts
+        for gone in ghosts.values():
+            gone.phase = "deleting"
+        setattr(place, kind.held, seen)
+        try:
+            yield seen
+        finally:
+            setattr(place, kind.held, true)
+
+    def _page(self, call: Call, kind: Kind, found: list[Any]) -> Answer:
+        size = _page_size(call)
+        asked = f"{kind.noun} {call.account} {call.region} {sorted(call.filters().items())}"
+        last = self._last(call.get("NextToken"), asked)
+        rest = sorted((each for each in found if each.id > last), key=lambda each: each.id)
+        if self.empty_pages:
+            self.empty_pages -= 1
+            return answer(kind.action, {kind.set: [], "nextToken": self._token(asked, last)})
+        page = rest[:size]
+        token = {"nextToken": self._token(asked, page[-1].id)} if page != rest else {}
+        return answer(kind.action, {kind.set: [kind.shown(each) for each in page], **token})
+
+    def _token(self, asked: str, last: str) -> str:
+        token = secrets.token_urlsafe(225)  # 300 characters
+        self._tokens[token] = (asked, last)
+        return token
+
+    def _last(self, token: str, asked: str) -> str:
+        if not token:
+            return ""
+        of, last = self._tokens.get(token, ("", ""))
+        if of != asked:
+            raise Refusal("InvalidParameterValue", f"Value ( {token} ) for parameter nextToken is invalid.")
+        return last
+
+
+def absent(kind: Kind, ids: list[str]) -> str:
+    """Return how EC2 says that these do not exist."""
+    if len(ids) == 1:
+        return f"The {kind.noun} '{ids[0]}' does not exist."
+    return f"The {kind.noun}s '{', '.join(ids)}' do not exist."
+
+
+def _page_size(call: Call) -> int:
+    size = int(call.get("MaxResults", str(LARGEST_PAGE)))
+    if size < SMALLEST_PAGE:
+        text = f"Value ( {size} ) for parameter maxResults is invalid. Expecting a value greater than {SMALLEST_PAGE}."
+        raise Refusal("InvalidParameterValue", text)
+    return min(size, LARGEST_PAGE)

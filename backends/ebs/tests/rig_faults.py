@@ -1,0 +1,68 @@
+"""Faults that a test asks for: errors, broken connections, slow answers; before the effect, or after it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .rig_calls import Call, Dropped, Refusal
+
+
+@dataclass(slots=True)
+class Fault:
+    """What shall happen to some calls."""
+
+    action: str  # "*": any
+    times: float  # math.inf: for ever
+    skip: int  # so many calls pass before
+    after_effect: bool  # EC2 does what was asked, and only the answer is lost
+    when: Callable[[Call], bool]
+    error: Refusal | Dropped | None = None
+    seconds: float = 0.0
+
+    def takes(self, call: Call) -> bool:
+        """Say whether it is this call's turn, and count it."""
+        if self.times <= 0 or self.action not in ("*", call.action) or not self.when(call):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+class Faults:
+    """All that were asked for, first come first served. A call meets one that fails, and any that are slow."""
+
+    def __init__(self) -> None:
+        self._all: list[Fault] = []
+        self._over = threading.Event()
+
+    def add(self, fault: Fault) -> Fault:
+        self._all.append(fault)
+        return fault
+
+    def of(self, call: Call) -> list[Fault]:
+        """Return the faults this call meets. Not thread-safe."""
+        met: list[Fault] = []
+        for fault in self._all:
+            if fault.error and any(other.error for other in met):
+                continue
+            if fault.takes(call):
+                met.append(fault)
+        return met
+
+    def happen(self, met: list[Fault], *, after_effect: bool) -> None:
+        """Wait as long as they say, and raise what they say. Raises Dropped when the test ended meanwhile."""
+        for fault in met:
+            if fault.after_effect is not after_effect:
+                continue
+            if self._over.wait(fault.seconds):
+                raise Dropped
+            if fault.error:
+                raise fault.error
+
+    def end(self) -> None:
+        """Let nobody wait any more: the test is over."""
+        self._over.set()

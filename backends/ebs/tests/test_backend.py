@@ -1,0 +1,98 @@
+"""The contract on EBS: what is promised, how volumes may be used, and a node that needs no AWS at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.config import Config
+
+from csi_multi.model import SINGLE_NODE_MODES, AccessMode, Capability, Mount
+
+from .accounts import A, connecting, parameters, setting
+from .rig import Cloud
+
+NODE = """
+import json, os, sys
+for name in list(os.environ):
+    if name.startswith("AWS_"):
+        del os.environ[name]
+from csi_multi.backend import Setting
+from csi_multi.errors import StorageError
+from csi_multi.host import LocalHost
+from csi_multi.model import OpenRequest
+from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.config import Config
+
+config = Config(
+    region="eu-west-1",
+    metadata="static",
+    instance_id="i-0123456789abcdef0",
+    zone="eu-west-1a",
+    instance_type="m5.large",
+)
+ebs = EbsBackend(config, Setting(instance="cloud", driver="d.example", cluster="", node="node-1", host=LocalHost()))
+ebs._devices._appear = 0.1
+handle, told = "vol-0123456789abcdef0", []
+told += [ebs.node_fact(), dict(ebs.node_segments()), ebs.max_volumes()]
+for act in (
+    lambda: ebs.open_device(OpenRequest(handle=handle, publish_context={"device": "/dev/xvdba"})),
+    lambda: ebs.find_device(handle),
+    lambda: ebs.refresh_device(handle),
+    lambda: ebs.close_device(handle),
+):
+    try:
+        told.append(act())
+    except StorageError as error:
+        told.append(type(error).__name__)
+ebs.close()
+told.append([name for name in sys.modules if name.startswith(("boto3", "botocore", "urllib3"))])
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def ebs() -> EbsBackend:
+    return EbsBackend(Config(region="eu-west-1"), setting())
+
+
+def test_a_node_needs_neither_boto3_nor_credentials() -> None:
+    done = subprocess.run([sys.executable, "-c", NODE], capture_output=True, check=False, text=True, timeout=60)
+
+    assert done.stderr == ""
+    assert done.stdout.strip() == (
+        '["i-0123456789abcdef0", {"zone": "eu-west-1a"}, 26, "Unavailable", null, "NotFound", null, []]'
+    )
+
+
+@pytest.mark.parametrize("mode", [mode for mode in AccessMode if mode in SINGLE_NODE_MODES])
+def test_one_node_may_use_any_volume_in_any_way(ebs: EbsBackend, mode: AccessMode) -> None:
+    for mount in (None, Mount(fs_type="xfs")):
+        assert ebs.unsupported(Capability(mode=mode, mount=mount), parameters(type="gp3")) == ""
+
+
+@pytest.mark.parametrize("mode", [mode for mode in AccessMode if mode not in SINGLE_NODE_MODES])
+def test_several_nodes_may_use_raw_volumes_of_io1_and_io2(ebs: EbsBackend, mode: AccessMode) -> None:
+    raw, mounted = Capability(mode=mode), Capability(mode=mode, mount=Mount())
+
+    assert "no filesystem can be mounted twice" in ebs.unsupported(mounted, parameters(type="io2"))
+    assert "needs type io1 or io2 (Multi-Attach), not gp3" in ebs.unsupported(raw, parameters())
+    for kind in ("io1", "io2"):
+        assert ebs.unsupported(raw, parameters(type=kind)) == ""
+    assert ebs.unsupported(raw) == ""
+
+
+def test_a_backend_asks_nobody_before_it_is_asked(cloud: Cloud) -> None:
+    with connecting(cloud) as connect:
+        connect()
+
+    assert cloud.calls.total() == 0
+
+
+def test_a_node_takes_no_more_volumes_than_there_are_device_names(cloud: Cloud) -> None:
+    with connecting(cloud) as connect:
+        static = {"metadata": "static", "instance_id": "i-0123456789abcdef0", "zone": A}
+        assert connect(**static, instance_type="m8azn.24xlarge").max_volumes() == 78
+        assert connect(**static, instance_type="m5.large", attach_limit=5).max_volumes() == 5

@@ -1,0 +1,84 @@
+"""The kit of csi_multi on EBS: moto's EC2 behind the rig, every call of which can die, fail or time out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
+from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.config import Config
+
+from csi_multi.backend import Backend
+from csi_multi.host import Host, LocalHost
+from csi_multi.model import Node, SizeRange, Stamp, VolumeRequest
+from csi_multi.testing import Call, Storage, setting
+
+from .rig import REGION, Cloud
+
+GIB = 2**30
+SIZE = 8 * GIB  # room for more IOPS than the least
+
+
+def unreachable() -> Exception:
+    return EndpointConnectionError(endpoint_url="https://ec2.example")
+
+
+def silent() -> Exception:
+    return ReadTimeoutError(endpoint_url="https://ec2.example")
+
+
+@pytest.fixture
+def storage(cloud: Cloud) -> Storage:
+    instances = cloud.instances(2)
+    config = Config(
+        region=REGION,
+        zones=(f"{REGION}a",),
+        endpoint=cloud.endpoint,
+        consistency_seconds=0,
+        merge_seconds=0,
+        poll_seconds=0.01,
+        wait_seconds=3,
+        metadata="static",
+        instance_id=instances[0],
+        instance_type="m5.large",
+        zone=f"{REGION}a",
+    )
+
+    def connect(host: Host) -> Backend:
+        return EbsBackend(config, setting(host))
+
+    def foreign() -> None:
+        """A volume of another driver, and one that somebody made by hand."""
+        other = EbsBackend(config, replace(setting(LocalHost()), driver="other.example"))
+        stamp = Stamp(driver="other.example", cluster="kit", name=f"theirs-{len(theirs)}", digest="")
+        theirs.append(other.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=GIB))).handle)
+        theirs.append(cloud.client().create_volume(AvailabilityZone=f"{REGION}a", Size=1)["VolumeId"])
+
+    theirs: list[str] = []
+    foreign()
+    nodes = tuple(
+        Node(name=f"node-{number}", fact=instance, id=f"node-{number};kit={instance}")
+        for number, instance in enumerate(instances, 1)
+    )
+    return Storage(
+        connect=connect,
+        parameters={"type": "gp3"},
+        other_parameters={"type": "gp2"},
+        mutable={"iops": "3000"},
+        other_mutable={"iops": "4000"},
+        size=SIZE,
+        resources=cloud.everything,
+        foreign=foreign,
+        foreign_handles=tuple(theirs),
+        nodes=nodes,
+        reachable=({"zone": f"{REGION}a"},),
+        unreachable=({"zone": "us-east-1a"},),
+        calls=(Call(owner=BaseClient, name="_make_api_call", error=unreachable, timeout=silent),),
+    )
+
+
+def test_contract(csi_contract: Callable[[], None]) -> None:
+    csi_contract()

@@ -1,0 +1,189 @@
+"""Listings on EBS: EC2's own pages underneath, ids above, ours alone, and where each volume is attached."""
+
+from __future__ import annotations
+
+import pytest
+from csi_multi_ebs import listing
+from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.tags import of_snapshot, of_volume
+
+from csi_multi.errors import InvalidToken
+from csi_multi.model import PageRequest, Volume
+
+from . import rig_moto
+from .accounts import GONE, A, Connect, asked, configured, cut, nodes, on, row, setting
+from .rig import Call, Cloud
+
+
+def many(cloud: Cloud, number: int) -> list[str]:
+    """Put volumes of ours into EC2 without asking it, and return their ids in order."""
+    account = rig_moto.store(Call("", {}, "123456789012", cloud.region))
+    config = configured(cloud)
+    for count in range(number):
+        made = account.create_volume(1, A, volume_type="gp3")
+        made.add_tags(of_volume(asked(f"pvc-{count}"), setting(), config))
+    return sorted(volume.id for volume in account.volumes.values())
+
+
+def many_snapshots(cloud: Cloud, volume: str, number: int) -> list[str]:
+    account = rig_moto.store(Call("", {}, "123456789012", cloud.region))
+    config = configured(cloud)
+    for count in range(number):
+        made = account.create_snapshot(volume, "")
+        made.add_tags(of_snapshot(cut(f"snap-{count}", volume), setting(), config))
+    return sorted(account.snapshots)
+
+
+def walk(ebs: EbsBackend, limit: int) -> list[list[str]]:
+    """Return the ids on each page."""
+    pages, cursor = [], ""
+    while True:
+        page = ebs.list_volumes(PageRequest(cursor=cursor, limit=limit))
+        pages.append([one.handle for one in page.items])
+        if not (cursor := page.cursor):
+            return pages
+
+
+def test_a_long_listing_uses_ec2s_largest_pages(ebs: EbsBackend, cloud: Cloud) -> None:
+    ids = many(cloud, 2500)
+
+    pages = walk(ebs, 1000)
+
+    assert [len(page) for page in pages] == [1000, 1000, 500]
+    assert [one for page in pages for one in page] == ids
+    sizes = [call.get("MaxResults") for call in cloud.seen if "MaxResults" in call.params]
+    assert sizes == ["1000"] * 3
+
+
+def test_later_pages_look_up_what_is_on_them_alone(ebs: EbsBackend, cloud: Cloud) -> None:
+    ids = many(cloud, 40)
+    first = ebs.list_volumes(PageRequest(limit=10))
+    cloud.seen.clear()
+
+    ebs.list_volumes(PageRequest(cursor=first.cursor, limit=10))
+
+    (looked,) = cloud.seen
+    assert looked.many("VolumeId") == ids[10:21]
+
+
+def test_without_a_limit_all_is_on_one_page(ebs: EbsBackend, cloud: Cloud) -> None:
+    ids = many(cloud, 12)
+
+    assert walk(ebs, 0) == [ids]
+
+
+def test_pages_of_ec2_that_are_empty_end_nothing(ebs: EbsBackend, cloud: Cloud) -> None:
+    ids = many(cloud, 7)
+    cloud.describes.empty_pages = 2
+
+    assert walk(ebs, 0) == [ids]
+
+
+def test_deletions_between_pages_make_no_other_volume_disappear(ebs: EbsBackend, cloud: Cloud) -> None:
+    ids = many(cloud, 12)
+    first = ebs.list_volumes(PageRequest(limit=4))
+    for gone in (ids[3], ids[5], ids[6]):
+        ebs.delete_volume(gone, {})
+
+    second = ebs.list_volumes(PageRequest(cursor=first.cursor, limit=4))
+    third = ebs.list_volumes(PageRequest(cursor=second.cursor, limit=10))
+
+    assert [one.handle for page in (first, second, third) for one in page.items] == [
+        *ids[:5],
+        *ids[7:],
+    ]
+
+
+def test_a_page_whose_volumes_are_all_gone_leads_on_to_the_next(ebs: EbsBackend, cloud: Cloud) -> None:
+    ids = many(cloud, 9)
+    first = ebs.list_volumes(PageRequest(limit=3))
+    for gone in ids[3:7]:
+        ebs.delete_volume(gone, {})
+
+    second = ebs.list_volumes(PageRequest(cursor=first.cursor, limit=3))
+    third = ebs.list_volumes(PageRequest(cursor=second.cursor, limit=3))
+
+    assert [one.handle for page in (second, third) for one in page.items] == ids[7:]
+
+
+def test_a_listing_goes_on_in_another_process_and_after_a_while(
+    connect: Connect, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = many(cloud, 8)
+    ebs = connect()
+    first = ebs.list_volumes(PageRequest(limit=3))
+    rest = ids[3:]
+
+    assert [one.handle for one in connect().list_volumes(PageRequest(cursor=first.cursor)).items] == rest
+    monkeypatch.setattr(listing, "FRESH", 0.0)
+    aged = connect()
+    first = aged.list_volumes(PageRequest(limit=3))
+    assert [one.handle for one in aged.list_volumes(PageRequest(cursor=first.cursor)).items] == rest
+
+
+def test_a_foreign_cursor_is_refused(ebs: EbsBackend, cloud: Cloud) -> None:
+    many(cloud, 2)
+
+    for cursor in ("Vol", "../x", "{}"):
+        with pytest.raises(InvalidToken):
+            ebs.list_volumes(PageRequest(cursor=cursor, limit=1))
+        with pytest.raises(InvalidToken):
+            ebs.list_snapshots(PageRequest(cursor=cursor, limit=1))
+
+
+def test_what_is_not_ours_failed_or_torn_is_not_listed(ebs: EbsBackend, connect: Connect, cloud: Cloud) -> None:
+    ids = many(cloud, 3)
+    connect("other").create_volume(asked("theirs"))
+    cloud.client().create_volume(AvailabilityZone=A, Size=1)
+    cloud.client().delete_tags(Resources=[ids[0]], Tags=[{"Key": "csi-multi/stamp.0"}])
+    row(cloud, ids[1]).phase = "error"
+
+    assert walk(ebs, 0) == [ids[2:]]
+
+
+def test_listed_volumes_name_their_nodes_also_after_a_restart(connect: Connect, cloud: Cloud) -> None:
+    first, second = nodes(cloud, 2)
+    ebs = connect(zones=(A,))
+    here, there, nowhere = (ebs.create_volume(asked(f"pvc-{number}")) for number in range(3))
+    ebs.attach(on(first, here))
+    ebs.attach(on(second, there))
+    cloud.calls.clear()
+
+    for one in (ebs, connect()):
+        found = {volume.handle: volume.published_nodes for volume in one.list_volumes(PageRequest()).items}
+        assert found == {here.handle: (first.id,), there.handle: (second.id,), nowhere.handle: ()}
+    assert cloud.calls["DescribeInstances"] == 1
+
+
+def test_a_listed_volume_is_told_as_it_was_made(ebs: EbsBackend, cloud: Cloud) -> None:
+    made: Volume = ebs.create_volume(asked("Ünicode / name"))
+
+    assert ebs.list_volumes(PageRequest()).items == (made,)
+
+
+# Snapshots.
+
+
+def test_snapshots_are_listed_in_pages(ebs: EbsBackend, cloud: Cloud) -> None:
+    volume = ebs.create_volume(asked())
+    ids = many_snapshots(cloud, volume.handle, 12)
+    ebs.delete_volume(volume.handle, {})
+
+    first = ebs.list_snapshots(PageRequest(limit=5))
+    second = ebs.list_snapshots(PageRequest(cursor=first.cursor, limit=50))
+
+    assert [one.handle for page in (first, second) for one in page.items] == ids
+    assert {one.source for one in first.items} == {volume.handle}
+
+
+def test_the_snapshots_of_one_volume_are_listed_alone(ebs: EbsBackend, cloud: Cloud) -> None:
+    one, other = (ebs.create_volume(asked(name)) for name in ("pvc-1", "pvc-2"))
+    ids = many_snapshots(cloud, one.handle, 8)
+    many_snapshots(cloud, other.handle, 2)
+
+    first = ebs.list_snapshots(PageRequest(limit=5), one.handle)
+    second = ebs.list_snapshots(PageRequest(cursor=first.cursor, limit=5), one.handle)
+
+    assert [found.handle for page in (first, second) for found in page.items] == ids
+    assert ebs.list_snapshots(PageRequest(), GONE).items == ()
+    assert ebs.list_snapshots(PageRequest(), "node/x").items == ()

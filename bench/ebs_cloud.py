@@ -1,0 +1,90 @@
+"""EC2 for the benchmark: the rig of the ebs backend's tests, in a process of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+ZONE = "eu-west-1a"
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIATESTSTESTSTESTS0", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long EC2 takes, in seconds: per call, and until a volume is there or attached."""
+
+    name: str
+    call: float = 0.0
+    state: float = 0.0
+
+
+class Cloud:
+    """A handle on that process."""
+
+    def __init__(self, pipe: Connection, endpoint: str) -> None:
+        self._pipe = pipe
+        self.endpoint = endpoint
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What lets a process speak to it, and to nobody else."""
+        return {**KEYS, "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull}
+
+    def begin(self, pace: Pace, instances: int) -> list[str]:
+        """Forget everything; return new instances in ZONE."""
+        return list(self._ask("begin", pace, instances))
+
+    def calls(self) -> dict[str, int]:
+        """Return how many calls came since it began, by name."""
+        return dict(self._ask("calls"))
+
+    def _ask(self, *words: Any) -> Any:
+        self._pipe.send(words)
+        return self._pipe.recv()
+
+
+@contextmanager
+def cloud() -> Iterator[Cloud]:
+    """EC2 for the block."""
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield Cloud(ours, ours.recv())
+    finally:
+        ours.close()
+        process.join(10)
+        process.kill()
+        process.join()
+
+
+def _serve(pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
+    os.environ.update(KEYS)
+    rig, http = import_module("backends.ebs.tests.rig"), import_module("backends.ebs.tests.rig_http")
+    door = http.Door()
+    ec2 = rig.Cloud(door)
+    pipe.send(ec2.endpoint)
+    try:
+        while True:
+            match pipe.recv():
+                case ("begin", pace, instances):
+                    ec2 = rig.Cloud(door)
+                    made = ec2.instances(instances, zone=ZONE)
+                    ec2.slow("*", pace.call, times=math.inf)
+                    ec2.takes.creating = ec2.takes.attaching = rig.seconds(pace.state)
+                    pipe.send(made)
+                case ("calls",):
+                    pipe.send(dict(ec2.calls))
+    except EOFError:
+        ec2.end()
+        door.close()
