@@ -13,10 +13,12 @@ import grpc
 import msgspec
 
 from . import table
+from .cases_ebs import ebs
 from .cases_imports import imports
 from .cases_listing import listing
 from .cases_lvm import lvm
 from .cases_node import node
+from .cases_rbd import rbd
 from .cases_rpc import rpc
 from .cases_start import startup
 from .facts import facts
@@ -31,6 +33,8 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
     "imports": imports,
     "listing": listing,
     "lvm": lvm,
+    "ebs": ebs,
+    "rbd": rbd,
 }
 
 

@@ -16,6 +16,7 @@ from csi_multi.errors import StorageError
 from csi_multi.host import LocalHost, loopdev, mounts
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EXEC = 0.1  # seconds for the kernel to show the words of a program that began a moment ago: first there are none
 PATIENCE = 10.0  # seconds for the kernel to let go of what was in use a moment ago
 
 
@@ -67,7 +68,9 @@ def _sweep(directory: Path) -> None:
 
 def _end_processes(directory: Path) -> None:
     """End what an interrupt kept us from knowing: every program here has a path below the directory in its words."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended by itself
-            if f"{directory}/".encode() in (process / "cmdline").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
+    for pause in (EXEC, 0.0):
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ended by itself
+                if f"{directory}/".encode() in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+        time.sleep(pause)

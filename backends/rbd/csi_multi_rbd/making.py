@@ -1,0 +1,190 @@
+"""Make empty volumes, and settle what has a name already.
+
+An image comes first and its label second, so who dies in between leaves an image that says nothing of itself.
+Whoever asks again under that name finishes it, or puts it away when something else is wanted: it is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from csi_multi.errors import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    NotFound,
+    ResourceExhausted,
+    StorageError,
+    Timeout,
+    Unavailable,
+)
+from csi_multi.model import Strings, VolumeRequest
+
+from . import stamps
+from .config import Config
+from .layout import layout
+from .purging import Purger
+from .rbd import Rbd
+from .rows import Image, Layout
+from .shelf import Found, Shelf
+from .space import Space, sized
+from .stamps import Label
+from .statuses import Exists, Missing, Torn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """An image as somebody wants it: empty, or a copy."""
+
+    name: str
+    size: int
+    layout: Layout
+    copy: bool = False
+
+    def fits(self, image: Image) -> bool:
+        """Whether a half-made image can become this one. No copy can: who made it may have been killed before its
+        parent knew of it, so that the parent's deletion would take its data away; and what it shows is of then.
+        """
+        layout = self.layout
+        return (
+            not self.copy
+            and image.parent is None
+            and image.size == self.size
+            and image.features >= frozenset(layout.features)
+            and image.data_pool == layout.data_pool
+            and layout.object_size in (0, image.object_size)
+            and layout.stripe_unit in (0, image.stripe_unit)
+            and layout.stripe_count in (0, image.stripe_count)
+        )
+
+
+PEOPLE = 256  # characters of a text that only people read
+PEOPLE_KEYS = 8
+TRIES = 3  # to make an image where there was another one
+
+
+class Maker:
+    def __init__(self, config: Config, volumes: Shelf, space: Space, purger: Purger) -> None:
+        self._config = config
+        self._volumes = volumes
+        self._space = space
+        self._purger = purger
+
+    def create(self, rbd: Rbd, leaf: str, request: VolumeRequest) -> tuple[int, Label]:
+        """Make an empty volume; return its size and label.
+
+        Raises AlreadyExists, OutOfRange, ResourceExhausted, InvalidArgument, Busy.
+        """
+        size = sized(request.size, self._config)
+        wanted = Wanted(name=self._volumes.name(leaf), size=size, layout=layout(self._config, request.parameters))
+        with self.whole(rbd, self._volumes, leaf):
+            self._space.admit(size, wanted.layout.data_pool or self._config.pool)
+            self._made(rbd, leaf, wanted)
+        label = volume_label(wanted.name, request)
+        with unfinished(rbd, wanted.name):
+            rbd.note(wanted.name, stamps.KEY, stamps.text(label))
+        return size, label
+
+    def _made(self, rbd: Rbd, leaf: str, wanted: Wanted) -> None:
+        """Make the image, or take the half-made one that an earlier try left. Raises AlreadyExists, Busy."""
+        for again in range(TRIES):
+            try:
+                rbd.create(wanted.name, wanted.size, wanted.layout)
+                return
+            except Exists:
+                if self.settled(rbd, self._volumes, leaf, wanted, again=again > 0):
+                    return
+        raise taken(rbd, wanted.name)
+
+    def settled(self, rbd: Rbd, shelf: Shelf, leaf: str, wanted: Wanted, *, again: bool) -> bool:
+        """Say what to do where the name is taken: go on with the half-made image, or (False) begin anew.
+
+        Raises AlreadyExists when the image is finished, Busy, FailedPrecondition.
+        """
+        try:
+            found = shelf.look(rbd, leaf)
+        except Torn:
+            found = None
+        if found is None:
+            if again:  # it is not there, and still it is: nobody has just removed it, or is making it
+                self.prune(rbd, wanted.name)
+            return False
+        if found.label:
+            raise AlreadyExists(f"image {rbd.spec(wanted.name)} exists")
+        if wanted.fits(found.image):
+            return True
+        self.put_away(rbd, shelf, leaf, found)
+        return False
+
+    def prune(self, rbd: Rbd, name: str) -> None:
+        """Take away a name without an image: a command that was to make or trash it was killed. Raises Watched."""
+        try:
+            rbd.discard(name)
+            self._purger.sweep(now=True)
+        except Missing:  # not even listed
+            with suppress(Missing):  # it says so, and has done it
+                rbd.remove(name)
+
+    @contextmanager
+    def whole(self, rbd: Rbd, shelf: Shelf, leaf: str) -> Iterator[None]:
+        """A source that is gone, or no room, are final answers: what an earlier try left half-made goes with them."""
+        try:
+            yield
+        except (NotFound, ResourceExhausted):
+            found = shelf.look(rbd, leaf)
+            if found and not found.label:
+                self.put_away(rbd, shelf, leaf, found)
+            raise
+
+    def put_away(self, rbd: Rbd, shelf: Shelf, leaf: str, found: Found) -> None:
+        """Remove a half-made image. Raises FailedPrecondition when it is not empty, Busy while it is being made."""
+        name = found.image.name
+        if watchers := rbd.watchers(name):
+            raise Busy(f"image {rbd.spec(name)} is not finished, and {', '.join(watchers)} has it open; try again")
+        if rbd.used(name):
+            raise FailedPrecondition(
+                f"image {rbd.spec(name)} has data and no image-meta {stamps.KEY}, so it is not ours to remove; rename "
+                "it away, or write its label again as the recovery recipes say"
+            )
+        again = shelf.look(rbd, leaf)
+        if again is None:
+            return
+        if again.label or again.image.id != found.image.id:
+            raise Busy(f"image {rbd.spec(name)} has just been made by somebody else; try again")
+        self._purger.discard(rbd, again.image)
+
+
+@contextmanager
+def unfinished(rbd: Rbd, name: str) -> Iterator[None]:
+    """What fails now leaves something half-made behind, so no error is final: whoever asked has to come back."""
+    try:
+        yield
+    except (Busy, Unavailable, Timeout):
+        raise
+    except StorageError as error:
+        raise Unavailable(f"{error}; image {rbd.spec(name)} is not finished yet") from error
+
+
+def taken(rbd: Rbd, name: str) -> Busy:
+    return Busy(f"somebody else makes and removes image {rbd.spec(name)} just now; try again")
+
+
+def volume_label(name: str, request: VolumeRequest, *, depth: int = 0) -> Label:
+    """Return what is written on a volume. How it is mapped is on it only where its StorageClass says so."""
+    parameters = request.parameters
+    return Label(
+        image=name,
+        stamp=request.stamp,
+        depth=depth,
+        mounter=parameters.mounter or "",
+        map_options=parameters.map_options,
+        unmap_options=parameters.unmap_options,
+        people=for_people(request.metadata),
+    )
+
+
+def for_people(metadata: Strings) -> dict[str, str]:
+    """Return what is for people to read, as much of it as has room."""
+    return {key: text[:PEOPLE] for key, text in sorted(metadata.items())[:PEOPLE_KEYS]}

@@ -1,0 +1,34 @@
+"""What `make rbd` has of these tests; MATRIX=1 runs all of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from csi_multi.testing.checks import CHECKS
+
+FULL = bool(os.environ.get("MATRIX"))
+# A common check of the kit takes a cluster seconds, and one that lets every command of an operation go wrong a minute
+# or more: every group that needs a real cluster to mean something is met, the rest is for the matrix.
+GROUPS = ("creation", "crashes", "snapshots", "sources", "foreign", "expand", "capacity", "races")
+# Checks in these groups that come by no other line of the backend than one that is run.
+REPEATED = (
+    "a restore that died anywhere is made once",  # as a snapshot is: both are copies (copies.py)
+    "a clone that died anywhere is made once",
+    "a copy of a copy holds the bytes of both",  # as each of them
+)
+MODULES = (
+    "test_rig_faults.py",
+    "test_devices_faults_guest.py",
+)  # the tests' own faults, and those of a guest's devices
+
+
+def left_out(item: pytest.Item) -> bool:
+    """Whether a test is for the matrix."""
+    if FULL or not isinstance(item, pytest.Function):
+        return False
+    if "csi_contract" not in item.fixturenames:
+        return item.path.name in MODULES
+    check = CHECKS[item.callspec.params["csi_contract"]]
+    return check.group not in GROUPS or check.name in REPEATED

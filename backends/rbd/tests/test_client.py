@@ -1,0 +1,37 @@
+"""A command that crashes at its end has often done its work, and says nothing about the cluster."""
+
+from __future__ import annotations
+
+import pytest
+from csi_multi_rbd.config import Config
+from csi_multi_rbd.rbd import Rbd
+from csi_multi_rbd.shell import Answer, Shell
+
+from csi_multi.errors import Unavailable
+
+FSID = "01234567-89ab-cdef-0123-456789abcdef"
+CRASH = Answer(-6, "", "terminate called after throwing an instance of 'std::system_error'")
+
+
+class Scripted(Shell):
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = [*answers]
+
+    def ask(self, program: str, *words: str, timeout: float) -> Answer:
+        return self.answers.pop(0)
+
+
+def rbd(shell: Shell) -> Rbd:
+    return Rbd(Config(monitors=("10.0.0.1",), fsid=FSID, pool="k8s", user="csi", keyring="/keyring"), shell)
+
+
+def test_a_command_that_crashed_is_run_again() -> None:
+    shell = Scripted(CRASH, Answer(0, '["image"]', ""))
+
+    assert rbd(shell).names() == ["image"]
+    assert shell.answers == []
+
+
+def test_a_command_that_crashes_always_is_no_final_failure() -> None:
+    with pytest.raises(Unavailable, match="status -6"):
+        rbd(Scripted(CRASH, CRASH)).names()

@@ -1,0 +1,101 @@
+"""The kit of csi_multi on a real Ceph cluster, every command of which can die, fail or time out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+import sh
+from csi_multi_rbd import names, stamps
+from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.shell import Shell
+from csi_multi_rbd.stamps import Label
+
+from csi_multi.backend import Backend
+from csi_multi.host import Host
+from csi_multi.model import Stamp
+from csi_multi.testing import Call, Storage, setting
+from csi_multi.testing.storage import CLUSTER, DRIVER
+
+from . import contents
+
+if TYPE_CHECKING:
+    from csi_multi_rbd.config import Config
+
+    from .ceph import Cluster
+
+MIB = 2**20
+SIZE = 16 * MIB
+PATIENCE = 20.0  # seconds for the background to be done
+LOOKS = ("rbd info", "rbd image-meta list", "rbd status", "rbd ls", "rbd snap ls", "rbd du", "rbd trash ls", "ceph")
+# A command that makes or removes something, and what else it is called with is not of interest here.
+VERBS = {"info", "status", "ls", "du", "create", "clone", "resize", "flatten", "children", "df"}
+GROUPS = {"image-meta", "snap", "trash", "task"}
+
+
+@pytest.fixture
+def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storage]:
+    made: list[RbdBackend] = []
+
+    def connect(host: Host) -> Backend:
+        made.append(RbdBackend(config, setting(host)))
+        return made[-1]
+
+    def resources() -> list[str]:
+        """The snapshot of a snapshot's image is cut by its first restore, and goes with the image."""
+        for backend in made:
+            assert backend.purger.idle(PATIENCE)
+        return [one for one in cluster.everything(namespace) if not one.endswith(f"@{names.BASE} (user)")]
+
+    def spec(handle: str) -> str:
+        return f"{cluster.pool}/{namespace}/{names.prefix(names.VOLUME, DRIVER, CLUSTER)}{handle}"
+
+    yield Storage(
+        connect=connect,
+        parameters={"objectSize": "1048576"},
+        other_parameters={"objectSize": "2097152"},
+        size=SIZE,
+        resources=resources,
+        foreign=lambda: strangers(cluster, namespace),
+        foreign_handles=("theirs",),
+        calls=(Call(owner=Shell, name="run", told=told, error=failed, timeout=silent),),
+        looks=LOOKS,
+        read=lambda handle, offset, length: contents.read(cluster, spec(handle), offset, length),
+        write=lambda handle, offset, data: contents.write(cluster, spec(handle), offset, data),
+    )
+    resources()
+    for backend in made:
+        backend.close()
+
+
+def strangers(cluster: Cluster, namespace: str) -> None:
+    """Put there an image that was made by hand, another driver's, and another driver's under a name of ours."""
+    stamp = Stamp(driver="other.example", cluster=CLUSTER, name="theirs", digest="")
+    ours, others = (names.prefix(names.VOLUME, driver, CLUSTER) for driver in (DRIVER, stamp.driver))
+    there = json.loads(cluster.rbd("ls", "--format", "json", f"{cluster.pool}/{namespace}"))
+    for image in {f"{ours}theirs", f"{others}v", "by-hand"} - {*there}:
+        spec = f"{cluster.pool}/{namespace}/{image}"
+        cluster.rbd("create", "--size", "1M", spec)
+        if image != "by-hand":
+            cluster.rbd("image-meta", "set", spec, stamps.KEY, stamps.text(Label(image=image, stamp=stamp)))
+
+
+def told(program: str, *words: str, timeout: float) -> str:
+    """Return a command without the options that all of them have: `rbd snap create k8s/n/csi-vol-...`."""
+    at = next((at for at, word in enumerate(words) if word in VERBS | GROUPS), 0)
+    kept = [word for word in words[at:] if not word.startswith("-")]
+    return " ".join([program, *kept])
+
+
+def failed() -> Exception:
+    return sh.ErrorReturnCode_75("rbd", b"", b"the kit made this command fail")  # type: ignore[no-any-return]
+
+
+def silent() -> Exception:
+    return sh.TimeoutException(-9, "rbd")  # type: ignore[no-any-return]
+
+
+def test_contract(csi_contract: Callable[[], None]) -> None:
+    csi_contract()

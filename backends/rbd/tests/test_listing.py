@@ -1,0 +1,146 @@
+"""Listings: pages in a stable order, of what is finished and ours; each label is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+from csi_multi_rbd import stamps
+from csi_multi_rbd.backend import RbdBackend
+
+from csi_multi.errors import InvalidToken
+from csi_multi.model import Page, PageRequest
+
+from .ceph import Cluster
+from .commands import Died, dies, watched
+from .test_making import tear
+from .volumes import copy, create, delete, snapshot, spec
+
+T = TypeVar("T")
+ALL = PageRequest()
+MANY = 60
+
+
+def pages(listing: Callable[[PageRequest], Page[T]], limit: int) -> list[tuple[T, ...]]:
+    """Follow the cursors to the end."""
+    found, cursor = [], ""
+    while not found or cursor:
+        page = listing(PageRequest(cursor=cursor, limit=limit))
+        found.append(page.items)
+        cursor = page.cursor
+    return found
+
+
+def handles(backend: RbdBackend) -> list[str]:
+    return [volume.handle for volume in backend.list_volumes(ALL).items]
+
+
+def test_sixty_volumes_are_listed_in_pages_and_each_label_is_read_once(backend: RbdBackend) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda number: create(backend, f"v{number:02}"), range(MANY)))
+    with watched() as first:
+        found = pages(backend.list_volumes, 25)
+    with watched() as second:
+        again = backend.list_volumes(ALL)
+
+    assert [len(page) for page in found] == [25, 25, 10]
+    assert [one for page in found for one in page] == list(again.items) == made
+    assert sorted(command.split()[1] for command in first) == ["image-meta"] * MANY + ["ls"] * 3
+    assert [command.split()[1] for command in second] == ["ls"]
+
+
+def test_a_page_goes_on_after_a_volume_that_is_gone_by_then(backend: RbdBackend) -> None:
+    made = [create(backend, f"v{number}") for number in range(4)]
+    page = backend.list_volumes(PageRequest(limit=2))
+    delete(backend, made[1], made[2])
+    create(backend, "v0b")
+
+    rest = backend.list_volumes(PageRequest(cursor=page.cursor, limit=2))
+    assert (page.items, rest.items, rest.cursor) == (tuple(made[:2]), (made[3],), "")
+
+
+def test_a_cursor_that_was_never_given_out_is_refused(backend: RbdBackend) -> None:
+    for cursor in ("../x", "no such/cursor", "A", "x" * 100):
+        with pytest.raises(InvalidToken):
+            backend.list_volumes(PageRequest(cursor=cursor))
+
+
+def test_what_vanishes_while_it_is_listed_is_left_out(cluster: Cluster, backend: RbdBackend) -> None:
+    made = [create(backend, f"v{number}") for number in range(3)]
+
+    gone: list[str] = []
+
+    def vanish(command: str) -> None:
+        if command.startswith("rbd ls") and not gone:
+            gone.append(cluster.rbd("rm", "--no-progress", spec(backend, made[1])))
+
+    with watched(after=vanish):
+        assert handles(backend) == ["v0", "v2"]
+    assert gone
+
+
+def test_only_finished_images_of_ours_are_listed(cluster: Cluster, backend: RbdBackend) -> None:
+    create(backend, "v")
+    for name in ("half", "torn"):
+        with watched(dies("rbd image-meta set")), pytest.raises(Died):
+            create(backend, name)
+    tear(cluster, backend, "torn")
+    create(backend, "damaged")
+    cluster.rbd("image-meta", "set", spec(backend, "damaged"), stamps.KEY, "{")
+    cluster.rbd("create", "--size", "1M", f"{cluster.pool}/{backend.config.namespace}/by-hand")
+
+    assert handles(backend) == ["v"]
+
+
+def test_a_name_without_an_image_does_not_hide_the_others(cluster: Cluster, backend: RbdBackend) -> None:
+    """`rbd ls --long` ends with an error when it cannot open the last image."""
+    for name in ("a", "m", "z"):
+        create(backend, name)
+        if name != "m":
+            tear(cluster, backend, name)
+
+    assert handles(backend) == ["m"]
+
+
+def test_a_half_made_volume_is_listed_once_it_is_finished(backend: RbdBackend) -> None:
+    with watched(dies("rbd image-meta set")), pytest.raises(Died):
+        create(backend, "v")
+    assert handles(backend) == []
+    create(backend, "v")
+
+    assert handles(backend) == ["v"]
+
+
+def test_a_volume_made_anew_under_an_old_name_is_listed_as_it_is_now(backend: RbdBackend) -> None:
+    volume = create(backend, "v")
+    assert backend.list_volumes(ALL).items == (volume,)
+    delete(backend, volume)
+    cut = snapshot(backend, "s", create(backend, "w"))
+    again = copy(backend, "v", cut)
+
+    assert next(one for one in backend.list_volumes(ALL).items if one.handle == "v") == again
+
+
+def test_a_volume_that_has_grown_is_listed_with_its_size(cluster: Cluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v")
+    assert backend.list_volumes(ALL).items[0].size == volume.size
+    cluster.rbd("resize", "--no-progress", "--size", "32M", spec(backend, volume))
+
+    assert backend.list_volumes(ALL).items[0].size == 2 * volume.size
+
+
+def test_snapshots_are_listed_by_themselves_and_by_their_volume(backend: RbdBackend) -> None:
+    one, two = create(backend, "v"), create(backend, "w")
+    cuts = [snapshot(backend, f"s{number}", volume) for number, volume in enumerate((one, two, one))]
+    delete(backend, two)
+
+    assert backend.list_snapshots(ALL).items == tuple(cuts)
+    assert pages(lambda page: backend.list_snapshots(page, one.handle), 1) == [
+        (cuts[0],),
+        (cuts[2],),
+    ]
+    assert backend.list_snapshots(ALL, two.handle).items == (cuts[1],)
+    assert backend.list_snapshots(ALL, "nothing").items == ()
+    assert handles(backend) == ["v"]

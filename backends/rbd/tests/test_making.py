@@ -1,0 +1,268 @@
+"""Empty volumes: two commands each, laid out as their class says, and never in the place of anything that has data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from csi_multi_rbd import stamps
+from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.config import Config
+from csi_multi_rbd.stamps import Label
+
+from csi_multi.backend import Setting
+from csi_multi.errors import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    Unavailable,
+)
+from csi_multi.idempotent import create_volume
+from csi_multi.model import Stamp, Volume
+
+from . import contents
+from .ceph import Cluster
+from .commands import Died, dies, fails, once, watched
+from .volumes import MIB, SIZE, create, delete, everything, held, image, info, patient, spec, wish, write
+
+NOTE, MAKE = "rbd image-meta set", "rbd create"
+OTHER_POOL = "bulk"
+EPERM, EIO = 1, 5
+
+
+@pytest.fixture(scope="module")
+def other_pool(cluster: Cluster) -> Iterator[str]:
+    """A second pool for data, which the user may use as well."""
+    cluster.ceph("osd", "pool", "create", OTHER_POOL, "8")
+    cluster.rbd("pool", "init", OTHER_POOL)
+    profile = f"profile rbd pool={cluster.pool}, profile rbd pool={OTHER_POOL}"
+    _allow(cluster, osd=profile)
+    yield OTHER_POOL
+    _allow(cluster, osd=f"profile rbd pool={cluster.pool}")
+
+
+def _allow(cluster: Cluster, *, osd: str) -> None:
+    manager = f"profile rbd pool={cluster.pool}"
+    cluster.ceph("auth", "caps", f"client.{cluster.user}", "mon", "profile rbd", "osd", osd, "mgr", manager)
+
+
+def half_made(backend: RbdBackend, name: str, size: int = SIZE, **parameters: Any) -> None:
+    """Let the driver die between the two commands for a volume."""
+    with watched(dies(NOTE)), pytest.raises(Died):
+        create(backend, name, size, **parameters)
+
+
+def test_a_volume_takes_two_commands_once_the_room_is_known(backend: RbdBackend) -> None:
+    backend.check()
+    with watched() as seen:
+        create(backend, "v")
+
+    assert [command.split()[:2] for command in seen] == [MAKE.split(), NOTE.split()[:2]]
+
+
+def test_what_a_volume_is_stands_on_its_image_alone(
+    cluster: Cluster, backend: RbdBackend, config: Any, setting: Any
+) -> None:
+    volume = create(backend, "Daten für 💾", 20 * MIB)
+    another = RbdBackend(config, setting)
+
+    assert another.get_volume(volume.handle) == another.find_volume("Daten für 💾") == volume
+    assert json.loads(cluster.rbd("image-meta", "get", spec(backend, volume), stamps.KEY))["stamp"]["name"]
+    another.close()
+
+
+def test_a_volume_whose_label_is_missing_is_finished_by_the_retry(cluster: Cluster, backend: RbdBackend) -> None:
+    half_made(backend, "v")
+    before = info(cluster, backend, "v")["id"]
+    with pytest.raises(NotFound):
+        backend.get_volume("v")
+
+    volume = create(backend, "v")
+
+    assert backend.get_volume("v") == volume
+    assert info(cluster, backend, volume)["id"] == before
+    assert everything(cluster, backend) == [f"image {image(backend, 'v')}"]
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters"),
+    [(2 * SIZE, {}), (SIZE, {"object_size": MIB}), (SIZE, {"stripe_unit": 65536, "stripe_count": 4})],
+    ids=["size", "objects", "stripes"],
+)
+def test_another_request_under_the_name_of_a_half_made_image_replaces_it(
+    cluster: Cluster, backend: RbdBackend, size: int, parameters: dict[str, int]
+) -> None:
+    half_made(backend, "v")
+    before = info(cluster, backend, "v")["id"]
+
+    create(backend, "v", size, **parameters)
+
+    now = info(cluster, backend, "v")
+    assert (now["size"], now["id"] != before) == (size, True)
+    assert everything(cluster, backend) == [f"image {image(backend, 'v')}"]
+
+
+def test_deleting_a_half_made_volume_leaves_nothing(cluster: Cluster, backend: RbdBackend) -> None:
+    half_made(backend, "v")
+    backend.delete_volume("v", {})
+
+    assert everything(cluster, backend) == []
+
+
+@pytest.mark.parametrize("left", ["id", "entry", "id and entry"])
+def test_a_name_that_a_killed_command_left_without_an_image_can_be_used(
+    cluster: Cluster, backend: RbdBackend, left: str
+) -> None:
+    """`rbd create` takes the name first, lists it, and writes the header last; what undoes it goes the other way."""
+    half_made(backend, "v")
+    tear(cluster, backend, "v", left=left)
+
+    volume = create(backend, "v")
+
+    assert backend.get_volume("v") == volume
+    assert everything(cluster, backend) == [f"image {image(backend, 'v')}"]
+
+
+def tear(cluster: Cluster, backend: RbdBackend, handle: str, *, left: str = "entry") -> None:
+    """Leave nothing of an image but its name: the object with its id, its entry in the directory, or both."""
+    where = ("--pool", cluster.pool, "--namespace", backend.config.namespace)
+    name, id = image(backend, handle), info(cluster, backend, handle)["id"]
+    cluster.rados(*where, "rm", f"rbd_header.{id}", f"rbd_object_map.{id}")
+    if "id" not in left:
+        cluster.rados(*where, "rm", f"rbd_id.{name}")
+    for key in () if "entry" in left else (f"name_{name}", f"id_{id}"):
+        cluster.rados(*where, "rmomapkey", "rbd_directory", key)
+
+
+def test_an_image_that_is_still_being_made_is_waited_for(cluster: Cluster, backend: RbdBackend) -> None:
+    half_made(backend, "v")
+    with held(cluster, backend, "v"), pytest.raises(Busy, match="has it open"):
+        create(backend, "v", 2 * SIZE)
+
+
+def test_an_image_without_a_label_that_has_data_is_never_touched(cluster: Cluster, backend: RbdBackend) -> None:
+    half_made(backend, "v")
+    write(cluster, backend, "v", b"precious", at=5 * MIB)
+
+    with pytest.raises(FailedPrecondition, match="has data"):
+        create(backend, "v", 2 * SIZE)
+    with pytest.raises(FailedPrecondition, match="has data"):
+        backend.delete_volume("v", {})
+    assert contents.read(cluster, spec(backend, "v"), 5 * MIB, 8) == b"precious"
+
+
+def test_another_drivers_image_under_a_name_of_ours_is_never_touched(cluster: Cluster, backend: RbdBackend) -> None:
+    stamp = Stamp(driver="other.example", cluster="c", name="v", digest="")
+    cluster.rbd("create", "--size", "16M", spec(backend, "v"))
+    label = stamps.text(Label(image=image(backend, "v"), stamp=stamp))
+    cluster.rbd("image-meta", "set", spec(backend, "v"), stamps.KEY, label)
+    before = info(cluster, backend, "v")["id"]
+
+    for act in (lambda: create(backend, "v"), lambda: backend.delete_volume("v", {}), lambda: backend.get_volume("v")):
+        with pytest.raises(FailedPrecondition, match=r"other\.example"):
+            act()
+    assert info(cluster, backend, "v")["id"] == before
+
+
+def test_a_damaged_label_is_nobodys_to_overwrite(cluster: Cluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v")
+    cluster.rbd("image-meta", "set", spec(backend, volume), stamps.KEY, "{")
+
+    with pytest.raises(FailedPrecondition, match="damaged"):
+        create(backend, "v")
+    with pytest.raises(FailedPrecondition, match="damaged"):
+        delete(backend, volume)
+
+
+def test_no_error_is_final_once_there_is_an_image(cluster: Cluster, backend: RbdBackend) -> None:
+    with watched(fails(NOTE, EPERM, "Operation not permitted")), pytest.raises(Unavailable, match="not finished"):
+        create(backend, "v")
+    assert everything(cluster, backend) == [f"image {image(backend, 'v')}"]
+
+    create(backend, "v")
+    with pytest.raises(AlreadyExists):
+        create(backend, "v")
+
+
+def test_a_refusal_that_leaves_nothing_is_final(cluster: Cluster, backend: RbdBackend) -> None:
+    with watched(fails(MAKE, EPERM, "Operation not permitted")), pytest.raises(PermissionDenied):
+        create(backend, "v")
+    assert everything(cluster, backend) == []
+
+
+def test_two_drivers_that_are_asked_for_one_volume_make_one(
+    cluster: Cluster, backend: RbdBackend, config: Config, setting: Setting
+) -> None:
+    other = RbdBackend(config, setting)
+
+    def asked(one: RbdBackend) -> list[Volume]:
+        wishes = [wish(one, f"v{number}") for number in range(3)]
+        return [patient(lambda: create_volume(one, wanted, "node-1")) for wanted in wishes]  # noqa: B023
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(asked, (backend, other))
+
+    assert first == second
+    assert everything(cluster, other) == [f"image {image(backend, volume)}" for volume in first]
+    other.close()
+
+
+def test_an_image_is_laid_out_as_its_class_says(cluster: Cluster, backend: RbdBackend, other_pool: str) -> None:
+    volume = create(
+        backend,
+        "v",
+        image_features="layering,exclusive-lock",
+        object_size=MIB,
+        stripe_unit=65536,
+        stripe_count=4,
+        data_pool=other_pool,
+    )
+    told = info(cluster, backend, volume)
+
+    assert set(told["features"]) == {"layering", "exclusive-lock", "striping", "data-pool"}
+    assert (told["object_size"], told["stripe_unit"], told["stripe_count"]) == (MIB, 65536, 4)
+    assert told["data_pool"] == other_pool
+    write(cluster, backend, volume, b"data")
+    objects = cluster.rados("--pool", other_pool, "--namespace", backend.config.namespace, "ls").split()
+    assert [one.split(".")[0] for one in objects] == ["rbd_data"]
+
+
+def test_an_image_has_the_instances_features_when_its_class_names_none(cluster: Cluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v")
+
+    assert set(info(cluster, backend, volume)["features"]) == set(backend.config.image_features)
+
+
+@pytest.mark.parametrize(
+    ("asked", "made"), [(0, 1024 * MIB), (1, 16 * MIB), (16 * MIB + 1, 17 * MIB), (17 * MIB, 17 * MIB)]
+)
+def test_sizes_are_whole_mib_from_the_smallest_up(cluster: Cluster, backend: RbdBackend, asked: int, made: int) -> None:
+    volume = create(backend, "v", asked)
+
+    assert volume.size == info(cluster, backend, volume)["size"] == made
+
+
+def test_a_size_that_cannot_be_made_leaves_nothing(cluster: Cluster, backend: RbdBackend) -> None:
+    with pytest.raises(OutOfRange):
+        create(backend, "v", 16 * MIB + 1, limit=16 * MIB + 2)
+    with pytest.raises(OutOfRange):
+        create(backend, "v", 1, limit=MIB)
+    assert everything(cluster, backend) == []
+
+
+def test_a_command_that_fails_after_it_has_done_its_work_is_repaired_by_the_retry(
+    cluster: Cluster, backend: RbdBackend
+) -> None:
+    for words in (MAKE, NOTE):
+        with watched(after=once(fails(words, EIO))), pytest.raises(Unavailable):
+            create(backend, "v")
+
+    with pytest.raises(AlreadyExists):
+        create(backend, "v")
+    assert everything(cluster, backend) == [f"image {image(backend, 'v')}"]

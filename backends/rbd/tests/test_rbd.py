@@ -1,0 +1,400 @@
+"""The verbs of rbd, on a real cluster: what they answer, what they raise, and what they never show."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from csi_multi_rbd.config import Config
+from csi_multi_rbd.rbd import Rbd
+from csi_multi_rbd.rows import Layout, Listed
+from csi_multi_rbd.shell import Answer, Shell
+from csi_multi_rbd.statuses import Absent, Exists, Full, Linked, Missing, Refused, Unreachable
+
+from csi_multi.errors import InUse, InvalidArgument, Unauthenticated
+
+from .ceph_faults import over_quota
+from .other_client import opened
+
+if TYPE_CHECKING:
+    from .ceph_commands import Commands
+
+MIB = 2**20
+PLAIN = Layout()
+KEY = "AQBB7B1pAAAAABAAu2vJd5qS5oZ7mVYxkZ0c8A=="  # nobody's
+OFFLINE = Config(
+    monitors=("192.0.2.1", "192.0.2.2"),
+    fsid="6c722458-79d6-43f5-8c41-55d43ac4b8a6",
+    pool="k8s",
+    user="csi",
+    keyring="/etc/ceph/csi.keyring",
+)
+
+
+class Recorder(Shell):
+    """Answers everything alike, and remembers what was asked."""
+
+    def __init__(self, stdout: str = "", *, status: int = 0, stderr: str = "") -> None:
+        self.answer = Answer(status, stdout, stderr)
+        self.asked: list[tuple[str, ...]] = []
+
+    def ask(self, program: str, *words: str, timeout: float) -> Answer:
+        self.asked.append((program, *words))
+        return self.answer
+
+
+def changed(config: Config, **values: object) -> Config:
+    return msgspec.structs.replace(config, **values)
+
+
+@pytest.fixture
+def rbd(config: Config) -> Rbd:
+    return Rbd(config)
+
+
+# What is asked.
+
+
+def test_every_command_names_cluster_user_and_time_limits() -> None:
+    shell = Recorder("[]")
+
+    Rbd(changed(OFFLINE, namespace="ns", connect_seconds=7, command_seconds=33), shell).names()
+
+    assert " ".join(shell.asked[0]) == (
+        "rbd --conf /dev/null -m 192.0.2.1,192.0.2.2 --id csi --keyring /etc/ceph/csi.keyring --client-mount-timeout 7 "
+        "--rados-mon-op-timeout 33 --rados-osd-op-timeout 33 ls k8s/ns --format json"
+    )
+
+
+@pytest.mark.parametrize("kind", ["krbd", "nbd"])
+def test_what_serves_a_device_for_long_has_no_time_limit_on_its_reads_and_writes(kind: str) -> None:
+    shell = Recorder("/dev/x0\n")
+
+    device = Rbd(OFFLINE, shell).map(
+        "a", kind="krbd" if kind == "krbd" else "nbd", read_only=True, exclusive=True, options=("x", "y=1"), cookie="c"
+    )
+
+    words = " ".join(shell.asked[0])
+    assert device == "/dev/x0"
+    assert "op-timeout" not in words
+    assert ("--log-file=/dev/null --admin-socket=" in words) == (kind == "nbd")
+    assert words.endswith(f"device map k8s/a --read-only --exclusive --cookie c --options x,y=1 --device-type {kind}")
+
+
+def test_a_device_is_attached_again_under_its_name() -> None:
+    shell = Recorder()
+
+    Rbd(OFFLINE, shell).attach("a", device="/dev/nbd3", exclusive=True, options=("try-netlink",), cookie="c")
+
+    assert " ".join(shell.asked[0]).endswith(
+        "device attach k8s/a --device /dev/nbd3 --exclusive --cookie c --options try-netlink --device-type nbd"
+    )
+
+
+def test_unmapping_asks_no_cluster_and_needs_no_key() -> None:
+    shell = Recorder()
+
+    Rbd(changed(OFFLINE, keyring=""), shell).unmap("/dev/rbd0", kind="krbd", options=("force",))
+
+    assert shell.asked == [
+        ("rbd", "--conf", "/dev/null", "device", "unmap", "/dev/rbd0", "--device-type", "krbd", "--options", "force")
+    ]
+
+
+def test_a_device_in_use_is_not_unmapped() -> None:
+    busy = Recorder(status=16, stderr="rbd: sysfs write failed\nrbd: unmap failed: (16) Device or resource busy\n")
+
+    with pytest.raises(InUse, match="/dev/rbd0 is in use"):
+        Rbd(OFFLINE, busy).unmap("/dev/rbd0", kind="krbd")
+
+
+@pytest.mark.parametrize("output", ["", "no JSON", "{}", "[1]", '{"name": "a"}'])
+def test_an_answer_that_is_not_understood_is_a_refusal_and_no_bug(output: str) -> None:
+    with pytest.raises(Refused, match="not understood"):
+        Rbd(OFFLINE, Recorder(output)).info("a")
+
+
+def test_without_a_keyring_and_without_secrets_nothing_is_run() -> None:
+    shell = Recorder()
+
+    with pytest.raises(Unauthenticated, match=r"no 'keyring', and the request no secrets userID and userKey"):
+        Rbd(changed(OFFLINE, keyring=""), shell).names()
+
+    assert shell.asked == []
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        {"userID": "csi"},
+        {"userKey": KEY},
+        {"userID": "client.csi", "userKey": KEY},
+        {"userID": "--keyring", "userKey": KEY},
+        {"userID": "csi\n", "userKey": KEY},
+        {"userID": "csi", "userKey": "no key"},
+        {"userID": "csi", "userKey": "QQ=="},
+    ],
+)
+def test_secrets_that_name_no_user_are_refused_without_being_shown(secrets: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match="userID has to be a Ceph user") as caught, Rbd(OFFLINE).using(secrets):
+        pass
+
+    assert KEY not in str(caught.value)
+
+
+def test_secrets_of_others_change_nothing() -> None:
+    rbd = Rbd(OFFLINE)
+
+    with rbd.using({"passphrase": "x"}) as same:
+        assert same is rbd
+
+
+def test_the_key_of_a_request_is_in_memory_for_as_long_as_the_request(tmp_path: Path) -> None:
+    shell = Recorder("[]")
+
+    with Rbd(OFFLINE, shell).using({"userID": "tenant", "userKey": f"{KEY}\n"}) as rbd:
+        rbd.names()
+        words = shell.asked[0]
+        file = Path(words[words.index("--keyfile") + 1])
+        assert file.read_text() == KEY
+        assert file.stat().st_mode & 0o777 == 0o600
+
+    assert words[words.index("--id") + 1] == "tenant"
+    assert "--keyring" not in words
+    assert not os.path.exists(file)  # noqa: PTH110 - the link itself
+
+
+# What is answered.
+
+
+def test_an_image_is_made_as_it_is_asked_for(rbd: Rbd, config: Config) -> None:
+    layout = Layout(
+        features=("layering", "exclusive-lock", "object-map"), object_size=MIB, stripe_unit=64 * 1024, stripe_count=4
+    )
+
+    rbd.create("a", 100 * MIB, layout)
+    image = rbd.info("a")
+
+    assert (image.name, image.size, image.object_size) == ("a", 100 * MIB, MIB)
+    assert (image.stripe_unit, image.stripe_count, image.data_pool) == (64 * 1024, 4, "")
+    assert image.features >= {"layering", "exclusive-lock", "object-map", "striping"}
+    assert "deep-flatten" not in image.features
+    assert abs(datetime.now(UTC) - image.created) < timedelta(seconds=30)
+    assert rbd.names() == ["a"]
+    assert rbd.images() == [Listed(name="a", id=image.id, size=100 * MIB)]
+    assert (rbd.metadata("a"), rbd.watchers("a"), rbd.snapshots("a"), rbd.used("a")) == ({}, (), [], 0)
+
+
+def test_a_name_is_taken_once(rbd: Rbd) -> None:
+    rbd.create("a", MIB, PLAIN)
+
+    with pytest.raises(Exists, match=r"rbd create k8s/.*/a: .*already exists"):
+        rbd.create("a", MIB, PLAIN)
+
+
+def test_text_on_an_image_comes_back_as_it_was(rbd: Rbd) -> None:
+    rbd.create("a", MIB, PLAIN)
+    text = '{"a": "é\\n\\"x\' --id $HOME\U0001f600"}'
+
+    rbd.note("a", "csi-multi", text)
+    rbd.note("a", "other", "1")
+
+    assert rbd.metadata("a") == {"csi-multi": text, "other": "1"}
+
+
+def test_growing_again_to_the_same_size_is_done_and_shrinking_refused(rbd: Rbd) -> None:
+    rbd.create("a", MIB, PLAIN)
+
+    rbd.resize("a", 8 * MIB)
+    rbd.resize("a", 8 * MIB)
+
+    with pytest.raises(Refused, match="shrinking"):
+        rbd.resize("a", MIB)
+    assert rbd.info("a").size == 8 * MIB
+
+
+def test_a_copy_outlives_its_snapshot_and_its_source(rbd: Rbd) -> None:
+    rbd.create("a", MIB, PLAIN)
+    rbd.cut("a", "s")
+    with pytest.raises(Exists):
+        rbd.cut("a", "s")
+    rbd.clone("a", "s", "b", PLAIN)
+    with pytest.raises(Exists):
+        rbd.clone("a", "s", "b", PLAIN)
+    source = rbd.info("a")
+
+    rbd.uncut("a", "s")
+    rbd.uncut("a", "s")
+    assert [cut.namespace for cut in rbd.snapshots("a")] == ["trash"]
+    assert rbd.children("a") == ["b"]
+    with pytest.raises(Linked):
+        rbd.remove("a")
+    rbd.discard("a")
+    assert [(one.id, one.name) for one in rbd.trash()] == [(source.id, "a")]
+    with pytest.raises(Linked):
+        rbd.purge(source.id)
+    parent = rbd.info("b").parent
+    assert parent
+    assert (parent.image, parent.id, parent.trashed) == ("a", source.id, True)
+
+    rbd.flatten("b")
+    rbd.flatten("b")
+    assert rbd.info("b").parent is None
+    rbd.purge(source.id)
+    assert rbd.trash() == []
+    with pytest.raises(Missing):
+        rbd.purge(source.id)
+    rbd.remove("b")
+    assert rbd.names() == []
+
+
+def test_clones_elsewhere_are_not_named_as_ours(rbd: Rbd, cluster: Commands) -> None:
+    rbd.create("a", MIB, PLAIN)
+    rbd.cut("a", "s")
+    elsewhere = f"{cluster.pool}/elsewhere"
+    cluster.rbd("clone", "--rbd-default-clone-format", "2", rbd.spec("a", "s"), elsewhere)
+
+    assert rbd.children("a") == []
+
+    cluster.rbd("rm", "--no-progress", elsewhere)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["info", "metadata", "watchers", "snapshots", "children", "used", "discard", "remove", "flatten"],
+)
+def test_an_image_that_is_not_there_is_missing(rbd: Rbd, verb: str) -> None:
+    with pytest.raises(Missing, match=r"image k8s/.*/gone does not exist"):
+        getattr(rbd, verb)("gone")
+
+
+def test_an_image_or_snapshot_that_is_not_there_is_missing_whatever_is_done_to_it(rbd: Rbd) -> None:
+    rbd.create("a", MIB, PLAIN)
+    for act in (
+        lambda: rbd.note("gone", "k", "v"),
+        lambda: rbd.resize("gone", MIB),
+        lambda: rbd.cut("gone", "s"),
+        lambda: rbd.clone("gone", "s", "b", PLAIN),
+        lambda: rbd.clone("a", "gone", "b", PLAIN),
+        lambda: rbd.purge("123456"),
+    ):
+        with pytest.raises(Missing):
+            act()
+    rbd.uncut("gone", "s")
+    rbd.uncut("a", "gone")
+
+
+@pytest.mark.parametrize("wrong", [{"pool": "gone"}, {"namespace": "gone"}])
+def test_a_pool_or_namespace_that_is_not_there_is_never_a_missing_image(config: Config, wrong: dict[str, str]) -> None:
+    rbd = Rbd(changed(config, **wrong))
+    for act in (
+        lambda: rbd.info("a"),
+        lambda: rbd.discard("a"),
+        lambda: rbd.uncut("a", "s"),
+        lambda: rbd.purge("123456"),
+        lambda: rbd.create("a", MIB, PLAIN),
+        rbd.names,
+        rbd.trash,
+    ):
+        with pytest.raises(Absent) as caught:
+            act()
+        assert type(caught.value) is Absent
+    with pytest.raises(Absent, match="'rbd namespace create'"):
+        rbd.info("a")
+
+
+def test_a_data_pool_that_is_not_there_is_named(rbd: Rbd) -> None:
+    with pytest.raises(Absent, match="data pool gone does not exist"):
+        rbd.create("a", MIB, Layout(data_pool="gone"))
+
+    assert rbd.names() == []
+
+
+def test_who_has_an_image_open_is_seen(rbd: Rbd, config: Config) -> None:
+    rbd.create("a", MIB, PLAIN)
+
+    with opened(config, rbd.spec("a")):
+        watchers = rbd.watchers("a")
+
+    assert [address.count("/") for address in watchers] == [1]
+    assert rbd.watchers("a") == ()
+
+
+def test_a_full_pool_is_said_to_be_full_and_works_again_when_there_is_room(cluster: Commands, config: Config) -> None:
+    rbd = Rbd(changed(config, command_seconds=5))
+    rbd.create("a", MIB, PLAIN)
+    rbd.note("a", "k", "v" * 1000)
+    with over_quota(cluster):
+        with pytest.raises(Full, match=r"pool 'k8s' has reached its quota; .* raise its quota"):
+            rbd.create("b", MIB, PLAIN)
+        started = time.monotonic()
+        with pytest.raises(Full):
+            rbd.info("a")
+        assert time.monotonic() - started < 1, "in a namespace nothing is answered, so that nobody need wait"
+
+    time.sleep(6)  # RETRY
+    assert rbd.info("a").size == MIB
+
+
+def test_a_cluster_that_is_not_there_is_asked_once_and_the_rest_hear_of_it_at_once(config: Config) -> None:
+    rbd = Rbd(changed(config, monitors=("127.0.0.1:1",), connect_seconds=1))
+
+    with pytest.raises(Unreachable, match=rf"cluster {config.fsid} at 127.0.0.1:1: .*timed out"):
+        rbd.names()
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="not tried again so soon"):
+        rbd.names()
+
+    assert time.monotonic() - started < 0.1
+
+
+def test_a_wrong_key_in_a_request_is_said_to_be_wrong_and_disturbs_nobody_else(rbd: Rbd) -> None:
+    wrong = {"userID": "csi", "userKey": KEY}
+
+    with rbd.using(wrong) as tenant, pytest.raises(Unreachable, match=r"do not accept user client\.csi with this key"):
+        tenant.names()
+
+    assert rbd.names() == []
+
+
+def test_no_key_is_ever_a_word_of_a_command_or_in_a_log_or_an_error(
+    rbd: Rbd, cluster: Commands, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: set[str] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    seen.add(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                except OSError:
+                    continue
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    errors = []
+    try:
+        with caplog.at_level(logging.DEBUG):
+            for key in (cluster.key, KEY):
+                with rbd.using({"userID": config.user, "userKey": key}) as tenant:
+                    for act in (tenant.names, lambda tenant=tenant: tenant.info("gone")):
+                        try:
+                            act()
+                        except (Missing, Unreachable) as error:
+                            errors.append(str(error))
+    finally:
+        done.set()
+        watcher.join()
+
+    told = [*seen, *errors, caplog.text]
+    assert any("--keyfile /proc/" in line for line in seen), "nothing was seen"
+    assert len(errors) == 3
+    assert not [line for line in told if cluster.key in line or KEY in line]

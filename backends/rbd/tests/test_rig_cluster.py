@@ -1,0 +1,65 @@
+"""The tests' own cluster: what it is, and that its leak check sees what it should."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .ceph import Cluster
+from .ceph_commands import CephFailed
+
+if TYPE_CHECKING:
+    from csi_multi_rbd.config import Config
+
+
+def test_everything_in_a_namespace_is_seen_and_goes_with_it(cluster: Cluster, namespace: str) -> None:
+    def rbd(*words: str) -> None:
+        cluster.rbd(*words, "--pool", cluster.pool, "--namespace", namespace)
+
+    rbd("create", "--size", "1M", "parent")
+    rbd("snap", "create", "parent@cut")
+    rbd(
+        "clone",
+        "--rbd-default-clone-format",
+        "2",
+        "parent@cut",
+        "child",
+        "--dest-pool",
+        cluster.pool,
+        "--dest-namespace",
+        namespace,
+    )
+    rbd("snap", "rm", "--no-progress", "parent@cut")
+    rbd("create", "--size", "1M", "old")
+    rbd("trash", "mv", "old")
+
+    found = cluster.everything(namespace)
+
+    assert [line for line in found if "@" not in line] == ["image child", "image parent", "trash old"]
+    assert [line.endswith(" (trash)") for line in found if "@" in line] == [True]
+    cluster.remove(namespace)
+    cluster.add(namespace)
+    assert cluster.everything(namespace) == []
+
+
+def test_whoever_has_an_image_open_is_seen(cluster: Cluster, namespace: str) -> None:
+    cluster.rbd("create", "--size", "1M", f"{cluster.pool}/{namespace}/a")
+    command = ("rbd", "watch", f"{cluster.pool}/{namespace}/a", "--conf", str(cluster.directory / "ceph.conf"))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as watching:
+        assert watching.stdout
+        assert watching.stdout.readline() == b"press enter to exit...\n"
+        (found,) = cluster.watched(namespace)
+
+    assert found.startswith("watcher of ")
+    assert cluster.watched(namespace) == []
+
+
+def test_the_drivers_user_has_its_pool_and_no_other(cluster: Cluster, config: Config) -> None:
+    as_user = ("--conf", "/dev/null", "-m", ",".join(config.monitors), "--id", config.user, "--keyring", config.keyring)
+    cluster.ceph("osd", "pool", "create", "other", "1")
+
+    assert cluster.rbd(*as_user, "ls", "--pool", config.pool, "--namespace", config.namespace) == ""
+    with pytest.raises(CephFailed, match="Operation not permitted"):
+        cluster.rbd(*as_user, "create", "--size", "1M", "other/image")

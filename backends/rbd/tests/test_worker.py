@@ -1,0 +1,99 @@
+"""Work in the background: once for each key, again when it fails, never two at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from csi_multi_rbd.worker import Worker
+
+from csi_multi.errors import Unavailable
+
+PATIENCE = 10.0  # seconds
+Act = Callable[[str], None]
+
+
+def working(act: Act) -> Worker:
+    return Worker("test", act, pause=0.01)
+
+
+def test_what_is_asked_for_is_done_in_order() -> None:
+    done: list[str] = []
+    worker = working(done.append)
+    for key in "abc":
+        worker.ask(key)
+
+    assert worker.idle(PATIENCE)
+    assert done == ["a", "b", "c"]
+    worker.close()
+
+
+def test_what_is_asked_for_twice_before_its_turn_is_done_once() -> None:
+    done: list[str] = []
+    begin = threading.Event()
+
+    def act(key: str) -> None:
+        begin.wait(PATIENCE)
+        done.append(key)
+
+    worker = working(act)
+    for key in ("first", "a", "a", "b", "a"):
+        worker.ask(key)
+    begin.set()
+
+    assert worker.idle(PATIENCE)
+    assert done == ["first", "a", "b"]
+    worker.close()
+
+
+def test_what_fails_is_tried_again_and_holds_up_nothing_else() -> None:
+    done: list[str] = []
+
+    def act(key: str) -> None:
+        done.append(key)
+        if key == "a" and done.count("a") < 3:
+            raise Unavailable("not now")
+
+    worker = working(act)
+    worker.ask("a")
+    worker.ask("b")
+
+    assert worker.idle(PATIENCE)
+    assert done.count("a") == 3
+    assert done.index("b") <= 1 + done[:2].count("a")
+    worker.close()
+
+
+def test_a_bug_in_one_thing_is_no_reason_to_stop() -> None:
+    done: list[str] = []
+
+    def act(key: str) -> None:
+        done.append(key)
+        if key == "a":
+            raise KeyError(key)
+
+    worker = working(act)
+    worker.ask("a")
+    worker.ask("b")
+
+    assert worker.idle(PATIENCE)
+    assert done == ["a", "b"]
+    worker.close()
+
+
+def test_nothing_begins_after_the_end() -> None:
+    done: list[str] = []
+    worker = working(done.append)
+    worker.ask("late", after=PATIENCE)
+    worker.close()
+    worker.ask("later")
+
+    assert not worker.idle(0.05)
+    assert done == []
+
+
+def test_an_idle_worker_has_no_thread() -> None:
+    before = threading.active_count()
+    working(lambda _: None)
+
+    assert threading.active_count() == before

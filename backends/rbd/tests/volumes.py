@@ -1,0 +1,174 @@
+"""Volumes and snapshots in the words of these tests: made, copied, filled, and gone again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from csi_multi_rbd import names
+from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.config import Parameters
+
+from csi_multi.errors import Busy, ResourceExhausted, Timeout, Unavailable
+from csi_multi.model import (
+    ExpandRequest,
+    SizeRange,
+    Snapshot,
+    SnapshotRequest,
+    Source,
+    SourceKind,
+    Stamp,
+    Strings,
+    Volume,
+    VolumeRequest,
+)
+
+from . import contents
+from .ceph import Cluster
+
+T = TypeVar("T")
+MIB = 2**20
+SIZE = 16 * MIB
+NONE: Strings = {}
+PATIENCE = 30.0  # seconds for the background to be done
+
+
+def stamp(backend: RbdBackend, name: str, source: Source | None = None) -> Stamp:
+    setting = backend.setting
+    return Stamp(driver=setting.driver, cluster=setting.cluster, name=name, digest="d", source=source)
+
+
+def wish(
+    backend: RbdBackend, name: str, size: int = SIZE, *, limit: int = 0, secrets: Strings = NONE, **parameters: Any
+) -> VolumeRequest:
+    return VolumeRequest(
+        stamp=stamp(backend, name),
+        size=SizeRange(required=size, limit=limit),
+        parameters=Parameters(**parameters),
+        secrets=secrets,
+    )
+
+
+def create(backend: RbdBackend, name: str, size: int = SIZE, **more: Any) -> Volume:
+    """Make a volume as its StorageClass parameters say."""
+    return backend.create_volume(wish(backend, name, size, **more))
+
+
+def copying(
+    backend: RbdBackend,
+    name: str,
+    source: Volume | Snapshot,
+    size: int = 0,
+    *,
+    limit: int = 0,
+    secrets: Strings = NONE,
+    **parameters: Any,
+) -> VolumeRequest:
+    """Ask for a clone of a volume, or for a snapshot's data."""
+    kind = SourceKind.VOLUME if isinstance(source, Volume) else SourceKind.SNAPSHOT
+    return VolumeRequest(
+        stamp=stamp(backend, name, Source(kind=kind, handle=source.handle)),
+        size=SizeRange(required=size, limit=limit),
+        parameters=Parameters(**parameters),
+        secrets=secrets,
+    )
+
+
+def copy(backend: RbdBackend, name: str, source: Volume | Snapshot, size: int = 0, **more: Any) -> Volume:
+    """Clone a volume, or restore a snapshot."""
+    request = copying(backend, name, source, size, **more)
+    return backend.clone_volume(request) if isinstance(source, Volume) else backend.restore_volume(request)
+
+
+def patient(act: Callable[[], T]) -> T:
+    """Ask again, as an orchestrator does, while the answer is to come back later."""
+    ends = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return act()
+        except (Busy, Unavailable, Timeout, ResourceExhausted):
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.5)
+
+
+def snapshot(backend: RbdBackend, name: str, source: Volume, *, secrets: Strings = NONE) -> Snapshot:
+    request = SnapshotRequest(stamp=stamp(backend, name), source=source.handle, secrets=secrets)
+    return backend.create_snapshot(request)
+
+
+def expand(backend: RbdBackend, volume: Volume, size: int, *, limit: int = 0) -> int:
+    request = ExpandRequest(handle=volume.handle, size=SizeRange(required=size, limit=limit))
+    return backend.expand_volume(request).size
+
+
+def delete(backend: RbdBackend, *ones: Volume | Snapshot, secrets: Strings = NONE) -> None:
+    for one in ones:
+        if isinstance(one, Volume):
+            backend.delete_volume(one.handle, secrets)
+        else:
+            backend.delete_snapshot(one.handle, secrets)
+
+
+def image(backend: RbdBackend, one: Volume | Snapshot | str) -> str:
+    """Return the name of the image of a volume or snapshot; of a volume, if only its handle is given."""
+    kind = names.SNAPSHOT if isinstance(one, Snapshot) else names.VOLUME
+    handle = one if isinstance(one, str) else one.handle
+    return names.prefix(kind, backend.setting.driver, backend.setting.cluster) + handle
+
+
+def spec(backend: RbdBackend, one: Volume | Snapshot | str) -> str:
+    return "/".join(filter(None, (backend.config.pool, backend.config.namespace, image(backend, one))))
+
+
+def write(cluster: Cluster, backend: RbdBackend, one: Volume | str, data: bytes, at: int = 0) -> None:
+    contents.write(cluster, spec(backend, one), at, data)
+
+
+def read(cluster: Cluster, backend: RbdBackend, one: Volume | Snapshot, length: int, at: int = 0) -> bytes:
+    return contents.read(cluster, spec(backend, one), at, length)
+
+
+def info(cluster: Cluster, backend: RbdBackend, one: Volume | Snapshot | str) -> dict[str, Any]:
+    """Return what the cluster itself says about an image."""
+    told: dict[str, Any] = json.loads(cluster.rbd("info", "--format", "json", spec(backend, one)))
+    return told
+
+
+def rados(cluster: Cluster, backend: RbdBackend, *words: str, given: bytes = b"") -> str:
+    """Look at an image's objects, or change them: `given` is any bytes."""
+    where = ("--pool", cluster.pool, "--namespace", backend.config.namespace)
+    command = ("rados", "--conf", str(cluster.directory / "ceph.conf"), *where, *words)
+    return subprocess.run(command, input=given, capture_output=True, timeout=PATIENCE, check=True).stdout.decode()
+
+
+def everything(cluster: Cluster, backend: RbdBackend) -> list[str]:
+    """Return all that is in the namespace once the background has nothing left to do."""
+    assert backend.purger.idle(PATIENCE)
+    return cluster.everything(backend.config.namespace)
+
+
+@contextmanager
+def held(cluster: Cluster, backend: RbdBackend, one: Volume | Snapshot | str) -> Iterator[str]:
+    """Let another process have an image open, as a node does that maps it; yield the address that it has."""
+    conf = ("--conf", str(cluster.directory / "ceph.conf"))
+    header = f"rbd_header.{info(cluster, backend, one)['id']}"
+    command = ("rados", *conf, "--pool", cluster.pool, "--namespace", backend.config.namespace, "watch", header)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        yield _watcher(cluster, spec(backend, one))
+    finally:
+        process.communicate(b"\n", timeout=PATIENCE)  # it says good-bye: nobody has to wait until it is missed
+
+
+def _watcher(cluster: Cluster, image: str) -> str:
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        watchers = json.loads(cluster.rbd("status", "--format", "json", image))["watchers"]
+        if watchers:
+            return str(watchers[0]["address"])
+    raise AssertionError(f"nobody watches {image}")
