@@ -9,7 +9,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdi
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 # Tests that need device-mapper run where it is: on this machine or in a guest, with mounts of their own.
 DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
-	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -o faulthandler_timeout=300 -m devicemapper
+	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
 LVM = $(shell grep -l devicemapper backends/lvm/tests/test_*.py)
 LVM_KIT := backends/lvm/tests/test_contract.py
 
@@ -29,9 +29,10 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 
 test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(MAKE) --no-print-directory check integration lvm rbd
-	@$(MAKE) --no-print-directory -j2 --output-sync=target attack ebs
-	@$(MAKE) --no-print-directory sanity
+	@for part in check integration lvm rbd "-j2 --output-sync=target attack ebs" sanity; do \
+		began=$$(date +%s); $(MAKE) --no-print-directory $$part || exit; \
+		echo "make test: $${part##*target } took $$(($$(date +%s) - began)) s"; \
+	done
 	@echo "make test: all passed; what was skipped, and why, stands above"
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
@@ -79,7 +80,7 @@ ebs: dev ## the ebs backend on moto's EC2, and in a guest that is an EC2 instanc
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@$(PYTEST) -q -n 2 --dist worksteal -m ec2
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(BIN)/python -m backends.ebs.tests.hotplug --timeout 1800 -- \
-		$(PYTEST) -q -o faulthandler_timeout=300 $(NVME)
+		$(PYTEST) -q $(NVME)
 
 rbd: dev ## the rbd backend on a real Ceph cluster, and in a guest whose kernel maps its images (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)
@@ -90,7 +91,7 @@ rbd-cluster: # side by side: a guest has use for one core only
 
 rbd-guest:
 	@$(BIN)/python -m backends.rbd.tests.guest --timeout $(if $(MATRIX),7200,2400) -- \
-		$(PYTEST) -q -o faulthandler_timeout=300 -m krbd backends/rbd
+		$(PYTEST) -q -m krbd backends/rbd
 
 attack: dev ## kills, races, hostile input, hung commands (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)

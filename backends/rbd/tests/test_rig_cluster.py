@@ -44,6 +44,23 @@ def test_everything_in_a_namespace_is_seen_and_goes_with_it(cluster: Cluster, na
     assert cluster.everything(namespace) == []
 
 
+def test_a_namespace_goes_though_a_snapshot_keeps_an_object(cluster: Cluster) -> None:
+    cluster.add("kept")
+    image = f"{cluster.pool}/kept/written"
+    write = ("bench", "--io-type", "write", "--io-size", "4096", "--io-total", "4096", image)
+    cluster.rbd("create", "--size", "8M", image)
+    cluster.rbd(*write)
+    cluster.rbd("snap", "create", "--no-progress", f"{image}@cut")
+    cluster.rbd(*write)
+
+    cluster.remove("kept")
+
+    assert cluster.rbd("namespace", "ls", cluster.pool, "--format", "json").find("kept") == -1
+    where = ("--pool", cluster.pool, "--namespace", "kept")
+    (left,) = cluster.rados(*where, "ls").splitlines()
+    assert left.startswith("rbd_data.")
+
+
 def test_whoever_has_an_image_open_is_seen(cluster: Cluster, namespace: str) -> None:
     cluster.rbd("create", "--size", "1M", f"{cluster.pool}/{namespace}/a")
     command = ("rbd", "watch", f"{cluster.pool}/{namespace}/a", "--conf", str(cluster.directory / "ceph.conf"))
