@@ -71,7 +71,7 @@ def _connection(cluster: Any) -> tuple[str, ...]:
 
 
 def _together(client: Client, bare: Bare, rounds: int) -> Row:
-    """Sixty-four volumes at once: each costs the driver two commands, and a bare creation one."""
+    """Sixty-four volumes at once: one command each, with a label or, on the bare side, without."""
     took: tuple[list[float], list[float]] = ([], [])
 
     def ours(name: str) -> None:

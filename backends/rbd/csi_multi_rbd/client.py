@@ -129,7 +129,7 @@ class Client:
                 f"secrets: {ID} has to be a Ceph user, without 'client.', and {KEY} its key, as 'ceph auth get-key' "
                 "shows it"
             )
-        with _in_memory(key) as path:
+        with in_memory(key.encode()) as path:
             yield Client(self.config, self.shell, self.gate, user=user, key=("--keyfile", path))
 
     @property
@@ -199,12 +199,12 @@ def _is_key(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def _in_memory(text: str) -> Iterator[str]:
+def in_memory(content: bytes) -> Iterator[str]:
     """The path of a file that is on no disk, and gone with this block, or with this process."""
-    descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create("rbd", os.MFD_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o600)
-        os.write(descriptor, text.encode())
+        os.write(descriptor, content)
         yield f"/proc/{os.getpid()}/fd/{descriptor}"
     finally:
         os.close(descriptor)

@@ -49,7 +49,6 @@ class Copier:
                 name=self._snapshots.name(leaf),
                 size=size,
                 layout=Layout(features=PLAIN, data_pool=origin.image.data_pool),
-                copy=True,
             )
             cut = self._copy(rbd, self._snapshots, leaf, origin, wanted)
         label = Label(
@@ -87,7 +86,6 @@ class Copier:
             name=self._volumes.name(leaf),
             size=size,
             layout=layout(self._config, request.parameters),
-            copy=True,
         )
         self._space.admit(size, wanted.layout.data_pool or self._config.pool)
         self._copy(rbd, self._volumes, leaf, origin, wanted, base=base)
@@ -157,7 +155,7 @@ class Copier:
                 rbd.clone(source, cut, wanted.name, wanted.layout)
                 return
             except Exists:
-                self._maker.settled(rbd, shelf, leaf, wanted, again=again > 0)
+                self._maker.settle(rbd, shelf, leaf, again=again > 0)
             except Missing:
                 if cut != names.BASE:
                     raise

@@ -66,7 +66,7 @@ class Listing:
             if image.id in self._labels:
                 return self._labels[image.id]
         try:
-            label = stamps.read(image.name, self._rbd.metadata(image.name))
+            label = stamps.read(image.name, self._rbd.metadata(image.name), image.size)
         except Missing:
             return None
         except FailedPrecondition as error:

@@ -1,7 +1,7 @@
 """Make empty volumes, and settle what has a name already.
 
-An image comes first and its label second, so who dies in between leaves an image that says nothing of itself.
-Whoever asks again under that name finishes it, or puts it away when something else is wanted: it is empty.
+Who dies while it makes an image leaves one without a label, or smaller than any volume (export.py): half-made.
+Whoever asks again under that name puts it away, and begins anew.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from csi_multi.errors import (
     Busy,
     FailedPrecondition,
     NotFound,
+    PermissionDenied,
     ResourceExhausted,
     StorageError,
     Timeout,
@@ -27,7 +28,7 @@ from .config import Config
 from .layout import layout
 from .purging import Purger
 from .rbd import Rbd
-from .rows import Image, Layout
+from .rows import Layout
 from .shelf import Found, Shelf
 from .space import Space, sized
 from .stamps import Label
@@ -36,28 +37,11 @@ from .statuses import Exists, Missing, Torn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """An image as somebody wants it: empty, or a copy."""
+    """An image as somebody wants it."""
 
     name: str
     size: int
     layout: Layout
-    copy: bool = False
-
-    def fits(self, image: Image) -> bool:
-        """Whether a half-made image can become this one. No copy can: who made it may have been killed before its
-        parent knew of it, so that the parent's deletion would take its data away; and what it shows is of then.
-        """
-        layout = self.layout
-        return (
-            not self.copy
-            and image.parent is None
-            and image.size == self.size
-            and image.features >= frozenset(layout.features)
-            and image.data_pool == layout.data_pool
-            and layout.object_size in (0, image.object_size)
-            and layout.stripe_unit in (0, image.stripe_unit)
-            and layout.stripe_count in (0, image.stripe_count)
-        )
 
 
 PEOPLE = 256  # characters of a text that only people read
@@ -79,27 +63,24 @@ class Maker:
         """
         size = sized(request.size, self._config)
         wanted = Wanted(name=self._volumes.name(leaf), size=size, layout=layout(self._config, request.parameters))
+        label = volume_label(wanted.name, request)
         with self.whole(rbd, self._volumes, leaf):
             self._space.admit(size, wanted.layout.data_pool or self._config.pool)
-            self._made(rbd, leaf, wanted)
-        label = volume_label(wanted.name, request)
-        with unfinished(rbd, wanted.name):
-            rbd.note(wanted.name, stamps.KEY, stamps.text(label))
+            self._made(rbd, leaf, wanted, label)
         return size, label
 
-    def _made(self, rbd: Rbd, leaf: str, wanted: Wanted) -> None:
-        """Make the image, or take the half-made one that an earlier try left. Raises AlreadyExists, Busy."""
+    def _made(self, rbd: Rbd, leaf: str, wanted: Wanted, label: Label) -> None:
         for again in range(TRIES):
             try:
-                rbd.create(wanted.name, wanted.size, wanted.layout)
+                rbd.create(wanted.name, wanted.size, wanted.layout, {stamps.KEY: stamps.text(label)})
                 return
             except Exists:
-                if self.settled(rbd, self._volumes, leaf, wanted, again=again > 0):
-                    return
+                self.settle(rbd, self._volumes, leaf, again=again > 0)
         raise taken(rbd, wanted.name)
 
-    def settled(self, rbd: Rbd, shelf: Shelf, leaf: str, wanted: Wanted, *, again: bool) -> bool:
-        """Say what to do where the name is taken: go on with the half-made image, or (False) begin anew.
+    def settle(self, rbd: Rbd, shelf: Shelf, leaf: str, *, again: bool) -> None:
+        """Make room where the name is taken: put away what is half-made. It is never finished: who made it may have
+        been killed before a clone's parent knew of it, so that the parent's deletion would take its data away.
 
         Raises AlreadyExists when the image is finished, Busy, FailedPrecondition.
         """
@@ -109,14 +90,11 @@ class Maker:
             found = None
         if found is None:
             if again:  # it is not there, and still it is: nobody has just removed it, or is making it
-                self.prune(rbd, wanted.name)
-            return False
-        if found.label:
-            raise AlreadyExists(f"image {rbd.spec(wanted.name)} exists")
-        if wanted.fits(found.image):
-            return True
-        self.put_away(rbd, shelf, leaf, found)
-        return False
+                self.prune(rbd, shelf.name(leaf))
+        elif found.label:
+            raise AlreadyExists(f"image {rbd.spec(found.image.name)} exists")
+        else:
+            self.put_away(rbd, shelf, leaf, found)
 
     def prune(self, rbd: Rbd, name: str) -> None:
         """Take away a name without an image: a command that was to make or trash it was killed. Raises Watched."""
@@ -129,10 +107,10 @@ class Maker:
 
     @contextmanager
     def whole(self, rbd: Rbd, shelf: Shelf, leaf: str) -> Iterator[None]:
-        """A source that is gone, or no room, are final answers: what an earlier try left half-made goes with them."""
+        """A source that is gone, no room, or no rights are final: what is half-made under the name goes with them."""
         try:
             yield
-        except (NotFound, ResourceExhausted):
+        except (NotFound, ResourceExhausted, PermissionDenied):
             found = shelf.look(rbd, leaf)
             if found and not found.label:
                 self.put_away(rbd, shelf, leaf, found)

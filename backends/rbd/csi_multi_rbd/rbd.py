@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 from csi_multi.errors import InUse
 from csi_multi.model import Strings
 
-from . import rows
-from .client import Client, read
+from . import export, rows
+from .client import Client, in_memory, read
 from .config import Config
 from .gate import Gate
 from .rows import Cut, Image, Layout, Listed, Trashed
@@ -102,9 +102,10 @@ class Rbd:
     def trash(self) -> list[Trashed]:
         return self._told(lambda told: [rows.trashed(one) for one in told], "trash", "ls", self._place, "--all")
 
-    def create(self, image: str, size: int, layout: Layout) -> None:
-        """Raises Exists."""
-        self.client.rbd("create", self.spec(image), QUIET, "--size", f"{size}B", *_laid_out(layout))
+    def create(self, image: str, size: int, layout: Layout, metadata: Strings) -> None:
+        """Make an empty image with its image-meta: one command, half the time of two. Raises Exists."""
+        with in_memory(export.empty(size, metadata)) as file:
+            self.client.rbd("import", file, self.spec(image), "--export-format", "2", QUIET, *_laid_out(layout))
 
     def clone(self, source: str, snapshot: str, image: str, layout: Layout) -> None:
         """Make an image of a snapshot's data. Raises Exists, Missing for the source or its snapshot."""

@@ -58,7 +58,7 @@ class Shelf:
             metadata = rbd.metadata(name)
         except Missing:
             return None
-        label = stamps.read(name, metadata)
+        label = stamps.read(name, metadata, image.size)
         if label and not self.owns(label):
             raise FailedPrecondition(
                 f"image {rbd.spec(name)} belongs to driver {label.stamp.driver!r} in cluster "

@@ -13,6 +13,8 @@ import msgspec
 from csi_multi.errors import FailedPrecondition
 from csi_multi.model import Blank, Stamp
 
+from . import export
+
 KEY = "csi-multi"
 FORMAT = "csi-multi-format"
 FORMATTING = "began"
@@ -43,9 +45,11 @@ def text(label: Label) -> str:
     return msgspec.json.encode(label).decode()
 
 
-def read(image: str, metadata: Mapping[str, str]) -> Label | None:
-    """Return what the image is; None when nobody has said so yet. Raises FailedPrecondition when it is damaged."""
-    if KEY not in metadata:
+def read(image: str, metadata: Mapping[str, str], size: int) -> Label | None:
+    """Return what an image of that size is; None while it is not finished. Raises FailedPrecondition when the label
+    is damaged.
+    """
+    if KEY not in metadata or size < export.LIMIT:
         return None
     try:
         label = msgspec.json.decode(metadata[KEY], type=Label)

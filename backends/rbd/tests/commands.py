@@ -15,7 +15,7 @@ from csi_multi_rbd.shell import Shell
 
 # Where the command itself begins, after the options that all have.
 GROUPS = {"image-meta", "snap", "trash", "namespace", "task", "device", "osd"}
-VERBS = {"create", "info", "clone", "resize", "flatten", "children", "status", "du", "ls", "rm", "df", "rbd"}
+VERBS = {"import", "info", "clone", "resize", "flatten", "children", "status", "du", "ls", "rm", "df", "rbd"}
 
 Act = Callable[[str], None]
 

@@ -33,7 +33,7 @@ VERBS = (  # about an image
     "trash mv {}",
     "rm {}",
 )
-POOL_VERBS = ("ls {}", "ls {} --long", "trash ls {}", "create {}/new --size 1M", "info {}/there")
+POOL_VERBS = ("ls {}", "ls {} --long", "trash ls {}", "import {{file}} {}/new", "info {}/there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ CASES = (
     Case(f"clone {{here}}/there@{NONE} {{here}}/new", "no such snapshot", 2, "Absent"),
     Case(f"clone {{here}}/{NONE}@cut {{here}}/new", "no such image", 2, "Absent"),
     Case(f"trash rm {{here}}/{NONE}", "no such entry", 2, "Absent"),
-    Case(f"create {{here}}/new --size 1M --data-pool {NONE}", "no such data pool", 2, "Absent"),
+    Case(f"import {{file}} {{here}}/new --data-pool {NONE}", "no such data pool", 2, "Absent"),
     *(Case(verb.format(NONE), "no such pool", 2, "Absent") for verb in POOL_VERBS),
     *(Case(verb.format("{pool}/" + NONE), "no such namespace", 2, "Absent") for verb in POOL_VERBS),
-    Case("create {here}/there --size 1M", "an image has the name", 17, "Exists"),
+    Case("import {file} {here}/there", "an image has the name", 17, "Exists"),
     Case("clone {here}/there@cut {here}/plain", "an image has the name", 17, "Exists"),
     Case("snap create {here}/there@cut", "a snapshot has the name", 17, "Exists"),
     Case("rm {here}/there", "it has a snapshot", 39, "Linked"),
@@ -67,12 +67,10 @@ CASES = (
     Case("resize {here}/plain --size 1M", "it has that size", 22, "Refused"),
     Case("resize {here}/there --size 1M", "it is larger", 22, "Refused"),
     Case("flatten {here}/plain", "it has no parent", 22, "Refused"),
-    Case(
-        "create {here}/new --size 1M --stripe-unit 3000 --stripe-count 2", "striping that does not fit", 22, "Refused"
-    ),
+    Case("import {file} {here}/new --stripe-unit 3000 --stripe-count 2", "striping that does not fit", 22, "Refused"),
     Case("ls {here} --such-option", "no such option", 1, "Refused"),
     Case("ls {here}", "the user has no rights on the pool", 1, "PermissionDenied", "stranger"),
-    Case("create {here}/new --size 1M", "the user has no rights on the pool", 1, "PermissionDenied", "stranger"),
+    Case("import {file} {here}/new", "the user has no rights on the pool", 1, "PermissionDenied", "stranger"),
     Case("ls {here}", "the key is wrong", 13, "Unreachable", "liar"),
     Case("ls {here}", "the key is none", 22, "Unreachable", "garbled"),
     Case("ls {here}", "no monitor answers", 110, "Unreachable", "lost"),
@@ -127,7 +125,7 @@ which is `ResourceExhausted`, when the pool is marked so.
 
 ## Command by command
 
-Run by a test, in this order (`clone` with `--rbd-default-clone-format 2`):
+Run by a test, in this order (`clone` with `--rbd-default-clone-format 2`, `import` with `--export-format 2`):
 
 """
 
@@ -153,7 +151,7 @@ def _table(cases: tuple[Case, ...], *, code: bool = True) -> str:
     lines = ["| command | situation | status | class |", "| --- | --- | ---: | --- |"]
     for case in cases:
         program = "" if case.command.startswith("ceph ") or not code else "rbd "
-        command = program + case.command.format(here="POOL/NS", pool="POOL", kept="ID", open="ID")
+        command = program + case.command.format(here="POOL/NS", pool="POOL", kept="ID", open="ID", file="FILE")
         shown = f"`{command}`" if code else command
         lines.append(f"| {shown} | {case.situation} | {case.status} | {f'`{case.kind}`' if case.kind else 'none'} |")
     return "\n".join(lines) + "\n"

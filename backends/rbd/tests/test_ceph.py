@@ -75,7 +75,7 @@ def test_the_cluster_tells_who_it_is_and_how_it_is(cluster: Commands, config: Co
 
 def test_the_manager_flattens_an_image(cluster: Commands, config: Config) -> None:
     rbd, ceph = Rbd(config), Ceph(config)
-    rbd.create("a", MIB, Layout())
+    rbd.create("a", MIB, Layout(), {})
     rbd.cut("a", "s")
     rbd.clone("a", "s", "b", Layout())
 

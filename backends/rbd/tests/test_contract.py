@@ -31,7 +31,7 @@ SIZE = 16 * MIB
 PATIENCE = 20.0  # seconds for the background to be done
 LOOKS = ("rbd info", "rbd image-meta list", "rbd status", "rbd ls", "rbd snap ls", "rbd du", "rbd trash ls", "ceph")
 # A command that makes or removes something, and what else it is called with is not of interest here.
-VERBS = {"info", "status", "ls", "du", "create", "clone", "resize", "flatten", "children", "df"}
+VERBS = {"info", "status", "ls", "du", "import", "clone", "resize", "flatten", "children", "df"}
 GROUPS = {"image-meta", "snap", "trash", "task"}
 
 

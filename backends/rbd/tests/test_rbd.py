@@ -179,7 +179,7 @@ def test_an_image_is_made_as_it_is_asked_for(rbd: Rbd, config: Config) -> None:
         features=("layering", "exclusive-lock", "object-map"), object_size=MIB, stripe_unit=64 * 1024, stripe_count=4
     )
 
-    rbd.create("a", 100 * MIB, layout)
+    rbd.create("a", 100 * MIB, layout, {})
     image = rbd.info("a")
 
     assert (image.name, image.size, image.object_size) == ("a", 100 * MIB, MIB)
@@ -193,14 +193,14 @@ def test_an_image_is_made_as_it_is_asked_for(rbd: Rbd, config: Config) -> None:
 
 
 def test_a_name_is_taken_once(rbd: Rbd) -> None:
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
 
-    with pytest.raises(Exists, match=r"rbd create k8s/.*/a: .*already exists"):
-        rbd.create("a", MIB, PLAIN)
+    with pytest.raises(Exists, match=r"rbd import .* k8s/.*/a: .*already exists"):
+        rbd.create("a", MIB, PLAIN, {})
 
 
 def test_text_on_an_image_comes_back_as_it_was(rbd: Rbd) -> None:
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
     text = '{"a": "é\\n\\"x\' --id $HOME\U0001f600"}'
 
     rbd.note("a", "csi-multi", text)
@@ -210,7 +210,7 @@ def test_text_on_an_image_comes_back_as_it_was(rbd: Rbd) -> None:
 
 
 def test_growing_again_to_the_same_size_is_done_and_shrinking_refused(rbd: Rbd) -> None:
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
 
     rbd.resize("a", 8 * MIB)
     rbd.resize("a", 8 * MIB)
@@ -221,7 +221,7 @@ def test_growing_again_to_the_same_size_is_done_and_shrinking_refused(rbd: Rbd) 
 
 
 def test_a_copy_outlives_its_snapshot_and_its_source(rbd: Rbd) -> None:
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
     rbd.cut("a", "s")
     with pytest.raises(Exists):
         rbd.cut("a", "s")
@@ -256,7 +256,7 @@ def test_a_copy_outlives_its_snapshot_and_its_source(rbd: Rbd) -> None:
 
 
 def test_clones_elsewhere_are_not_named_as_ours(rbd: Rbd, cluster: Commands) -> None:
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
     rbd.cut("a", "s")
     elsewhere = f"{cluster.pool}/elsewhere"
     cluster.rbd("clone", "--rbd-default-clone-format", "2", rbd.spec("a", "s"), elsewhere)
@@ -276,7 +276,7 @@ def test_an_image_that_is_not_there_is_missing(rbd: Rbd, verb: str) -> None:
 
 
 def test_an_image_or_snapshot_that_is_not_there_is_missing_whatever_is_done_to_it(rbd: Rbd) -> None:
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
     for act in (
         lambda: rbd.note("gone", "k", "v"),
         lambda: rbd.resize("gone", MIB),
@@ -299,7 +299,7 @@ def test_a_pool_or_namespace_that_is_not_there_is_never_a_missing_image(config: 
         lambda: rbd.discard("a"),
         lambda: rbd.uncut("a", "s"),
         lambda: rbd.purge("123456"),
-        lambda: rbd.create("a", MIB, PLAIN),
+        lambda: rbd.create("a", MIB, PLAIN, {}),
         rbd.names,
         rbd.trash,
     ):
@@ -312,13 +312,13 @@ def test_a_pool_or_namespace_that_is_not_there_is_never_a_missing_image(config: 
 
 def test_a_data_pool_that_is_not_there_is_named(rbd: Rbd) -> None:
     with pytest.raises(Absent, match="data pool gone does not exist"):
-        rbd.create("a", MIB, Layout(data_pool="gone"))
+        rbd.create("a", MIB, Layout(data_pool="gone"), {})
 
     assert rbd.names() == []
 
 
 def test_who_has_an_image_open_is_seen(rbd: Rbd, config: Config) -> None:
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
 
     with opened(config, rbd.spec("a")):
         watchers = rbd.watchers("a")
@@ -329,11 +329,11 @@ def test_who_has_an_image_open_is_seen(rbd: Rbd, config: Config) -> None:
 
 def test_a_full_pool_is_said_to_be_full_and_works_again_when_there_is_room(cluster: Commands, config: Config) -> None:
     rbd = Rbd(changed(config, command_seconds=5))
-    rbd.create("a", MIB, PLAIN)
+    rbd.create("a", MIB, PLAIN, {})
     rbd.note("a", "k", "v" * 1000)
     with over_quota(cluster):
         with pytest.raises(Full, match=r"pool 'k8s' has reached its quota; .* raise its quota"):
-            rbd.create("b", MIB, PLAIN)
+            rbd.create("b", MIB, PLAIN, {})
         started = time.monotonic()
         with pytest.raises(Full):
             rbd.info("a")

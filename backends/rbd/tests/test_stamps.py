@@ -9,6 +9,7 @@ from csi_multi_rbd.stamps import Label
 from csi_multi.errors import FailedPrecondition
 from csi_multi.model import Blank, Source, SourceKind, Stamp
 
+SIZE = 2**20
 STAMP = Stamp(
     driver="d",
     cluster="c",
@@ -25,25 +26,29 @@ def written(label: Label) -> dict[str, str]:
 
 
 def test_a_label_is_read_as_it_was_written() -> None:
-    assert stamps.read("csi-vol-1-v", written(LABEL)) == LABEL
+    assert stamps.read("csi-vol-1-v", written(LABEL), SIZE) == LABEL
 
 
 def test_a_label_that_a_clone_inherited_is_not_its_own() -> None:
-    assert stamps.read("csi-vol-1-clone", written(LABEL)) is None
-    assert stamps.read("csi-vol-1-v", {"other": "x"}) is None
+    assert stamps.read("csi-vol-1-clone", written(LABEL), SIZE) is None
+    assert stamps.read("csi-vol-1-v", {"other": "x"}, SIZE) is None
+
+
+def test_an_image_that_is_smaller_than_any_volume_is_not_finished() -> None:
+    assert stamps.read("csi-vol-1-v", written(LABEL), SIZE - 1) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"image": "i"}', "[]", "nonsense"])
 def test_a_damaged_label_is_nobodys_to_touch(text: str) -> None:
     with pytest.raises(FailedPrecondition, match=r"csi-multi of image i .*damaged"):
-        stamps.read("i", {stamps.KEY: text})
+        stamps.read("i", {stamps.KEY: text}, SIZE)
 
 
 def test_a_label_of_a_newer_driver_is_not_guessed_at() -> None:
     text = stamps.text(LABEL)[:-1] + ',"version":2}'
 
     with pytest.raises(FailedPrecondition, match="upgrade the driver"):
-        stamps.read("csi-vol-1-v", {stamps.KEY: text})
+        stamps.read("csi-vol-1-v", {stamps.KEY: text}, SIZE)
 
 
 @pytest.mark.parametrize(

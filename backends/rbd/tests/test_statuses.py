@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from csi_multi_rbd import export
+from csi_multi_rbd.config import MIB
 from csi_multi_rbd.shell import Answer, Shell
 from csi_multi_rbd.statuses import STATUSES, Refused, Torn, failed, kind, said
 
@@ -87,13 +89,16 @@ def test_every_command_ends_with_the_status_and_class_of_the_table(
     cluster: Commands, config: Config, namespace: str, tmp_path: Path
 ) -> None:
     here = f"{config.pool}/{namespace}"
-    names = {"here": here, "pool": config.pool, **furnish(cluster, here)}
+    (tmp_path / "empty").write_bytes(export.empty(MIB, {}))
+    names = {"here": here, "pool": config.pool, "file": tmp_path / "empty", **furnish(cluster, here)}
     users = strangers(cluster, config, tmp_path)
     wrong = []
     with opened(config, f"{here}/open"):
         for case in CASES:
             words = shlex.split(case.command.format(**names))
-            words += ["--rbd-default-clone-format", "2"] if words[0] == "clone" else []
+            words += {"clone": ["--rbd-default-clone-format", "2"], "import": ["--export-format", "2"]}.get(
+                words[0], []
+            )
             if case.command == "trash rm {here}/{open}":
                 words[-1] = f"{here}/{in_trash(cluster, here, 'open')}"
             program = words.pop(0) if words[0] == "ceph" else "rbd"
