@@ -32,6 +32,9 @@ def parser() -> argparse.ArgumentParser:
     serve = verbs.add_parser("serve", help="run the driver on the socket that CSI_ENDPOINT names")
     serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="the driver's YAML file")
     serve.add_argument("--mode", choices=["all", "controller", "node"], default="all", help="services to serve")
+    serve.add_argument(
+        "--node", default="", metavar="NAME", help="this node's name, in place of the file's driver.node"
+    )
     serve.set_defaults(run=_serve)
 
     check = verbs.add_parser("check", help="validate a configuration and print what it would advertise")
@@ -74,7 +77,7 @@ def _serve(options: argparse.Namespace) -> None:
     from .rpc.capabilities import Mode
     from .serve import serve
 
-    serve(options.config, Mode(options.mode))
+    serve(options.config, Mode(options.mode), options.node)
 
 
 def _check(options: argparse.Namespace) -> int:

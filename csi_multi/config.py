@@ -94,13 +94,14 @@ class Config:
     instances: tuple[InstanceSection, ...]
 
 
-def load(file: Path) -> Config:
-    """Read and check the file. Raises ConfigError."""
+def load(file: Path, node: str = "") -> Config:
+    """Read and check the file; `node` replaces driver.node, for a file that all nodes share. Raises ConfigError."""
     document = read(file)
     for key in document.values:
         if key not in ("driver", "backends"):
             raise document.error((key,), unknown("top level", key, ["driver", "backends"]))
-    driver = document.section(("driver",), Driver, _mapping(document, ("driver",), document.values.get("driver")))
+    section = _mapping(document, ("driver",), document.values.get("driver"))
+    driver = document.section(("driver",), Driver, {**section, "node": node} if node else section)
     backends = _mapping(document, ("backends",), document.values.get("backends"))
     instances = tuple(_instance(document, name, backends[name]) for name in backends)
     if driver.default_backend and driver.default_backend not in backends:

@@ -23,10 +23,10 @@ DRAIN = 600.0  # seconds for running RPCs at SIGTERM: a supervisor in a hurry se
 REMINDER = 15.0  # seconds after which the log says what is still waited for
 
 
-def serve(file: Path, mode: Mode) -> None:
+def serve(file: Path, mode: Mode, node: str = "") -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError or EndpointError before anything is served."""
     path = endpoint.parse(os.environ.get("CSI_ENDPOINT"))
-    settings = config.load(file)
+    settings = config.load(file, node)
     logs.setup(settings.driver.log_level, settings.driver.log_style)
     host = LocalHost()
     instances = registry.load(settings, host, controller=mode is not Mode.NODE)

@@ -182,3 +182,15 @@ def test_an_instances_own_keys_are_checked_with_their_line(document: Document) -
 
 def test_an_error_about_a_missing_key_points_at_its_section(document: Document) -> None:
     assert str(document.error(("backends", "fast", "absent"), "text")).endswith(":2: text")
+
+
+def test_a_node_that_is_named_on_the_command_line_replaces_the_one_of_the_file(written: Callable[[str], Path]) -> None:
+    file = written(GOOD.replace("driver:\n", "driver:\n  node: of-the-file\n"))
+
+    assert load(file, "node-1.zone-a").driver.node == "node-1.zone-a"
+    assert load(file).driver.node == "of-the-file"
+
+
+def test_a_node_name_of_the_command_line_keeps_the_same_rule(written: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="'node'"):
+        load(written(GOOD), "not a node")
