@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 from .errors import NotFound
 from .host import Host
+from .host.observe import UNOBSERVED, Observer
 from .model import (
     SINGLE_NODE_MODES,
     AccessMode,
@@ -69,7 +70,8 @@ class Setting:
     """Where an instance lives: given to every constructor beside its own configuration.
 
     Work on the storage as a whole, in the background, is for processes that serve the controller: there
-    may be a thousand nodes.
+    may be a thousand nodes. What asks the storage in another way than by `host` says so, for metrics and traces:
+    `with setting.observe("ec2", "CreateVolume"):`.
     """
 
     instance: str
@@ -78,6 +80,7 @@ class Setting:
     node: str
     host: Host
     controller: bool = True
+    observe: Observer = UNOBSERVED
 
 
 class Backend(ABC):

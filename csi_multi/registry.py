@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
@@ -24,6 +24,7 @@ from .errors import InvalidArgument, NotFound, StorageError, Unavailable
 from .fitness import unfit
 from .guard import Guard, said
 from .host import Host
+from .host.observe import Listeners, Observer, observed
 from .params import unknown
 from .patience import Hung, Task
 
@@ -93,7 +94,7 @@ class Registry:
     def __init__(self, instances: Iterable[Instance], broken: dict[str, str] | None = None, default: str = "") -> None:
         self._instances = {instance.name: instance for instance in instances}
         self.broken = dict(broken or {})
-        self._default = default
+        self.default = default
         self._stop = threading.Event()
         alone = len(self._instances) == 1
         for instance in [*self]:
@@ -107,6 +108,10 @@ class Registry:
     def __iter__(self) -> Iterator[Instance]:
         return iter(self._instances.values())
 
+    def names(self) -> Collection[str]:
+        """Return the names of all configured instances, broken ones too."""
+        return self._instances.keys() | self.broken.keys()
+
     def get(self, name: str) -> Instance:
         """Return the instance. Raises NotFound for one that is not configured, Unavailable if broken."""
         if name in self.broken:
@@ -117,8 +122,8 @@ class Registry:
 
     def choose(self, name: str | None) -> Instance:
         """Return the instance a StorageClass asks for (None: the default). Raises InvalidArgument."""
-        wanted = name if name is not None else self._default
-        names = sorted([*self._instances, *self.broken])
+        wanted = name if name is not None else self.default
+        names = sorted(self.names())
         if not wanted:
             raise InvalidArgument(f"parameter 'backend' is required: there is no default_backend; one of {names}")
         if wanted not in names:
@@ -161,7 +166,7 @@ class Registry:
             instance.tell(f"hanging: {what} has not come back for more than {LATE:g} s")
 
 
-def load(config: Config, host: Host, *, controller: bool = True) -> Registry:
+def load(config: Config, host: Host, *, controller: bool = True, listeners: Listeners = ()) -> Registry:
     """Make all configured instances. Raises ConfigError for what the operator must mend."""
     refuse_uncertain(config)
     classes, broken_kinds = backend_classes(dict.fromkeys(section.kind for section in config.instances))
@@ -170,7 +175,7 @@ def load(config: Config, host: Host, *, controller: bool = True) -> Registry:
         try:
             if section.kind in broken_kinds:
                 raise UnfitBackend(broken_kinds[section.kind])
-            instances.append(_instance(config, section, classes[section.kind], host, controller))
+            instances.append(_instance(config, section, classes[section.kind], host, controller, listeners))
         except Hung as error:  # for its other instances too: each would cost the start as much time
             broken_kinds[section.kind] = f"{package(section.kind)}: the constructor of {section.name!r} {error}"
             log.error("backend %s is broken: %s", section.name, broken_kinds[section.kind])
@@ -254,7 +259,14 @@ def package(kind: str) -> str:
     return f"{owners[0].name} {owners[0].version}" if owners else "no package"
 
 
-def _instance(config: Config, section: InstanceSection, cls: type[Backend], host: Host, controller: bool) -> Instance:
+def _instance(
+    config: Config,
+    section: InstanceSection,
+    cls: type[Backend],
+    host: Host,
+    controller: bool,
+    listeners: Listeners = (),
+) -> Instance:
     path = ("backends", section.name)
     options = functools.partial(config.document.section, path, cls.Config, section.values)
     setting = Setting(
@@ -262,8 +274,9 @@ def _instance(config: Config, section: InstanceSection, cls: type[Backend], host
         driver=config.driver.name,
         cluster=config.driver.cluster,
         node=config.driver.node,
-        host=host,
+        host=observed(host, section.name, listeners),
         controller=controller,
+        observe=Observer(section.name, listeners),
     )
     try:
         made = Task(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCT)

@@ -12,6 +12,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from google.protobuf.message import Message
 from ..bulkhead import Slots, visiting
 from ..errors import InvalidArgument, OutOfRange, StorageError, Unavailable
 from ..guard import Unexpected, WrongAnswer, said
+from ..host.observe import RPC_INSTANCE, Ends, Listeners, Rpc
 from ..locks import Key, Locks
 from ..redact import SENSITIVE, scrub
 from . import sensitive, validate
@@ -34,23 +36,42 @@ Method = Callable[[Any, float | None], Any]  # (request, deadline in time.monoto
 DEGRADED = "csi-multi-degraded"  # trailing metadata of Probe
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What all servers of a process share; `workers` is the size of the thread pool they must not let fill up."""
+
+    workers: int
+    listeners: Listeners = ()
+    locks: Locks = field(default_factory=Locks)
+    slots: dict[Cost, Slots] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slots = {
+            Cost.WORKING: Slots(max(self.workers * 5 // 8, 1)),
+            Cost.READING: Slots(max(self.workers // 8, 2)),  # one instance that hangs holds half of them
+        }
+
+
 class Interceptor:
     """Wraps service methods.
 
-    `workers` is the size of the thread pool it must not let fill up. `degraded` returns the names of
-    the instances that cannot serve now: Probe stays OK, and names them in its trailing metadata.
+    `degraded` returns the names of the instances that cannot serve now: Probe stays OK, and names them in
+    its trailing metadata. `subject` says what the listeners are told of an RPC.
     """
 
     def __init__(
-        self, advertised: Advertised, locks: Locks, workers: int, degraded: Callable[[], Collection[str]] = tuple
+        self,
+        advertised: Advertised,
+        traffic: Traffic,
+        degraded: Callable[[], Collection[str]] = tuple,
+        subject: Callable[[str, Message, Any], Rpc] = lambda name, *_: Rpc(name),
     ) -> None:
         self._advertised = advertised
         self._degraded = degraded
-        self._locks = locks
-        self._slots = {
-            Cost.WORKING: Slots(max(workers * 5 // 8, 1)),
-            Cost.READING: Slots(max(workers // 8, 2)),  # one instance that hangs holds half of them
-        }
+        self._subject = subject
+        self._listeners = traffic.listeners
+        self._locks = traffic.locks
+        self._slots = traffic.slots
 
     def unary(self, name: str, method: Method) -> Callable[[Any, grpc.ServicerContext], Any]:
         """Return the handler of a unary RPC."""
@@ -88,6 +109,7 @@ class Interceptor:
         code, text, loud = grpc.StatusCode.OK, "", log.isEnabledFor(rule.level)
         if loud:
             log.log(rule.level, "%s begins", name, extra={"fields": {"request": sensitive.visible(request)}})
+        ended = self._begun(name, request, context) if self._listeners else None
         try:
             with ExitStack() as held:
                 self._admit(name, rule, request, held)
@@ -96,15 +118,31 @@ class Interceptor:
         except StorageError as error:
             code, text = _code(error, rule), scrub(said(error)) or type(error).__name__
         except GeneratorExit:  # the caller has gone away in the middle of a stream
+            code = grpc.StatusCode.CANCELLED
             raise
         except BaseException as error:  # even SystemExit: a thread that ends leaves the caller without an answer
             code, text = _bug(rule), _report(name, error)
         finally:
             if loud or code is not grpc.StatusCode.OK:
                 _log_end(name, rule, code, text, started)
+            if ended:
+                ended(code.name)
             SENSITIVE.reset(token)
         if code is not grpc.StatusCode.OK:
             context.abort(code, clip(text))
+
+    def _begun(self, name: str, request: Message, context: grpc.ServicerContext) -> Ends:
+        """Tell the listeners that an RPC begins; return what tells them that it ends."""
+        rpc = self._subject(name, request, context.invocation_metadata())
+        ends = [one.rpc(rpc) for one in self._listeners]
+        token = RPC_INSTANCE.set(rpc.instance)
+
+        def end(code: str) -> None:
+            RPC_INSTANCE.reset(token)
+            for one in reversed(ends):
+                one(code)
+
+        return end
 
     def _admit(self, name: str, rule: Rule, request: Message, held: ExitStack) -> None:
         if rule.gate and not self._advertised.allows(*rule.gate):

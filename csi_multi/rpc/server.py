@@ -11,18 +11,19 @@ from google.protobuf.message_factory import GetMessageClass
 from .._proto import csi_pb2
 from ..config import Driver
 from ..host import Host
-from ..locks import Locks
+from ..host.observe import observed
 from ..node.engine import Engine
 from ..registry import Registry
 from .capabilities import Mode, advertise
 from .controller import Volumes
 from .group import GroupController
 from .identity import Identity
-from .interceptor import Interceptor
+from .interceptor import Interceptor, Traffic
 from .metadata import SnapshotMetadata
 from .node import Node
 from .service import Core
 from .snapshots import SnapshotsAndHealth
+from .subject import Subjects
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
@@ -34,11 +35,13 @@ class Controller(Volumes, SnapshotsAndHealth):
     """The whole Controller service."""
 
 
-def build(driver: Driver, registry: Registry, host: Host, mode: Mode) -> grpc.Server:
+def build(driver: Driver, registry: Registry, host: Host, mode: Mode, traffic: Traffic | None = None) -> grpc.Server:
     """Return a server with all services, not yet bound to an address."""
+    traffic = traffic or Traffic(driver.workers)
     advertised = advertise((instance.backend for instance in registry), mode, driver.alpha, registry.broken)
     core = Core(driver, registry, advertised)
-    interceptor = Interceptor(advertised, Locks(), driver.workers, registry.degraded)
+    subjects = Subjects(registry.names, lambda: registry.default)
+    interceptor = Interceptor(advertised, traffic, registry.degraded, subjects.of)
     pool = ThreadPoolExecutor(driver.workers, thread_name_prefix="rpc")
     server = grpc.server(pool, options=OPTIONS)
     services = {
@@ -46,7 +49,7 @@ def build(driver: Driver, registry: Registry, host: Host, mode: Mode) -> grpc.Se
         "Controller": Controller(core),
         "GroupController": GroupController(core),
         "SnapshotMetadata": SnapshotMetadata(core),
-        "Node": Node(core, Engine(host)),
+        "Node": Node(core, Engine(observed(host, "", traffic.listeners))),
     }
     server.add_generic_rpc_handlers(tuple(_handlers(name, one, interceptor) for name, one in services.items()))
     return server
