@@ -1,4 +1,4 @@
-"""How much of the thread pool the RPCs of one instance may hold, so that one that hangs leaves room.
+"""How much of the thread pool the RPCs of one instance (or one node) may hold, so that one that hangs leaves room.
 
 An RPC that calls into an instance holds a place there until it ends, also while the core works for it
 (mkfs on a device that hangs) and while it streams; over several instances it is in one at a time.
@@ -64,10 +64,11 @@ class Visit:
 
 
 class Room:
-    """The places of one instance."""
+    """The places of one instance, or of one node that RPCs are sent on to."""
 
-    def __init__(self, instance: str, alone: bool) -> None:
-        self._instance = instance
+    def __init__(self, name: str, alone: bool, kind: str = "backend") -> None:
+        self._name = f"{kind} {name!r}"
+        self._others = f"{kind}s"
         self._alone = alone
         self._lock = threading.Lock()
         self._inside: dict[Visit, None] = {}  # oldest first
@@ -83,8 +84,8 @@ class Room:
                 return
         oldest = held[0]
         raise Unavailable(
-            f"backend {self._instance!r} has {len(held)} calls running, the oldest of which, {oldest.rpc}, for "
-            f"{now - oldest.since:.1f} s; the other backends need the rest of the threads; try again"
+            f"{self._name} has {len(held)} calls running, the oldest of which, {oldest.rpc}, for "
+            f"{now - oldest.since:.1f} s; the other {self._others} need the rest of the threads; try again"
         )
 
     def release(self, visit: Visit) -> None:

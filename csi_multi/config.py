@@ -14,10 +14,12 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import yaml
 
-from . import ids
+from . import config_cluster, ids
+from .config_cluster import Cluster
 from .params import Doc, Schema, explain, fields, unknown
 
 S = TypeVar("S", bound=Schema)
+SECTIONS = ("driver", "backends", "cluster")
 Keys = tuple[str, ...]
 
 # RFC 1035 labels in lower case, because it prefixes topology keys; letters at both ends for csi-sanity.
@@ -64,13 +66,13 @@ class Document:
         known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in self.lines), ())
         return ConfigError(f"{self.file}:{self.lines.get(known, 1)}: {text}")
 
-    def section(self, path: Keys, schema: type[S], values: Mapping[str, Any]) -> S:
-        """Turn one mapping of the file into its schema. Raises ConfigError."""
+    def section(self, path: Keys, schema: type[S], values: Mapping[str, Any], also: Keys = ()) -> S:
+        """Turn one mapping of the file into its schema; `also` are valid keys beside it. Raises ConfigError."""
         where = ".".join(path)
         valid = [field.name for field in fields(schema)]
         for key in values:
             if key not in valid:
-                raise self.error((*path, key), unknown(where, key, valid))
+                raise self.error((*path, key), unknown(where, key, [*valid, *also]))
         try:
             return msgspec.convert(values, schema)
         except msgspec.ValidationError as error:
@@ -92,14 +94,15 @@ class Config:
     document: Document
     driver: Driver
     instances: tuple[InstanceSection, ...]
+    cluster: Cluster = Cluster()  # noqa: RUF009 - frozen
 
 
 def load(file: Path, node: str = "") -> Config:
     """Read and check the file; `node` replaces driver.node, for a file that all nodes share. Raises ConfigError."""
     document = read(file)
     for key in document.values:
-        if key not in ("driver", "backends"):
-            raise document.error((key,), unknown("top level", key, ["driver", "backends"]))
+        if key not in SECTIONS:
+            raise document.error((key,), unknown("top level", key, SECTIONS))
     section = _mapping(document, ("driver",), document.values.get("driver"))
     driver = document.section(("driver",), Driver, {**section, "node": node} if node else section)
     backends = _mapping(document, ("backends",), document.values.get("backends"))
@@ -109,7 +112,10 @@ def load(file: Path, node: str = "") -> Config:
         raise document.error(("driver", "default_backend"), hint)
     if not ids.NODE.fullmatch(driver.node):
         raise document.error(("driver", "node"), f"driver.node: host name {driver.node!r} does not fit; give 'node'")
-    return Config(document, driver, instances)
+    cluster = Cluster()
+    if "cluster" in document.values:
+        cluster = config_cluster.parse(document, _mapping(document, ("cluster",), document.values["cluster"]))
+    return Config(document, driver, instances, cluster)
 
 
 def read(file: Path) -> Document:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from . import topology
-from .backend import Attach, Backend, Capacity, Clone, Expand, GroupSnapshots, NodeLocal, Snapshots, Topology
+from .backend import Attach, Backend, Capacity, Clone, Expand, GroupSnapshots, NodeLocal, Snapshots
 from .errors import (
     AlreadyExists,
     Busy,
@@ -85,8 +85,8 @@ def refuse_unusable(backend: Backend, request: VolumeRequest) -> None:
 
 def refuse_unreachable(backend: Backend, request: VolumeRequest, node: str) -> None:
     """Raise ResourceExhausted when a node-local backend's node is not among those asked for."""
-    if request.topology and topology.constrained(backend) and not isinstance(backend, Topology):
-        here = (topology.node_segments(backend, node),)
+    if request.topology and isinstance(backend, NodeLocal):
+        here = ({topology.NODE: node},)
         if request.topology.requisite and not topology.satisfies(here, request.topology):
             raise ResourceExhausted(f"this backend makes volumes on node {node!r} only, which is not in requisite")
 

@@ -15,13 +15,13 @@ CORE = ROOT / "csi_multi"
 LAYERS = (
     {"__main__", "cli"},
     {"serve", "check", "demo", "installed", "process", "testing"},
-    {"rpc", "endpoint"},
+    {"rpc", "cluster", "endpoint"},
     {"idempotent", "registry", "fitness", "guard", "answers", "bulkhead", "patience"},
-    {"locks", "node", "topology", "config", "logs", "redact"},
+    {"locks", "node", "topology", "config", "config_cluster", "logs", "redact"},
     {"backend", "model", "errors", "params", "ids", "host", "paging", "_proto"},
 )
 CONTRACT = {"backend", "errors", "host", "ids", "model", "paging", "params"}  # what a backend may import
-GRPC_ALLOWED = {"rpc", "_proto", "demo", "process", "testing"}  # the last three are callers of a driver
+GRPC_ALLOWED = {"rpc", "cluster", "_proto", "demo", "process", "testing"}  # the last three are callers of a driver
 SUBPROCESS_ALLOWED = {"host.command"}
 # Where foreign code is run: any failure of it must be survived. So it is in all of testing, which judges it.
 BROAD = {"rpc.interceptor", "registry", "fitness", "guard", "patience"}

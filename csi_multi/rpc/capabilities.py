@@ -100,14 +100,21 @@ class Advertised:
         return Unsupported(f"{rpc} is not offered by this driver in mode {self.mode.value!r}")
 
 
-def advertise(backends: Iterable[Backend], mode: Mode, alpha: bool, broken: Iterable[str] = ()) -> Advertised:
-    """Derive what to advertise from the features of the configured backends."""
+def advertise(
+    backends: Iterable[Backend], mode: Mode, alpha: bool, broken: Iterable[str] = (), *, attach: bool = False
+) -> Advertised:
+    """Derive what to advertise from the features of the configured backends.
+
+    `attach`: the orchestrator attaches every volume, also where the backend has nothing to do for it.
+    """
     present = tuple(backends)
     names = {
         (service, name)
         for service, name, feature, is_alpha in TABLE
         if (alpha or not is_alpha) and _has(present, feature)
     }
+    if attach:
+        names.add(("controller", "PUBLISH_UNPUBLISH_VOLUME"))
     growing = [backend for backend in present if isinstance(backend, b.Expand)]
     return Advertised(
         mode=mode,

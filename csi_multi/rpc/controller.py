@@ -85,6 +85,7 @@ class Volumes:
         if reason := instance.backend.unsupported(capability):
             raise InvalidArgument(f"volume_capability: {reason}")
         if not isinstance(instance.backend, Attach):
+            self._refuse_unreachable(instance, volume, node.name)
             return pb.ControllerPublishVolumeResponse()
         context = instance.backend.attach(
             AttachRequest(
@@ -98,6 +99,16 @@ class Volumes:
             )
         )
         return pb.ControllerPublishVolumeResponse(publish_context=context)
+
+    def _refuse_unreachable(self, instance: Instance, volume: Volume, node: str) -> None:
+        """A node whose place is not known is not refused: the device does not open there, and it says why."""
+        here, places = self._core.places(node), topology.of_volume(instance.backend, volume)
+        if here is not None and places and not any(topology.covers(here, place) for place in places):
+            wanted = " or ".join(", ".join(f"{key}={value}" for key, value in place.items()) for place in places)
+            raise FailedPrecondition(
+                f"volume {ids.join(instance.name, volume.handle)!r} can be reached from {wanted} only; node {node!r} "
+                f"is in {', '.join(f'{key}={value}' for key, value in here.items()) or 'no such place'}"
+            )
 
     def ControllerUnpublishVolume(
         self, request: pb.ControllerUnpublishVolumeRequest, deadline: float | None

@@ -7,11 +7,13 @@ registration, which costs a call less per RPC than grpc's own interceptor interf
 from __future__ import annotations
 
 import logging
+import re
 import time
 import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +21,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ..bulkhead import Slots, visiting
-from ..errors import InvalidArgument, OutOfRange, StorageError, Unavailable
+from ..errors import InvalidArgument, OutOfRange, StorageError, Timeout, Unavailable
 from ..guard import Unexpected, WrongAnswer, said
 from ..host.observe import RPC_INSTANCE, Ends, Listeners, Rpc
 from ..locks import Key, Locks
@@ -27,13 +29,45 @@ from ..redact import SENSITIVE, scrub
 from . import sensitive, validate
 from .capabilities import Advertised
 from .rules import RULES, Cost, LockField, Rule
-from .status import code_of
+from .status import Answered, code_of
 
 log = logging.getLogger("csi_multi.rpc")
 MESSAGE_LIMIT = 2000  # bytes; up to three times as much on the wire, where 8 KiB of metadata are always taken
 Method = Callable[[Any, float | None], Any]  # (request, deadline in time.monotonic()) -> response
 
 DEGRADED = "csi-multi-degraded"  # trailing metadata of Probe
+REQUEST_ID = "csi-multi-request-id"  # metadata of an RPC that one driver sends to another
+REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")  # the id of the RPC that runs in this thread
+ID_SHAPE = re.compile(r"[-0-9A-Za-z]{1,64}")
+Trailing = tuple[tuple[str, str | bytes], ...]
+
+
+class Door:
+    """Who may call at all, what every answer of theirs carries, and whether their RPCs get an id. Here: anybody."""
+
+    numbers = False  # give an id to an RPC that came without
+
+    def admit(self, context: grpc.ServicerContext) -> Trailing:
+        """Return trailing metadata for the answer. Raises PermissionDenied."""
+        return ()
+
+    def check(self, context: grpc.ServicerContext) -> None:
+        """Called with everything in hand, right before the work begins."""
+
+
+class NumberingDoor(Door):
+    """Anybody, and their RPCs may be sent on: an id ties the two logs together."""
+
+    numbers = True
+
+
+class RemoteDoor(Door):
+    """Callers over a network, which may lose them."""
+
+    def check(self, context: grpc.ServicerContext) -> None:
+        """Begin nothing for a caller who is gone: by now it may be asking elsewhere."""
+        if not context.is_active():
+            raise Timeout("the caller went away before the work began")
 
 
 @dataclass(slots=True)
@@ -65,10 +99,12 @@ class Interceptor:
         traffic: Traffic,
         degraded: Callable[[], Collection[str]] = tuple,
         subject: Callable[[str, Message, Any], Rpc] = lambda name, *_: Rpc(name),
+        door: Door | None = None,
     ) -> None:
         self._advertised = advertised
         self._degraded = degraded
         self._subject = subject
+        self._door = door or Door()
         self._listeners = traffic.listeners
         self._locks = traffic.locks
         self._slots = traffic.slots
@@ -105,18 +141,23 @@ class Interceptor:
         self, name: str, rule: Rule, request: Message, context: grpc.ServicerContext
     ) -> Iterator[float | None]:
         started = time.monotonic()
-        token = SENSITIVE.set(sensitive.values(request))
+        token, number = SENSITIVE.set(sensitive.values(request)), REQUEST.set(self._number(context))
         code, text, loud = grpc.StatusCode.OK, "", log.isEnabledFor(rule.level)
+        trailing: Trailing = ()
         if loud:
-            log.log(rule.level, "%s begins", name, extra={"fields": {"request": sensitive.visible(request)}})
+            fields = {**_numbered(), "request": sensitive.visible(request)}
+            log.log(rule.level, "%s begins", name, extra={"fields": fields})
         ended = self._begun(name, request, context) if self._listeners else None
         try:
+            trailing = self._door.admit(context)
             with ExitStack() as held:
                 self._admit(name, rule, request, held)
+                self._door.check(context)
                 remaining = context.time_remaining()
                 yield None if remaining is None else started + remaining
         except StorageError as error:
             code, text = _code(error, rule), scrub(said(error)) or type(error).__name__
+            trailing += error.trailing if isinstance(error, Answered) else ()
         except GeneratorExit:  # the caller has gone away in the middle of a stream
             code = grpc.StatusCode.CANCELLED
             raise
@@ -128,8 +169,18 @@ class Interceptor:
             if ended:
                 ended(code.name)
             SENSITIVE.reset(token)
+            REQUEST.reset(number)
+        if trailing:
+            context.set_trailing_metadata(trailing)
         if code is not grpc.StatusCode.OK:
             context.abort(code, clip(text))
+
+    def _number(self, context: grpc.ServicerContext) -> str:
+        """Return the RPC's id: the caller's, so that it stands in both logs, or a new one where RPCs are sent on."""
+        given = next((value for key, value in context.invocation_metadata() or () if key == REQUEST_ID), "")
+        if isinstance(given, str) and ID_SHAPE.fullmatch(given):
+            return given
+        return uuid.uuid4().hex[:12] if self._door.numbers else ""
 
     def _begun(self, name: str, request: Message, context: grpc.ServicerContext) -> Ends:
         """Tell the listeners that an RPC begins; return what tells them that it ends."""
@@ -155,6 +206,10 @@ class Interceptor:
             held.enter_context(visiting(name, slots, rule.everywhere))
         if rule.exclusive or rule.shared:
             held.enter_context(self._locks.hold(name, _keys(request, rule.exclusive), _keys(request, rule.shared)))
+
+
+def _numbered() -> dict[str, str]:
+    return {"request_id": number} if (number := REQUEST.get()) else {}
 
 
 def _keys(request: Message, wanted: tuple[LockField, ...]) -> list[Key]:
@@ -207,7 +262,7 @@ def _report(name: str, error: BaseException) -> str:
 
 def _log_end(name: str, rule: Rule, code: grpc.StatusCode, text: str, started: float) -> None:
     ms = round((time.monotonic() - started) * 1000, 1)
-    fields: dict[str, Any] = {"code": code.name, "ms": ms}
+    fields: dict[str, Any] = {**_numbered(), "code": code.name, "ms": ms}
     if text:
         fields["error"] = text
     level = rule.level if code is grpc.StatusCode.OK else max(rule.level, logging.INFO)

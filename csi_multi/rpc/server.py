@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -12,22 +14,24 @@ from .._proto import csi_pb2
 from ..config import Driver
 from ..host import Host
 from ..host.observe import observed
+from ..model import Segments
 from ..node.engine import Engine
 from ..registry import Registry
 from .capabilities import Mode, advertise
 from .controller import Volumes
 from .group import GroupController
 from .identity import Identity
-from .interceptor import Interceptor, Traffic
+from .interceptor import Door, Interceptor, Traffic
 from .metadata import SnapshotMetadata
 from .node import Node
-from .service import Core
+from .service import Core, unknown_place
 from .snapshots import SnapshotsAndHealth
 from .subject import Subjects
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.max_ping_strikes", 0),  # a controller asks often whether a node is still there
 )
 
 
@@ -35,15 +39,29 @@ class Controller(Volumes, SnapshotsAndHealth):
     """The whole Controller service."""
 
 
-def build(driver: Driver, registry: Registry, host: Host, mode: Mode, traffic: Traffic | None = None) -> grpc.Server:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a driver in a cluster does otherwise.
+
+    `attach`: the orchestrator attaches every volume. `routing` returns services that take the place of the
+    usual ones. `door` says who may call.
+    """
+
+    attach: bool = False
+    routing: Callable[[Core], Mapping[str, Any]] | None = None
+    door: Door = Door()  # noqa: RUF009 - without state
+    places: Callable[[str], Segments | None] = unknown_place
+
+
+ALONE = Part()
+
+
+def build(
+    driver: Driver, registry: Registry, host: Host, mode: Mode, traffic: Traffic | None = None, part: Part = ALONE
+) -> grpc.Server:
     """Return a server with all services, not yet bound to an address."""
     traffic = traffic or Traffic(driver.workers)
-    advertised = advertise((instance.backend for instance in registry), mode, driver.alpha, registry.broken)
-    core = Core(driver, registry, advertised)
-    subjects = Subjects(registry.names, lambda: registry.default)
-    interceptor = Interceptor(advertised, traffic, registry.degraded, subjects.of)
-    pool = ThreadPoolExecutor(driver.workers, thread_name_prefix="rpc")
-    server = grpc.server(pool, options=OPTIONS)
+    core = _core(driver, registry, mode, part)
     services = {
         "Identity": Identity(core),
         "Controller": Controller(core),
@@ -51,6 +69,27 @@ def build(driver: Driver, registry: Registry, host: Host, mode: Mode, traffic: T
         "SnapshotMetadata": SnapshotMetadata(core),
         "Node": Node(core, Engine(observed(host, "", traffic.listeners))),
     }
+    return _server(core, services | dict(part.routing(core) if part.routing else {}), traffic, part)
+
+
+def build_controllers(driver: Driver, registry: Registry, traffic: Traffic, part: Part) -> grpc.Server:
+    """Return a server with the Controller and GroupController services alone, not yet bound to an address."""
+    core = _core(driver, registry, Mode.CONTROLLER, part)
+    return _server(core, {"Controller": Controller(core), "GroupController": GroupController(core)}, traffic, part)
+
+
+def _core(driver: Driver, registry: Registry, mode: Mode, part: Part) -> Core:
+    backends = (instance.backend for instance in registry)
+    advertised = advertise(backends, mode, driver.alpha, registry.broken, attach=part.attach)
+    return Core(driver, registry, advertised, part.places)
+
+
+def _server(core: Core, services: Mapping[str, Any], traffic: Traffic, part: Part) -> grpc.Server:
+    registry = core.registry
+    subjects = Subjects(registry.names, lambda: registry.default)
+    interceptor = Interceptor(core.advertised, traffic, registry.degraded, subjects.of, part.door)
+    pool = ThreadPoolExecutor(core.driver.workers, thread_name_prefix="rpc")
+    server = grpc.server(pool, options=OPTIONS)
     server.add_generic_rpc_handlers(tuple(_handlers(name, one, interceptor) for name, one in services.items()))
     return server
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,18 @@ from ..backend import Backend
 from ..config import Driver
 from ..errors import FailedPrecondition, NotFound
 from ..idempotent import FS_TYPE, digest
-from ..model import Stamp, Strings
+from ..model import Segments, Stamp, Strings
 from ..node.options import FilesystemOptions, to_context
 from ..params import camel, fields, parse
 from ..registry import Instance, Registry
 from .capabilities import Advertised
 
 METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
+
+
+def unknown_place(_node: str) -> Segments | None:
+    """The controller is not told where nodes are, except in a cluster that says so."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class Core:
     driver: Driver
     registry: Registry
     advertised: Advertised
+    places: Callable[[str], Segments | None] = unknown_place  # a node's segments by its name, where they are known
 
     def volume(self, volume_id: str) -> tuple[Instance, str]:
         """Return (instance, handle). Raises NotFound, or Unavailable for a broken instance."""

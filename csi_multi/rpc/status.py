@@ -26,6 +26,17 @@ CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
 }
 
 
+class Answered(errors.StorageError):
+    """What another driver answered to the same RPC: code, text and trailing metadata go to the caller as they are."""
+
+    def __init__(self, code: grpc.StatusCode, text: str, trailing: tuple[tuple[str, str | bytes], ...] = ()) -> None:
+        super().__init__(text)
+        self.code = code
+        self.trailing = trailing
+
+
 def code_of(error: errors.StorageError) -> grpc.StatusCode:
     """Return the code of the most specific class that is in the table."""
+    if isinstance(error, Answered):
+        return error.code
     return next(CODES[cls] for cls in type(error).__mro__ if cls in CODES)
