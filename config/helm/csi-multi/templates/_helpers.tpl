@@ -1,0 +1,90 @@
+{{/* The configuration as values, to know what its backends need of pods. The ConfigMap has the text as it is. */}}
+{{- define "csi.config" -}}
+{{- $config := fromYaml .Values.config -}}
+{{- if or (hasKey $config "Error") (not (kindIs "map" $config.driver)) (not (kindIs "map" $config.backends)) -}}
+{{- fail "config: expected the driver's configuration file as text, with the sections 'driver' and 'backends'; give it with --set-file config=FILE, and try it with: csi-multi check FILE" -}}
+{{- end -}}
+{{- toJson $config -}}
+{{- end -}}
+
+{{- define "csi.driver" -}}
+{{- (include "csi.config" . | fromJson).driver.name | required "config: driver.name is required" -}}
+{{- end -}}
+
+{{- define "csi.name" -}}
+{{- if contains .Chart.Name .Release.Name -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{- end -}}
+{{- end -}}
+
+{{- define "csi.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "csi.labels" -}}
+{{ include "csi.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "csi.image" -}}
+{{ .repository }}:{{ .tag }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end -}}
+
+{{/* What the configuration needs of pods and objects, as JSON. docs/deploy.md explains each. */}}
+{{- define "csi.needs" -}}
+{{- $config := include "csi.config" . | fromJson -}}
+{{- $cluster := $config.cluster | default dict -}}
+{{- $needs := dict "hostPID" .Values.node.hostPID "ownLvm" false "rbd" false "directories" (dict) "tls" (hasKey $cluster "tls") "attach" (default false $cluster.attach_required) -}}
+{{- $kinds := list -}}
+{{- range $name, $backend := $config.backends -}}
+{{- $kinds = append $kinds $backend.kind -}}
+{{- if eq $backend.kind "loop" }}{{ $_ := set $needs.directories $backend.directory true }}{{ end -}}
+{{- if eq $backend.kind "lvm" -}}
+{{- if eq (default "own" $backend.namespace) "host" }}{{ $_ := set $needs "hostPID" true }}{{ else }}{{ $_ := set $needs "ownLvm" true }}{{ end -}}
+{{- end -}}
+{{- if eq $backend.kind "rbd" -}}
+{{- $_ := set $needs "rbd" true -}}
+{{- if eq (default "rbd" $backend.mounter) "rbd-nbd" }}{{ $_ := set $needs "hostPID" true }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (has "ebs" $kinds) (not $needs.attach) -}}
+{{- if ne (uniq $kinds | len) 1 -}}
+{{- fail "config: volumes of ebs are attached, others are not: set attach_required: true in the section 'cluster', so that all backends answer" -}}
+{{- end -}}
+{{- $_ := set $needs "attach" true -}}
+{{- end -}}
+{{- if and (or (has "loop" $kinds) (has "lvm" $kinds)) (not (or $cluster.nodes $cluster.kubernetes)) -}}
+{{- fail "config: volumes of loop and lvm lie on nodes, so the controller has to reach the nodes: add a section 'cluster' with 'kubernetes' (docs/deploy.md)" -}}
+{{- end -}}
+{{- if $needs.tls -}}
+{{- range $key, $file := $cluster.tls -}}
+{{- if ne (dir $file) "/etc/csi-multi/tls" }}{{ fail (printf "config: cluster.tls.%s: Secrets of this chart are in /etc/csi-multi/tls: ca.crt, tls.crt, tls.key" $key) }}{{ end -}}
+{{- end -}}
+{{- if contains "{node}" (default "{node}" $cluster.node_identity) -}}
+{{- fail "config: cluster.node_identity: all nodes share one Secret, so give one name without {node}, for example node.csi-multi" -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $needs -}}
+{{- end -}}
+
+{{/* Arguments that all controller sidecars have. */}}
+{{- define "csi.sidecarArgs" -}}
+- --csi-address=/csi/csi.sock
+- --v={{ .Values.sidecars.logLevel }}
+- --timeout={{ .Values.sidecars.timeoutSeconds }}s
+- --leader-election
+- --leader-election-namespace=$(NAMESPACE)
+{{- end -}}
+
+{{- define "csi.namespaceEnv" -}}
+- name: NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+{{- end -}}
+
+{{- define "csi.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
