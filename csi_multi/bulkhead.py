@@ -27,6 +27,7 @@ class Slots:
 
     def __init__(self, total: int) -> None:
         self._lock = threading.Lock()
+        self.total = total
         self.free = total
 
     def take(self) -> bool:

@@ -49,8 +49,8 @@ class Instance:
     backend: Backend
     package: str = ""  # what it was installed from, and the version
     down: str = ""  # the reason, "" while up
+    since: float | None = None  # when it went up or down, time.time(); None: not known yet
     guard: Guard = field(init=False, repr=False)
-    _told: bool = field(default=False, repr=False)
 
     def watch_over(self, alone: bool) -> None:
         """Put the guard before the backend's methods; `alone`: no other instance needs a thread."""
@@ -83,9 +83,11 @@ class Instance:
 
     def tell(self, reason: str) -> None:
         """Keep why the instance cannot serve, "" if it can; log it when it is new."""
-        if reason != self.down or not self._told:
+        if reason != self.down or self.since is None:
             log.log(logging.WARNING if reason else logging.INFO, "backend %s is %s", self.name, reason or "up")
-        self.down, self._told = reason, True
+        if bool(reason) != bool(self.down) or self.since is None:
+            self.since = time.time()
+        self.down = reason
 
 
 class Registry:

@@ -15,7 +15,9 @@ from types import FrameType
 from . import config, endpoint, logs, registry
 from .host import LocalHost
 from .rpc.capabilities import Mode
+from .rpc.interceptor import Traffic
 from .rpc.server import build
+from .telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +30,10 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     path = endpoint.parse(os.environ.get("CSI_ENDPOINT"))
     settings = config.load(file, node)
     logs.setup(settings.driver.log_level, settings.driver.log_style)
-    host = LocalHost()
-    instances = registry.load(settings, host, controller=mode is not Mode.NODE)
-    server = build(settings.driver, instances, host, mode)
+    host, telemetry = LocalHost(), Telemetry(settings.driver)
+    instances = registry.load(settings, host, controller=mode is not Mode.NODE, listeners=telemetry.listeners)
+    traffic = Traffic(settings.driver.workers, telemetry.listeners)
+    server = build(settings.driver, instances, host, mode, traffic)
     with _stopping() as stopped:
         with endpoint.taking_over(path):
             if not server.add_insecure_port(f"unix:{path}"):
@@ -38,12 +41,15 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
             server.start()
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
+        telemetry.serving(traffic, instances)
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         stopped.recv(1)
         log.info("stopping: no new RPCs, waiting for those that run")
+        telemetry.stopping()
         _drain(server.stop(DRAIN), instances)
         endpoint.remove(path, own)
         instances.close()
+        telemetry.close()
         _end(instances)
 
 

@@ -1,0 +1,43 @@
+"""The metrics of a process, put together: what was counted, what is now, what was surveyed, behind one port."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from ..registry import Registry
+from ..rpc.interceptor import Traffic
+from .metrics import Metrics
+from .page import Page
+from .state import State
+from .survey import Surveys
+
+
+class Board:
+    """Listens as soon as it is made."""
+
+    def __init__(self, address: str, survey_seconds: int) -> None:
+        """`survey_seconds` between two surveys, 0: none. Raises EndpointError."""
+        self._every = survey_seconds
+        self._surveys = Surveys()
+        self._shown = CollectorRegistry(auto_describe=False)
+        self.metrics = Metrics(self._shown)
+        ProcessCollector(registry=self._shown)
+        self.page = Page(address, self._text)
+
+    def serving(self, traffic: Traffic, registry: Registry) -> None:
+        self._shown.register(State(traffic, registry, self._surveys))
+        if self._every:
+            self._surveys.start(registry, self._every)
+        self.page.ready = True
+
+    def stopping(self) -> None:
+        self.page.ready = False
+        self._surveys.stop()
+
+    def close(self) -> None:
+        self.page.close()
+
+    def _text(self, accepted: str) -> tuple[bytes, str]:
+        encode, kind = choose_encoder(accepted)
+        return encode(self._shown), kind

@@ -1,0 +1,86 @@
+"""The port for metrics: its answers, its address, its limits."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from csi_multi.endpoint import EndpointError
+from csi_multi.telemetry import page as pages
+from csi_multi.telemetry.page import Page, parse
+
+
+def show(accepted: str) -> tuple[bytes, str]:
+    return b"metric 1\n", "text/plain"
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    made = Page("127.0.0.1:0", show)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/metrics", 200), ("/metrics?name=x", 200), ("/healthz", 200), ("/readyz", 503), ("/x", 404)]
+)
+def test_each_path_has_its_answer(page: Page, fetch: Any, path: str, status: int) -> None:
+    assert fetch(page.address, path)[0] == status
+
+
+def test_it_is_ready_once_rpcs_are_served_and_alive_before(page: Page, fetch: Any) -> None:
+    page.ready = True
+
+    assert fetch(page.address, "/readyz") == (200, "serving\n")
+
+
+def test_a_port_that_is_taken_is_named(page: Page) -> None:
+    with pytest.raises(
+        EndpointError, match=rf"cannot listen on {page.address}: Address already in use; choose another"
+    ):
+        Page(page.address, show)
+
+
+@pytest.mark.parametrize("address", ["9809", ":9809", "localhost:", "localhost:99999", "::1:9809", "localhost:http"])
+def test_an_address_is_host_and_port(address: str) -> None:
+    with pytest.raises(EndpointError, match=r"expected HOST:PORT, for example 127\.0\.0\.1:9809"):
+        parse(address)
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert parse("[::1]:9809") == ("::1", 9809)
+
+
+def test_a_host_that_nobody_knows_is_an_error() -> None:
+    with pytest.raises(EndpointError, match="cannot listen on"):
+        Page("no-such-host.invalid:1", show)
+
+
+def test_clients_that_hang_cost_no_more_than_a_few_threads(page: Page) -> None:
+    host, port = page.address.split(":")
+    hanging = [socket.create_connection((host, int(port)), timeout=5) for _ in range(pages.MOST)]
+    last = socket.create_connection((host, int(port)), timeout=5)
+
+    assert last.recv(1) == b"", "closed at once"
+    for one in (*hanging, last):
+        one.close()
+
+
+def test_what_goes_wrong_is_no_end_of_it(stream: Any, fetch: Any) -> None:
+    answers = iter([KeyError("x"), (b"fine\n", "text/plain")])
+
+    def sometimes(accepted: str) -> tuple[bytes, str]:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    page = Page("127.0.0.1:0", sometimes)
+    with pytest.raises(OSError, match="closed"):
+        fetch(page.address)
+    assert fetch(page.address) == (200, "fine\n")
+    page.close()
+    assert "a request failed: KeyError('x')" in stream.getvalue()
