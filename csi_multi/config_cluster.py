@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+
 from . import ids
 from .params import Doc, Schema
 
@@ -53,7 +55,7 @@ class Keys(Schema, frozen=True, kw_only=True):
     nodes: Annotated[
         dict[str, Any] | list[str],
         Doc("NAME: ADDRESS of every node, or NAME: {address, topology}; or names alone, with `address`"),
-    ] = field(default_factory=dict)
+    ] = msgspec.field(default_factory=dict)
     address: Annotated[str, Doc("address of a node, made of its name: {node}.csi-nodes.storage.svc:9810")] = ""
     controller_identity: Annotated[str, Doc("DNS name in the controller's certificate; nodes serve nobody else")] = (
         CONTROLLER
@@ -61,7 +63,7 @@ class Keys(Schema, frozen=True, kw_only=True):
     node_identity: Annotated[str, Doc("DNS name in a node's certificate; without {node}: one for all nodes")] = NODE
     lost: Annotated[
         list[str], Doc("nodes that will never come back; their volumes count as gone, and deleting them succeeds")
-    ] = field(default_factory=list)
+    ] = msgspec.field(default_factory=list)
     attach_required: Annotated[bool, Doc("as in the CSIDriver object: all backends answer ControllerPublishVolume")] = (
         False
     )
@@ -71,7 +73,7 @@ class Entry(Schema, frozen=True, kw_only=True):
     """One node of `cluster.nodes`, when more than its address is given."""
 
     address: Annotated[str, Doc("host:port of the driver on the node")]
-    topology: Annotated[dict[str, str], Doc("the node's segments, without the driver's prefix")] = field(
+    topology: Annotated[dict[str, str], Doc("the node's segments, without the driver's prefix")] = msgspec.field(
         default_factory=dict
     )
 
