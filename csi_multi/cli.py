@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from .config import ConfigError
+from .config_cluster import CONTROLLER, NODE
 from .endpoint import EndpointError
 
 CONFORMANCE = """\
@@ -65,6 +66,26 @@ def parser() -> argparse.ArgumentParser:
     )
     conformance.set_defaults(run=_conformance)
 
+    certificates = verbs.add_parser(
+        "certificates", help="make a certificate authority for a cluster, and what it signs (needs openssl)"
+    )
+    certificates.add_argument("--directory", type=Path, required=True, metavar="DIR", help="where all files go")
+    certificates.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="NAME[=HOST:PORT]",
+        help="a node to make a certificate for (again)",
+    )
+    certificates.add_argument(
+        "--days", type=int, default=365, metavar="N", help="how long they are good; the CA: 10 years"
+    )
+    certificates.add_argument(
+        "--controller-identity", default=CONTROLLER, metavar="NAME", help="as in the file's cluster"
+    )
+    certificates.add_argument("--node-identity", default=NODE, metavar="NAME", help="as in the file's cluster")
+    certificates.set_defaults(run=_certificates)
+
     demo = verbs.add_parser("demo", help="watch a volume's whole life on this machine (needs root)")
     demo.add_argument(
         "--filesystem", choices=["ext4", "xfs", "btrfs"], help="default: ext4 where it can grow online, else xfs"
@@ -96,6 +117,12 @@ def _conformance(options: argparse.Namespace) -> int:
     from .testing.conformance import conformance
 
     return conformance(options)
+
+
+def _certificates(options: argparse.Namespace) -> int:
+    from .certificates import certificates
+
+    return certificates(options)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -11,14 +11,17 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Any
 
 from stevedore.named import NamedExtensionManager
 
-from .backend import GROUP, Backend, Setting
+from .backend import GROUP, Backend, NodeLocal, Setting
 from .config import Config, ConfigError, InstanceSection
 from .errors import InvalidArgument, NotFound, StorageError, Unavailable
 from .fitness import unfit
@@ -49,8 +52,10 @@ class Instance:
     backend: Backend
     package: str = ""  # what it was installed from, and the version
     down: str = ""  # the reason, "" while up
+    remote: bool = False  # its volumes are on the nodes of a cluster, and all work on them is done there
     since: float | None = None  # when it went up or down, time.time(); None: not known yet
     guard: Guard = field(init=False, repr=False)
+    retired: threading.Event = field(default_factory=threading.Event, repr=False)  # not checked any more
 
     def watch_over(self, alone: bool) -> None:
         """Put the guard before the backend's methods; `alone`: no other instance needs a thread."""
@@ -97,18 +102,36 @@ class Registry:
         self._instances = {instance.name: instance for instance in instances}
         self.broken = dict(broken or {})
         self.default = default
-        self._stop = threading.Event()
+        self.generation = 0  # of the configuration: how often it was replaced
+        self._whole = self  # what this is a part of
+        self._parts: list[tuple[Registry, Callable[[Backend], bool]]] = []
+        self._changing = threading.Condition()
+        self._users: Counter[int] = Counter()  # RPCs by the generation they began in
+        self._leaving: list[Instance] = []  # replaced or removed, and still in use
+        self._seconds = 0.0  # between two checks; 0: not started
         alone = len(self._instances) == 1
         for instance in [*self]:
-            try:
-                instance.watch_over(alone)
-            except Exception as error:  # an object whose attributes raise, or cannot be replaced
-                log.exception("backend %s is broken: it cannot be guarded", instance.name)
-                self.broken[instance.name] = f"it cannot be guarded: {type(error).__name__}: {said(error)}"
-                del self._instances[instance.name]
+            if not hasattr(instance, "guard"):
+                self._guard(instance, alone)
+
+    def _guard(self, instance: Instance, alone: bool) -> None:
+        try:
+            instance.watch_over(alone)
+        except Exception as error:  # an object whose attributes raise, or cannot be replaced
+            log.exception("backend %s is broken: it cannot be guarded", instance.name)
+            self.broken[instance.name] = f"it cannot be guarded: {type(error).__name__}: {said(error)}"
+            del self._instances[instance.name]
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self._instances.values())
+
+    def part(self, keep: Callable[[Backend], bool]) -> Registry:
+        """Return a registry of some of the instances, the very same ones; of broken ones all, whatever they are."""
+        part = Registry((), self.broken, self.default)
+        part._instances = {instance.name: instance for instance in self if keep(instance.backend)}
+        part._whole = self
+        self._parts.append((part, keep))
+        return part
 
     def names(self) -> Collection[str]:
         """Return the names of all configured instances, broken ones too."""
@@ -116,16 +139,19 @@ class Registry:
 
     def get(self, name: str) -> Instance:
         """Return the instance. Raises NotFound for one that is not configured, Unavailable if broken."""
-        if name in self.broken:
-            raise Unavailable(f"backend {name!r} is broken: {self.broken[name]}")
-        if name not in self._instances:
+        with self._whole._changing:
+            reason, instance = self.broken.get(name), self._instances.get(name)
+        if reason is not None:
+            raise Unavailable(f"backend {name!r} is broken: {reason}")
+        if instance is None:
             raise NotFound(f"no backend {name!r} is configured here")
-        return self._instances[name]
+        return instance
 
     def choose(self, name: str | None) -> Instance:
         """Return the instance a StorageClass asks for (None: the default). Raises InvalidArgument."""
-        wanted = name if name is not None else self.default
-        names = sorted(self.names())
+        with self._whole._changing:
+            wanted = name if name is not None else self.default
+            names = sorted(self.names())
         if not wanted:
             raise InvalidArgument(f"parameter 'backend' is required: there is no default_backend; one of {names}")
         if wanted not in names:
@@ -138,46 +164,122 @@ class Registry:
 
     def start(self, seconds: float) -> None:
         """Resume what an earlier process left, then check each instance now and then, in its own thread."""
+        self._seconds = seconds
         for instance in self:
+            self._look_after(instance)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Keep the instances of now open for the block, whatever configuration comes meanwhile."""
+        whole = self._whole
+        with whole._changing:
+            generation = whole.generation
+            whole._users[generation] += 1
+        try:
+            yield
+        finally:
+            with whole._changing:
+                whole._users[generation] -= 1
+                if generation != whole.generation:
+                    whole._changing.notify_all()
+
+    def adopt(self, other: Registry, seconds: float) -> None:
+        """Have what another registry has from now on; what is not in it is closed once no RPC can be using it."""
+        with self._changing:
+            before, generation = [*self], self.generation
+            self._replace(other)
+            for part, keep in self._parts:
+                part._replace(other.part(keep))
+            fresh = [one for one in self if not any(one is old for old in before)]
+            left = [one for one in before if not any(one is new for new in self)]
+            self._leaving += left
+        self._seconds = seconds
+        for instance in self:
+            instance.guard.room.alone = len(self._instances) == 1
+        for instance in fresh:
+            self._look_after(instance)
+        for instance in left:
+            instance.retired.set()
+            Task(f"retire-{instance.name}", functools.partial(self._retire, instance, generation))
+
+    def _replace(self, other: Registry) -> None:
+        self._instances, self.broken, self.default = other._instances, other.broken, other.default
+        self.generation += 1
+
+    def _retire(self, instance: Instance, generation: int) -> None:
+        """Close what was left behind by a change of this generation, once all RPCs from before have ended."""
+        with self._changing:
+            self._changing.wait_for(lambda: not any(self._users[one] for one in self._users if one <= generation))
+            mine = any(instance is one for one in self._leaving)  # at the end of the process it is closed anyhow
+            self._leaving = [one for one in self._leaving if one is not instance]
+        if mine:
+            instance.close()
+            log.info("backend %s: what it was before is closed", instance.name)
+
+    def _look_after(self, instance: Instance) -> None:
+        if self._seconds and not instance.remote:
             name = f"check-{instance.name}"
-            threading.Thread(target=self._watch, args=(instance, seconds), name=name, daemon=True).start()
+            threading.Thread(target=self._watch, args=(instance,), name=name, daemon=True).start()
 
     def running(self) -> list[str]:
         """Say which calls run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
-        return [f"{call} in backend {instance.name}" for instance in self for call in instance.guard.room.running()]
+        every = [*self, *self._leaving]
+        return [f"{call} in backend {instance.name}" for instance in every for call in instance.guard.room.running()]
 
     def close(self) -> None:
         """Close all instances at once, and wait for those that hang no longer than CLOSING."""
-        self._stop.set()
-        tasks = {instance.name: Task(f"close-{instance.name}", instance.close) for instance in self}
+        with self._changing:
+            every, self._leaving = [*self, *self._leaving], []
+        for instance in every:
+            instance.retired.set()
+        tasks = [(instance.name, Task(f"close-{instance.name}", instance.close)) for instance in every]
         end = time.monotonic() + CLOSING
-        for name, task in tasks.items():
+        for name, task in tasks:
             if not task.done(max(end - time.monotonic(), 0)):
                 log.error("backend %s: closing it has not come back for %g s; it is left behind", name, CLOSING)
 
-    def _watch(self, instance: Instance, seconds: float) -> None:
+    def _watch(self, instance: Instance) -> None:
         self._await(instance, "resuming earlier work", instance.resume)
         self._await(instance, "its check", instance.check)
-        while not self._stop.wait(seconds):
+        while not instance.retired.wait(self._seconds):
             self._await(instance, "its check", instance.check)
 
     def _await(self, instance: Instance, what: str, function: Callable[[], None]) -> None:
         """Call it; as long as it does not come back, the instance counts as down."""
         task = Task(threading.current_thread().name, function)
-        while not task.done(LATE) and not self._stop.is_set():
+        while not task.done(LATE) and not instance.retired.is_set():
             instance.tell(f"hanging: {what} has not come back for more than {LATE:g} s")
 
 
-def load(config: Config, host: Host, *, controller: bool = True, listeners: Listeners = ()) -> Registry:
-    """Make all configured instances. Raises ConfigError for what the operator must mend."""
+def load(
+    config: Config,
+    host: Host,
+    *,
+    controller: bool = True,
+    listeners: Listeners = (),
+    local: bool | None = None,
+    kept: Mapping[str, Instance] = MappingProxyType({}),
+) -> Registry:
+    """Make all configured instances but those that are `kept`. Raises ConfigError for what the operator must mend.
+
+    `local`: whether this process does the controller's work for node-local instances; None: as for all others.
+    """
     refuse_uncertain(config)
-    classes, broken_kinds = backend_classes(dict.fromkeys(section.kind for section in config.instances))
+    kinds = dict.fromkeys(section.kind for section in config.instances if section.name not in kept)
+    classes, broken_kinds = backend_classes(kinds)
     instances, broken = [], {}
     for section in config.instances:
+        if section.name in kept:
+            instances.append(kept[section.name])
+            continue
         try:
             if section.kind in broken_kinds:
                 raise UnfitBackend(broken_kinds[section.kind])
-            instances.append(_instance(config, section, classes[section.kind], host, controller, listeners))
+            cls = classes[section.kind]
+            special = local is not None and issubclass(cls, NodeLocal)
+            made = _instance(config, section, cls, host, bool(local) if special else controller, listeners)
+            made.remote = special and controller and not local
+            instances.append(made)
         except Hung as error:  # for its other instances too: each would cost the start as much time
             broken_kinds[section.kind] = f"{package(section.kind)}: the constructor of {section.name!r} {error}"
             log.error("backend %s is broken: %s", section.name, broken_kinds[section.kind])

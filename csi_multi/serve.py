@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from . import config, endpoint, logs, registry
+from .cluster.role import Role
 from .host import LocalHost
 from .rpc.capabilities import Mode
 from .rpc.interceptor import Traffic
@@ -31,13 +32,15 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     settings = config.load(file, node)
     logs.setup(settings.driver.log_level, settings.driver.log_style)
     host, telemetry = LocalHost(), Telemetry(settings.driver)
-    instances = registry.load(settings, host, controller=mode is not Mode.NODE, listeners=telemetry.listeners)
+    role, controller = Role(settings, mode), mode is not Mode.NODE
+    instances = registry.load(settings, host, controller=controller, listeners=telemetry.listeners, local=role.local)
     traffic = Traffic(settings.driver.workers, telemetry.listeners)
-    server = build(settings.driver, instances, host, mode, traffic)
+    server = build(settings.driver, instances, host, mode, traffic, role.part)
     with _stopping() as stopped:
         with endpoint.taking_over(path):
             if not server.add_insecure_port(f"unix:{path}"):
                 raise endpoint.EndpointError(f"cannot listen on {path}")
+            role.start(instances, traffic)
             server.start()
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
@@ -46,8 +49,10 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         stopped.recv(1)
         log.info("stopping: no new RPCs, waiting for those that run")
         telemetry.stopping()
-        _drain(server.stop(DRAIN), instances)
+        for stopping in (server.stop(DRAIN), role.stop(DRAIN)):
+            _drain(stopping, instances)
         endpoint.remove(path, own)
+        role.close()
         instances.close()
         telemetry.close()
         _end(instances)

@@ -1,0 +1,28 @@
+"""A node's side: only the controller may call, and what this driver says itself carries a mark."""
+
+from __future__ import annotations
+
+import grpc
+
+from ..errors import PermissionDenied
+from ..rpc.interceptor import RemoteDoor, Trailing
+from .node import MARK
+
+
+class ControllerOnly(RemoteDoor):
+    """The certificate of the caller, signed by the CA, must carry the controller's DNS name."""
+
+    def __init__(self, node: str, identity: str) -> None:
+        self._answer: Trailing = ((MARK, node),)
+        self._node = node
+        self._identity = identity
+
+    def admit(self, context: grpc.ServicerContext) -> Trailing:
+        names = sorted(name.decode("utf-8", "replace") for name in context.auth_context().get("peer_dns", ()))
+        if self._identity not in names:
+            raise PermissionDenied(
+                f"node {self._node!r} serves only {self._identity!r}; the certificate of this caller names "
+                f"{', '.join(names) or 'nobody'}: give the controller a certificate with that DNS name, or set "
+                "cluster.controller_identity"
+            )
+        return self._answer

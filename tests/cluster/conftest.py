@@ -1,0 +1,228 @@
+"""A controller and three nodes in this process: their drivers, real certificates, TCP on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csi_multi import backend as b
+from csi_multi import ids
+from csi_multi._proto import csi_pb2 as pb
+from csi_multi.backend import NodeLocal, Setting
+from csi_multi.certificates import Authority
+from csi_multi.cluster.addresses import Listed
+from csi_multi.cluster.credentials import Credentials
+from csi_multi.cluster.door import ControllerOnly
+from csi_multi.cluster.nodes import Nodes
+from csi_multi.cluster.role import controller_part
+from csi_multi.config import Driver
+from csi_multi.config_cluster import CONTROLLER, NODE, PLACE, Cluster, Entry, Tls
+from csi_multi.errors import WrongNode
+from csi_multi.host import LocalHost
+from csi_multi.model import ExpandRequest, Expansion, Page, PageRequest, Snapshot, SnapshotRequest, Strings, Volume
+from csi_multi.registry import Instance, Registry
+from csi_multi.rpc.capabilities import Mode
+from csi_multi.rpc.client import Client
+from csi_multi.rpc.interceptor import Traffic
+from csi_multi.rpc.server import Part, build, build_controllers
+from csi_multi.testing.memory import MemoryBackend, Shelf, listed
+
+DRIVER = "multi.csi.example.com"
+NAMES = ("node-1", "node-2", "node-3")
+MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+
+
+# The methods of the backend in memory, without the features that would hide what is tested: attaching, for one.
+METHODS = {
+    name: value for name, value in vars(MemoryBackend).items() if callable(value) and name not in ("attach", "detach")
+}
+FEATURES = (
+    NodeLocal,
+    b.Expand,
+    b.Clone,
+    b.ListVolumes,
+    b.ListSnapshots,
+    b.Capacity,
+    b.VolumeHealthLister,
+    b.Modify,
+    b.GroupSnapshots,
+)
+Plain = type("Plain", FEATURES, {**METHODS, "contract": (1, 0)})
+
+
+class LocalMemory(Plain):  # type: ignore[misc,valid-type]
+    """Volumes in the memory of one node: handles are <node>/<leaf>, and those of another node are refused."""
+
+    Config = MemoryBackend.Config
+    Parameters = MemoryBackend.Parameters
+    MutableParameters = MemoryBackend.MutableParameters
+
+    def __init__(self, config: Any, setting: Setting, shelf: Shelf) -> None:
+        b.Backend.__init__(self, config, setting)
+        self.shelf = shelf
+
+    def leaf(self, name: str) -> str:
+        return f"{self.setting.node}/{ids.leaf(name)}"
+
+    def node_of(self, handle: str) -> str:
+        return ids.split_local("volume", handle)[0]
+
+    def _here(self, handle: str) -> str:
+        node = self.node_of(handle)
+        if node != self.setting.node:
+            raise WrongNode(f"{handle!r} lives on node {node!r}, this is node {self.setting.node!r}")
+        return handle
+
+    def get_volume(self, handle: str) -> Volume:
+        return super().get_volume(self._here(handle))
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        super().delete_volume(self._here(handle), secrets)
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        self._here(request.handle)
+        return super().expand_volume(request)
+
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        self._here(request.source)
+        return super().create_snapshot(request)
+
+    def get_snapshot(self, handle: str) -> Snapshot:
+        return super().get_snapshot(self._here(handle))
+
+    def list_volumes(self, page: PageRequest) -> Page[Volume]:
+        return listed({handle.partition("/")[2]: one for handle, one in self.shelf.volumes.items()}, page)
+
+    def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
+        found = {key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}
+        return listed({handle.partition("/")[2]: one for handle, one in found.items()}, page)
+
+
+@dataclass
+class Machine:
+    """One node: its storage, and its driver as long as it runs."""
+
+    name: str
+    shelf: Shelf = field(default_factory=Shelf)
+    capacity: int = 1 << 40
+    port: int = 0
+    server: Any = None
+    backend: Any = None
+
+    @property
+    def volumes(self) -> list[str]:
+        """The names that were asked for of what is here."""
+        return sorted(volume.stamp.name for volume in self.shelf.volumes.values())
+
+
+class Rig:
+    """A controller, reached through its socket by `client`, and the machines it sends RPCs to."""
+
+    def __init__(self, directory: Path, authority: Authority, names: tuple[str, ...] = NAMES) -> None:
+        self.directory = directory
+        self.authority = authority
+        self.machines = {name: Machine(name) for name in names}
+        self.client: Any = None
+        self.nodes: Any = None
+        self._running: list[Any] = []
+
+    def tls(self, place: str) -> Tls:
+        directory = self.authority.directory / place
+        files = {key: str(directory / f"{key}.pem") for key in ("ca", "certificate", "key")}
+        return Tls(**files)
+
+    def start_node(self, name: str, **more: Any) -> Machine:
+        """Start (again) the driver of a node, on the port that it had."""
+        machine = self.machines[name]
+        setting = Setting(instance="disk", driver=DRIVER, cluster="default", node=name, host=LocalHost())
+        kind = more.pop("kind", LocalMemory)
+        machine.backend = kind(kind.Config(capacity=machine.capacity), setting, machine.shelf)
+        registry = Registry([Instance("disk", "memory", machine.backend)], None, "disk")
+        driver = Driver(name=DRIVER, node=name, alpha=True, default_backend="disk", workers=16)
+        part = Part(attach=more.pop("attach", True), door=ControllerOnly(name, more.pop("identity", CONTROLLER)))
+        machine.server = build_controllers(driver, registry, Traffic(16), part)
+        credentials = Credentials(more.pop("tls", None) or self.tls(f"nodes/{name}")).server()
+        machine.port = machine.server.add_secure_port(f"127.0.0.1:{machine.port}", credentials)
+        machine.server.start()
+        return machine
+
+    def stop_node(self, name: str) -> None:
+        self.machines[name].server.stop(0).wait()
+        self.machines[name].server = None
+
+    def start_controller(self, *others: Instance, **more: Any) -> Client:
+        """Start (again) the controller; keywords replace parts of the `cluster:` section."""
+        tls = more.pop("tls", None) or self.tls("controller")
+        topology = more.pop("topology", {})
+        entries = {
+            name: Entry(address=f"127.0.0.1:{one.port}", topology=topology.get(name, {}))
+            for name, one in self.machines.items()
+        }
+        default = more.pop("default", "disk")
+        cluster = Cluster(**{"nodes": entries, "tls": tls, "attach_required": True, **more})
+        self.nodes = Nodes(cluster, Listed(cluster.nodes), Credentials(tls))
+        setting = Setting(instance="disk", driver=DRIVER, cluster="default", node="controller", host=LocalHost())
+        local = Instance("disk", "memory", LocalMemory(LocalMemory.Config(), setting, Shelf()), remote=True)
+        driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=16)
+        registry = Registry([local, *others], None, default)
+        server = build(driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_part(cluster, self.nodes))
+        endpoint = f"unix:{self.directory}/{len(self._running)}.sock"
+        assert server.add_insecure_port(endpoint)
+        server.start()
+        self.client = Client(endpoint, timeout=20)
+        self._running.append((self.client, server, self.nodes))
+        return self.client
+
+    def close(self) -> None:
+        for client, server, nodes in self._running:
+            client.close()
+            server.stop(0).wait()
+            nodes.close()
+        for machine in self.machines.values():
+            if machine.server:
+                machine.server.stop(0).wait()
+
+    def create(self, name: str, **fields: Any) -> Any:
+        """Create a volume and return it. `nodes` names the requisite nodes, `preferred` the preferred ones."""
+        fields.setdefault("volume_capabilities", [MOUNT])
+        if "nodes" in fields or "preferred" in fields:
+            fields["accessibility_requirements"] = {
+                "requisite": [place(one) for one in fields.pop("nodes", ())],
+                "preferred": [place(one) for one in fields.pop("preferred", ())],
+            }
+        return self.client.CreateVolume(name=name, **fields).volume
+
+
+def place(node: str) -> pb.Topology:
+    return pb.Topology(segments={f"{DRIVER}/node": node})
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A CA that has signed for the controller and all nodes."""
+    made = Authority(tmp_path_factory.mktemp("ca"), LocalHost(), days=2)
+    made.sign("controller", CONTROLLER)
+    for name in NAMES:
+        made.sign(f"nodes/{name}", NODE.replace(PLACE, name))
+    return made
+
+
+@pytest.fixture
+def rig(tmp_path: Path, authority: Authority) -> Iterator[Rig]:
+    """Nothing runs yet: for tests that say otherwise how it is to run."""
+    made = Rig(tmp_path, authority)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(rig: Rig) -> Rig:
+    """A controller and three nodes, all running."""
+    for name in NAMES:
+        rig.start_node(name)
+    rig.start_controller()
+    return rig
