@@ -17,7 +17,7 @@ LVM_KIT := backends/lvm/tests/test_contract.py
 NVME := $(addprefix backends/ebs/tests/test_,devices_nvme.py sanity_ebs.py $(if $(MATRIX),contract_nvme.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity guest bench matrix proto docs lock generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy manifests guest bench matrix proto docs lock generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,9 +27,9 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 	@$(MAKE) --no-print-directory dev
 	@$(BIN)/csi-multi demo
 
-test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity (root; installs what it needs and says so)
+test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity, deploy (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@for part in check integration lvm rbd "-j2 --output-sync=target attack ebs" sanity; do \
+	@for part in check integration lvm rbd "-j2 --output-sync=target attack ebs" sanity deploy; do \
 		began=$$(date +%s); $(MAKE) --no-print-directory $$part || exit; \
 		echo "make test: $${part##*target } took $$(($$(date +%s) - began)) s"; \
 	done
@@ -48,7 +48,7 @@ dev: .venv/ready ## the virtual environment with the core, all backends and the 
 check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)
 
 unit: dev
-	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper and not ec2 and not ceph and not krbd"
+	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper and not ec2 and not ceph and not krbd and not deploy"
 
 format: dev
 	@$(BIN)/ruff format --check --quiet .
@@ -100,6 +100,12 @@ attack: dev ## kills, races, hostile input, hung commands (root, minutes)
 sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoint, split endpoints (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper and not krbd"
+
+deploy: dev ## the chart rendered and held against the API schemas of two Kubernetes versions; job files parsed (Go)
+	@HELM="$$(scripts/helm)" DEPLOY_PARSER="$$(scripts/deploy-parser)" $(PYTEST) -q -n 2 -m deploy tests/deploy
+
+manifests: ## render config/kubernetes from the chart
+	@scripts/manifests
 
 guest: dev ## a shell in a QEMU guest that has this machine's files and a kernel of its own (root)
 	@$(BIN)/python tests/guest/run.py --modules loop,dm-thin-pool,dm-snapshot,dm-raid $(ARGS)

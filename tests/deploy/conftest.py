@@ -1,0 +1,106 @@
+"""What the chart becomes: the examples as config/kubernetes has them, all switches as helm renders them now."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "config/helm/csi-multi"
+EXAMPLES = sorted((ROOT / "config/helm/values").glob("*.yaml"))
+EVERY_SWITCH = ROOT / "tests/deploy/values/every-switch.yaml"
+VALUES = [*EXAMPLES, EVERY_SWITCH]
+NAMESPACE = "csi-multi"
+Object = dict[str, Any]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever needs helm or the parser has the mark `deploy`, by itself."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and {"helm", "parser"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("deploy")
+
+
+def tool(variable: str, *names: str) -> str:
+    found = next(filter(None, [os.environ.get(variable), *map(shutil.which, names)]), None)
+    if not found:
+        pytest.skip(f"no {names[0]}: `make deploy` builds it, and says where it is in {variable}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def parser() -> str:
+    """The program of tests/deploy/parser."""
+    return tool("DEPLOY_PARSER", str(ROOT / ".tools/bin/deploy-parser"))
+
+
+@functools.cache
+def render(helm: str, values: Path) -> tuple[Object, ...]:
+    words = [helm, "template", "csi-multi", str(CHART), "--namespace", NAMESPACE, "--values", str(values)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return objects(done.stdout)
+
+
+@functools.cache
+def stored(values: Path) -> tuple[Object, ...]:
+    """What config/kubernetes has for an example; test_schemas.py holds it against what helm renders."""
+    return objects((ROOT / "config/kubernetes" / values.name).read_text())
+
+
+def objects(text: str) -> tuple[Object, ...]:
+    return tuple(filter(None, yaml.load_all(text, yaml.CSafeLoader)))
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    return tool("HELM", str(ROOT / ".tools/bin/helm-v4.3.1"), "helm")
+
+
+class Release:
+    """The objects of one values file, by kind and name."""
+
+    def __init__(self, values: Path, objects: tuple[Object, ...]) -> None:
+        self.values, self.objects = values, objects
+
+    def all(self, kind: str) -> list[Object]:
+        return [found for found in self.objects if found["kind"] == kind]
+
+    def one(self, kind: str) -> Object:
+        (found,) = self.all(kind)
+        return found
+
+    def pod(self, kind: str) -> Object:
+        """The spec of the pods that the Deployment or DaemonSet makes."""
+        spec: Object = self.one(kind)["spec"]["template"]["spec"]
+        return spec
+
+    def containers(self, kind: str) -> dict[str, Object]:
+        return {container["name"]: container for container in self.pod(kind)["containers"]}
+
+    @property
+    def config(self) -> Object:
+        loaded: Object = yaml.safe_load(self.one("ConfigMap")["data"]["config.yaml"])
+        return loaded
+
+
+@pytest.fixture(params=[*EXAMPLES, pytest.param(EVERY_SWITCH, marks=pytest.mark.deploy)], ids=lambda file: file.stem)
+def release(request: pytest.FixtureRequest) -> Release:
+    """The chart with one values file; every one in turn."""
+    if request.param == EVERY_SWITCH:
+        return Release(EVERY_SWITCH, render(request.getfixturevalue("helm"), EVERY_SWITCH))
+    return Release(request.param, stored(request.param))
+
+
+@pytest.fixture
+def whole(helm: str) -> Release:
+    """The chart with every switch on."""
+    return Release(EVERY_SWITCH, render(helm, EVERY_SWITCH))

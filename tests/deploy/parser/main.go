@@ -1,0 +1,64 @@
+// Command parser reads deployment files as those read them who they are for: Nomad's job files with Nomad's own
+// parser, and objects of the operators' APIs, which Kubernetes' own schemas do not have, into the operators' types.
+//
+//	parser job FILE...      parser objects FILE...
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+
+	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/hashicorp/nomad/jobspec2"
+	snapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var kinds = map[string]func() any{
+	"cert-manager.io/v1 Certificate":                 func() any { return &certmanager.Certificate{} },
+	"monitoring.coreos.com/v1 PrometheusRule":        func() any { return &monitoring.PrometheusRule{} },
+	"monitoring.coreos.com/v1 ServiceMonitor":        func() any { return &monitoring.ServiceMonitor{} },
+	"snapshot.storage.k8s.io/v1 VolumeSnapshotClass": func() any { return &snapshot.VolumeSnapshotClass{} },
+	"snapshot.storage.k8s.io/v1 VolumeSnapshot":      func() any { return &snapshot.VolumeSnapshot{} },
+}
+
+func main() {
+	read := map[string]func(string, []byte) error{"job": job, "objects": objects}[os.Args[1]]
+	for _, path := range os.Args[2:] {
+		body, err := os.ReadFile(path)
+		if err == nil {
+			err = read(path, body)
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", path, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// job fails on what `nomad job validate` would refuse before it asks a server.
+func job(path string, body []byte) error {
+	_, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{Path: path, Body: body, Strict: true})
+	return err
+}
+
+// objects fails on a key that a type does not have, and on a value of the wrong type. It prints what it knew.
+func objects(path string, body []byte) error {
+	for _, document := range bytes.Split(body, []byte("\n---\n")) {
+		var head metav1.TypeMeta
+		if err := yaml.Unmarshal(document, &head); err != nil {
+			return err
+		}
+		name := head.APIVersion + " " + head.Kind
+		if make, known := kinds[name]; known {
+			if err := yaml.UnmarshalStrict(document, make()); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			fmt.Println(name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+"""What pods may see and do: no more than the backends of the configuration need, and the guide explains each thing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from csi_multi import config, registry
+from csi_multi.host import LocalHost
+
+from .conftest import ROOT, Release
+
+GUIDE = ROOT / "docs/deploy.md"
+
+
+def paths(release: Release) -> dict[str, str]:
+    """Volume name to the host's directory, of the node's pods."""
+    return {
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in release.pod("DaemonSet")["volumes"]
+        if "hostPath" in volume
+    }
+
+
+def kinds(release: Release) -> set[str]:
+    return {backend["kind"] for backend in release.config["backends"].values()}
+
+
+def test_the_configuration_passes_the_drivers_own_check(release: Release, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(release.one("ConfigMap")["data"]["config.yaml"])
+
+    settings = config.load(file)
+    assert not registry.load(settings, LocalHost()).broken
+
+
+def test_the_configuration_is_kept_to_the_letter(release: Release) -> None:
+    written = re.search(r"^config: \|\n((?:  .*\n|\n)*)", release.values.read_text(), re.MULTILINE)
+
+    assert written is not None
+    assert release.one("ConfigMap")["data"]["config.yaml"] == re.sub(r"^  ", "", written[1], flags=re.MULTILINE)
+
+
+def test_a_nodes_pod_has_no_secret_but_its_certificate(release: Release) -> None:
+    secrets = [volume["secret"]["secretName"] for volume in release.pod("DaemonSet")["volumes"] if "secret" in volume]
+
+    assert secrets == (["csi-multi-node-tls"] if "tls" in release.config.get("cluster", {}) else [])
+
+
+def test_a_nodes_pod_has_no_credentials_of_the_api(release: Release) -> None:
+    accounts = {account["metadata"]["name"]: account for account in release.all("ServiceAccount")}
+    subjects = [
+        one["name"]
+        for kind in ("ClusterRoleBinding", "RoleBinding")
+        for binding in release.all(kind)
+        for one in binding["subjects"]
+    ]
+
+    assert release.pod("DaemonSet")["automountServiceAccountToken"] is False
+    assert accounts["csi-multi-node"]["automountServiceAccountToken"] is False
+    assert "csi-multi-node" not in subjects
+
+
+def test_the_controller_runs_as_nobody_with_no_capability(release: Release) -> None:
+    pod = release.pod("Deployment")
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+    for container in pod["containers"]:
+        context = container["securityContext"]
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+
+
+def test_on_a_node_only_the_driver_is_privileged(release: Release) -> None:
+    privileged = [
+        name for name, one in release.containers("DaemonSet").items() if one["securityContext"].get("privileged")
+    ]
+
+    assert privileged == ["driver"]
+
+
+def test_mounts_of_the_driver_reach_the_kubelet_and_those_of_others_do_not(release: Release) -> None:
+    mounts = {
+        one["name"]: one.get("mountPropagation") for one in release.containers("DaemonSet")["driver"]["volumeMounts"]
+    }
+
+    assert mounts.pop("kubelet") == "Bidirectional"
+    assert "Bidirectional" not in mounts.values()
+
+
+def test_the_driver_sees_the_kubelets_directory_where_the_kubelet_has_it(release: Release) -> None:
+    mounts = {one["name"]: one["mountPath"] for one in release.containers("DaemonSet")["driver"]["volumeMounts"]}
+
+    assert mounts["kubelet"] == paths(release)["kubelet"] == "/var/lib/kubelet"
+    assert mounts["dev"] == paths(release)["dev"] == "/dev"
+
+
+def test_every_mount_has_a_volume_and_every_volume_a_mount(release: Release) -> None:
+    for kind in ("Deployment", "DaemonSet"):
+        volumes = [volume["name"] for volume in release.pod(kind)["volumes"]]
+        mounted = {mount["name"] for one in release.pod(kind)["containers"] for mount in one["volumeMounts"]}
+
+        assert sorted(mounted) == sorted(volumes)
+
+
+@pytest.mark.parametrize(
+    ("volume", "needed"),
+    [("lvm-locks", "lvm"), ("lvm-etc", "lvm"), ("udev", "lvm"), ("sys", "rbd"), ("loop-0", "loop")],
+)
+def test_a_directory_of_the_host_is_there_for_its_backend_only(release: Release, volume: str, needed: str) -> None:
+    own_lvm = [
+        one
+        for one in release.config["backends"].values()
+        if one.get("kind") == "lvm" and one.get("namespace") != "host"
+    ]
+    wanted = bool(own_lvm) if needed == "lvm" else needed in kinds(release)
+
+    assert (volume in paths(release)) == wanted
+
+
+def test_the_hosts_processes_are_seen_only_by_backends_that_need_them(release: Release) -> None:
+    backends = release.config["backends"].values()
+    needed = any(one.get("namespace") == "host" or one.get("mounter") == "rbd-nbd" for one in backends)
+
+    if release.values.stem != "every-switch":
+        assert release.pod("DaemonSet").get("hostPID", False) == needed
+
+
+def test_every_directory_of_the_host_is_explained_in_the_guide(release: Release) -> None:
+    guide = GUIDE.read_text()
+    own = {"/srv/data", *(one.get("directory", "") for one in release.config["backends"].values())}
+
+    missing = [
+        path
+        for path in paths(release).values()
+        if path not in own
+        and f"`{path}`" not in guide.replace("multi.csi.example.com", "NAME")
+        and f"`{path.replace('multi.csi.example.com', 'NAME')}`" not in guide
+    ]
+    assert missing == []
+
+
+def test_volumes_are_attached_exactly_if_a_backend_or_the_configuration_says_so(release: Release) -> None:
+    wanted = "ebs" in kinds(release) or release.config.get("cluster", {}).get("attach_required", False)
+
+    assert release.one("CSIDriver")["spec"]["attachRequired"] == wanted
+    assert ("attacher" in release.containers("Deployment")) == wanted
+
+
+def test_the_driver_has_one_name_everywhere(release: Release) -> None:
+    name = release.config["driver"]["name"]
+    classes = [one["provisioner"] for one in release.all("StorageClass")]
+
+    assert release.one("CSIDriver")["metadata"]["name"] == name
+    assert set(classes) == {name}
+    assert paths(release)["plugin"] == f"/var/lib/kubelet/plugins/{name}"
+    assert (
+        f"--kubelet-registration-path=/var/lib/kubelet/plugins/{name}/csi.sock"
+        in release.containers("DaemonSet")["registrar"]["args"]
+    )
+
+
+def test_no_image_is_without_a_version(release: Release) -> None:
+    images = [one["image"] for kind in ("Deployment", "DaemonSet") for one in release.pod(kind)["containers"]]
+
+    assert [image for image in images if ":" not in image.rpartition("/")[2] or image.endswith(":latest")] == []

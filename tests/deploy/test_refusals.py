@@ -1,0 +1,92 @@
+"""Values that cannot work are refused before anything is installed, and the message says what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import CHART
+
+HEAD = "driver: {name: multi.csi.example.com}\n"
+LOOP = "backends: {scratch: {kind: loop, directory: /srv}}\n"
+EBS = "backends: {cloud: {kind: ebs, region: eu-west-1}}\n"
+MIXED = "backends: {cloud: {kind: ebs, region: eu-west-1}, ceph: {kind: rbd}}\n"
+
+
+@pytest.fixture
+def refusal(helm: str, tmp_path: Path) -> Callable[..., str]:
+    def text(config: str, **values: Any) -> str:
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump({"config": config, **values}))
+        words = [helm, "template", "csi-multi", str(CHART), "--values", str(file)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode != 0, "it was accepted"
+        return done.stderr
+
+    return text
+
+
+@pytest.mark.parametrize(
+    ("config", "remedy"),
+    [
+        ("", "--set-file config=FILE"),
+        ("driver: [", "csi-multi check FILE"),
+        (HEAD + LOOP, "add a section 'cluster'"),
+        (HEAD + MIXED, "attach_required: true"),
+        (HEAD + EBS + "cluster: {tls: {ca: /etc/ssl/ca.crt}}\n", "/etc/csi-multi/tls"),
+        (HEAD + EBS + "cluster: {tls: {ca: /etc/csi-multi/tls/ca.crt}}\n", "node_identity"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused(refusal: Callable[..., str], config: str, remedy: str) -> None:
+    assert remedy in refusal(config)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"controler": {}},
+        {"controller": {"replica": 3}},
+        {"controller": {"replicas": 0}},
+        {"sidecars": {"provisioner": {"image": "registry.example.com/csi-provisioner"}}},
+        {"node": {"kubeletDirectory": "var/lib/kubelet"}},
+        {"storageClasses": [{"name": "x", "parameters": {"iops": 4000}}]},
+        {"storageClasses": [{"name": "x", "volumeBindingMode": "Later"}]},
+    ],
+    ids=lambda values: json.dumps(values)[:50],
+)
+def test_values_that_the_schema_does_not_have_are_refused(refusal: Callable[..., str], values: dict[str, Any]) -> None:
+    assert "values don't meet the specifications" in refusal(HEAD + EBS, **values)
+
+
+def test_a_class_of_a_backend_that_does_not_exist_is_refused(refusal: Callable[..., str]) -> None:
+    text = refusal(HEAD + EBS, storageClasses=[{"name": "fast", "parameters": {"backend": "clowd"}}])
+
+    assert 'no backend "clowd" in config; there are: cloud' in text
+
+
+def properties(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, found in schema.get("properties", {}).items():
+        yield f"{path}.{name}", found
+        yield from properties(found, f"{path}.{name}")
+        yield from properties(found.get("items", {}), f"{path}.{name}[]")
+
+
+def test_every_value_is_described() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    assert [path for path, found in properties(schema) if not found.get("description")] == []
+
+
+def test_every_default_has_a_place_in_the_schema_and_every_setting_a_default() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    assert set(defaults) == set(schema["properties"]) - {"global"}
+    for section in ("sidecars", "controller", "node", "csiDriver", "tls", "metrics"):
+        assert set(defaults[section]) == set(schema["properties"][section]["properties"]), section
