@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 SIZE = 16 * MIB
-PATIENCE = 20.0  # seconds for the background to be done
+PATIENCE = 90.0  # seconds for the background to be done: a client that crashed is in its way for 30, twice
 LOOKS = ("rbd info", "rbd image-meta list", "rbd status", "rbd ls", "rbd snap ls", "rbd du", "rbd trash ls", "ceph")
 # A command that makes or removes something, and what else it is called with is not of interest here.
 VERBS = {"info", "status", "ls", "du", "import", "clone", "resize", "flatten", "children", "df"}
