@@ -34,7 +34,7 @@ T = TypeVar("T")
 MIB = 2**20
 SIZE = 16 * MIB
 NONE: Strings = {}
-PATIENCE = 30.0  # seconds for the background to be done
+PATIENCE = 90.0  # seconds for the background to be done: a client that crashed is in its way for 30, twice
 
 
 def stamp(backend: RbdBackend, name: str, source: Source | None = None) -> Stamp:
