@@ -60,6 +60,7 @@ from .model import (
     VolumeRequest,
 )
 from .params import Schema
+from .rehearsal import Rehearsal
 
 CONTRACT = (1, 0)  # major: breaking; minor: new optional classes and defaulted fields only
 GROUP = "csi_multi.backends"  # entry point group
@@ -374,6 +375,18 @@ class NodeHealthReporter(Backend):
     @abstractmethod
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
         """Return what is wrong with the storage system seen from this node."""
+
+
+class Explain(Backend):
+    """`csi-multi explain` can tell what the creation of a volume would do. The driver itself never asks for that."""
+
+    @abstractmethod
+    def rehearsed(self, rehearsal: Rehearsal) -> Backend:
+        """Return a backend like this one that changes nothing, for one creation, and writes into `rehearsal`.
+
+        It goes through its own code, over doors that note what changes something and do it not. It raises
+        what a creation raises, and rehearsal.Unforeseen where it cannot know how that would go on.
+        """
 
 
 FEATURES: tuple[type[Backend], ...] = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from .config import ConfigError
 from .config_cluster import CONTROLLER, NODE
 from .endpoint import EndpointError
+from .explain import words as explain_words
 
 CONFORMANCE = """\
 Makes and deletes volumes on the instance; everything else there is left alone, and the listing must be the
@@ -45,6 +46,12 @@ def parser() -> argparse.ArgumentParser:
     backends = verbs.add_parser("backends", help="list the installed backends, and what is wrong with a broken one")
     backends.add_argument("--json", action="store_true", help="for programs")
     backends.set_defaults(run=_backends)
+
+    explain = verbs.add_parser(
+        "explain", help="tell what a StorageClass would do, and why", description=explain_words.DESCRIPTION
+    )
+    explain_words.add(explain)
+    explain.set_defaults(run=_explain)
 
     conformance = verbs.add_parser(
         "conformance", help="test a configured backend against the contract and CSI", description=CONFORMANCE
@@ -111,6 +118,12 @@ def _backends(options: argparse.Namespace) -> int:
     from .installed import backends
 
     return backends(as_json=options.json)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from .explain.verb import explain
+
+    return explain(options)
 
 
 def _conformance(options: argparse.Namespace) -> int:

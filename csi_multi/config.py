@@ -6,7 +6,8 @@ Every error names the file, the line, the key, the rule, and the nearest valid k
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -124,14 +125,36 @@ def load(file: Path, node: str = "") -> Config:
 
 def read(file: Path) -> Document:
     """Parse YAML, keeping lines; a key given twice is an error. Raises ConfigError."""
-    lines: dict[Keys, int] = {}
-    try:
+    with _explained(file):
         loader = yaml.SafeLoader(file.read_text())
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{file}:1: expected a mapping with the keys 'driver' and 'backends'")
-        _walk(file, loader, node, (), lines, (node,))
-        return Document(file, loader.construct_document(node), lines)
+        return _document(file, loader, node)
+
+
+def documents(file: Path) -> Iterator[Document]:
+    """Parse YAML of any number of mappings. Raises ConfigError."""
+    with _explained(file):
+        loader = yaml.SafeLoader(file.read_text())
+        while loader.check_node():
+            node = loader.get_node()
+            if isinstance(node, yaml.MappingNode):
+                yield _document(file, loader, node)
+            elif node and node.tag != "tag:yaml.org,2002:null":  # nothing between two lines of ---
+                raise ConfigError(f"{file}:{node.start_mark.line + 1}: expected a mapping of keys to values")
+
+
+def _document(file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode) -> Document:
+    lines: dict[Keys, int] = {}
+    _walk(file, loader, node, (), lines, (node,))
+    return Document(file, loader.construct_document(node), lines)
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
     except yaml.MarkedYAMLError as error:

@@ -14,13 +14,13 @@ CORE = ROOT / "csi_multi"
 # Layers from top to bottom; a module may import its own layer and those below.
 LAYERS = (
     {"__main__", "cli"},
-    {"serve", "certificates", "reload", "telemetry", "check", "demo", "installed", "process", "testing"},
+    {"serve", "certificates", "reload", "telemetry", "check", "explain", "demo", "installed", "process", "testing"},
     {"rpc", "cluster", "endpoint"},
     {"idempotent", "registry", "fitness", "guard", "answers", "bulkhead", "patience"},
     {"locks", "node", "topology", "config", "config_cluster", "logs", "redact"},
-    {"backend", "model", "errors", "params", "ids", "host", "paging", "_proto"},
+    {"backend", "model", "errors", "params", "ids", "host", "paging", "rehearsal", "_proto"},
 )
-CONTRACT = {"backend", "errors", "host", "ids", "model", "paging", "params"}  # what a backend may import
+CONTRACT = {"backend", "errors", "host", "ids", "model", "paging", "params", "rehearsal"}  # what a backend may import
 GRPC_ALLOWED = {"rpc", "cluster", "_proto", "demo", "process", "testing"}  # the last three are callers of a driver
 SUBPROCESS_ALLOWED = {"host.command"}
 # Where foreign code is run: any failure of it must be survived. So it is in all of testing, which judges it.

@@ -30,10 +30,14 @@ class Volumes:
         return pb.ControllerGetCapabilitiesResponse(capabilities=items)
 
     def CreateVolume(self, request: pb.CreateVolumeRequest, deadline: float | None) -> pb.CreateVolumeResponse:
-        parameters = class_parameters(self._core.registry, request.parameters, request.mutable_parameters)
-        wanted = self._volume_request(request, parameters, deadline)
+        parameters, wanted = self.wanted(request, deadline)
         volume = idempotent.create_volume(parameters.instance.backend, wanted, self._core.driver.node)
         return pb.CreateVolumeResponse(volume=self._volume(parameters.instance, volume))
+
+    def wanted(self, request: pb.CreateVolumeRequest, deadline: float | None) -> tuple[ClassParameters, VolumeRequest]:
+        """Return which instance a creation is for, and what is asked of it."""
+        parameters = class_parameters(self._core.registry, request.parameters, request.mutable_parameters)
+        return parameters, self._volume_request(request, parameters, deadline)
 
     def _volume_request(
         self, request: pb.CreateVolumeRequest, parameters: ClassParameters, deadline: float | None

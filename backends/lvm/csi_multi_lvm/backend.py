@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from csi_multi.backend import (
     Capacity,
     Clone,
     Expand,
+    Explain,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
@@ -36,12 +38,14 @@ from csi_multi.model import (
     VolumeRequest,
 )
 from csi_multi.paging import paged
+from csi_multi.rehearsal import Rehearsal
 
 from . import config, devices, health, names, space, tags, wiping
 from . import layout as layouts
 from .activation import Activation
 from .copies import Copies
 from .cutting import Cutter
+from .explaining import Door
 from .growing import Grower
 from .lvm import Lvm
 from .making import Maker
@@ -60,6 +64,7 @@ class LvmBackend(
     Capacity,
     VolumeHealthLister,  # and so VolumeHealthReporter
     NodeHealthReporter,
+    Explain,
 ):
     contract = (1, 0)
     Config = config.Config
@@ -197,6 +202,9 @@ class LvmBackend(
 
     def resume(self) -> None:
         self._remover.sweep()
+
+    def rehearsed(self, rehearsal: Rehearsal) -> LvmBackend:
+        return LvmBackend(self.config, replace(self.setting, host=Door(self.setting.host, rehearsal, self.config)))
 
     # Health
 

@@ -1,0 +1,174 @@
+"""`csi-multi explain` shows the commands that a creation runs, and runs none that changes anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from csi_multi_lvm.backend import LvmBackend
+from csi_multi_lvm.config import Config, Parameters
+from csi_multi_lvm.explaining import KNOWN, _group
+
+from csi_multi.backend import Setting
+from csi_multi.explain import storageclass
+from csi_multi.explain.explaining import Question, explain
+from csi_multi.host import Result
+from csi_multi.model import AccessMode, Capability, Mount, SizeRange, Source, SourceKind, Stamp, VolumeRequest
+from csi_multi.rehearsal import Rehearsal, Unforeseen
+
+GIB = 2**30
+LOOKS = ("fullreport", "lvs")
+
+
+class Machine:
+    """A node whose lvm reports a group with a pool and room, and a snapshot in it; it remembers what was run."""
+
+    def __init__(self, config: Config) -> None:
+        self.ran: list[tuple[str, ...]] = []
+        self._group = _group(config)
+        self._snapshot = {
+            "lv_name": "csis-snap-1",
+            "lv_size": str(GIB),
+            "lv_layout": "thin,sparse",
+            "pool_lv": config.thin_pool,
+            "lv_tags": f"csi.owner=multi.csi.test/c,csi.0=name=snap-1&digest=d,csi.size={GIB}",
+            "vg_uuid": "u",
+        }
+
+    def run(self, *argv: str, **_: Any) -> Result:
+        self.ran.append(argv)
+        if "fullreport" in argv:
+            return Result(0, self._group, "")
+        rows = [self._snapshot] if "csis-snap-1" in " ".join(argv) else []
+        return Result(0, msgspec.json.encode({"report": [{"lv": rows}]}).decode(), "")
+
+    def verbs(self) -> set[str]:
+        return {argv[argv.index("lvm") + 1] for argv in self.ran}
+
+
+def backend(machine: Machine, config: Config) -> LvmBackend:
+    return LvmBackend(
+        config, Setting(instance="fast", driver="multi.csi.test", cluster="c", node="node-1", host=machine)
+    )
+
+
+def request(source: Source | None = None, size: int = 10 * GIB, **parameters: Any) -> VolumeRequest:
+    return VolumeRequest(
+        stamp=Stamp(driver="multi.csi.test", cluster="c", name="pvc-1", digest="d", source=source),
+        size=SizeRange(required=size),
+        capabilities=(Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4")),),
+        parameters=Parameters(**parameters),
+    )
+
+
+def config() -> Config:
+    return Config(volume_group="vg0", thin_pool="pool0", udev="no")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"type": "linear"},
+        {"type": "linear", "wipe": "zero"},
+        {"type": "striped", "stripes": 3, "stripe_size": 65536},
+        {"type": "raid1", "mirrors": 2},
+        {"type": "raid6"},
+        {"type": "raid10", "integrity": True},
+    ],
+)
+def test_the_commands_that_are_told_are_those_that_a_creation_runs(parameters: dict[str, Any]) -> None:
+    real, looked_at, rehearsal = Machine(config()), Machine(config()), Rehearsal()
+
+    made = backend(real, config()).create_volume(request(**parameters))
+    told = backend(looked_at, config()).rehearsed(rehearsal).create_volume(request(**parameters))
+
+    assert [step.words for step in rehearsal.steps] == real.ran
+    assert [step.changes for step in rehearsal.steps] == [argv[1] not in LOOKS for argv in real.ran]
+    assert told == made
+    assert looked_at.verbs() <= {*LOOKS}
+
+
+@pytest.mark.parametrize("parameters", [{}, {"type": "raid6"}, {"type": "linear"}])
+def test_without_the_storage_the_commands_are_the_same_as_in_a_group_with_usual_extents(
+    parameters: dict[str, Any],
+) -> None:
+    real, laptop, rehearsal = Machine(config()), Machine(config()), Rehearsal(offline=True)
+
+    backend(real, config()).create_volume(request(**parameters))
+    backend(laptop, config()).rehearsed(rehearsal).create_volume(request(**parameters))
+
+    assert [step.words for step in rehearsal.steps] == real.ran
+    assert laptop.ran == []
+    assert "extents of 4194304 bytes" in rehearsal.assumed[0]
+
+
+def test_a_snapshot_of_the_same_size_is_restored_by_the_commands_that_are_told() -> None:
+    source = Source(kind=SourceKind.SNAPSHOT, handle="node-1/vg0/snap-1")
+    real, looked_at, rehearsal = Machine(config()), Machine(config()), Rehearsal()
+
+    backend(real, config()).restore_volume(request(source, size=0))
+    backend(looked_at, config()).rehearsed(rehearsal).restore_volume(request(source, size=0))
+
+    assert [step.words for step in rehearsal.steps] == real.ran
+    assert looked_at.verbs() == {*LOOKS}
+
+
+def test_a_copy_that_goes_on_from_what_was_made_is_told_up_to_there() -> None:
+    source = Source(kind=SourceKind.SNAPSHOT, handle="node-1/vg0/snap-1")
+    looked_at, rehearsal = Machine(config()), Rehearsal()
+
+    with pytest.raises(Unforeseen, match="lvextend"):
+        backend(looked_at, config()).rehearsed(rehearsal).restore_volume(request(source, size=3 * GIB))
+
+    assert [step.words[1] for step in rehearsal.steps if step.changes] == ["lvcreate"]
+    assert looked_at.verbs() <= {*LOOKS}
+
+
+def test_a_command_that_nobody_expects_is_not_run() -> None:
+    machine = Machine(config())
+    host = backend(machine, config()).rehearsed(Rehearsal()).setting.host
+
+    for argv in (("lvm", "vgremove", "vg0"), ("dmsetup", "remove", "x"), ("lvm",), ("sh", "-c", "lvm lvs")):
+        with pytest.raises(Unforeseen):
+            host.run(*argv)
+    assert machine.ran == []
+
+
+def test_only_reports_count_as_looking() -> None:
+    assert {verb for verb, known in KNOWN.items() if known.looks} == {*LOOKS}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    configuration, manifest = tmp_path / "config.yaml", tmp_path / "class.yaml"
+    configuration.write_text(
+        "driver: {name: multi.csi.test, node: node-1}\n"
+        "backends: {fast: {kind: lvm, volume_group: vg0, thin_pool: pool0}}\n"
+    )
+    manifest.write_text(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: striped}\nprovisioner: multi.csi.test\n"
+        "volumeBindingMode: WaitForFirstConsumer\nparameters: {backend: fast, type: striped}\n"
+    )
+    return configuration, manifest
+
+
+def test_the_next_size_that_stripes_can_make_is_told(files: tuple[Path, Path]) -> None:
+    (one,), _ = storageclass.read(files[1])
+
+    told = explain(files[0], one, Question(size=GIB + 1, offline=True))
+
+    assert told.bytes == GIB + 8 * 2**20
+    assert "8388607 bytes more" in told.size
+    assert any("258 extents of 4194304 bytes" in command.why for command in told.commands)
+
+
+def test_another_nodes_group_is_not_asked(files: tuple[Path, Path]) -> None:
+    (one,), _ = storageclass.read(files[1])
+
+    told = explain(files[0], one, Question(size=GIB, node="node-2"))
+
+    assert "node-2" in told.not_asked
+    assert told.volume_handle.startswith("fast/node-2/vg0/")

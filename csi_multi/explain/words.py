@@ -1,0 +1,37 @@
+"""The words of `csi-multi explain` on the command line. Imports nothing of the driver: every start reads them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+EXAMPLE = "pvc-00000000-0000-4000-8000-000000000000"  # as long as a real one
+DESCRIPTION = """\
+Goes through the creation of a volume with the driver's own code, and changes nothing: what only looks is done,
+what would change something is printed. Exit code: 0 a volume could be made, 1 it would be refused, 2 bad usage."""
+
+# What external-provisioner asks for, of a driver that advertises SINGLE_NODE_MULTI_WRITER, as this one does.
+ACCESS = {
+    "ReadWriteOnce": "SINGLE_NODE_MULTI_WRITER",
+    "ReadWriteOncePod": "SINGLE_NODE_SINGLE_WRITER",
+    "ReadOnlyMany": "MULTI_NODE_READER_ONLY",
+    "ReadWriteMany": "MULTI_NODE_MULTI_WRITER",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the driver's YAML file")
+    parser.add_argument("--storageclass", type=Path, required=True, metavar="FILE", help="manifest with StorageClasses")
+    parser.add_argument("--class", dest="name", default="", metavar="NAME", help="one of them; default: all")
+    parser.add_argument("--size", default="", metavar="QUANTITY", help="as in a claim, for example 10Gi")
+    parser.add_argument("--block", action="store_true", help="volumeMode Block")
+    parser.add_argument("--access-mode", choices=ACCESS, default="ReadWriteOnce", help="default: ReadWriteOnce")
+    parser.add_argument("--topology", default="", metavar="KEY=VALUE,...", help="where the pod is to run")
+    parser.add_argument("--node", default="", metavar="NAME", help="the node that the pod is to run on")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--from-snapshot", default="", metavar="ID", help="a snapshotHandle to restore")
+    source.add_argument("--from-volume", default="", metavar="ID", help="a volumeHandle to clone")
+    parser.add_argument("--volume-name", default=EXAMPLE, metavar="NAME", help="the PersistentVolume's name")
+    parser.add_argument("--claim", default="default/example", metavar="NAMESPACE/NAME", help="for tags that name it")
+    parser.add_argument("--offline", action="store_true", help="ask no storage, and tell what is known without")
+    parser.add_argument("--json", action="store_true", help="for programs")

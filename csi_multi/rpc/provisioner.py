@@ -1,0 +1,63 @@
+"""CreateVolume as external-provisioner would ask for it, up to the moment at which a backend is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .. import topology
+from .._proto import csi_pb2 as pb
+from ..config import Driver
+from ..model import Segments, Source, SourceKind, VolumeRequest
+from ..registry import Registry
+from . import validate
+from .capabilities import Mode, advertise
+from .controller import Volumes
+from .rules import RULES
+from .service import METADATA, ClassParameters, Core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a PersistentVolumeClaim and its StorageClass say. Ids are whole ones, places have no prefix."""
+
+    volume: str  # the PersistentVolume's name
+    parameters: Mapping[str, str]
+    size: int = 0
+    access_mode: str = "SINGLE_NODE_MULTI_WRITER"
+    block: bool = False
+    fs_type: str = ""
+    mount_flags: Sequence[str] = ()
+    places: Sequence[Segments] = ()
+    source: Source | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def wanted(driver: Driver, registry: Registry, claim: Claim) -> tuple[ClassParameters, VolumeRequest]:
+    """Return what the driver makes of it: its own checks, its own parsing. Raises errors of errors.py."""
+    message = _message(driver.name, claim)
+    validate.request(message, RULES["CreateVolume"])
+    core = Core(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
+    return Volumes(core).wanted(message, None)
+
+
+def _message(driver: str, claim: Claim) -> pb.CreateVolumeRequest:
+    told = {METADATA + key: value for key, value in claim.metadata.items()}
+    message = pb.CreateVolumeRequest(name=claim.volume, parameters={**claim.parameters, **told})
+    if claim.size:
+        message.capacity_range.required_bytes = claim.size
+    capability = message.volume_capabilities.add()
+    capability.access_mode.CopyFrom(pb.VolumeCapability.AccessMode(mode=claim.access_mode))
+    if claim.block:
+        capability.block.SetInParent()
+    else:
+        capability.mount.fs_type = claim.fs_type
+        capability.mount.mount_flags.extend(claim.mount_flags)
+    for place in claim.places:
+        for kind in (message.accessibility_requirements.requisite, message.accessibility_requirements.preferred):
+            kind.add(segments=topology.add_prefix(driver, place))
+    if claim.source and claim.source.kind is SourceKind.SNAPSHOT:
+        message.volume_content_source.snapshot.snapshot_id = claim.source.handle
+    elif claim.source:
+        message.volume_content_source.volume.volume_id = claim.source.handle
+    return message
