@@ -70,7 +70,7 @@ class Room:
     def __init__(self, name: str, alone: bool, kind: str = "backend") -> None:
         self._name = f"{kind} {name!r}"
         self._others = f"{kind}s"
-        self._alone = alone
+        self.alone = alone
         self._lock = threading.Lock()
         self._inside: dict[Visit, None] = {}  # oldest first
 
@@ -79,7 +79,7 @@ class Room:
         with self._lock:
             held = [one for one in self._inside if one.slots is visit.slots]
             late = visit.everywhere and any(one.rpc == visit.rpc and now - one.since > PATIENCE for one in held)
-            if self._alone or (len(held) <= visit.slots.free and not late):
+            if self.alone or (len(held) <= visit.slots.free and not late):
                 visit.since = now
                 self._inside[visit] = None
                 return

@@ -52,6 +52,7 @@ class Driver(Schema, frozen=True, kw_only=True):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Doc("least severe level logged")] = "info"
     log_style: Annotated[Literal["auto", "json", "console"], Doc("auto: console on a terminal, else JSON")] = "auto"
     check_seconds: Annotated[int, Doc("seconds between checks of each instance's storage", ge=1)] = 30
+    reload_seconds: Annotated[int, Doc("seconds between looks at this file for changes; 0: at SIGHUP only", ge=0)] = 10
     metrics: Annotated[str, Doc("HOST:PORT for Prometheus metrics, /healthz and /readyz; empty: none")] = ""
     survey_seconds: Annotated[
         int, Doc("seconds between counts of volumes and room for the metrics; 0: never", ge=0)

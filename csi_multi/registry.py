@@ -287,6 +287,10 @@ def load(
         except UnfitBackend as error:
             log.error("backend %s is broken: %s", section.name, error)
             broken[section.name] = str(error)
+        except ConfigError:
+            for made in (one for one in instances if one.name not in kept):
+                made.close()
+            raise
     return Registry(instances, broken, config.driver.default_backend)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from types import FrameType
 from . import config, endpoint, logs, registry
 from .cluster.role import Role
 from .host import LocalHost
+from .reload import Reload
 from .rpc.capabilities import Mode
 from .rpc.interceptor import Traffic
 from .rpc.server import build
@@ -33,7 +35,10 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     logs.setup(settings.driver.log_level, settings.driver.log_style)
     host, telemetry = LocalHost(), Telemetry(settings.driver)
     role, controller = Role(settings, mode), mode is not Mode.NODE
-    instances = registry.load(settings, host, controller=controller, listeners=telemetry.listeners, local=role.local)
+    load = functools.partial(
+        registry.load, host=host, controller=controller, listeners=telemetry.listeners, local=role.local
+    )
+    instances = load(settings)
     traffic = Traffic(settings.driver.workers, telemetry.listeners)
     server = build(settings.driver, instances, host, mode, traffic, role.part)
     with _stopping() as stopped:
@@ -44,9 +49,10 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
             server.start()
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
-        telemetry.serving(traffic, instances)
+        reload = Reload(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
+        telemetry.serving(traffic, instances, reload)
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
-        stopped.recv(1)
+        _wait(stopped, reload)
         log.info("stopping: no new RPCs, waiting for those that run")
         telemetry.stopping()
         for stopping in (server.stop(DRAIN), role.stop(DRAIN)):
@@ -56,6 +62,20 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         instances.close()
         telemetry.close()
         _end(instances)
+
+
+def _wait(signals: socket.socket, reload: Reload) -> None:
+    """Wait for the signal to stop; meanwhile look at the configuration now and then, and at SIGHUP."""
+    while True:
+        signals.settimeout(reload.settings.driver.reload_seconds or None)
+        try:
+            number = signals.recv(1)[0]
+        except TimeoutError:
+            reload.look()
+            continue
+        if number != signal.SIGHUP:
+            return
+        reload.now()
 
 
 def _drain(stopped: threading.Event, instances: registry.Registry) -> None:
@@ -78,7 +98,7 @@ def _end(instances: registry.Registry) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[socket.socket]:
-    """A socket that can be read once SIGTERM or SIGINT came; a second signal ends the process at once.
+    """A socket from which the numbers of signals are read; a second one to stop ends the process at once.
 
     The kernel may give a signal to any thread. Python's handler then writes into the wakeup
     descriptor, which wakes the main thread where waiting for a lock would not.
@@ -88,11 +108,11 @@ def _stopping() -> Iterator[socket.socket]:
     came: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
-        if came:
+        if came and number != signal.SIGHUP:
             os._exit(128 + number)
-        came.append(number)
+        came.extend([number] if number != signal.SIGHUP else [])
 
-    handlers = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     descriptor = signal.set_wakeup_fd(theirs.fileno())
     try:
         yield ours

@@ -7,7 +7,7 @@ GetPluginCapabilities must not differ between controller and node (csi-spec sect
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .. import backend as b
@@ -78,6 +78,10 @@ class Advertised:
     offline_expansion: bool
     broken: tuple[str, ...] = ()  # instances that might bring more, if they could be loaded
 
+    def now(self) -> Advertised:
+        """Return itself: it can stand where an Offer can, for a configuration that never changes."""
+        return self
+
     def of(self, service: str) -> list[str]:
         """Return the capabilities of a service, in the table's order."""
         ordered = dict.fromkeys((row[0], row[1]) for row in TABLE)
@@ -123,6 +127,24 @@ def advertise(
         offline_expansion=any(not backend.online for backend in growing),
         broken=tuple(sorted(broken)),
     )
+
+
+class Offer:
+    """What is advertised for the instances of the present configuration: another one may bring other features.
+
+    `generation` tells one configuration from another; `make` derives what is advertised for the present one.
+    """
+
+    def __init__(self, generation: Callable[[], int], make: Callable[[], Advertised]) -> None:
+        self._generation = generation
+        self._make = make
+        self._made = (generation(), make())
+
+    def now(self) -> Advertised:
+        generation = self._generation()
+        if self._made[0] != generation:
+            self._made = (generation, self._make())
+        return self._made[1]
 
 
 def _has(present: tuple[Backend, ...], feature: type[Backend]) -> bool:

@@ -12,7 +12,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,21 +90,24 @@ class Interceptor:
     """Wraps service methods.
 
     `degraded` returns the names of the instances that cannot serve now: Probe stays OK, and names them in
-    its trailing metadata. `subject` says what the listeners are told of an RPC.
+    its trailing metadata. `subject` says what the listeners are told of an RPC. `used` keeps the instances of
+    an RPC open when another configuration comes.
     """
 
     def __init__(
         self,
-        advertised: Advertised,
+        advertised: Callable[[], Advertised],
         traffic: Traffic,
         degraded: Callable[[], Collection[str]] = tuple,
         subject: Callable[[str, Message, Any], Rpc] = lambda name, *_: Rpc(name),
         door: Door | None = None,
+        used: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._advertised = advertised
         self._degraded = degraded
         self._subject = subject
         self._door = door or Door()
+        self._used = used
         self._listeners = traffic.listeners
         self._locks = traffic.locks
         self._slots = traffic.slots
@@ -196,13 +199,14 @@ class Interceptor:
         return end
 
     def _admit(self, name: str, rule: Rule, request: Message, held: ExitStack) -> None:
-        if rule.gate and not self._advertised.allows(*rule.gate):
-            raise self._advertised.refusal(name, rule.gate[0])
+        if rule.gate and not self._advertised().allows(*rule.gate):
+            raise self._advertised().refusal(name, rule.gate[0])
         validate.request(request, rule)
         if slots := self._slots.get(rule.cost):
             if not slots.take():
                 raise Unavailable(f"all threads for {rule.cost.value} RPCs are busy; try again")
             held.callback(slots.leave)
+            held.enter_context(self._used())
             held.enter_context(visiting(name, slots, rule.everywhere))
         if rule.exclusive or rule.shared:
             held.enter_context(self._locks.hold(name, _keys(request, rule.exclusive), _keys(request, rule.shared)))

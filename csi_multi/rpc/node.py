@@ -17,6 +17,7 @@ from ..node.engine import Engine
 from ..node.requests import PublishRequest, StageRequest
 from ..topology import node_segments
 from . import convert
+from .capabilities import Advertised
 from .service import Core
 
 log = logging.getLogger(__name__)
@@ -28,12 +29,13 @@ class Node:
     def __init__(self, core: Core, engine: Engine) -> None:
         self._core = core
         self._engine = engine
-        rpc = pb.NodeServiceCapability.RPC
-        items = [pb.NodeServiceCapability(rpc=rpc(type=name)) for name in core.advertised.of("node")]
-        self._capabilities = pb.NodeGetCapabilitiesResponse(capabilities=items)
+        self._capabilities = (core.advertised, _capabilities(core.advertised))
 
     def NodeGetCapabilities(self, request: Any, deadline: float | None) -> pb.NodeGetCapabilitiesResponse:
-        return self._capabilities  # made once: kubelet asks before every other call
+        """Made once per configuration: kubelet asks before every other call."""
+        if (advertised := self._core.advertised) is not self._capabilities[0]:
+            self._capabilities = (advertised, _capabilities(advertised))
+        return self._capabilities[1]
 
     def NodeGetInfo(self, request: Any, deadline: float | None) -> pb.NodeGetInfoResponse:
         node, driver = self._core.driver.node, self._core.driver.name
@@ -157,3 +159,9 @@ def _absolute(text: str) -> Path:
     if not text.startswith("/"):
         raise NotFound(f"no volume at {text!r}: paths are absolute")
     return Path(text)
+
+
+def _capabilities(advertised: Advertised) -> pb.NodeGetCapabilitiesResponse:
+    rpc = pb.NodeServiceCapability.RPC
+    items = [pb.NodeServiceCapability(rpc=rpc(type=name)) for name in advertised.of("node")]
+    return pb.NodeGetCapabilitiesResponse(capabilities=items)

@@ -17,7 +17,7 @@ from ..host.observe import observed
 from ..model import Segments
 from ..node.engine import Engine
 from ..registry import Registry
-from .capabilities import Mode, advertise
+from .capabilities import Advertised, Mode, Offer, advertise
 from .controller import Volumes
 from .group import GroupController
 from .identity import Identity
@@ -79,15 +79,17 @@ def build_controllers(driver: Driver, registry: Registry, traffic: Traffic, part
 
 
 def _core(driver: Driver, registry: Registry, mode: Mode, part: Part) -> Core:
-    backends = (instance.backend for instance in registry)
-    advertised = advertise(backends, mode, driver.alpha, registry.broken, attach=part.attach)
-    return Core(driver, registry, advertised, part.places)
+    def advertised() -> Advertised:
+        backends = (instance.backend for instance in registry)
+        return advertise(backends, mode, driver.alpha, registry.broken, attach=part.attach)
+
+    return Core(driver, registry, Offer(lambda: registry.generation, advertised), part.places)
 
 
 def _server(core: Core, services: Mapping[str, Any], traffic: Traffic, part: Part) -> grpc.Server:
     registry = core.registry
     subjects = Subjects(registry.names, lambda: registry.default)
-    interceptor = Interceptor(core.advertised, traffic, registry.degraded, subjects.of, part.door)
+    interceptor = Interceptor(core.offer.now, traffic, registry.degraded, subjects.of, part.door, registry.used)
     pool = ThreadPoolExecutor(core.driver.workers, thread_name_prefix="rpc")
     server = grpc.server(pool, options=OPTIONS)
     server.add_generic_rpc_handlers(tuple(_handlers(name, one, interceptor) for name, one in services.items()))

@@ -15,7 +15,7 @@ from ..model import Segments, Stamp, Strings
 from ..node.options import FilesystemOptions, to_context
 from ..params import camel, fields, parse
 from ..registry import Instance, Registry
-from .capabilities import Advertised
+from .capabilities import Advertised, Offer
 
 METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
 
@@ -31,8 +31,12 @@ class Core:
 
     driver: Driver
     registry: Registry
-    advertised: Advertised
+    offer: Offer | Advertised
     places: Callable[[str], Segments | None] = unknown_place  # a node's segments by its name, where they are known
+
+    @property
+    def advertised(self) -> Advertised:
+        return self.offer.now()
 
     def volume(self, volume_id: str) -> tuple[Instance, str]:
         """Return (instance, handle). Raises NotFound, or Unavailable for a broken instance."""

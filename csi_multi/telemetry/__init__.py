@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..config import ConfigError, Driver
 from ..host.observe import Listeners
 from ..registry import Registry
+from ..reload import Reload
 from ..rpc.interceptor import Traffic
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ class Telemetry:
             self._board = _module("board", "driver.metrics", "metrics").Board(driver.metrics, driver.survey_seconds)
             self.listeners += (self._board.metrics,)
 
-    def serving(self, traffic: Traffic, registry: Registry) -> None:
+    def serving(self, traffic: Traffic, registry: Registry, reload: Reload) -> None:
         """Show these from now on: RPCs are served."""
         if self._board:
-            self._board.serving(traffic, registry)
+            self._board.serving(traffic, registry, reload)
 
     def stopping(self) -> None:
         """Say that no RPC is taken any more; what is still at work can be seen."""

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from ..registry import Registry
+from ..reload import Reload
 from ..rpc.interceptor import Traffic
 from .metrics import Metrics
 from .page import Page
@@ -25,8 +26,8 @@ class Board:
         ProcessCollector(registry=self._shown)
         self.page = Page(address, self._text)
 
-    def serving(self, traffic: Traffic, registry: Registry) -> None:
-        self._shown.register(State(traffic, registry, self._surveys))
+    def serving(self, traffic: Traffic, registry: Registry, reload: Reload) -> None:
+        self._shown.register(State(traffic, registry, self._surveys, reload))
         if self._every:
             self._surveys.start(registry, self._every)
         self.page.ready = True

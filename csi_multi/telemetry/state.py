@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ..registry import Registry
+from ..reload import Reload
 from ..rpc.interceptor import Traffic
 from .survey import Surveys
 
@@ -21,10 +22,11 @@ Row = tuple[tuple[str, ...], float]
 class State(Collector):
     """What the driver is doing now, and what it knew last."""
 
-    def __init__(self, traffic: Traffic, registry: Registry, surveys: Surveys) -> None:
+    def __init__(self, traffic: Traffic, registry: Registry, surveys: Surveys, reload: Reload) -> None:
         self._traffic = traffic
         self._registry = registry
         self._surveys = surveys
+        self._reload = reload
         self._versions = {name: version(name) for name in ("csi-multi", "grpcio")}
 
     def describe(self) -> Iterable[Metric]:
@@ -44,6 +46,16 @@ class State(Collector):
         yield from self._busy()
         yield from self._backends()
         yield from self._volumes()
+        yield Gauge(
+            "csi_multi_config_last_reload_successful",
+            "0: the file has changed and was refused; the configuration before is used.",
+            value=float(self._reload.successful),
+        )
+        yield Gauge(
+            "csi_multi_config_last_reload_success_timestamp_seconds",
+            "When the configuration that is used was read.",
+            value=self._reload.when,
+        )
 
     def _busy(self) -> Iterator[Metric]:
         held = self._traffic.locks.held()

@@ -96,4 +96,4 @@ def _known_here(instance: Instance) -> bool:
     """Whether this process is the one to ask: a thousand nodes need not count the volumes of one region."""
     backend = instance.backend
     setting = getattr(backend, "setting", None)
-    return isinstance(backend, NodeLocal) or setting is None or setting.controller
+    return not instance.remote and (isinstance(backend, NodeLocal) or setting is None or setting.controller)
