@@ -1,7 +1,7 @@
 """Waiting for things to reach a state: all who wait are served by one question.
 
 While anybody waits, one thread asks for everything waited for, as often as the most eager one wants:
-often at first, then ever more rarely. Whether a state is the wished one is decided by the one who waits.
+often at first, then ever more rarely, and never for more than a third of the time: a look at hundreds is dear. Whether a state is the wished one is decided by the one who waits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ T = TypeVar("T")
 Fetch = Callable[[Collection[str]], Mapping[str, T]]
 
 SLOWER = 1.5  # how much longer each pause is than the one before
+REST = 2.0  # pauses after a look are at least this many times as long as it took
 SURVIVED = (Timeout, Unavailable)  # what a later look may do better
 
 
@@ -60,8 +61,8 @@ class Watch(Generic[T]):
 
     def _look(self) -> None:
         """Look for everybody, as long as there is anybody."""
-        asked = 0.0
-        while waiting := self._due(asked):
+        earliest = 0.0
+        while waiting := self._due(earliest):
             asked = time.monotonic()
             by_key: dict[str, list[_Wait[T]]] = {}
             for one in waiting:
@@ -70,12 +71,14 @@ class Watch(Generic[T]):
             for start in range(0, len(keys), self._most):
                 some = keys[start : start + self._most]
                 self._ask(some, [one for key in some for one in by_key[key]])
+            took = time.monotonic() - asked
+            earliest = asked + max(self._first, (1 + REST) * took)
 
-    def _due(self, asked: float) -> list[_Wait[T]]:
+    def _due(self, earliest: float) -> list[_Wait[T]]:
         """Return all who wait once one of them is due, and note when they are due again; nobody: the end."""
         with self._news:
             while self._waiting:
-                due = max(min(one.due for one in self._waiting), asked + self._first)
+                due = max(min(one.due for one in self._waiting), earliest)
                 pause = due - time.monotonic()
                 if pause <= 0:
                     for one in self._waiting:
