@@ -66,10 +66,10 @@ class Authority:
             return
         if self._ca.exists() or self._key.exists():
             raise BadUsage(f"{directory} has one of ca.pem and ca.key without the other; restore it or choose another")
-        new = [file.with_suffix(f"{file.suffix}.new") for file in (self._key, self._ca)]
-        self._request(*new, "csi-multi CA", CA_DAYS, *AUTHORITY)
-        for file, name in zip(new, (self._key, self._ca), strict=True):
-            file.replace(name)
+        key, certificate = directory / "ca.key.new", directory / "ca.pem.new"
+        self._request(key, certificate, "csi-multi CA", CA_DAYS, *AUTHORITY)
+        key.replace(self._key)
+        certificate.replace(self._ca)
 
     def sign(self, place: str, identity: str, days: int | None = None) -> Path:
         """Make key.pem, certificate.pem and ca.pem in a directory of their own; return it."""

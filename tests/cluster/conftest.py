@@ -161,6 +161,7 @@ class Rig:
         entries = {
             name: Entry(address=f"127.0.0.1:{one.port}", topology=topology.get(name, {}))
             for name, one in self.machines.items()
+            if one.port
         }
         default = more.pop("default", "disk")
         cluster = Cluster(**{"nodes": entries, "tls": tls, "attach_required": True, **more})
@@ -195,6 +196,10 @@ class Rig:
                 "preferred": [place(one) for one in fields.pop("preferred", ())],
             }
         return self.client.CreateVolume(name=name, **fields).volume
+
+    def attempt(self, _request: Any = None, **fields: Any) -> Any:
+        """Like create, for `refused`."""
+        return self.create(**fields)
 
 
 def place(node: str) -> pb.Topology:
