@@ -1,7 +1,8 @@
 """Waiting for things to reach a state: all who wait are served by one question.
 
-While anybody waits, one thread asks for everything waited for, as often as the most eager one wants:
-often at first, then ever more rarely, and never for more than a third of the time: a look at hundreds is dear. Whether a state is the wished one is decided by the one who waits.
+While anybody waits, one thread asks for everything waited for, as often as the most eager one wants: often at
+first, then ever more rarely, and never for more than a third of the time, because a look at hundreds is dear.
+Whether a state is the wished one is decided by the one who waits.
 """
 
 from __future__ import annotations
