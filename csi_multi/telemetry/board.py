@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
@@ -12,6 +14,8 @@ from .metrics import Metrics
 from .page import Page
 from .state import State
 from .survey import Surveys
+
+log = logging.getLogger(__name__)
 
 
 class Board:
@@ -31,6 +35,7 @@ class Board:
         if self._every:
             self._surveys.start(registry, self._every)
         self.page.ready = True
+        log.info("metrics are shown", extra={"fields": {"address": self.page.address}})
 
     def stopping(self) -> None:
         self.page.ready = False

@@ -60,6 +60,12 @@ def fetch() -> Callable[..., tuple[int, str]]:
     return _fetch
 
 
+@pytest.fixture(scope="session")
+def read() -> Callable[[str], Samples]:
+    """read("127.0.0.1:9809") are the samples of one scrape."""
+    return lambda address: Samples(_fetch(address)[1])
+
+
 @dataclass
 class Shown:
     client: Client
