@@ -35,7 +35,7 @@ class Account:
         self.config = config
         self.setting = setting
         self.owner = tags.owner(setting.driver, setting.cluster, setting.instance)
-        self.ec2 = ec2 = Ec2(config, session=f"{setting.driver}-{setting.instance}")
+        self.ec2 = ec2 = Ec2(config, f"{setting.driver}-{setting.instance}", setting.observe)
         self.volumes = Batcher(ec2.volumes, most=MANY)
         self.snapshots = Batcher(ec2.snapshots, most=MANY)
         self.instances = Batcher(ec2.instances, most=MANY)

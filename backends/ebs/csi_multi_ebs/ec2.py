@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from csi_multi.host.observe import UNOBSERVED, Observer
+
 from . import ec2_errors, ec2_many, ec2_rows, models
 from .config import Config
 from .ec2_many import literal
@@ -25,9 +27,13 @@ VALUES = 190  # values of a filter; EC2 takes 200 in one request, the owner's in
 class Ec2:
     """EC2 of one account and region. Thread-safe. Every method raises errors of csi_multi.errors."""
 
-    def __init__(self, config: Config, session: str = "csi-multi") -> None:
-        """Keep the configuration; `session` names the role session in CloudTrail, where a role is assumed."""
+    def __init__(self, config: Config, session: str = "csi-multi", observe: Observer = UNOBSERVED) -> None:
+        """Keep the configuration; `session` names the role session in CloudTrail, where a role is assumed.
+
+        `observe` is told of every call, with botocore's retries of it in one.
+        """
         self._session = Session(config, session)
+        self._observe = observe
 
     def create_volume(
         self,
@@ -227,17 +233,18 @@ class Ec2:
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
         from botocore.parsers import ResponseParserError
 
-        try:
-            client = self._session.client(models.CALLS[call])
-            method = getattr(client, xform_name(call))
-            told: dict[str, Any] = method(**{key: word for key, word in words.items() if word is not None})
-        except ParamValidationError:
-            raise  # a bug of ours
-        except ClientError as error:  # of this call, or of STS
-            raise ec2_errors.refused(error.operation_name, error.response) from error
-        except (BotoCoreError, ResponseParserError) as error:
-            raise ec2_errors.failed(call, error) from error
-        return told
+        with self._observe("ec2", call):
+            try:
+                client = self._session.client(models.CALLS[call])
+                method = getattr(client, xform_name(call))
+                told: dict[str, Any] = method(**{key: word for key, word in words.items() if word is not None})
+            except ParamValidationError:
+                raise  # a bug of ours
+            except ClientError as error:  # of this call, or of STS
+                raise ec2_errors.refused(error.operation_name, error.response) from error
+            except (BotoCoreError, ResponseParserError) as error:
+                raise ec2_errors.failed(call, error) from error
+            return told
 
 
 def _shaped(shape: re.Pattern[str], ids: Collection[str]) -> list[str]:

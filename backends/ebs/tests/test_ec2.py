@@ -25,6 +25,7 @@ from csi_multi.errors import (
     Unauthenticated,
     Unavailable,
 )
+from csi_multi.host.observe import Ends, Observer, Rpc
 
 from .rig import Cloud, looks
 
@@ -484,3 +485,33 @@ def test_what_ec2_hides_is_hidden_here(ec2: Ec2, cloud: Cloud) -> None:
 def test_a_request_that_ec2_finds_wrong_is_an_invalid_argument(ec2: Ec2, cloud: Cloud) -> None:
     with pytest.raises(InvalidArgument):
         ec2.create_volume(spec=SPEC, zone=ZONE, token="t", tags={"aws:mine": "x"})
+
+
+class Told:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+
+    def rpc(self, rpc: Rpc) -> Ends:
+        raise AssertionError("a backend tells of no RPC")
+
+    def call(self, instance: str, program: str, operation: str) -> Ends:
+        return lambda outcome: self.calls.append((instance, program, operation, outcome))
+
+
+def test_every_call_is_told_by_its_name_with_its_outcome(cloud: Cloud) -> None:
+    told = Told()
+    config = Config(region=cloud.region, endpoint=cloud.endpoint, max_attempts=3, retry_mode="standard")
+    ec2 = Ec2(config, observe=Observer("cloud", (told,)))
+    with pytest.raises(NotFound):
+        ec2.delete_volume(GONE)
+    ec2.volumes([GONE])
+    ec2.zones()
+    ec2.close()
+
+    assert told.calls == [
+        ("cloud", "ec2", "DeleteVolume", "NotFound"),
+        ("cloud", "ec2", "DescribeVolumes", "NotFound"),
+        ("cloud", "ec2", "DescribeAvailabilityZones", "ok"),
+    ]
