@@ -1,6 +1,7 @@
 """RPCs, commands and API calls as Prometheus metrics: how many, how they ended, how long they took.
 
-Labels are few and known: methods of CSI, configured instances, status codes, names from backends' code.
+Labels are few and known: methods of CSI, configured instances, status codes, names from backends' code. The one
+of an instance is `backend`, because Prometheus calls what it scrapes `instance`.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ class Metrics:
     def __init__(self, registry: prometheus.CollectorRegistry) -> None:
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more series that nobody asks for
         self.rpcs = prometheus.Counter(
-            "csi_multi_rpcs", "RPCs that ended.", ("method", "code", "instance"), registry=registry
+            "csi_multi_rpcs", "RPCs that ended.", ("method", "code", "backend"), registry=registry
         )
         self.rpc_seconds = prometheus.Histogram(
-            "csi_multi_rpc_seconds", "How long RPCs took.", ("method", "instance"), registry=registry, buckets=BUCKETS
+            "csi_multi_rpc_seconds", "How long RPCs took.", ("method", "backend"), registry=registry, buckets=BUCKETS
         )
         self.running = prometheus.Gauge(
-            "csi_multi_rpcs_running", "RPCs that run now.", ("method", "instance"), registry=registry
+            "csi_multi_rpcs_running", "RPCs that run now.", ("method", "backend"), registry=registry
         )
         self.calls = prometheus.Counter(
             "csi_multi_storage_calls",
             "Host commands and calls to storage APIs that ended. The outcome is ok, or the class of the failure.",
-            ("instance", "program", "operation", "outcome"),
+            ("backend", "program", "operation", "outcome"),
             registry=registry,
         )
         self.call_seconds = prometheus.Histogram(
             "csi_multi_storage_call_seconds",
             "How long host commands and calls to storage APIs took.",
-            ("instance", "program", "operation"),
+            ("backend", "program", "operation"),
             registry=registry,
             buckets=BUCKETS,
         )

@@ -82,19 +82,19 @@ class State(Collector):
         yield _gauge(
             "csi_multi_backend_up",
             "1 if the instance's storage answered its last check, 0 if not or if the instance is broken.",
-            ("instance", "kind"),
+            ("backend", "kind"),
             [*((labels, float(not one.down)) for labels, one in rows), *broken],
         )
         yield _gauge(
             "csi_multi_backend_changed_timestamp_seconds",
             "Since when the instance is up, or down.",
-            ("instance", "kind"),
+            ("backend", "kind"),
             [(labels, one.since or 0.0) for labels, one in rows],
         )
         yield _gauge(
             "csi_multi_backend_rpcs_running",
             "RPCs that are in the instance now.",
-            ("instance",),
+            ("backend",),
             [((one.name,), len(one.guard.room.running())) for one in self._registry],
         )
 
@@ -102,7 +102,7 @@ class State(Collector):
         found = [((name,), one) for name, one in self._surveys.found().items()]
         listed = [(labels, one) for labels, one in found if one.volumes is not None]
         measured = [(labels, one) for labels, one in found if one.available is not None]
-        name = ("instance",)
+        name = ("backend",)
         yield _gauge(
             "csi_multi_volumes",
             "Volumes when last counted.",

@@ -28,10 +28,10 @@ def test_an_rpc_is_counted_by_method_code_and_instance(show: Any, make: Any, wan
         shown.client.ControllerGetVolume(volume_id=volume)
 
     samples = shown.scrape()
-    assert samples("csi_multi_rpcs_total", method="CreateVolume", code="OK", instance="fast") == [1]
-    assert samples("csi_multi_rpcs_total", method="CreateVolume", code="OK", instance="slow") == [1]
-    assert samples("csi_multi_rpcs_total", method="ControllerGetVolume", code="NOT_FOUND", instance="fast") == [1]
-    assert samples("csi_multi_rpc_seconds_count", method="DeleteVolume", instance="fast") == [1]
+    assert samples("csi_multi_rpcs_total", method="CreateVolume", code="OK", backend="fast") == [1]
+    assert samples("csi_multi_rpcs_total", method="CreateVolume", code="OK", backend="slow") == [1]
+    assert samples("csi_multi_rpcs_total", method="ControllerGetVolume", code="NOT_FOUND", backend="fast") == [1]
+    assert samples("csi_multi_rpc_seconds_count", method="DeleteVolume", backend="fast") == [1]
     assert samples("csi_multi_rpcs_running") == [0] * 4
 
 
@@ -39,7 +39,7 @@ def test_a_volume_of_the_default_instance_counts_for_it(show: Any, make: Any, wa
     shown = show(make("fast"), make("slow"), default="slow")
     shown.client.CreateVolume(**wanted("v", ""))
 
-    assert shown.scrape()("csi_multi_rpcs_total", method="CreateVolume", instance="slow") == [1]
+    assert shown.scrape()("csi_multi_rpcs_total", method="CreateVolume", backend="slow") == [1]
 
 
 def test_a_stream_is_counted_when_it_ends(show: Any, make: Any, wanted: Any) -> None:
@@ -48,7 +48,7 @@ def test_a_stream_is_counted_when_it_ends(show: Any, make: Any, wanted: Any) -> 
     shown.client.CreateSnapshot(name="s", source_volume_id=volume)
     list(shown.client.GetMetadataAllocated(snapshot_id="fast/s"))
 
-    assert shown.scrape()("csi_multi_rpcs_total", method="GetMetadataAllocated", code="OK", instance="fast") == [1]
+    assert shown.scrape()("csi_multi_rpcs_total", method="GetMetadataAllocated", code="OK", backend="fast") == [1]
 
 
 def test_no_name_that_a_caller_makes_up_becomes_a_label(show: Any, make: Any, wanted: Any) -> None:
@@ -109,8 +109,8 @@ def test_while_a_backend_hangs_a_scrape_answers_and_shows_its_locks_and_threads(
     assert samples("csi_multi_lock_oldest_seconds") > [0]
     assert samples("csi_multi_threads_in_use", cost="working") == [4]
     assert samples("csi_multi_threads", cost="working") == [10]
-    assert samples("csi_multi_backend_rpcs_running", instance="bad") == [2]
-    assert samples("csi_multi_rpcs_running", method="CreateVolume", instance="worse") == [2]
+    assert samples("csi_multi_backend_rpcs_running", backend="bad") == [2]
+    assert samples("csi_multi_rpcs_running", method="CreateVolume", backend="worse") == [2]
     assert shown.scrape()("csi_multi_locks_held") == [0]
 
 
@@ -121,14 +121,14 @@ def test_an_instance_is_up_or_down_since_a_moment_and_a_broken_one_is_down(show:
     shown.registry.get("slow").tell("no route to host")
 
     samples = shown.scrape()
-    assert samples("csi_multi_backend_up", instance="fast") == [1]
-    assert samples("csi_multi_backend_up", instance="slow") == [0]
-    assert samples("csi_multi_backend_up", instance="bad") == [0]
-    assert samples("csi_multi_backend_up", instance="new") == [], "nobody knows yet"
-    (since,) = samples("csi_multi_backend_changed_timestamp_seconds", instance="slow")
+    assert samples("csi_multi_backend_up", backend="fast") == [1]
+    assert samples("csi_multi_backend_up", backend="slow") == [0]
+    assert samples("csi_multi_backend_up", backend="bad") == [0]
+    assert samples("csi_multi_backend_up", backend="new") == [], "nobody knows yet"
+    (since,) = samples("csi_multi_backend_changed_timestamp_seconds", backend="slow")
     assert before <= since <= time.time()
     shown.registry.get("slow").tell("another reason")
-    assert shown.scrape()("csi_multi_backend_changed_timestamp_seconds", instance="slow") == [since]
+    assert shown.scrape()("csi_multi_backend_changed_timestamp_seconds", backend="slow") == [since]
 
 
 def test_versions_and_the_process_are_shown(show: Any, make: Any) -> None:
@@ -159,8 +159,8 @@ def test_a_command_is_counted_by_instance_program_and_outcome(told: Any) -> None
         host.run("false")
 
     calls = "csi_multi_storage_calls_total"
-    assert told.value(calls, instance="fast", program="true", outcome="ok") == 1
-    assert told.value(calls, instance="fast", program="false", outcome="Unavailable") == 1
+    assert told.value(calls, backend="fast", program="true", outcome="ok") == 1
+    assert told.value(calls, backend="fast", program="false", outcome="Unavailable") == 1
     assert told.value("csi_multi_storage_call_seconds_count", program="true") == 1
 
 

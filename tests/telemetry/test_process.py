@@ -104,13 +104,13 @@ def test_a_process_shows_what_it_did_how_its_storage_is_and_what_is_there(drive:
     client = driver.process.start()
     create(client, "v", "a")
     assert [fetch(driver.address, path)[0] for path in ("/healthz", "/readyz")] == [200, 200]
-    driver.until(lambda: read(driver.address)("csi_multi_volumes", instance="a") == [1], "the count of volumes")
+    driver.until(lambda: read(driver.address)("csi_multi_volumes", backend="a") == [1], "the count of volumes")
 
     samples = read(driver.address)
-    assert samples("csi_multi_rpcs_total", method="CreateVolume", instance="a", code="OK") == [1]
-    assert samples("csi_multi_volumes_bytes", instance="a") == [32 * MIB]
-    assert samples("csi_multi_volumes", instance="b") == [0]
-    assert samples("csi_multi_capacity_available_bytes", instance="b") > [MIB]
+    assert samples("csi_multi_rpcs_total", method="CreateVolume", backend="a", code="OK") == [1]
+    assert samples("csi_multi_volumes_bytes", backend="a") == [32 * MIB]
+    assert samples("csi_multi_volumes", backend="b") == [0]
+    assert samples("csi_multi_capacity_available_bytes", backend="b") > [MIB]
     assert samples("csi_multi_backend_up", kind="loop") == [1, 1]
     assert samples("csi_multi_config_last_reload_successful") == [1]
     client.close()

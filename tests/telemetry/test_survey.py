@@ -39,10 +39,10 @@ def test_what_was_found_is_shown_with_its_age(show: Any, make: Any, wanted: Any)
     finish(shown.board._surveys)
 
     samples = shown.scrape()
-    assert samples("csi_multi_volumes", instance="fast") == [1]
-    assert samples("csi_multi_volumes_bytes", instance="fast") == [GIB]
-    assert samples("csi_multi_capacity_available_bytes", instance="fast") == [(1 << 50) - GIB]
-    assert samples("csi_multi_survey_timestamp_seconds", instance="fast") > [1.7e9]
+    assert samples("csi_multi_volumes", backend="fast") == [1]
+    assert samples("csi_multi_volumes_bytes", backend="fast") == [GIB]
+    assert samples("csi_multi_capacity_available_bytes", backend="fast") == [(1 << 50) - GIB]
+    assert samples("csi_multi_survey_timestamp_seconds", backend="fast") > [1.7e9]
 
 
 class Moody(MemoryBackend):
