@@ -9,6 +9,7 @@ import pytest
 
 from csi_multi import config, registry
 from csi_multi.host import LocalHost
+from csi_multi.params import parse
 
 from .conftest import ROOT, Release
 
@@ -163,6 +164,17 @@ def test_the_driver_has_one_name_everywhere(release: Release) -> None:
         f"--kubelet-registration-path=/var/lib/kubelet/plugins/{name}/csi.sock"
         in release.containers("DaemonSet")["registrar"]["args"]
     )
+
+
+def test_every_class_has_parameters_that_its_backend_takes(release: Release, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(release.one("ConfigMap")["data"]["config.yaml"])
+    instances = registry.load(config.load(file), LocalHost())
+
+    for one in release.all("StorageClass"):
+        words = {key: value for key, value in one["parameters"].items() if not key.startswith("csi.storage.k8s.io/")}
+        backend = instances.get(words.pop("backend")).backend
+        parse(backend.Parameters, words, one["metadata"]["name"])
 
 
 def test_no_image_is_without_a_version(release: Release) -> None:

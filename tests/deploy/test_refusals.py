@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from csi_multi.reload import CHANGEABLE
 
 from .conftest import CHART
 
@@ -90,3 +93,11 @@ def test_every_default_has_a_place_in_the_schema_and_every_setting_a_default() -
     assert set(defaults) == set(schema["properties"]) - {"global"}
     for section in ("sidecars", "controller", "node", "csiDriver", "tls", "metrics"):
         assert set(defaults[section]) == set(schema["properties"][section]["properties"]), section
+
+
+def test_pods_are_replaced_for_exactly_what_a_running_driver_does_not_take_over() -> None:
+    template = (CHART / "templates/_helpers.tpl").read_text()
+    left_out = re.search(r"omit \$config\.driver ((?:\"\w+\" )+)", template)
+
+    assert left_out is not None
+    assert set(re.findall(r"\w+", left_out[1])) == CHANGEABLE

@@ -1,7 +1,8 @@
 // Command parser reads deployment files as those read them who they are for: Nomad's job files with Nomad's own
-// parser, and objects of the operators' APIs, which Kubernetes' own schemas do not have, into the operators' types.
+// parser, its volume files into its API's type, and objects of the operators' APIs, which Kubernetes' own schemas do
+// not have, into the operators' types.
 //
-//	parser job FILE...      parser objects FILE...
+//	parser job FILE...      parser volume FILE...      parser objects FILE...
 package main
 
 import (
@@ -10,6 +11,9 @@ import (
 	"os"
 
 	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/hashicorp/hcl"
+	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/jobspec2"
 	snapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -26,7 +30,7 @@ var kinds = map[string]func() any{
 }
 
 func main() {
-	read := map[string]func(string, []byte) error{"job": job, "objects": objects}[os.Args[1]]
+	read := map[string]func(string, []byte) error{"job": job, "volume": volume, "objects": objects}[os.Args[1]]
 	for _, path := range os.Args[2:] {
 		body, err := os.ReadFile(path)
 		if err == nil {
@@ -41,7 +45,42 @@ func main() {
 
 // job fails on what `nomad job validate` would refuse before it asks a server.
 func job(path string, body []byte) error {
-	_, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{Path: path, Body: body, Strict: true})
+	_, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{Path: path, Body: body, AllowFS: true, Strict: true})
+	return err
+}
+
+// volume fails on a key that a volume does not have. Some are no fields of the API's type: the command reads them itself.
+func volume(path string, body []byte) error {
+	found := map[string]any{}
+	if err := hcl.Decode(&found, string(body)); err != nil {
+		return err
+	}
+	blocks := map[string]any{
+		"capability":    &api.CSIVolumeCapability{},
+		"mount_options": &api.CSIMountOptions{},
+	}
+	for name, block := range blocks {
+		given, _ := found[name].([]map[string]any)
+		for _, one := range given {
+			if err := strict(one, block); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		delete(found, name)
+	}
+	for _, name := range []string{"type", "capacity_min", "capacity_max", "topology_request"} {
+		delete(found, name)
+	}
+	return strict(found, &api.CSIVolume{})
+}
+
+func strict(found map[string]any, into any) error {
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
+		ErrorUnused: true, WeaklyTypedInput: true, TagName: "hcl", Result: into,
+	})
+	if err == nil {
+		err = decoder.Decode(found)
+	}
 	return err
 }
 

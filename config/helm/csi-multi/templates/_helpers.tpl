@@ -7,6 +7,12 @@
 {{- toJson $config -}}
 {{- end -}}
 
+{{/* What a driver does not take over while it runs: only a change of this replaces pods. */}}
+{{- define "csi.fixed" -}}
+{{- $config := include "csi.config" . | fromJson -}}
+{{- omit $config.driver "default_backend" "log_level" "log_style" "check_seconds" "reload_seconds" | toJson }}{{ $config.cluster | toJson -}}
+{{- end -}}
+
 {{- define "csi.driver" -}}
 {{- (include "csi.config" . | fromJson).driver.name | required "config: driver.name is required" -}}
 {{- end -}}
