@@ -14,6 +14,7 @@ from csi_multi.errors import StorageError
 log = logging.getLogger(__name__)
 
 PAUSE = 30.0  # seconds until what failed is tried again: a client that was killed is known as dead by then
+LONGEST = 3600.0  # seconds: what goes on failing is tried ever more rarely
 CLOSING = 2.0  # seconds
 
 
@@ -27,6 +28,7 @@ class Worker:
         self._changed = threading.Condition()
         self._due: list[tuple[float, str]] = []  # a heap: time.monotonic() and key
         self._wanted: set[str] = set()
+        self._pauses: dict[str, float] = {}  # by what failed: seconds until it was to be tried again
         self._busy = False
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -60,9 +62,11 @@ class Worker:
     def _run(self) -> None:
         while (key := self._next()) is not None:
             error = self._done(key)
+            pause = self._pauses.pop(key, self._pause / 2)
             if isinstance(error, StorageError):
-                log.warning("%s: %s: %s; it is tried again in %g s", self._name, key, error, self._pause)
-                self.ask(key, after=self._pause)
+                self._pauses[key] = pause = min(2 * pause, LONGEST)
+                log.warning("%s: %s: %s; it is tried again in %g s", self._name, key, error, pause)
+                self.ask(key, after=pause)
             elif error:
                 log.error("%s: %s failed in an unexpected way", self._name, key, exc_info=error)
             with self._changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
 from csi_multi_rbd.worker import Worker
 
 from csi_multi.errors import Unavailable
@@ -97,3 +98,18 @@ def test_an_idle_worker_has_no_thread() -> None:
     working(lambda _: None)
 
     assert threading.active_count() == before
+
+
+def test_what_goes_on_failing_is_tried_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+    tries = iter(range(4))
+
+    def act(key: str) -> None:
+        if next(tries) < 3:
+            raise Unavailable("its parent is gone")
+
+    worker = working(act)
+    worker.ask("a")
+
+    assert worker.idle(PATIENCE)
+    assert [record.args[-1] for record in caplog.records if isinstance(record.args, tuple)] == [0.01, 0.02, 0.04]
+    worker.close()
