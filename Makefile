@@ -101,8 +101,10 @@ sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoin
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper and not krbd"
 
-deploy: dev ## the chart rendered and held against the API schemas of two Kubernetes versions; job files parsed (Go)
-	@HELM="$$(scripts/helm)" DEPLOY_PARSER="$$(scripts/deploy-parser)" $(PYTEST) -q -n 2 -m deploy tests/deploy
+deploy: dev ## chart, manifests and job files held against their APIs; the images' steps in clean roots (root; Go)
+	@scripts/system-packages mmdebstrap
+	@HELM="$$(scripts/helm)" DEPLOY_PARSER="$$(scripts/deploy-parser)" \
+		$(PYTEST) -q -n 2 --dist loadfile -m deploy tests/deploy
 
 manifests: ## render config/kubernetes from the chart
 	@scripts/manifests

@@ -1,0 +1,149 @@
+"""Builds the stages of the Containerfile where there is no container engine: its own steps, in a root of its own each.
+
+Understood is what the file uses: ARG, ENV, FROM, COPY, WORKDIR, RUN and what describes the result. Anything else is an
+error. The base is a minimal Debian, made by mmdebstrap from where this machine's apt looks.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SUITE = "bookworm"
+DESCRIBED = ("LABEL", "USER", "STOPSIGNAL", "ENTRYPOINT", "CMD")
+# Mounts that end with the command: what a container engine gives a build, and no more.
+ENTER = 'mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && root=$1 && shift && exec chroot "$root" "$@"'
+
+
+@dataclass
+class Stage:
+    """One stage: its steps from the file, then its files and what was said about them."""
+
+    name: str
+    steps: list[tuple[str, str]] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    directory: str = "/"
+    said: dict[str, str] = field(default_factory=dict)
+
+    def filled(self, text: str) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda found: self.variables.get(found[1], found[0]), text)
+
+
+def stages(text: str) -> list[Stage]:
+    """Read the file. Arguments before the first stage are left out: the base is ours."""
+    found: list[Stage] = []
+    for line in text.replace("\\\n", " ").splitlines():
+        instruction, _, rest = line.strip().partition(" ")
+        if not instruction or instruction.startswith("#"):
+            continue
+        if instruction == "FROM":
+            base, _, name = rest.partition(" AS ")
+            assert base == "${BASE}", f"stage {name} is not built from the base"
+            found.append(Stage(name))
+        elif found:
+            found[-1].steps.append((instruction, rest))
+    return found
+
+
+class Builder:
+    """Stages in directories below one, which must be empty."""
+
+    def __init__(self, directory: Path, context: Path, arguments: Mapping[str, str]) -> None:
+        self.directory, self.context, self.arguments = directory, context, arguments
+        self.built: dict[str, Path] = {}
+
+    def base(self) -> None:
+        """Make what ${BASE} stands for, with dpkg as quick as in Debian's own images."""
+        root = self.directory / "base"
+        sources = [str(file) for file in Path("/etc/apt/sources.list.d").glob("debian.sources")] or []
+        command = ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", SUITE, str(root), *sources]
+        subprocess.run(command, check=True)
+        (root / "etc/dpkg/dpkg.cfg.d/quick").write_text("force-unsafe-io\npath-exclude /usr/share/doc/*\n")
+        if Path("/etc/pip.conf").exists():
+            shutil.copy("/etc/pip.conf", root / "etc/pip.conf")
+        if bundle := os.environ.get("PIP_CERT"):
+            shutil.copy(bundle, root / "etc/registries.crt")
+
+    def build(self, stage: Stage) -> Path:
+        """Do the stage's steps, in a copy of the base."""
+        root = self.directory / stage.name
+        subprocess.run(["cp", "-a", str(self.directory / "base"), str(root)], check=True)
+        for instruction, rest in stage.steps:
+            self._step(stage, root, instruction, rest)
+        self.built[stage.name] = root
+        return root
+
+    def _step(self, stage: Stage, root: Path, instruction: str, rest: str) -> None:
+        if instruction == "ARG":
+            name, _, value = rest.partition("=")
+            stage.variables[name] = self.arguments.get(name, "".join(shlex.split(value)))
+        elif instruction == "ENV":
+            stage.variables |= dict(word.split("=", 1) for word in shlex.split(stage.filled(rest)))
+        elif instruction == "WORKDIR":
+            stage.directory = rest
+        elif instruction == "COPY":
+            self._copy(root, rest)
+        elif instruction == "RUN":
+            self._run(stage, root, rest)
+        else:
+            assert instruction in DESCRIBED, f"a step that is not understood: {instruction} {rest}"
+            stage.said[instruction] = rest
+
+    def _run(self, stage: Stage, root: Path, command: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        environment |= {
+            name: value for name, value in os.environ.items() if name in ("PIP_INDEX_URL", "PIP_TRUSTED_HOST")
+        }
+        if (root / "etc/registries.crt").exists():
+            environment["PIP_CERT"] = "/etc/registries.crt"
+        path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        inside = ["/bin/sh", "-c", f"cd {stage.directory} && {command}"]
+        done = subprocess.run(
+            ["unshare", "--mount", "/bin/sh", "-c", ENTER, "enter", str(root), *inside],
+            env={"PATH": path, "HOME": "/root", **environment, **stage.variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"RUN {command}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+
+    def _copy(self, root: Path, rest: str) -> None:
+        words = rest.split()
+        origin = words.pop(0).removeprefix("--from=") if words[0].startswith("--from=") else ""
+        source, target = words
+        if origin:
+            into = root / target.lstrip("/")
+            into.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["cp", "-a", str(self.built[origin] / source.lstrip("/")), str(into)], check=True)
+            return
+        assert source == ".", "only the whole context is copied"
+        for file in context(self.context):
+            copy = root / target.lstrip("/") / file.relative_to(self.context)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, copy)
+
+
+def context(directory: Path) -> Iterator[Path]:
+    """Yield the files that a build sees: what .dockerignore leaves, the last line that fits a file decides."""
+    lines = (directory / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=directory, capture_output=True, check=True
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        path = Path(name)
+        above = [str(path), *map(str, path.parents[:-1])]
+        seen = True
+        for rule in rules:
+            pattern = rule.removeprefix("!").replace("**/", "*/")
+            if any(fnmatch.fnmatchcase(part, pattern) or fnmatch.fnmatchcase(f"x/{part}", pattern) for part in above):
+                seen = rule.startswith("!")
+        if seen and (directory / path).is_file():
+            yield directory / path
