@@ -110,6 +110,12 @@ class ClusterController:
         return self._homes.remove("DeleteVolume", "volume", request.volume_id, request, deadline, here)
 
     def ControllerPublishVolume(self, request: pb.ControllerPublishVolumeRequest, deadline: float | None) -> Any:
+        """Where there is nothing to attach, the volume's node says whether it is there."""
+        instance, _ = self._core.volume(request.volume_id)
+        node = ids.split_node(request.node_id, instance.name).name
+        known = node not in self._homes.nodes.lost and self._homes.nodes.addresses.of(node) is not None
+        if not known and not isinstance(instance.backend, b.Attach):
+            raise NotFound(f"node {node!r} does not exist: the cluster has {', '.join(self._homes.nodes.names())}")
         return self._to("ControllerPublishVolume", request, deadline, self._own.ControllerPublishVolume)
 
     def ControllerUnpublishVolume(self, request: pb.ControllerUnpublishVolumeRequest, deadline: float | None) -> Any:

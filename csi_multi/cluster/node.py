@@ -20,6 +20,7 @@ from .circuit import Circuit
 from .credentials import Bundle
 
 MARK = "csi-multi-node"  # trailing metadata of everything that the driver on a node itself says
+FOREVER = 1e6  # seconds: gRPC shows an RPC without a deadline as one with more, and cannot send it on
 PROBE = 2.0  # seconds for a node to say that it is there
 SERVICES = ("Controller", "GroupController")
 
@@ -141,7 +142,7 @@ class Node:
             return None
         if (left := deadline - time.monotonic()) <= 0:
             raise Timeout(f"no time is left to ask {self.label}")
-        return left
+        return left if left < FOREVER else None
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -38,6 +38,7 @@ def test_a_volume_is_published_to_its_own_node_and_taken_back(cluster: Any) -> N
         ("disk/node-1/absent", "node-1", Code.NOT_FOUND),
         ("absent", "node-1", Code.NOT_FOUND),
         ("disk/node-1/v", "fake;node", Code.NOT_FOUND),
+        ("disk/node-1/v", "node-9", Code.NOT_FOUND),
     ],
 )
 def test_what_cannot_be_reached_is_refused(cluster: Any, refused: Any, volume: str, node: str, code: Any) -> None:

@@ -141,6 +141,10 @@ def test_the_deadline_travels_with_the_rpc(cluster: Any, refused: Any) -> None:
     assert 25 < seen[0] - time.monotonic() < 34
 
 
+def test_an_rpc_without_a_deadline_has_none_on_the_node(cluster: Any) -> None:
+    assert cluster.create("v", nodes=["node-1"], timeout=None)
+
+
 def test_one_id_stands_in_both_logs_and_no_secret_in_any(cluster: Any, stream: io.StringIO) -> None:
     cluster.create("v", nodes=["node-1"], secrets={"key": "correct-horse-battery"})
 
