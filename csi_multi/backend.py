@@ -410,6 +410,8 @@ FEATURES: tuple[type[Backend], ...] = (
     NodeHealthReporter,
 )
 
+TOOLS: tuple[type[Backend], ...] = (Explain,)  # what commands for operators ask for, and never an RPC
+
 
 def missing(kind: str, handle: str) -> NotFound:
     """The one wording for a volume, snapshot or group that is not there."""

@@ -13,6 +13,7 @@ from csi_multi.backend import (
     Capacity,
     Clone,
     Expand,
+    Explain,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
@@ -42,9 +43,11 @@ from csi_multi.model import (
     VolumeRequest,
 )
 from csi_multi.paging import paged
+from csi_multi.rehearsal import Rehearsal
 
 from . import config, health
 from .failures import translated
+from .files import Files
 from .freeze import Freezer
 from .handles import Handles
 from .making import Maker
@@ -64,6 +67,7 @@ class LoopBackend(
     Capacity,
     VolumeHealthLister,  # and so VolumeHealthReporter
     NodeHealthReporter,
+    Explain,
 ):
     contract = (1, 0)
     Config = config.Config
@@ -71,16 +75,28 @@ class LoopBackend(
 
     config: config.Config
 
-    def __init__(self, config: Any, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: Any,
+        setting: Setting,
+        files: Files | None = None,
+        place: Place | None = None,
+        freezer: Freezer | None = None,
+    ) -> None:
+        """The last three are doors to the machine; by default the real ones."""
         super().__init__(config, setting)
-        self._place = Place(self.config)
+        files = files or Files()
+        self._place = place or Place(self.config, files)
         self._handles = Handles(setting.node)
-        self._volumes = Shelf(self._place.directory, "volume", VolumeFile, setting)
-        self._snapshots = Shelf(self._place.directory, "snapshot", SnapshotFile, setting)
+        self._volumes = Shelf(self._place.directory, "volume", VolumeFile, setting, files)
+        self._snapshots = Shelf(self._place.directory, "snapshot", SnapshotFile, setting, files)
         self._space = Space(self.config, self._place, self._volumes, self._snapshots)
         self._devices = loopfile.LoopFiles(setting.host)
-        self._stillness = Stillness(self._volumes, Freezer(setting.host, self._place.directory / FROZEN))
-        self._maker = Maker(self.config, self._place, self._volumes, self._snapshots, self._space, self._stillness)
+        freezer = freezer or Freezer(setting.host, self._place.directory / FROZEN)
+        self._stillness = Stillness(self._volumes, freezer)
+        self._maker = Maker(
+            self.config, self._place, self._volumes, self._snapshots, self._space, self._stillness, files
+        )
 
     # Volumes
 
@@ -230,6 +246,11 @@ class LoopBackend(
         self._stillness.thaw_leftovers()
         self._volumes.sweep()
         self._snapshots.sweep()
+
+    def rehearsed(self, rehearsal: Rehearsal) -> LoopBackend:
+        from .explaining import Rehearsed  # which is one of these
+
+        return Rehearsed(self.config, self.setting, rehearsal)
 
     # Health
 

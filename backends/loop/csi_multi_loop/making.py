@@ -16,7 +16,7 @@ from csi_multi.errors import InvalidArgument, OutOfRange
 from csi_multi.model import SizeRange, SnapshotRequest, VolumeRequest
 
 from .config import Config, Parameters
-from .copies import can_reflink, copy, reflink
+from .files import Files
 from .health import refuse_incomplete
 from .metadata import Format, SnapshotFile, VolumeFile, new_family, sync
 from .place import BLOCKS, Place
@@ -45,6 +45,7 @@ class Maker:
         snapshots: Shelf[SnapshotFile],
         space: Space,
         stillness: Stillness,
+        files: Files,
     ) -> None:
         self._config = config
         self._place = place
@@ -52,6 +53,7 @@ class Maker:
         self._snapshots = snapshots
         self._space = space
         self._stillness = stillness
+        self._files = files
 
     def create(self, leaf: str, request: VolumeRequest) -> VolumeFile:
         """Make an empty volume. Raises AlreadyExists, OutOfRange, ResourceExhausted."""
@@ -67,7 +69,7 @@ class Maker:
             )
             with self._space.admitting(Image(value.family, value.size, 0)):
                 self._volumes.save(new, value)
-            os.truncate(new / IMAGE, value.size)
+            self._files.truncate(new / IMAGE, value.size)
         return value
 
     def restore(self, leaf: str, request: VolumeRequest, source: str) -> VolumeFile:
@@ -104,7 +106,7 @@ class Maker:
         self._snapshots.refuse_taken(leaf)
         with self._stillness.holding(source) as found, self._snapshots.building(leaf) as new:
             image = self._volumes.image(source)
-            shares = can_reflink(new)
+            shares = self._files.can_reflink(new)
             value = SnapshotFile(
                 stamp=request.stamp,
                 source=request.source,
@@ -120,7 +122,7 @@ class Maker:
                 self._snapshots.save(new, value)
             with self._stillness.still(source, shares):
                 value = msgspec.structs.replace(value, created=time.time_ns())
-                _fill(new / IMAGE, image, shares)
+                self._files.fill(new / IMAGE, image, shares=shares)
             self._snapshots.save(new, value)
         return value
 
@@ -148,7 +150,7 @@ class Maker:
             )
         size = self._size(request.size, origin.size)
         with self._volumes.building(leaf) as new:
-            shares = can_reflink(new)
+            shares = self._files.can_reflink(new)
             value = VolumeFile(
                 stamp=request.stamp,
                 size=size,
@@ -161,13 +163,13 @@ class Maker:
             with self._space.admitting(counted, now=0 if shares else data):
                 self._volumes.save(new, value)
             with origin.still(shares):
-                _fill(new / IMAGE, origin.image, shares)
-            os.truncate(new / IMAGE, size)
+                self._files.fill(new / IMAGE, origin.image, shares=shares)
+            self._files.truncate(new / IMAGE, size)
         return value
 
     def _sector_size(self, new: Path) -> int:
         """Return what direct I/O needs: whole blocks where blocks may come to be shared, else sectors."""
-        return BLOCKS if can_reflink(new) else self._place.sector_size()
+        return BLOCKS if self._files.can_reflink(new) else self._place.sector_size()
 
     def _size(self, wanted: SizeRange, source: int = 0) -> int:
         """Choose a size. Raises OutOfRange, also when the source does not fit in what is asked."""
@@ -188,10 +190,3 @@ def _parameters(request: VolumeRequest) -> Parameters:
 
 def _allocated(image: Path) -> int:
     return image.stat().st_blocks * BLOCK
-
-
-def _fill(target: Path, source: Path, shares: bool) -> None:
-    if shares:
-        reflink(source, target)
-    else:
-        copy(source, target)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from csi_multi.errors import Unavailable
 from csi_multi.host import mounts, sysfs
 
 from .config import Config
+from .files import Files
 
 VOLUMES = "volumes"
 SNAPSHOTS = "snapshots"
@@ -17,15 +19,16 @@ BLOCKS = 4096  # bytes of the units in which direct I/O works on any disk and fi
 
 
 class Place:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, files: Files | None = None) -> None:
         self.directory = Path(config.directory)
         self._config = config
+        self._files = files or Files()
 
     def prepare(self) -> None:
         """Make the directory ready for work. Raises Unavailable when the disk below is missing."""
         self.guard()
         for name in (VOLUMES, SNAPSHOTS, FROZEN):
-            (self.directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._files.prepare(self.directory / name)
 
     def guard(self) -> None:
         """Raise Unavailable when require_mount is set and no filesystem of its own is mounted there."""
@@ -40,6 +43,10 @@ class Place:
                 "mount its disk, or unset require_mount"
             )
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Wait for others that count the space, and keep them away."""
+        return self._files.held(self.directory, wait=True)
+
     def check(self) -> None:
         """Raise Unavailable when nothing can be stored here now."""
         self.prepare()
@@ -53,9 +60,14 @@ class Place:
 
     def free(self) -> tuple[int, int]:
         """Return the bytes free, and how many of them are to stay so."""
-        found = os.statvfs(self.directory)
+        found = os.statvfs(self.existing)
         share = found.f_blocks * found.f_frsize * self._config.reserve_percent // 100
         return found.f_bavail * found.f_frsize, max(share, self._config.reserve_bytes)
+
+    @property
+    def existing(self) -> Path:
+        """What is asked about the disk below."""
+        return self.directory
 
     def filled(self) -> float:
         """Return how full the filesystem is, 0 to 1, as df counts."""
@@ -65,7 +77,7 @@ class Place:
 
     def sector_size(self) -> int:
         """Return the sector size that direct I/O on the directory's disk needs."""
-        device = self.directory.stat().st_dev
+        device = self.existing.stat().st_dev
         number = f"{os.major(device)}:{os.minor(device)}"
         for name in ("queue/logical_block_size", "../queue/logical_block_size"):  # a disk, a partition
             if found := sysfs.attribute(number, name):

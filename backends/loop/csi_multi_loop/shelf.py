@@ -20,6 +20,7 @@ from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, NotFound
 from csi_multi.ids import LEAF_SHAPE
 
 from . import metadata
+from .files import Files
 from .guard import held
 from .metadata import Broken, F
 
@@ -38,13 +39,14 @@ class Foreign(FailedPrecondition):
 class Shelf(Generic[F]):
     """All volumes, or all snapshots, of one instance."""
 
-    def __init__(self, directory: Path, kind: str, form: type[F], setting: Setting) -> None:
+    def __init__(self, directory: Path, kind: str, form: type[F], setting: Setting, files: Files | None = None) -> None:
         self.path = directory / f"{kind}s"
         self.directory = directory
         self.kind = kind
         self.metadata = f"{kind}.json"
         self._form = form
         self._setting = setting
+        self._files = files or Files()
 
     def image(self, leaf: str) -> Path:
         return self.path / leaf / IMAGE
@@ -90,8 +92,8 @@ class Shelf(Generic[F]):
 
     def save(self, new: Path, value: F) -> None:
         """Write the metadata of an entry that is being built; its image is made if it is not there."""
-        metadata.save(new / self.metadata, value)
-        (new / IMAGE).touch(mode=0o600)
+        self._files.save(new / self.metadata, value)
+        self._files.touch(new / IMAGE)
 
     def refuse_taken(self, leaf: str) -> None:
         if os.path.lexists(self.path / leaf):
@@ -119,15 +121,15 @@ class Shelf(Generic[F]):
             self._claim(new, stack)
             published = False
             try:
-                empty(new)  # what a dead process left
+                self._files.empty(new)  # what a dead process left
                 self.refuse_taken(leaf)
                 yield new
                 self._publish(new, leaf)
                 published = True
             finally:
                 if not published:
-                    clear(new)
-            metadata.sync(self.path)
+                    self._files.clear(new)
+            self._files.sync(self.path)
 
     def remove(self, leaf: str) -> None:
         """Remove an entry that the caller holds. Raises FailedPrecondition for strange contents."""
@@ -142,7 +144,7 @@ class Shelf(Generic[F]):
 
     def finish_removal(self, leaf: str) -> None:
         """Remove what an interrupted removal of this entry left."""
-        clear(self.path / f"{GONE}{leaf}")
+        self._files.clear(self.path / f"{GONE}{leaf}")
 
     def sweep(self) -> None:
         """Remove what dead processes left half-made or half-removed."""
@@ -151,15 +153,15 @@ class Shelf(Generic[F]):
             if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
                 with suppress(FileNotFoundError, BlockingIOError), held(self.path / name):
                     log.info("removing %s, which an interrupted operation left", self.path / name)
-                    clear(self.path / name)
+                    self._files.clear(self.path / name)
 
     def _claim(self, new: Path, stack: ExitStack) -> None:
         for _ in range(10):  # a sweep may remove the directory before it is held
             with suppress(FileExistsError):
-                new.mkdir(mode=0o700)
+                self._files.mkdir(new)
             with suppress(FileNotFoundError):
                 try:
-                    stack.enter_context(held(new))
+                    stack.enter_context(self._files.held(new))
                 except BlockingIOError:
                     break
                 return
@@ -167,25 +169,12 @@ class Shelf(Generic[F]):
 
     def _publish(self, new: Path, leaf: str) -> None:
         for path in (new / IMAGE, new / self.metadata, new):
-            metadata.sync(path)
+            self._files.sync(path)
         try:
             # Space counts what is being built, too: the name must not change while it looks.
-            with held(self.directory, wait=True):
-                new.rename(self.path / leaf)
+            with self._files.held(self.directory, wait=True):
+                self._files.rename(new, self.path / leaf)
         except OSError as error:
             if error.errno in TAKEN:
                 raise AlreadyExists(f"{self.kind} {leaf!r} exists") from None
             raise
-
-
-def clear(directory: Path) -> None:
-    """Remove a directory of ours and the files in it, whatever of it is still there."""
-    empty(directory)
-    with suppress(FileNotFoundError):
-        directory.rmdir()
-
-
-def empty(directory: Path) -> None:
-    with suppress(FileNotFoundError):
-        for name in os.listdir(directory):
-            (directory / name).unlink(missing_ok=True)

@@ -22,7 +22,6 @@ from csi_multi.errors import ResourceExhausted
 from csi_multi.ids import LEAF_SHAPE
 
 from .config import Config
-from .guard import held
 from .metadata import SnapshotFile, VolumeFile
 from .place import Place
 from .shelf import IMAGE, NEW, Shelf
@@ -87,7 +86,7 @@ class Space:
         One at a time, across processes: at the end of the block it must be on disk and so be counted.
         Raises ResourceExhausted.
         """
-        with held(self._place.directory, wait=True):
+        with self._place.alone():
             free, reserve = self._place.free()
             if self.available(image) < 0 or free - reserve < now:
                 left = max(0, min(self.available(), free - reserve) if now else self.available())
@@ -103,6 +102,8 @@ class Space:
         known: dict[str, tuple[_Key, _Facts]] = {}
         images = []
         for shelf in (self._volumes, self._snapshots):
+            if not shelf.path.is_dir():
+                continue  # nothing was ever made here
             directory = os.open(shelf.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 for name in os.listdir(directory):
