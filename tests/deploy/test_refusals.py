@@ -67,6 +67,16 @@ def test_values_that_the_schema_does_not_have_are_refused(refusal: Callable[...,
     assert "values don't meet the specifications" in refusal(HEAD + EBS, **values)
 
 
+def test_metrics_that_the_driver_does_not_serve_are_refused(refusal: Callable[..., str]) -> None:
+    assert "driver.metrics" in refusal(HEAD + EBS, metrics={"enabled": True})
+
+
+def test_alerts_without_rules_are_refused(refusal: Callable[..., str]) -> None:
+    config = HEAD.replace("}", ', metrics: "0.0.0.0:9809"}') + EBS
+
+    assert "--set-file" in refusal(config, metrics={"enabled": True, "prometheusRule": {"enabled": True}})
+
+
 def test_a_class_of_a_backend_that_does_not_exist_is_refused(refusal: Callable[..., str]) -> None:
     text = refusal(HEAD + EBS, storageClasses=[{"name": "fast", "parameters": {"backend": "clowd"}}])
 
