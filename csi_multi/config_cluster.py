@@ -106,8 +106,11 @@ def parse(document: Document, values: Mapping[str, Any]) -> Cluster:
     nodes = _nodes(document, keys)
     _check_name(document, "controller_identity", keys.controller_identity)
     _check_name(document, "node_identity", keys.node_identity.replace(PLACE, "node"))
-    if keys.controller_identity in {keys.node_identity.replace(PLACE, name) for name in nodes or ("node",)}:
-        raise _error(document, "node_identity", "is the controller's too: every node could speak as the controller")
+    before, place, after = keys.node_identity.partition(PLACE)
+    if re.fullmatch(
+        f"{re.escape(before)}{ids.NODE.pattern if place else ''}{re.escape(after)}", keys.controller_identity
+    ):
+        raise _error(document, "node_identity", "fits the controller's too: a node could speak as the controller")
     if keys.listen and not _is_address(keys.listen):
         raise _error(document, "listen", f"{keys.listen!r} is not ADDRESS:PORT, for example 0.0.0.0:9810")
     if nodes and kubernetes:

@@ -172,4 +172,5 @@ class Node:
 
 
 def _metadata() -> tuple[tuple[str, str], ...]:
-    return ((REQUEST_ID, number),) if (number := REQUEST.get()) else ()
+    own = ((REQUEST_ID, number),) if (number := REQUEST.get()) else ()
+    return own + OUTGOING.get()

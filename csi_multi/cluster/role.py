@@ -43,7 +43,7 @@ class Role:
         self.part = Part(attach=cluster.attach_required)
         if mode is Mode.CONTROLLER and cluster.routed:
             self.local = False
-            self._nodes = Nodes(cluster, _addresses(cluster), _credentials(config))
+            self._nodes = Nodes(cluster, _addresses(config), _credentials(config))
             self.part = controller_part(cluster, self._nodes)
         elif mode is Mode.NODE and cluster.listen:
             self.local = True
@@ -98,8 +98,12 @@ def node_server(config: Config, registry: Registry, traffic: Traffic) -> grpc.Se
     return server
 
 
-def _addresses(cluster: Cluster) -> Addresses:
-    return Listed(cluster.nodes)
+def _addresses(config: Config) -> Addresses:
+    if config.cluster.kubernetes:
+        from .kubernetes import KubernetesNodes  # with HTTPS, which no other controller loads
+
+        return KubernetesNodes(config.cluster.kubernetes, config.driver.name)
+    return Listed(config.cluster.nodes)
 
 
 def _credentials(config: Config) -> Credentials:

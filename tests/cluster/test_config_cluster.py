@@ -1,0 +1,141 @@
+"""The `cluster:` section: what it takes, and what is said about what it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csi_multi import config
+from csi_multi.cluster.role import Role
+from csi_multi.config import ConfigError
+from csi_multi.config_cluster import Cluster
+from csi_multi.endpoint import EndpointError
+from csi_multi.registry import Registry
+from csi_multi.rpc.capabilities import Mode
+from csi_multi.rpc.interceptor import Traffic
+
+HEAD = """\
+driver: {name: multi.csi.example.com, node: node-1}
+backends:
+  scratch: {kind: loop, directory: /srv/scratch}
+cluster:
+"""
+TLS = "  tls: {ca: /tls/ca.pem, certificate: /tls/certificate.pem, key: /tls/key.pem}\n"
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    """Load a file with these lines in its section."""
+
+    def loaded(lines: str) -> Any:
+        file = tmp_path / "c.yaml"
+        file.write_text(HEAD + lines)
+        return config.load(file)
+
+    return loaded
+
+
+def test_a_file_without_the_section_has_no_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(HEAD.replace("cluster:\n", ""))
+
+    assert config.load(file).cluster == Cluster()
+
+
+def test_nodes_are_named_with_their_addresses(load: Any) -> None:
+    found = load(
+        TLS + "  nodes:\n    node-1: 10.0.0.1:9810\n    node-2: {address: 'n2:1', topology: {zone: a}}\n"
+    ).cluster
+
+    assert {name: one.address for name, one in found.nodes.items()} == {"node-1": "10.0.0.1:9810", "node-2": "n2:1"}
+    assert found.nodes["node-2"].topology == {"zone": "a"}
+    assert found.routed
+
+
+def test_an_address_is_made_of_a_nodes_name(load: Any) -> None:
+    found = load(TLS + "  nodes: [node-1, n.2]\n  address: '{node}.csi.svc:9810'\n").cluster
+
+    assert [one.address for one in found.nodes.values()] == ["node-1.csi.svc:9810", "n.2.csi.svc:9810"]
+
+
+def test_the_repositorys_example_is_valid() -> None:
+    found = config.load(Path(__file__).parents[2] / "config" / "cluster.yaml").cluster
+
+    assert found.routed
+    assert found.listen
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "text"),
+    [
+        ("  listn: 0.0.0.0:9810\n", 5, "did you mean 'listen'?"),
+        ("  tsl: {}\n", 5, "did you mean 'tls'?"),
+        ("  listen: 0.0.0.0:9810\n", 4, "cluster.tls: is required"),
+        (TLS + "  listen: 9810\n", 6, "'listen'"),
+        (TLS + "  listen: 0.0.0.0\n", 6, "ADDRESS:PORT"),
+        (TLS + "  listen: 0.0.0.0:99999\n", 6, "ADDRESS:PORT"),
+        (TLS + "  nodes: {node-1: 10.0.0.1}\n", 6, "node-1: '10.0.0.1' is not HOST:PORT"),
+        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    a/b: 10.0.0.2:1\n", 6, "'a/b' is not a node's name"),
+        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: {addres: x}\n", 8, "did you mean 'address'?"),
+        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: 7\n", 8, "node-2: is HOST:PORT, or a mapping"),
+        (TLS + "  nodes: [node-1]\n", 4, "cluster.address: is required with a list"),
+        (TLS + "  nodes: [node-1]\n  address: csi:1\n", 7, "holds {node}"),
+        (TLS + "  nodes: [node-1, node-1]\n  address: '{node}:1'\n", 6, "names a node twice"),
+        (TLS + "  nodes: {node-1: 10.0.0.1:1}\n  kubernetes: {}\n", 6, "nodes come from one of them"),
+        (TLS + "  kubernetes: {prot: 1}\n", 6, "did you mean 'port'?"),
+        (TLS + "  kubernetes: {server: 'http://x'}\n", 6, "'server'"),
+        (TLS + "  kubernetes: 7\n", 6, "must be a mapping"),
+        (TLS + "  node_identity: controller.csi-multi\n", 6, "a node could speak as the controller"),
+        (TLS + "  node_identity: '{node}.csi-multi'\n", 6, "a node could speak as the controller"),
+        (TLS + "  controller_identity: 'a b'\n", 6, "'a b' is not a DNS name"),
+        (TLS + "  lost: [a/b]\n", 6, "'a/b' is not a node's name"),
+        ("  tls: {ca: /tls/ca.pem}\n", 5, "'certificate' is required"),
+        ("  attach_required: perhaps\n", 5, "'attach_required'"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(load: Any, lines: str, line: int, text: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        load(lines)
+
+    assert f"c.yaml:{line}: " in str(found.value)
+    assert text in str(found.value)
+
+
+def test_certificates_that_are_not_there_are_named(load: Any) -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.tls: /tls/ca\.pem cannot be read: No such file"):
+        Role(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
+
+
+def test_certificates_that_do_not_fit_together_are_named(load: Any, authority: Any) -> None:
+    place = authority.directory
+    lines = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/controller/certificate.pem, key: {place}/ca.key}}\n"
+
+    with pytest.raises(ConfigError, match="not a set of PEM files that fits together: key values mismatch"):
+        Role(load(lines + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
+
+
+def test_a_node_needs_a_port_that_the_controller_can_reach(load: Any) -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.listen is required in mode node"):
+        Role(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.NODE)
+
+
+@pytest.mark.parametrize(("mode", "local"), [(Mode.ALL, None), (Mode.CONTROLLER, False), (Mode.NODE, True)])
+def test_who_does_the_work_of_node_local_backends_follows_from_the_mode(
+    load: Any, authority: Any, mode: Mode, local: bool | None
+) -> None:
+    place = authority.directory / "controller"
+    tls = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/certificate.pem, key: {place}/key.pem}}\n"
+
+    assert Role(load(tls + "  listen: 127.0.0.1:1\n  nodes: {node-1: 10.0.0.1:1}\n"), mode).local is local
+
+
+def test_a_port_that_is_taken_is_named(load: Any, rig: Any) -> None:
+    rig.start_node("node-1")
+    place = rig.authority.directory / "nodes" / "node-1"
+    tls = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/certificate.pem, key: {place}/key.pem}}\n"
+    role = Role(load(tls + f"  listen: 127.0.0.1:{rig.machines['node-1'].port}\n"), Mode.NODE)
+
+    with pytest.raises(EndpointError, match=f"127.0.0.1:{rig.machines['node-1'].port}"):
+        role.start(Registry([]), Traffic(8))
