@@ -57,7 +57,8 @@ def _commands(told: Explanation) -> Iterator[str]:
     for one in told.assumed:
         yield from _item("assumed", one)
     if told.commands:
-        yield "  what the driver does, in order (? only looks, ! changes something, and was not done now)"
+        undone = "nothing of it was done now" if told.not_asked else "and was not done now"
+        yield f"  what the driver does, in order (? only looks, ! changes something, {undone})"
     for number, command in enumerate(told.commands, 1):
         # On one line, so that it can be copied.
         yield f"    {number:2} {'!' if command.changes else '?'} {shlex.join(command.words)}"

@@ -31,11 +31,11 @@ MANY = 200  # values of one filter; ids of one describe may be 500
 class Account:
     """Lookups by id are merged with those of other callers into few calls, and waiting is shared as well."""
 
-    def __init__(self, config: Config, setting: Setting) -> None:
+    def __init__(self, config: Config, setting: Setting, ec2: Ec2 | None = None) -> None:
         self.config = config
         self.setting = setting
         self.owner = tags.owner(setting.driver, setting.cluster, setting.instance)
-        self.ec2 = ec2 = Ec2(config, f"{setting.driver}-{setting.instance}", setting.observe)
+        self.ec2 = ec2 = ec2 or Ec2(config, f"{setting.driver}-{setting.instance}", setting.observe)
         self.volumes = Batcher(ec2.volumes, most=MANY)
         self.snapshots = Batcher(ec2.snapshots, most=MANY)
         self.instances = Batcher(ec2.instances, most=MANY)

@@ -30,6 +30,7 @@ from csi_multi.model import (
     Volume,
     VolumeRequest,
 )
+from csi_multi.rehearsal import Rehearsal
 
 from . import config, limits, snapshots, tags
 from .account import GIB, Account
@@ -37,6 +38,7 @@ from .attaching import WRITABLE, Attaching
 from .blockdev import Kernel
 from .changing import Changing
 from .devices import Devices
+from .ec2 import Ec2
 from .imds import Metadata
 from .listing import Listing
 from .making import Making
@@ -57,6 +59,7 @@ class EbsBackend(
     b.Clone,
     b.ListVolumes,
     b.ListSnapshots,
+    b.Explain,
 ):
     contract = (1, 0)
     Config = config.Config
@@ -67,9 +70,10 @@ class EbsBackend(
 
     config: config.Config
 
-    def __init__(self, config: Any, setting: b.Setting) -> None:
+    def __init__(self, config: Any, setting: b.Setting, ec2: Ec2 | None = None) -> None:
+        """`ec2` is the door to EC2; by default the real one."""
         super().__init__(config, setting)
-        self._account = Account(self.config, setting)
+        self._account = Account(self.config, setting, ec2)
         self._nodes = Nodes(self._account)
         self._making = Making(self._account)
         self._attaching = Attaching(self._account, self._nodes)
@@ -178,6 +182,11 @@ class EbsBackend(
     def check(self) -> None:
         """Ask for the zones, which needs the credentials and the network that everything else needs."""
         self._account.ec2.zones()
+
+    def rehearsed(self, rehearsal: Rehearsal) -> b.Backend:
+        from .explaining import Rehearsed  # which is one of these
+
+        return Rehearsed(self.config, self.setting, rehearsal)
 
     def close(self) -> None:
         self._account.ec2.close()
