@@ -14,6 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from .._proto import csi_pb2
 from ..bulkhead import VISIT, Room
 from ..errors import StorageError, Timeout
+from ..host.observe import OUTGOING
 from ..rpc.interceptor import REQUEST, REQUEST_ID
 from ..rpc.status import Answered
 from .circuit import Circuit

@@ -20,6 +20,7 @@ OK = "ok"
 Ends = Callable[[str], None]  # called with how it ended
 
 RPC_INSTANCE: ContextVar[str] = ContextVar("RPC_INSTANCE", default="")
+OUTGOING: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("OUTGOING", default=())  # metadata to send along
 
 # Programs whose first word says what they do. Of other programs that word may be anything.
 VERBS = frozenset({"btrfs", "cryptsetup", "dmsetup", "nvme"})
