@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from ..rpc.interceptor import Traffic
 
 if TYPE_CHECKING:
     from .board import Board
+    from .traces import Traces
+
+ASKING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class Telemetry:
@@ -26,6 +30,10 @@ class Telemetry:
         if driver.metrics:
             self._board = _module("board", "driver.metrics", "metrics").Board(driver.metrics, driver.survey_seconds)
             self.listeners += (self._board.metrics,)
+        self._traces: Traces | None = None
+        if variable := _traced():
+            self._traces = _module("traces", variable, "tracing").Traces()
+            self.listeners += (self._traces,)
 
     def serving(self, traffic: Traffic, registry: Registry, reload: Reload) -> None:
         """Show these from now on: RPCs are served."""
@@ -38,8 +46,17 @@ class Telemetry:
             self._board.stopping()
 
     def close(self) -> None:
+        if self._traces:
+            self._traces.close()
         if self._board:
             self._board.close()
+
+
+def _traced() -> str:
+    """Return the variable that asks for traces, "" if none does: OpenTelemetry's own default is to send them."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return ""
+    return next((name for name in ASKING if os.environ.get(name)), "")
 
 
 def _module(name: str, key: str, extra: str) -> ModuleType:

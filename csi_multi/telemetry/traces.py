@@ -1,0 +1,118 @@
+"""RPCs, and the commands and API calls within them, as OpenTelemetry spans.
+
+All that can be set is set by OpenTelemetry's own variables (OTEL_*): where to, how many, by which name. A span
+has names and ids, never arguments: those may be secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib.metadata import entry_points, version
+from typing import Any
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate, trace
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from ..config import ConfigError
+from ..host.observe import OK, OUTGOING, Ends, Rpc
+from ..patience import Task
+
+log = logging.getLogger(__name__)
+
+EXPORTERS = "opentelemetry_traces_exporter"  # entry point group of OpenTelemetry
+PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+FAILED = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+FLUSH = 3.0  # seconds that the end of the process waits for the last spans to be sent
+
+
+class Traces:
+    """A listener that makes spans."""
+
+    def __init__(self, exporters: list[SpanExporter] | None = None) -> None:
+        """Send to what the environment names, or to these. Raises ConfigError."""
+        own = {SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "csi-multi"), SERVICE_VERSION: version("csi-multi")}
+        self._provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+        for exporter in _exporters() if exporters is None else exporters:
+            self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("csi-multi", version("csi-multi"))
+
+    def rpc(self, rpc: Rpc) -> Ends:
+        carried = {key: value for key, value in rpc.metadata if isinstance(value, str)}
+        facts = {"rpc.system": "grpc", "rpc.method": rpc.method, "csi.backend": rpc.instance, "csi.object": rpc.volume}
+        span = self._tracer.start_span(
+            rpc.method,
+            context=propagate.extract(carried),
+            kind=SpanKind.SERVER,
+            attributes={key: value for key, value in facts.items() if value},
+        )
+        here = contexts.attach(trace.set_span_in_context(span))
+        sent: dict[str, str] = {}
+        propagate.inject(sent)
+        outgoing = OUTGOING.set(tuple(sent.items()))
+
+        def end(code: str) -> None:
+            OUTGOING.reset(outgoing)
+            contexts.detach(here)
+            span.set_attribute("rpc.response.status_code", code)
+            if code in FAILED:
+                span.set_status(Status(StatusCode.ERROR, code))
+            span.end()
+
+        return end
+
+    def call(self, instance: str, program: str, operation: str) -> Ends:
+        if not trace.get_current_span().get_span_context().is_valid:
+            return _ignore  # work in the background, and checks: they belong to no RPC
+        span = self._tracer.start_span(
+            f"{program} {operation}".rstrip(),
+            kind=SpanKind.CLIENT,
+            attributes={"csi.backend": instance, "csi.program": program, "csi.operation": operation},
+        )
+
+        def end(outcome: str) -> None:
+            span.set_attribute("csi.outcome", outcome)
+            if outcome != OK:
+                span.set_status(Status(StatusCode.ERROR, outcome))
+            span.end()
+
+        return end
+
+    def close(self) -> None:
+        """Send what is left, if that takes no longer than FLUSH."""
+        if not Task("traces", self._provider.force_flush).done(FLUSH):
+            log.warning("traces: the last ones were not taken within %g s", FLUSH)
+
+
+def _ignore(outcome: str) -> None:
+    pass
+
+
+def _exporters() -> list[SpanExporter]:
+    """Make what OTEL_TRACES_EXPORTER names; by default OTLP, as OpenTelemetry says."""
+    names = [name.strip() for name in (os.environ.get("OTEL_TRACES_EXPORTER") or "otlp").split(",")]
+    return [_exporter(_kind(name)) for name in names if name not in ("", "none")]
+
+
+def _kind(name: str) -> str:
+    if name != "otlp":
+        return name
+    general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", general)
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"OTEL_EXPORTER_OTLP_PROTOCOL: {protocol!r} is none of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[protocol]
+
+
+def _exporter(kind: str) -> SpanExporter:
+    found = {point.name: point for point in entry_points(group=EXPORTERS)}
+    if kind not in found:
+        installed = ", ".join(sorted(found)) or "none"
+        raise ConfigError(f"OTEL_TRACES_EXPORTER: no exporter {kind!r} is installed; there are: {installed}")
+    make: Any = found[kind].load()
+    exporter: SpanExporter = make()
+    return exporter
