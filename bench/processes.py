@@ -65,6 +65,13 @@ class Server:
         lines = (self._proc / "smaps_rollup").read_text().splitlines()[1:]
         return {key: int(value.split()[0]) * 1024 / MIB for key, _, value in (line.partition(":") for line in lines)}
 
+    def connections(self) -> int:
+        """Return how many established TCP connections it has."""
+        links = {str(one.readlink()) for one in (self._proc / "fd").iterdir()}
+        tables = [(self._proc / "net" / name).read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables for line in table]
+        return sum(row[3] == "01" and f"socket:[{row[9]}]" in links for row in rows)
+
     def cpu(self) -> float:
         """Return the seconds of CPU that all its threads have used."""
         fields = (self._proc / "stat").read_text().rpartition(")")[2].split()

@@ -13,6 +13,7 @@ import grpc
 import msgspec
 
 from . import table
+from .cases_cluster import cluster
 from .cases_ebs import ebs
 from .cases_imports import imports
 from .cases_listing import listing
@@ -32,6 +33,7 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
     "start": startup,
     "imports": imports,
     "listing": listing,
+    "cluster": cluster,
     "lvm": lvm,
     "ebs": ebs,
     "rbd": rbd,
