@@ -12,6 +12,7 @@ from csi_multi.backend import (
     Capacity,
     Clone,
     Expand,
+    Explain,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
@@ -42,6 +43,7 @@ from csi_multi.model import (
     VolumeHealth,
     VolumeRequest,
 )
+from csi_multi.rehearsal import Rehearsal
 
 from . import config, names, stamps
 from .ceph import Ceph
@@ -74,6 +76,7 @@ class RbdBackend(
     Capacity,
     VolumeHealthLister,  # and so VolumeHealthReporter
     NodeHealthReporter,
+    Explain,
 ):
     contract = (1, 0)
     Config = config.Config
@@ -83,13 +86,17 @@ class RbdBackend(
 
     config: config.Config
 
-    def __init__(self, settings: Any, setting: Setting) -> None:
+    def __init__(
+        self, settings: Any, setting: Setting, shell: Shell | None = None, background: Shell | None = None
+    ) -> None:
+        """The last two are doors to the commands; by default the real ones."""
         super().__init__(settings, setting)
         self.everywhere = not self.config.topology
         self._pool = self.config.data_pool or self.config.pool  # where data goes, unless a class says otherwise
-        shell, gate = Shell(), Gate()
+        shell, gate = shell or Shell(setting.observe), Gate()
+        background = background or Background(setting.observe)
         self._rbd = Rbd(self.config, shell, gate)
-        patient = Rbd(self.config, Background(), gate)
+        patient = Rbd(self.config, background, gate)
         ceph = Ceph(self.config, shell, gate)
         self._volumes = Shelf(names.VOLUME, setting)
         self._snapshots = Shelf(names.SNAPSHOT, setting)
@@ -97,7 +104,7 @@ class RbdBackend(
         self._space = Space(self.config, ceph)
         self._health = ClusterHealth(self.config, ceph, self._space)
         self.purger = Purger(patient, shelves, alone=not self.config.keyring)
-        self._flattener = Flattener(self.config, Ceph(self.config, Background(), gate), patient, shelves)
+        self._flattener = Flattener(self.config, Ceph(self.config, background, gate), patient, shelves)
         self._maker = Maker(self.config, self._volumes, self._space, self.purger)
         self._copier = Copier(self.config, *shelves, self._maker, self._space, self._flattener)
         self._remover = Remover(self._maker, self.purger)
@@ -265,6 +272,11 @@ class RbdBackend(
             self.purger.sweep(now=True)
             self._copier.resume(self._rbd)
             self._flattener.resume()
+
+    def rehearsed(self, rehearsal: Rehearsal) -> RbdBackend:
+        from .explaining import Rehearsed  # which is one of these
+
+        return Rehearsed(self.config, self.setting, rehearsal)
 
     def close(self) -> None:
         self.purger.close()

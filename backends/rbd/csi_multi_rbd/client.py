@@ -37,6 +37,8 @@ BRIEF = 10  # seconds
 DAY = 86400.0  # seconds: for work that grows with an image
 ID, KEY = "userID", "userKey"  # of a request's secrets, as ceph-csi calls them
 
+GROUPS = frozenset({"device", "image-meta", "namespace", "rbd", "snap", "trash"})  # their verb is the second word
+
 _NAME = re.compile(r"[A-Za-z0-9_][-_.@A-Za-z0-9]{0,127}")
 _WRONG = "handle_auth_bad_method"
 
@@ -85,9 +87,10 @@ class Client:
 
     def local(self, *words: str) -> str:
         """Run rbd where neither a cluster is asked nor a user needed."""
-        answer = self.shell.ask("rbd", "--conf", self.config.conf, *words, timeout=self._limit)
-        if answer.status:
-            raise failed(_title("rbd", words), answer)
+        with self.shell.observe("rbd", _operation(words)):
+            answer = self.shell.ask("rbd", "--conf", self.config.conf, *words, timeout=self._limit)
+            if answer.status:
+                raise failed(_title("rbd", words), answer)
         return answer.stdout
 
     def ask(
@@ -104,7 +107,8 @@ class Client:
 
         `alone`: how long it takes says nothing about other commands.
         """
-        with self.gate.through(self._limit, crowded=not patient and not alone, telling=not alone):
+        way = self.gate.through(self._limit, crowded=not patient and not alone, telling=not alone)
+        with way, self.shell.observe(program, _operation(words)):
             limit = DAY if patient else self._limit
             answer = self.shell.ask(program, *common, *words, timeout=limit)
             if (
@@ -189,6 +193,11 @@ def read(words: str, text: str, reader: Callable[[Any], T]) -> T:
 def _title(program: str, words: tuple[str, ...]) -> str:
     """Return the command for people: its verb and what it is about, without options and texts."""
     return " ".join([program, *takewhile(lambda word: not word.startswith("-"), words[:3])])
+
+
+def _operation(words: tuple[str, ...]) -> str:
+    """Return what a command does, without names: for metrics."""
+    return " ".join(words[:2] if words[0] in GROUPS else words[:1])
 
 
 def _is_key(text: str) -> bool:

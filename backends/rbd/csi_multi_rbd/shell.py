@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csi_multi.errors import FailedPrecondition, Timeout, Unavailable
+from csi_multi.host.observe import UNOBSERVED, Observer
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,12 @@ class TimedOut(Timeout):
 
 
 class Shell:
-    """The door to the commands. Thread-safe."""
+    """The door to the commands. Thread-safe. `observe` is told of what client.py runs with it."""
+
+    observe: Observer = UNOBSERVED
+
+    def __init__(self, observe: Observer = UNOBSERVED) -> None:
+        self.observe = observe
 
     def ask(self, program: str, *words: str, timeout: float) -> Answer:
         """Run a command to its end, whatever its status. Raises TimedOut, FailedPrecondition where it is missing."""

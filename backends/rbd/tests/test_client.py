@@ -8,6 +8,7 @@ from csi_multi_rbd.rbd import Rbd
 from csi_multi_rbd.shell import Answer, Shell
 
 from csi_multi.errors import Unavailable
+from csi_multi.host.observe import Ends, Observer, Rpc
 
 FSID = "01234567-89ab-cdef-0123-456789abcdef"
 CRASH = Answer(-6, "", "terminate called after throwing an instance of 'std::system_error'")
@@ -35,3 +36,26 @@ def test_a_command_that_crashed_is_run_again() -> None:
 def test_a_command_that_crashes_always_is_no_final_failure() -> None:
     with pytest.raises(Unavailable, match="status -6"):
         rbd(Scripted(CRASH, CRASH)).names()
+
+
+class Told:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+
+    def rpc(self, rpc: Rpc) -> Ends:
+        raise AssertionError("a backend tells of no RPC")
+
+    def call(self, instance: str, program: str, operation: str) -> Ends:
+        return lambda outcome: self.calls.append((instance, program, operation, outcome))
+
+
+def test_a_command_is_told_once_by_its_verb_alone_with_what_became_of_it() -> None:
+    shell, told = Scripted(CRASH, Answer(0, '["image"]', ""), CRASH, CRASH), Told()
+    shell.observe = Observer("ceph-a", (told,))
+    rbd(shell).names()
+    with pytest.raises(Unavailable):
+        rbd(shell).client.rbd("snap", "create", "pool/image@secret")
+
+    assert told.calls == [("ceph-a", "rbd", "ls", "ok"), ("ceph-a", "rbd", "snap create", "Unavailable")]
