@@ -1,0 +1,121 @@
+"""A backend whose creations look at the cluster and change nothing there: for `csi-multi explain`."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from csi_multi.backend import Setting
+from csi_multi.errors import FailedPrecondition, Unavailable
+from csi_multi.model import Volume, VolumeRequest
+from csi_multi.rehearsal import Known, Rehearsal, Unforeseen
+
+from .backend import RbdBackend
+from .client import ID, KEY
+from .config import Config
+from .shell import Answer, Shell
+
+KNOWN = {
+    "ceph df": Known(looks=True, why="how much the pool can be promised; the driver asks at its regular checks"),
+    "ceph osd": Known(looks=True, why="whether a full pool is why it is slow"),
+    "rbd info": Known(looks=True, why="what the image is like"),
+    "rbd image-meta list": Known(looks=True, why="whose the image is, and whether it is finished"),
+    "rbd ls": Known(looks=True, why="whether it is really not there"),
+    "rbd snap ls": Known(looks=True, why="which snapshots it has"),
+    "rbd status": Known(looks=True, why="who has it open"),
+    "rbd du": Known(looks=True, why="whether it holds data"),
+    "rbd import": Known(
+        why="makes the image with its label and gives it its size last: so it is complete, or not ours"
+    ),
+    "rbd clone": Known(why="makes the image, which shares its data with the snapshot"),
+    "rbd snap create": Known(why="holds the source's data of this moment"),
+    "rbd snap rm": Known(why="takes the snapshot out of sight; Ceph keeps it for as long as the clone needs it"),
+    "rbd resize": Known(why="gives it the size that was asked for"),
+    "rbd image-meta set": Known(why="writes the label, last: from now on the volume is there"),
+}
+LONGEST = 2  # words of a verb
+SECRET = {ID: "USER-OF-THE-SECRET", KEY: base64.b64encode(bytes(16)).decode()}  # stands for what is not known here
+
+
+class Rehearsed(RbdBackend):
+    def __init__(self, config: Config, setting: Setting, rehearsal: Rehearsal) -> None:
+        super().__init__(config, setting, _Shell(rehearsal, secret=not config.keyring), _Nobody())
+        self._rehearsal = rehearsal
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        if self._rehearsal.offline:
+            self._rehearsal.assume("the pool exists, with room for it")
+        elif self.config.keyring:
+            self._space.report((request.parameters and request.parameters.data_pool) or self._pool)
+        else:
+            raise Unavailable("the cluster's key comes with a request's secrets, which are not read here")
+        return super().create_volume(self._with_key(request))
+
+    def restore_volume(self, request: VolumeRequest) -> Volume:
+        return super().restore_volume(self._with_key(request))
+
+    def clone_volume(self, request: VolumeRequest) -> Volume:
+        return super().clone_volume(self._with_key(request))
+
+    def _with_key(self, request: VolumeRequest) -> VolumeRequest:
+        return request if self.config.keyring else replace(request, secrets=SECRET)
+
+
+class _Shell(Shell):
+    """Commands that only look are run, others are noted; with a key that is not known none is run."""
+
+    def __init__(self, rehearsal: Rehearsal, *, secret: bool) -> None:
+        super().__init__()
+        self._rehearsal = rehearsal
+        self._secret = secret
+
+    def ask(self, program: str, *words: str, timeout: float) -> Answer:
+        command, known = shown(program, words), KNOWN.get(verb(program, words))
+        if known is None:
+            raise Unforeseen(f"{' '.join(command)} would be run; what becomes of it is not known here")
+        if not known.looks:
+            self._rehearsal.change(*command, why=known.why)
+            return Answer(0, "", "")
+        self._rehearsal.look(*command, why=known.why)
+        if self._rehearsal.offline or self._secret:
+            raise Unforeseen("what is in the pool is not known")
+        try:
+            return super().ask(program, *words, timeout=timeout)
+        except FailedPrecondition as error:  # there is no such program here
+            raise Unavailable(str(error)) from None
+
+
+class _Nobody(Shell):
+    """Nothing goes on in the background of a creation that is not done."""
+
+    def ask(self, program: str, *words: str, timeout: float) -> Answer:
+        raise Unforeseen("this is done later, in the background")
+
+
+def verb(program: str, words: Sequence[str]) -> str:
+    """Return what a command does, in one word or two: `rbd snap create`. Options before it have a value each."""
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        rest = rest[1:] if "=" in rest[0] else rest[2:]
+    longer = " ".join([program, *rest[:LONGEST]])
+    return longer if longer in KNOWN else " ".join([program, *rest[:1]])
+
+
+def shown(program: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command without files that are in memory only: what is in them, or what they are."""
+    told = list(words)
+    for place, word in enumerate(told):
+        if word.startswith("/proc/"):
+            key = place and told[place - 1] == "--keyfile"
+            told[place] = "(the key in the request's secrets)" if key else _image(Path(word).read_bytes())
+    return (program, *told)
+
+
+def _image(export: bytes) -> str:
+    """Say what is in the file of export.empty: the size at its end, before that the label."""
+    (size,) = struct.unpack("<Q", export[-9:-1])
+    label = export[export.find(b"{") : export.rfind(b"}") + 1].decode(errors="replace")
+    return f"(an empty image of {size} bytes, with image-meta csi-multi={label})"

@@ -1,0 +1,159 @@
+"""What `csi-multi explain` tells of a creation is what a creation runs, and nothing in the cluster is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.config import Config
+from csi_multi_rbd.explaining import KNOWN, Rehearsed, shown, verb
+from csi_multi_rbd.shell import Answer, Shell
+
+from csi_multi.backend import Setting
+from csi_multi.errors import NotFound, ResourceExhausted, Unavailable
+from csi_multi.model import Source, SourceKind, VolumeRequest
+from csi_multi.rehearsal import Rehearsal, Unforeseen
+
+from . import volumes
+from .ceph_commands import Commands
+from .volumes import MIB, SIZE
+
+Make = Callable[[Any, VolumeRequest], Any]
+FSID = "0b9d4c1e-83f7-4f0a-b1de-6c27f5a9d3e4"
+
+
+class Told(Shell):
+    """The real door, which remembers what went through it that changes something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[tuple[str, ...]] = []
+
+    def ask(self, program: str, *words: str, timeout: float) -> Answer:
+        known = KNOWN.get(verb(program, words))
+        if known is None or not known.looks:
+            self.changes.append(shown(program, words))
+        return super().ask(program, *words, timeout=timeout)
+
+
+def make(backend: Any, request: VolumeRequest) -> Any:
+    if request.source is None:
+        return backend.create_volume(request)
+    return (backend.restore_volume if request.source.kind is SourceKind.SNAPSHOT else backend.clone_volume)(request)
+
+
+def changes(rehearsal: Rehearsal) -> list[tuple[str, ...]]:
+    return [step.words for step in rehearsal.steps if step.changes]
+
+
+@pytest.fixture
+def wishes(backend: RbdBackend) -> dict[str, VolumeRequest]:
+    """A request of every kind; what they are copied from is there."""
+    source = volumes.create(backend, "source")
+    cut = volumes.snapshot(backend, "snapshot", source)
+
+    def copied(kind: SourceKind, handle: str, size: int = 0) -> VolumeRequest:
+        stamp = volumes.stamp(backend, "pvc-1", Source(kind=kind, handle=handle))
+        return replace(volumes.wish(backend, "pvc-1", size), stamp=stamp)
+
+    return {
+        "create": volumes.wish(backend, "pvc-1", SIZE + 1, object_size=8 * MIB),
+        "restore": copied(SourceKind.SNAPSHOT, cut.handle),
+        "restore larger": copied(SourceKind.SNAPSHOT, cut.handle, 2 * SIZE),
+        "clone": copied(SourceKind.VOLUME, source.handle),
+    }
+
+
+@pytest.mark.parametrize("kind", ["create", "restore", "restore larger", "clone"])
+def test_the_commands_that_are_told_are_those_of_a_creation(
+    backend: RbdBackend,
+    config: Config,
+    setting: Setting,
+    cluster: Commands,
+    namespace: str,
+    wishes: dict[str, VolumeRequest],
+    kind: str,
+) -> None:
+    before, rehearsal, door = cluster.everything(namespace), Rehearsal(), Told()
+
+    rehearsed = backend.rehearsed(rehearsal)
+    expected = make(rehearsed, wishes[kind])
+    rehearsed.close()
+    assert cluster.everything(namespace) == before
+
+    real = RbdBackend(config, setting, door)
+    made = make(real, wishes[kind])
+    real.close()
+    assert changes(rehearsal) == door.changes
+    assert made == expected
+
+
+def test_a_pool_without_room_refuses_it(backend: RbdBackend) -> None:
+    with pytest.raises(ResourceExhausted, match="can be promised"):
+        backend.rehearsed(Rehearsal()).create_volume(volumes.wish(backend, "pvc-1", 2**60))
+
+
+def test_a_source_that_is_not_there_is_told_as_such(backend: RbdBackend) -> None:
+    source = Source(kind=SourceKind.VOLUME, handle="nothing")
+    wish = replace(volumes.wish(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
+
+    with pytest.raises(NotFound):
+        backend.rehearsed(Rehearsal()).clone_volume(wish)
+
+
+def away(keyring: str = "/etc/ceph/keyring") -> RbdBackend:
+    config = Config(monitors=("127.0.0.1:1",), fsid=FSID, pool="k8s", user="csi", keyring=keyring)
+    return RbdBackend(config, Setting(instance="ceph", driver="d", cluster="c", node="n", host=None))  # type: ignore[arg-type]
+
+
+def test_without_the_cluster_the_command_is_told_and_what_it_goes_by() -> None:
+    rehearsal, backend = Rehearsal(offline=True), away()
+
+    made = backend.rehearsed(rehearsal).create_volume(volumes.wish(backend, "pvc-1", 32 * MIB + 1))
+
+    (command,) = changes(rehearsal)
+    assert made.size == 33 * MIB
+    assert command[:1] == ("rbd",)
+    assert "import" in command
+    assert any(f"empty image of {33 * MIB} bytes" in word and '"name":"pvc-1"' in word for word in command)
+    assert rehearsal.assumed == ["the pool exists, with room for it"]
+
+
+def test_a_key_that_comes_with_requests_is_neither_asked_for_nor_shown() -> None:
+    rehearsal, backend = Rehearsal(offline=True), away(keyring="")
+
+    backend.rehearsed(rehearsal).create_volume(volumes.wish(backend, "pvc-1"))
+
+    (command,) = changes(rehearsal)
+    assert "(the key in the request's secrets)" in command
+    assert "USER-OF-THE-SECRET" in command
+    with pytest.raises(Unavailable, match="secrets"):
+        backend.rehearsed(Rehearsal()).create_volume(volumes.wish(backend, "pvc-1"))
+
+
+def test_without_the_cluster_a_copy_cannot_be_told() -> None:
+    backend = away()
+    source = Source(kind=SourceKind.VOLUME, handle="source")
+    wish = replace(volumes.wish(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
+
+    with pytest.raises(Unforeseen, match="not known"):
+        backend.rehearsed(Rehearsal(offline=True)).clone_volume(wish)
+
+
+def test_a_command_that_is_no_part_of_a_creation_is_not_run() -> None:
+    rehearsed = away().rehearsed(Rehearsal())
+    assert isinstance(rehearsed, Rehearsed)
+
+    for words in (("rm", "k8s/a"), ("trash", "purge"), ("snap", "purge", "k8s/a"), ("image-meta", "remove", "a", "b")):
+        with pytest.raises(Unforeseen):
+            rehearsed._rbd.client.rbd(*words)
+
+
+def test_looks_are_only_those_that_look() -> None:
+    looks = {name for name, known in KNOWN.items() if known.looks}
+    writing = ("import", "clone", "create", "rm", "resize", "set", "flatten", "mv", "add")
+
+    assert not any(word in name.split() for name in looks for word in writing)
