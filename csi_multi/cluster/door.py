@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import grpc
 
-from ..errors import PermissionDenied
+from ..errors import PermissionDenied, Unavailable
 from ..rpc.interceptor import RemoteDoor, Trailing
 from .node import MARK
 
 
 class ControllerOnly(RemoteDoor):
-    """The certificate of the caller, signed by the CA, must carry the controller's DNS name."""
+    """The certificate of the caller, signed by the CA, must carry the controller's DNS name.
+
+    And it must mean this node: addresses are given to other machines, and one certificate may do for all nodes.
+    """
 
     def __init__(self, node: str, identity: str) -> None:
         self._answer: Trailing = ((MARK, node),)
@@ -25,4 +28,7 @@ class ControllerOnly(RemoteDoor):
                 f"{', '.join(names) or 'nobody'}: give the controller a certificate with that DNS name, or set "
                 "cluster.controller_identity"
             )
+        meant = next((value for key, value in context.invocation_metadata() if key == MARK), self._node)
+        if meant != self._node:
+            raise Unavailable(f"this is node {self._node!r}, not {meant!r}: correct its address, or wait until it is")
         return self._answer

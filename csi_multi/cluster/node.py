@@ -20,7 +20,7 @@ from ..rpc.status import Answered
 from .circuit import Circuit
 from .credentials import Bundle
 
-MARK = "csi-multi-node"  # trailing metadata of everything that the driver on a node itself says
+MARK = "csi-multi-node"  # metadata: which node is meant; trailing metadata: that the driver on it says this
 FOREVER = 1e6  # seconds: gRPC shows an RPC without a deadline as one with more, and cannot send it on
 PROBE = 2.0  # seconds for a node to say that it is there
 SERVICES = ("Controller", "GroupController")
@@ -84,7 +84,7 @@ class Node:
             if self.circuit.admit():
                 self._probe()
             try:
-                response = self._methods[rpc](request, timeout=self._left(deadline), metadata=_metadata())
+                response = self._methods[rpc](request, timeout=self._left(deadline), metadata=self._metadata())
             except grpc.RpcError as error:
                 raise self.failure(error) from None
             self.circuit.worked()
@@ -93,7 +93,7 @@ class Node:
     def begin(self, rpc: str, request: Any, seconds: float) -> Pending:
         """Send an RPC without waiting for its answer. Raises Unavailable for a node that is known to be down."""
         self.circuit.admit()  # the one who tries a node that was down tries it with the RPC itself
-        return Pending(self, self._methods[rpc].future(request, timeout=seconds, metadata=_metadata()))
+        return Pending(self, self._methods[rpc].future(request, timeout=seconds, metadata=self._metadata()))
 
     def failure(self, error: Any, *, suspect: bool = True) -> StorageError:
         """Tell an answer of the driver on the node from everything else, which says nothing about the volume."""
@@ -132,7 +132,7 @@ class Node:
         """Raise Unavailable unless the driver on the node answers at once."""
         try:
             request = csi_pb2.ControllerGetCapabilitiesRequest()
-            self._methods["ControllerGetCapabilities"](request, timeout=PROBE, metadata=_metadata())
+            self._methods["ControllerGetCapabilities"](request, timeout=PROBE, metadata=self._metadata())
         except grpc.RpcError as error:
             if not any(key == MARK for key, _ in error.trailing_metadata() or ()):
                 raise self.circuit.failed(f"{error.details()} ({error.code().name})") from None
@@ -171,7 +171,7 @@ class Node:
                     ),
                 )
 
-
-def _metadata() -> tuple[tuple[str, str], ...]:
-    own = ((REQUEST_ID, number),) if (number := REQUEST.get()) else ()
-    return own + OUTGOING.get()
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return what goes with every RPC: which node is meant, the id for both logs, and what a trace needs."""
+        number = ((REQUEST_ID, REQUEST.get()),) if REQUEST.get() else ()
+        return ((MARK, self.name), *number, *OUTGOING.get())

@@ -132,6 +132,21 @@ def test_one_certificate_may_do_for_all_nodes(rig: Any) -> None:
     assert rig.create("v", nodes=["node-1"])
 
 
+def test_a_node_that_is_not_the_one_that_is_meant_does_nothing(rig: Any, refused: Any) -> None:
+    """Its address was another node's before, and one certificate does for all."""
+    rig.authority.sign("shared", "nodes.example.com")
+    rig.start_node("node-2", tls=rig.tls("shared"))
+    rig.machines["node-1"].port = rig.machines["node-2"].port
+    rig.start_controller(node_identity="nodes.example.com")
+
+    refusal = refused(rig.attempt, name="v", nodes=["node-1"])
+    question = refused(rig.attempt, name="v")
+
+    assert (refusal.code, question.code) == (Code.UNAVAILABLE, Code.UNAVAILABLE)
+    assert "this is node 'node-2', not 'node-1'" in refusal.text
+    assert rig.machines["node-2"].volumes == []
+
+
 @pytest.fixture
 def own(rig: Any, tmp_path: Path) -> Any:
     """A rig with an authority of its own, so that certificates can be replaced."""
