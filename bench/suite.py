@@ -22,6 +22,7 @@ from .cases_node import node
 from .cases_rbd import rbd
 from .cases_rpc import rpc
 from .cases_start import startup
+from .cases_telemetry import telemetry
 from .facts import facts
 from .processes import Unmeasurable
 from .workspace import interruptible, workspace
@@ -37,6 +38,7 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
     "lvm": lvm,
     "ebs": ebs,
     "rbd": rbd,
+    "telemetry": telemetry,
 }
 
 
