@@ -93,6 +93,19 @@ def parser() -> argparse.ArgumentParser:
     certificates.add_argument("--node-identity", default=NODE, metavar="NAME", help="as in the file's cluster")
     certificates.set_defaults(run=_certificates)
 
+    kubernetes = verbs.add_parser("kubernetes", help="what runs beside the driver on Kubernetes")
+    parts = kubernetes.add_subparsers(required=True, metavar="PART")
+    taint = parts.add_parser("startup-taint", help="take a taint off nodes once their kubelet knows the driver")
+    taint.add_argument("--driver", required=True, metavar="NAME", help="driver.name of the configuration")
+    taint.add_argument("--key", default="", metavar="KEY", help="the taint's key; default: NAME/starting")
+    taint.set_defaults(run=_startup_taint)
+    drain = parts.add_parser("drain", help="wait until a drained node has none of the driver's volumes")
+    drain.add_argument("--driver", required=True, metavar="NAME", help="driver.name of the configuration")
+    drain.add_argument("--node", default="", metavar="NAME", help="this node; default: NODE_NAME of the environment")
+    drain.add_argument("--kubelet", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR", help="its directory")
+    drain.add_argument("--seconds", type=float, default=300, metavar="N", help="how long to wait at most")
+    drain.set_defaults(run=_drain)
+
     demo = verbs.add_parser("demo", help="watch a volume's whole life on this machine (needs root)")
     demo.add_argument(
         "--filesystem", choices=["ext4", "xfs", "btrfs"], help="default: ext4 where it can grow online, else xfs"
@@ -136,6 +149,18 @@ def _certificates(options: argparse.Namespace) -> int:
     from .certificates import certificates
 
     return certificates(options)
+
+
+def _startup_taint(options: argparse.Namespace) -> int:
+    from .kubernetes.commands import startup_taint
+
+    return startup_taint(options)
+
+
+def _drain(options: argparse.Namespace) -> int:
+    from .kubernetes.commands import wait_for_drain
+
+    return wait_for_drain(options)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ LAYERS = (
     {"serve", "certificates", "reload", "telemetry", "check", "explain", "demo", "installed", "process", "testing"},
     {"rpc", "cluster", "endpoint"},
     {"idempotent", "registry", "fitness", "guard", "answers", "bulkhead", "patience"},
-    {"locks", "node", "topology", "config", "config_cluster", "logs", "redact"},
+    {"locks", "node", "topology", "config", "config_cluster", "kubernetes", "logs", "redact"},
     {"backend", "model", "errors", "params", "ids", "host", "paging", "rehearsal", "_proto"},
 )
 CONTRACT = {"backend", "errors", "host", "ids", "model", "paging", "params", "rehearsal"}  # what a backend may import

@@ -1,34 +1,26 @@
-"""The nodes of a Kubernetes cluster: Node objects, listed once and then watched, over plain HTTPS.
+"""The nodes of a Kubernetes cluster: Node objects, listed once and then watched.
 
-Node objects, not pods: a pod that is being replaced must not make its node's volumes look gone. Token and CA are
-read for every request, because the kubelet replaces them. As long as the API cannot be reached, what was seen
-last stays; before the first list, nothing can be said.
+Node objects, not pods: a pod that is being replaced must not make its node's volumes look gone. As long as the API
+cannot be reached, what was seen last stays; before the first list, nothing can be said.
 """
 
 from __future__ import annotations
 
-import http.client
 import logging
-import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from ..config_cluster import Kubernetes
 from ..errors import Unavailable
+from ..kubernetes.api import GONE, TROUBLE, Api, Expired, Refused
 from ..model import Segments
 
 log = logging.getLogger(__name__)
 
 WATCH = 60  # seconds of one watch; what was missed by a connection that died in silence is then seen
-SLACK = 15.0  # seconds the API may take beyond that
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before trying again, after one failure, two, ...
-PAGE = 500  # Node objects per page of a list
-GONE = 410  # too old a version to watch from
+NODES = "/api/v1/nodes"
 
 
 class Address(msgspec.Struct):
@@ -45,7 +37,6 @@ class Metadata(msgspec.Struct):
     name: str = ""
     labels: dict[str, str] = {}
     resource_version: str = msgspec.field(default="", name="resourceVersion")
-    more: str = msgspec.field(default="", name="continue")
 
 
 class NodeObject(msgspec.Struct):
@@ -54,22 +45,9 @@ class NodeObject(msgspec.Struct):
     code: int = 0  # of a Status object, which an ERROR event has in its place
 
 
-class NodeList(msgspec.Struct):
-    metadata: Metadata
-    items: list[NodeObject]
-
-
 class Event(msgspec.Struct):
     type: str
     object: NodeObject
-
-
-class Expired(Exception):
-    """The API does not know any more what has changed since then: list again."""
-
-
-class Refused(Exception):
-    """The API answered with an error."""
 
 
 class KubernetesNodes:
@@ -82,7 +60,8 @@ class KubernetesNodes:
         self._nodes: dict[str, NodeObject] = {}
         self._listed = threading.Event()
         self._stop = threading.Event()
-        self._connection: http.client.HTTPSConnection | None = None
+        self._api = Api(settings.server, settings.credentials)
+        self._query = {"labelSelector": settings.labels} if settings.labels else {}
         self._trouble = "it has not been asked yet"
 
     def names(self) -> list[str]:
@@ -109,8 +88,7 @@ class KubernetesNodes:
 
     def close(self) -> None:
         self._stop.set()
-        if (connection := self._connection) and connection.sock:
-            connection.close()
+        self._api.close()
 
     def _known(self) -> dict[str, NodeObject]:
         if not self._listed.is_set():
@@ -128,7 +106,7 @@ class KubernetesNodes:
             except Expired:
                 version = ""
                 continue
-            except (OSError, http.client.HTTPException, msgspec.DecodeError, Refused) as error:
+            except TROUBLE as error:
                 self._trouble = f"{type(error).__name__}: {error}"
             if not self._stop.is_set():
                 log.warning("the Kubernetes API cannot be watched: %s", self._trouble)
@@ -137,31 +115,21 @@ class KubernetesNodes:
 
     def _list(self) -> str:
         """Take all Node objects; return their version."""
-        found: dict[str, NodeObject] = {}
-        more = ""
-        while True:
-            with self._get({"limit": str(PAGE), **({"continue": more} if more else {})}) as answer:
-                page = msgspec.json.decode(answer.read(), type=NodeList)
-            found |= {one.metadata.name: one for one in page.items}
-            more = page.metadata.more
-            if not more:
-                break
-        self._nodes = found
+        found, version = self._api.list(NODES, NodeObject, self._query)
+        self._nodes = {one.metadata.name: one for one in found}
         self._listed.set()
         log.info("nodes of the cluster: %d", len(found))
-        return page.metadata.resource_version
+        return version
 
     def _watch(self, version: str) -> str:
         """Take changes as they come until the watch ends; return the version to go on from."""
         decoder = msgspec.json.Decoder(Event)
-        asked = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH), "resourceVersion": version}
-        with self._get(asked) as answer:
-            while line := answer.readline():
-                event = decoder.decode(line)
-                if event.type == "ERROR":
-                    raise Expired if event.object.code == GONE else Refused(line.decode(errors="replace")[:200])
-                self._apply(event)
-                version = event.object.metadata.resource_version or version
+        for line in self._api.watch(NODES, version, WATCH, self._query):
+            event = decoder.decode(line)
+            if event.type == "ERROR":
+                raise Expired if event.object.code == GONE else Refused(line.decode(errors="replace")[:200])
+            self._apply(event)
+            version = event.object.metadata.resource_version or version
         return version
 
     def _apply(self, event: Event) -> None:
@@ -172,35 +140,3 @@ class KubernetesNodes:
         elif event.type == "DELETED":
             nodes.pop(name, None)
         self._nodes = nodes
-
-    @contextmanager
-    def _get(self, query: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
-        """Send one request for Node objects. Raises Expired, Refused, OSError."""
-        connection = self._connect()
-        selector = {"labelSelector": self._settings.labels} if self._settings.labels else {}
-        token = (Path(self._settings.credentials) / "token").read_text().strip()
-        try:
-            path = f"/api/v1/nodes?{urlencode({**query, **selector})}"
-            connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "Accept": "application/json"})
-            answer = connection.getresponse()
-            if answer.status == GONE:
-                raise Expired
-            if answer.status != http.client.OK:
-                raise Refused(f"{answer.status} {answer.reason}")
-            yield answer
-        finally:
-            connection.close()
-
-    def _connect(self) -> http.client.HTTPSConnection:
-        import ssl  # only where there is a cluster
-
-        host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        address = urlsplit(self._settings.server or f"https://{f'[{host}]' if ':' in host else host}:{port}")
-        if not address.hostname:
-            raise Refused("its address is not known: KUBERNETES_SERVICE_HOST is not set; set cluster.kubernetes.server")
-        context = ssl.create_default_context(cafile=str(Path(self._settings.credentials) / "ca.crt"))
-        connection = http.client.HTTPSConnection(
-            address.hostname, address.port or 443, timeout=WATCH + SLACK, context=context
-        )
-        self._connection = connection
-        return connection
