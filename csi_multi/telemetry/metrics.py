@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any, TypeVar
 
 import prometheus_client as prometheus
+from prometheus_client.metrics import MetricWrapperBase
 
 from ..host.observe import Ends, Rpc
+
+M = TypeVar("M", bound=MetricWrapperBase)
 
 # Seconds. A call of an RPC or a command takes milliseconds; a copy takes minutes, and a hang as long as its limit.
 BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -45,18 +49,19 @@ class Metrics:
             registry=registry,
             buckets=BUCKETS,
         )
+        self._kept: dict[tuple[object, ...], Any] = {}
         self._known: dict[str, set[tuple[str, str]]] = {}
         self._lock = threading.Lock()
 
     def rpc(self, rpc: Rpc) -> Ends:
-        labels = (rpc.method, rpc.instance)
-        running, started = self.running.labels(*labels), time.perf_counter()
+        method, backend = rpc.method, rpc.instance
+        running, started = self._series(self.running, method, backend), time.perf_counter()
         running.inc()
 
         def end(code: str) -> None:
             running.dec()
-            self.rpc_seconds.labels(*labels).observe(time.perf_counter() - started)
-            self.rpcs.labels(rpc.method, code, rpc.instance).inc()
+            self._series(self.rpc_seconds, method, backend).observe(time.perf_counter() - started)
+            self._series(self.rpcs, method, code, backend).inc()
 
         return end
 
@@ -65,10 +70,18 @@ class Metrics:
         started = time.perf_counter()
 
         def end(outcome: str) -> None:
-            self.call_seconds.labels(*labels).observe(time.perf_counter() - started)
-            self.calls.labels(*labels, outcome).inc()
+            self._series(self.call_seconds, *labels).observe(time.perf_counter() - started)
+            self._series(self.calls, *labels, outcome).inc()
 
         return end
+
+    def _series(self, metric: M, *labels: str) -> M:
+        """Return the metric with these labels; kept, because finding it takes the library longer than counting."""
+        key = (metric, *labels)
+        if (series := self._kept.get(key)) is None:
+            series = self._kept[key] = metric.labels(*labels)
+        found: M = series
+        return found
 
     def _bounded(self, instance: str, program: str, operation: str) -> tuple[str, str]:
         """Keep a backend that names its calls after volumes from filling the memory, ours and Prometheus'."""
