@@ -79,9 +79,10 @@ class Release:
         return found
 
     def pod(self, kind: str) -> Object:
-        """The spec of the pods that the Deployment or DaemonSet makes."""
-        spec: Object = self.one(kind)["spec"]["template"]["spec"]
-        return spec
+        """The spec of the pods that the driver's Deployment or DaemonSet makes."""
+        name = {"Deployment": "csi-multi-controller", "DaemonSet": "csi-multi-node"}[kind]
+        (spec,) = [one["spec"]["template"]["spec"] for one in self.all(kind) if one["metadata"]["name"] == name]
+        return dict(spec)
 
     def containers(self, kind: str) -> dict[str, Object]:
         return {container["name"]: container for container in self.pod(kind)["containers"]}

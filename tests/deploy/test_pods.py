@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from csi_multi import config, registry
+from csi_multi.cli import parser
 from csi_multi.host import LocalHost
 from csi_multi.params import parse
 
-from .conftest import ROOT, Release
+from .conftest import EVERY_SWITCH, ROOT, Release
 
 GUIDE = ROOT / "docs/deploy.md"
 
@@ -50,18 +51,56 @@ def test_a_nodes_pod_has_no_secret_but_its_certificate(release: Release) -> None
     assert secrets == (["csi-multi-node-tls"] if "tls" in release.config.get("cluster", {}) else [])
 
 
+def subjects(release: Release) -> dict[str, set[str]]:
+    """Role or cluster role to the service accounts that have it."""
+    bindings = [*release.all("ClusterRoleBinding"), *release.all("RoleBinding")]
+    return {one["roleRef"]["name"]: {subject["name"] for subject in one["subjects"]} for one in bindings}
+
+
 def test_a_nodes_pod_has_no_credentials_of_the_api(release: Release) -> None:
     accounts = {account["metadata"]["name"]: account for account in release.all("ServiceAccount")}
-    subjects = [
-        one["name"]
-        for kind in ("ClusterRoleBinding", "RoleBinding")
-        for binding in release.all(kind)
-        for one in binding["subjects"]
-    ]
+    if release.values == EVERY_SWITCH:
+        pytest.skip("it has the drain hook")
 
     assert release.pod("DaemonSet")["automountServiceAccountToken"] is False
     assert accounts["csi-multi-node"]["automountServiceAccountToken"] is False
-    assert "csi-multi-node" not in subjects
+    assert not [role for role, having in subjects(release).items() if "csi-multi-node" in having]
+
+
+def test_with_the_drain_hook_a_nodes_pod_reads_node_objects_and_nothing_else(whole: Release) -> None:
+    having = [role for role, accounts in subjects(whole).items() if "csi-multi-node" in accounts]
+    (rules,) = [role["rules"] for role in whole.all("ClusterRole") if role["metadata"]["name"] in having]
+
+    assert having == ["csi-multi-drain"]
+    assert rules == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+
+
+def test_the_drain_hook_is_a_command_of_the_program_and_ends_before_the_pod_is_killed(whole: Release) -> None:
+    hook = whole.containers("DaemonSet")["driver"]["lifecycle"]["preStop"]["exec"]["command"]
+    options = parser().parse_args(hook[1:])
+
+    assert options.driver == whole.config["driver"]["name"]
+    assert options.seconds < whole.pod("DaemonSet")["terminationGracePeriodSeconds"]
+
+
+def test_the_startup_taint_is_taken_off_by_a_pod_that_does_nothing_else(whole: Release) -> None:
+    (made,) = [one for one in whole.all("Deployment") if one["metadata"]["name"] == "csi-multi-startup-taint"]
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    options = parser().parse_args(container["args"])
+
+    assert options.key == f"{options.driver}/starting"
+    assert {"key": options.key, "operator": "Exists"} in pod["tolerations"]
+    assert {"key": options.key, "operator": "Exists"} in whole.pod("Deployment")["tolerations"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert subjects(whole)["csi-multi-startup-taint"] == {pod["serviceAccountName"]}
+
+
+def test_every_driver_is_started_with_words_that_it_takes(release: Release) -> None:
+    for kind, mode in (("Deployment", "controller"), ("DaemonSet", "node")):
+        options = parser().parse_args(release.containers(kind)["driver"]["args"])
+
+        assert options.mode == mode
 
 
 def test_the_controller_runs_as_nobody_with_no_capability(release: Release) -> None:

@@ -101,7 +101,7 @@ def test_every_default_has_a_place_in_the_schema_and_every_setting_a_default() -
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
 
     assert set(defaults) == set(schema["properties"]) - {"global"}
-    for section in ("sidecars", "controller", "node", "csiDriver", "tls", "metrics"):
+    for section in ("sidecars", "controller", "node", "startupTaint", "drain", "csiDriver", "tls", "metrics"):
         assert set(defaults[section]) == set(schema["properties"][section]["properties"]), section
 
 

@@ -17,6 +17,10 @@
 {{- (include "csi.config" . | fromJson).driver.name | required "config: driver.name is required" -}}
 {{- end -}}
 
+{{- define "csi.taint" -}}
+{{- default (printf "%s/starting" (include "csi.driver" .)) .Values.startupTaint.key -}}
+{{- end -}}
+
 {{- define "csi.name" -}}
 {{- if contains .Chart.Name .Release.Name -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
 {{- else -}}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{- end -}}
