@@ -50,8 +50,9 @@ class Handler(BaseHTTPRequestHandler):
         service = self.server
         service.lifetimes.append(self.headers["X-aws-ec2-metadata-token-ttl-seconds"])
         token = f"token-{len(service.lifetimes)}"
-        if self._answers(200 if self.path == "/latest/api/token" else 404, token):
-            service.tokens.add(token)
+        service.tokens.add(token)  # before anybody can have read it
+        if not self._answers(200 if self.path == "/latest/api/token" else 404, token):
+            service.tokens.discard(token)
 
     def do_GET(self) -> None:
         name = self.path.removeprefix("/latest/meta-data/")
