@@ -129,7 +129,7 @@ class Registry:
         """Return a registry of some of the instances, the very same ones; of broken ones all, whatever they are."""
         part = Registry((), self.broken, self.default)
         part._instances = {instance.name: instance for instance in self if keep(instance.backend)}
-        part._whole = self
+        part._whole = self._whole
         self._parts.append((part, keep))
         return part
 
@@ -188,8 +188,6 @@ class Registry:
         with self._changing:
             before, generation = [*self], self.generation
             self._replace(other)
-            for part, keep in self._parts:
-                part._replace(other.part(keep))
             fresh = [one for one in self if not any(one is old for old in before)]
             left = [one for one in before if not any(one is new for new in self)]
             self._leaving += left
@@ -205,6 +203,8 @@ class Registry:
     def _replace(self, other: Registry) -> None:
         self._instances, self.broken, self.default = other._instances, other.broken, other.default
         self.generation += 1
+        for part, keep in self._parts:
+            part._replace(other.part(keep))
 
     def _retire(self, instance: Instance, generation: int) -> None:
         """Close what was left behind by a change of this generation, once all RPCs from before have ended."""

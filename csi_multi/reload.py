@@ -56,6 +56,9 @@ class Reload:
         except ConfigError as error:
             self.successful = False
             log.error("the new configuration is not taken, the one before stays: %s", error)
+        except Exception:  # packages that are being replaced, a file that is too deep: no reason to end a driver
+            self.successful = False
+            log.exception("the new configuration is not taken, the one before stays")
 
     def _take(self, wanted: Config) -> None:
         """Raises ConfigError before anything has changed."""

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from csi_multi import config, registry
+from csi_multi.backend import Backend
 from csi_multi.host import LocalHost
 from csi_multi.registry import Registry
 from csi_multi.reload import Reload
@@ -204,6 +205,34 @@ def test_a_bad_file_changes_nothing_and_the_log_says_why(world: World, stream: A
     world.write("a")
     world.reload.now()
     assert world.reload.successful
+
+
+@pytest.mark.parametrize("file", ["driver: " + "[" * 5000, "\0", "driver: &a [*a]"])
+def test_no_file_whatever_is_in_it_ends_the_driver(world: World, stream: Any, file: str) -> None:
+    world.file.write_text(file)
+    world.reload.now()
+
+    assert not world.reload.successful
+    assert "is not taken" in stream.getvalue()
+    assert world.names() == ["a", "b"]
+
+
+def test_a_part_of_the_instances_follows(world: World) -> None:
+    part = world.registry.part(lambda backend: backend.setting.instance != "a")
+    inner = part.part(lambda backend: isinstance(backend, Backend))
+    world.write("a", "c")
+    world.reload.now()
+
+    assert [one.name for one in part] == ["c"]
+    assert part.get("c") is world.registry.get("c")
+    assert [one.name for one in inner] == ["c"]
+    with part.used():
+        old = world.backend("c")
+        world.write("a")
+        world.reload.now()
+        assert not old.closed.is_set(), "an RPC of the part may be using it"
+    assert old.closed.wait(10)
+    assert list(part) == []
 
 
 def test_what_was_made_for_a_file_that_is_then_refused_is_closed(world: World, monkeypatch: Any) -> None:
