@@ -139,10 +139,10 @@ class Rig:
         """Start (again) the driver of a node, on the port that it had."""
         machine = self.machines[name]
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node=name, host=LocalHost())
-        kind = more.pop("kind", LocalMemory)
-        machine.backend = kind(kind.Config(capacity=machine.capacity), setting, machine.shelf)
-        registry = Registry([Instance("disk", "memory", machine.backend)], None, "disk")
-        driver = Driver(name=DRIVER, node=name, alpha=True, default_backend="disk", workers=16)
+        default = more.pop("default", "disk")
+        machine.backend = LocalMemory(LocalMemory.Config(capacity=machine.capacity), setting, machine.shelf)
+        registry = Registry([Instance("disk", "memory", machine.backend)], None, default)
+        driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=16)
         part = Part(attach=more.pop("attach", True), door=ControllerOnly(name, more.pop("identity", CONTROLLER)))
         machine.server = build_controllers(driver, registry, Traffic(16), part)
         credentials = Credentials(more.pop("tls", None) or self.tls(f"nodes/{name}")).server()

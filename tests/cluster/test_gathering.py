@@ -8,7 +8,10 @@ import grpc
 import pytest
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.model import Health, HealthEntry
+from csi_multi.cluster.gathering import Page
+from csi_multi.model import CapacityReport, CapacityRequest, Health, HealthEntry
+from csi_multi.rpc.listing import BYTES
+from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 GIB = 1 << 30
@@ -148,6 +151,18 @@ def test_without_a_class_and_a_default_all_instances_count(rig: Any, make: Any) 
     assert (answer.available_capacity, answer.maximum_volume_size.value) == (5 * GIB, 4 * GIB)
 
 
+class Endless(MemoryBackend):
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=GIB)
+
+
+def test_with_an_instance_without_a_limit_there_is_no_largest_volume(rig: Any, make: Any) -> None:
+    rig.start_node("node-1")
+    rig.start_controller(make("far", Endless), default="")
+
+    assert not rig.client.GetCapacity().HasField("maximum_volume_size")
+
+
 def test_a_node_that_is_down_has_no_capacity_and_hides_nobody_elses(cluster: Any, refused: Any) -> None:
     before = cluster.client.GetCapacity().available_capacity
     cluster.stop_node("node-2")
@@ -155,6 +170,32 @@ def test_a_node_that_is_down_has_no_capacity_and_hides_nobody_elses(cluster: Any
     assert cluster.client.GetCapacity().available_capacity == before * 2 // 3
     assert refused(cluster.client.GetCapacity, **at("node-2")).code is Code.UNAVAILABLE
     assert cluster.client.GetCapacity(**at("node-1")).available_capacity == before // 3
+
+
+def test_when_no_node_can_be_reached_there_is_no_figure(cluster: Any, refused: Any) -> None:
+    for name in cluster.machines:
+        cluster.stop_node(name)
+
+    assert refused(cluster.client.GetCapacity).code is Code.UNAVAILABLE
+
+
+def _page(*names: str, token: str = "") -> pb.ListVolumesResponse:
+    return pb.ListVolumesResponse(entries=[{"volume": {"volume_id": name}} for name in names], next_token=token)
+
+
+def test_a_nodes_page_that_does_not_fit_is_left_for_the_next_answer() -> None:
+    page = Page(_page("a", "b"), 3)
+
+    assert not page.add("node-1", _page("c", "d"), "inner")
+    assert [entry.volume.volume_id for entry in page.answer.entries] == ["a", "b"]
+    assert page.answer.next_token.endswith("/inner")
+
+
+def test_an_answer_stays_below_what_a_client_takes() -> None:
+    page = Page(_page("a" * (BYTES - 100)), 0)
+
+    assert not page.add("node-1", _page("b" * 200), "")
+    assert page.add("node-2", _page("c"), "")
 
 
 def test_bad_parameters_are_refused_by_the_nodes(cluster: Any, refused: Any) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.errors import Busy, FailedPrecondition
+from csi_multi.rpc.status import Answered
+from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 GIB = 1 << 30
@@ -101,6 +103,21 @@ def test_the_answer_of_a_node_comes_back_as_it_is(cluster: Any, refused: Any, er
     assert (refusal.code, refusal.text, refusal.trailers) == (code, str(error), ())
 
 
+class Told(MemoryBackend):
+    """As if another driver had answered."""
+
+    def get_volume(self, handle: str) -> Any:
+        raise Answered(Code.ABORTED, "later", (("x-note", "1"),))
+
+
+def test_trailing_metadata_of_an_answer_comes_back_too(rig: Any, make: Any, refused: Any) -> None:
+    rig.start_controller(make("far", Told))
+
+    refusal = refused(rig.client.ControllerGetVolume, volume_id="far/v")
+
+    assert (refusal.code, refusal.text, refusal.trailers) == (Code.ABORTED, "later", ("x-note",))
+
+
 def test_an_id_that_no_node_can_have_made_is_an_unknown_volume(cluster: Any, refused: Any) -> None:
     refusal = refused(cluster.client.ControllerGetVolume, volume_id="disk/garbage")
 
@@ -165,6 +182,14 @@ def test_instances_that_are_not_node_local_are_served_by_the_controller(rig: Any
     assert (volume.volume_id, list(volume.accessible_topology)) == ("far/v", [])
     assert rig.client.ControllerGetVolume(volume_id="far/v").volume.volume_id == "far/v"
     assert rig.machines["node-1"].volumes == []
+
+
+def test_the_controllers_default_is_what_counts(rig: Any) -> None:
+    rig.start_node("node-1", default="")
+    rig.start_controller(default="disk")
+
+    assert rig.create("v", nodes=["node-1"])
+    assert rig.client.GetCapacity().available_capacity
 
 
 def test_a_snapshots_name_is_taken_on_all_nodes(cluster: Any, refused: Any) -> None:

@@ -169,6 +169,10 @@ def test_certificates_are_read_again_when_they_change(own: Any, tmp_path: Path) 
     own.authority.sign("nodes/node-1", NODE.replace(PLACE, "node-1"))
 
     assert own.create("after", nodes=["node-1"])
+    own.stop_node("node-1")
+    own.start_node("node-1")
+    (own.authority.directory / "controller" / "ca.pem").touch()  # the same again: only the connection is new
+    assert own.create("over a new connection", nodes=["node-1"])
     assert ask(own, "node-1", old).code() is Code.UNAVAILABLE, "its authority is not trusted any more"
 
 
