@@ -16,7 +16,7 @@ NEEDED = {
         "storage.k8s.io/csinodes": READ,  # topology keys
         "storage.k8s.io/volumeattributesclasses": READ,
         "storage.k8s.io/volumeattachments": READ,  # does not delete what is attached
-        "snapshot.storage.k8s.io/volumesnapshots": ("get", "list"),  # sources of claims
+        "snapshot.storage.k8s.io/volumesnapshots": (*READ, "update"),  # sources of claims: a finalizer while it copies
         "snapshot.storage.k8s.io/volumesnapshotcontents": ("get", "list"),
     },
     "attacher": {
