@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .errors import NotFound
+from .errors import FailedPrecondition, NotFound
 from .host import Host
 from .host.observe import UNOBSERVED, Observer
 from .model import (
@@ -53,6 +53,7 @@ from .model import (
     Segments,
     Snapshot,
     SnapshotRequest,
+    Stamp,
     StorageHealthEntry,
     Strings,
     Volume,
@@ -389,6 +390,29 @@ class Explain(Backend):
         """
 
 
+class Import(Explain):
+    """`csi-multi import` can take over a volume that somebody made by hand. It is tried by `rehearsed` first.
+
+    Such a volume has a stamp like any other, with `Stamp.imported`: delete_volume refuses it (`not_ours_to_delete`),
+    and its device is never blank.
+    """
+
+    @abstractmethod
+    def import_volume(self, name: str, stamp: Stamp) -> Volume:
+        """Store the stamp on what has this name (a path, an id) in the storage, and return it as a volume.
+
+        Its data is not touched. May be repeated from any point. Raises InvalidArgument for a name of another form,
+        NotFound, AlreadyExists for what is ours or whose new name is taken, InUse, FailedPrecondition.
+        """
+
+    @abstractmethod
+    def release_volume(self, handle: str) -> str:
+        """Take the stamp off an imported volume again, and return the name it has then.
+
+        Raises NotFound, InUse while it is attached or open, FailedPrecondition for one that was not imported.
+        """
+
+
 FEATURES: tuple[type[Backend], ...] = (
     Topology,
     NodeLocal,
@@ -410,7 +434,22 @@ FEATURES: tuple[type[Backend], ...] = (
     NodeHealthReporter,
 )
 
-TOOLS: tuple[type[Backend], ...] = (Explain,)  # what commands for operators ask for, and never an RPC
+TOOLS: tuple[type[Backend], ...] = (Explain, Import)  # what commands for operators ask for, and never an RPC
+
+
+def not_ours_to_delete(handle: str) -> FailedPrecondition:
+    """The one wording for an imported volume that somebody wants deleted."""
+    return FailedPrecondition(
+        f"volume {handle!r} was there before this driver and is not deleted by it; to keep its data, or to delete it "
+        "by hand, first release it with 'csi-multi import --release'"
+    )
+
+
+def not_imported(handle: str) -> FailedPrecondition:
+    """The one wording for a volume that is to be released, and that the driver made."""
+    return FailedPrecondition(
+        f"volume {handle!r} was not imported, but made by this driver: delete it through the orchestrator"
+    )
 
 
 def missing(kind: str, handle: str) -> NotFound:

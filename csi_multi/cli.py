@@ -10,6 +10,7 @@ from .config import ConfigError
 from .config_cluster import CONTROLLER, NODE
 from .endpoint import EndpointError
 from .explain import words as explain_words
+from .importing import words as import_words
 
 CONFORMANCE = """\
 Makes and deletes volumes on the instance; everything else there is left alone, and the listing must be the
@@ -47,11 +48,8 @@ def parser() -> argparse.ArgumentParser:
     backends.add_argument("--json", action="store_true", help="for programs")
     backends.set_defaults(run=_backends)
 
-    explain = verbs.add_parser(
-        "explain", help="tell what a StorageClass would do, and why", description=explain_words.DESCRIPTION
-    )
-    explain_words.add(explain)
-    explain.set_defaults(run=_explain)
+    explain_words.add(verbs).set_defaults(run=_explain)
+    import_words.add(verbs).set_defaults(run=_import)
 
     conformance = verbs.add_parser(
         "conformance", help="test a configured backend against the contract and CSI", description=CONFORMANCE
@@ -137,6 +135,12 @@ def _explain(options: argparse.Namespace) -> int:
     from .explain.verb import explain
 
     return explain(options)
+
+
+def _import(options: argparse.Namespace) -> int:
+    from .importing.verb import run
+
+    return run(options)
 
 
 def _conformance(options: argparse.Namespace) -> int:

@@ -110,6 +110,9 @@ class Source:
     handle: str
 
 
+IMPORTED = "imported"  # stands for the digest of parameters on a volume that the driver did not make
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
     """What must be stored on the resource itself, so that no other state is needed: up to 2 KiB in all.
@@ -125,6 +128,11 @@ class Stamp:
     digest: str
     source: Source | None = None
     context: Strings = field(default_factory=dict)
+
+    @property
+    def imported(self) -> bool:
+        """Whether the volume was there before the driver: then it is never deleted, and never blank."""
+        return self.digest == IMPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 EXAMPLE = "pvc-00000000-0000-4000-8000-000000000000"  # as long as a real one
 DESCRIPTION = """\
@@ -19,7 +20,11 @@ ACCESS = {
 }
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(verbs: Any) -> argparse.ArgumentParser:
+    """Add the verb to a parser's verbs, and return its own parser."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "explain", help="tell what a StorageClass would do, and why", description=DESCRIPTION
+    )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the driver's YAML file")
     parser.add_argument("--storageclass", type=Path, required=True, metavar="FILE", help="manifest with StorageClasses")
     parser.add_argument("--class", dest="name", default="", metavar="NAME", help="one of them; default: all")
@@ -35,3 +40,4 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--claim", default="default/example", metavar="NAMESPACE/NAME", help="for tags that name it")
     parser.add_argument("--offline", action="store_true", help="ask no storage, and tell what is known without")
     parser.add_argument("--json", action="store_true", help="for programs")
+    return parser

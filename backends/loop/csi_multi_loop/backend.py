@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,13 +14,14 @@ from csi_multi.backend import (
     Capacity,
     Clone,
     Expand,
-    Explain,
+    Import,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
     NodeLocal,
     Setting,
     VolumeHealthLister,
+    not_ours_to_delete,
 )
 from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument
 from csi_multi.host import loopdev, loopfile
@@ -36,6 +38,7 @@ from csi_multi.model import (
     PageRequest,
     Snapshot,
     SnapshotRequest,
+    Stamp,
     StorageHealthEntry,
     Strings,
     Volume,
@@ -50,6 +53,7 @@ from .failures import translated
 from .files import Files
 from .freeze import Freezer
 from .handles import Handles
+from .importing import Importer
 from .making import Maker
 from .metadata import Broken, Format, SnapshotFile, VolumeFile
 from .place import FROZEN, Place
@@ -67,7 +71,7 @@ class LoopBackend(
     Capacity,
     VolumeHealthLister,  # and so VolumeHealthReporter
     NodeHealthReporter,
-    Explain,
+    Import,  # and so Explain
 ):
     contract = (1, 0)
     Config = config.Config
@@ -97,6 +101,7 @@ class LoopBackend(
         self._maker = Maker(
             self.config, self._place, self._volumes, self._snapshots, self._space, self._stillness, files
         )
+        self._importer = Importer(self._place, self._volumes, self._space, files)
 
     # Volumes
 
@@ -126,7 +131,8 @@ class LoopBackend(
         self._place.guard()
         self._volumes.finish_removal(leaf)
         with self._volumes.holding(leaf):
-            self._volumes.read(leaf)  # ours, or it raises
+            if self._volumes.read(leaf).stamp.imported:  # ours, or it raises
+                raise not_ours_to_delete(handle)
             if attached := loopdev.find(self._volumes.image(leaf)):
                 raise InUse(f"volume {handle!r} is attached to {attached[0]}; unpublish and unstage it first")
             self._volumes.remove(leaf)
@@ -145,6 +151,17 @@ class LoopBackend(
 
         self._place.guard()
         return paged(self._volumes.leaves(), page, load)
+
+    @translated("importing a volume")
+    def import_volume(self, name: str, stamp: Stamp) -> Volume:
+        self._place.prepare()
+        leaf = ids.leaf(stamp.name)
+        return self._volume(leaf, self._importer.take(leaf, Path(name), stamp))
+
+    @translated("releasing a volume")
+    def release_volume(self, handle: str) -> str:
+        self._place.guard()
+        return self._importer.release(self._handles.leaf("volume", handle), handle)
 
     # Snapshots
 

@@ -21,6 +21,7 @@ from .files import Files
 from .freeze import Freezer
 from .metadata import File
 from .place import FROZEN, Place
+from .shelf import GONE
 
 SHARING = frozenset({"btrfs", "xfs"})  # filesystems whose files can share blocks, as their mkfs makes them
 ROOM = 2**62  # bytes: everything fits
@@ -62,7 +63,7 @@ class _Files(Files):
         """The directory would be new."""
 
     def clear(self, directory: Path) -> None:
-        self._rehearsal.change("rm", "-r", str(directory), why="nothing stays of a creation that failed")
+        self._rehearsal.change("rm", "-r", str(directory), why="what is left of it goes")
 
     def save(self, file: Path, value: File) -> None:
         text = msgspec.json.encode(value).decode()
@@ -70,6 +71,9 @@ class _Files(Files):
 
     def touch(self, image: Path) -> None:
         self._rehearsal.change("touch", str(image), why="the image: a sparse file, which takes space as it is written")
+
+    def link(self, file: Path, image: Path) -> None:
+        self._rehearsal.change("ln", str(file), str(image), why="the file stays where it is, and has a second name")
 
     def truncate(self, image: Path, size: int) -> None:
         why = f"its size: {size} bytes, a multiple of 4096; all of them read as zeros"
@@ -93,7 +97,8 @@ class _Files(Files):
         self._rehearsal.change("sync", str(path), why="so that it survives a power cut")
 
     def rename(self, old: Path, new: Path) -> None:
-        self._rehearsal.change("mv", "-T", str(old), str(new), why="the volume appears, whole, in one step")
+        does = "disappears" if new.name.startswith(GONE) else "appears, whole,"
+        self._rehearsal.change("mv", "-T", str(old), str(new), why=f"the volume {does} in one step")
 
 
 class _Place(Place):

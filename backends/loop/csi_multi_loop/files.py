@@ -51,6 +51,10 @@ class Files:
     def touch(self, image: Path) -> None:
         image.touch(mode=0o600)
 
+    def link(self, file: Path, image: Path) -> None:
+        """Give a file another name."""
+        image.hardlink_to(file)
+
     def truncate(self, image: Path, size: int) -> None:
         os.truncate(image, size)
 

@@ -54,6 +54,10 @@ class Shelf(Generic[F]):
     def file(self, leaf: str) -> Path:
         return self.path / leaf / self.metadata
 
+    def draft(self, leaf: str) -> Path:
+        """Return where the image of an entry is while it is built."""
+        return self.path / f"{NEW}{leaf}" / IMAGE
+
     def leaves(self) -> list[str]:
         """Return what has the shape of an entry, sorted; whether it is one its metadata tells."""
         try:
@@ -138,8 +142,8 @@ class Shelf(Generic[F]):
             raise FailedPrecondition(
                 f"{self.path / leaf} holds {min(strange)!r}, which this driver did not make; move it away"
             )
-        (self.path / leaf).rename(self.path / f"{GONE}{leaf}")
-        metadata.sync(self.path)
+        self._files.rename(self.path / leaf, self.path / f"{GONE}{leaf}")
+        self._files.sync(self.path)
         self.finish_removal(leaf)
 
     def finish_removal(self, leaf: str) -> None:

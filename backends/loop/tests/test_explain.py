@@ -63,8 +63,9 @@ def told(rehearsal: Rehearsal) -> list[tuple[str, str]]:
         "write": "write",
         "touch": "write",
         "cp": "write",
+        "ln": "link",
     }
-    path = {"mv": -2, "write": 1, "cp": -1}
+    path = {"mv": -2, "write": 1, "cp": -1, "ln": 1}
     return [
         (called[step.words[0]], step.words[path.get(step.words[0], -1)])
         for step in rehearsal.steps

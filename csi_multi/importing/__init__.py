@@ -1,0 +1,1 @@
+"""Take over volumes that were made by hand: `csi-multi import`."""
