@@ -6,6 +6,7 @@ from pathlib import Path
 
 from . import config, registry
 from .backend import FEATURES, Backend
+from .config_cluster import Cluster
 from .host import LocalHost
 from .rpc.capabilities import Advertised, Mode, advertise
 
@@ -21,10 +22,23 @@ def check(file: Path) -> int:
         print(f"  backend {instance.name}{default}: {instance.kind}: {', '.join(features(instance.backend))}")
     for name, reason in instances.broken.items():
         print(f"  backend {name}: BROKEN: {reason}")
-    advertised = advertise((instance.backend for instance in instances), Mode.ALL, driver.alpha)
+    if settings.cluster != Cluster():
+        print(f"  cluster: {_cluster(settings.cluster)}")
+    backends = (instance.backend for instance in instances)
+    advertised = advertise(backends, Mode.ALL, driver.alpha, attach=settings.cluster.attach_required)
     for service in ("plugin", "controller", "group", "node"):
         print(f"  {service} capabilities: {', '.join(_names(advertised, service)) or 'none'}")
     return 1 if instances.broken else 0
+
+
+def _cluster(cluster: Cluster) -> str:
+    """Say whom the controller sends RPCs to, and what nodes do."""
+    nodes = "from the Kubernetes API" if cluster.kubernetes else ", ".join(sorted(cluster.nodes)) or "none"
+    parts = [f"nodes: {nodes}"]
+    parts += [f"nodes serve {cluster.controller_identity} on {cluster.listen}"] if cluster.listen else []
+    parts += [f"LOST: {', '.join(sorted(cluster.lost))}"] if cluster.lost else []
+    parts += ["all volumes are attached"] if cluster.attach_required else []
+    return "; ".join(parts)
 
 
 def features(backend: Backend) -> list[str]:

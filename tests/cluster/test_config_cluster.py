@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from csi_multi import config
+from csi_multi.cli import main
 from csi_multi.cluster.role import Role
 from csi_multi.config import ConfigError
 from csi_multi.config_cluster import Cluster
@@ -101,6 +102,15 @@ def test_a_mistake_is_named_with_its_line(load: Any, lines: str, line: int, text
 
     assert f"c.yaml:{line}: " in str(found.value)
     assert text in str(found.value)
+
+
+def test_check_says_who_belongs_to_the_cluster(load: Any, tmp_path: Path, capsys: Any) -> None:
+    load(TLS + "  listen: 0.0.0.0:9810\n  nodes: {node-1: 10.0.0.1:1}\n  lost: [node-9]\n  attach_required: true\n")
+
+    assert main(["check", str(tmp_path / "c.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert "cluster: nodes: node-1; nodes serve controller.csi-multi on 0.0.0.0:9810; LOST: node-9" in said
+    assert "PUBLISH_UNPUBLISH_VOLUME" in said
 
 
 def test_certificates_that_are_not_there_are_named(load: Any) -> None:

@@ -142,9 +142,11 @@ def test_a_volume_that_is_still_being_made_elsewhere_is_not_made_again(cluster: 
     assert began.wait(20)
     cluster.start_controller()  # it replaces the first, whose RPC still runs
     assert cluster.client is not early
-    refusal = refused(cluster.attempt, name="v", preferred=["node-2"])
-    go.set()
-    first.join(20)
+    try:
+        refusal = refused(cluster.attempt, name="v", preferred=["node-2"])
+    finally:
+        go.set()
+        first.join(20)
 
     assert (refusal.code, where(cluster, "v")) == (Code.ABORTED, ["node-1"])
 
