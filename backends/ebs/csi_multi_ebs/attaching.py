@@ -59,7 +59,8 @@ class Attaching:
             asked = "read-only" if request.read_only else "writable"
             raise AlreadyExists(f"volume {row.id!r} is attached to node {request.node.name!r}, but not {asked}")
         self._nodes.remember(node, request.node.id)
-        fresh = account.stamp("volume", row).source is None and not row.snapshot
+        stamp = account.stamp("volume", row)
+        fresh = stamp.source is None and not row.snapshot and not stamp.imported
         context = {"device": here.device, "blank": "zeroed" if fresh else "never"}
         return context | ({"readOnly": "true"} if request.read_only else {})
 

@@ -26,6 +26,7 @@ from csi_multi.model import (
     Segments,
     Snapshot,
     SnapshotRequest,
+    Stamp,
     Strings,
     Volume,
     VolumeRequest,
@@ -40,6 +41,7 @@ from .changing import Changing
 from .devices import Devices
 from .ec2 import Ec2
 from .imds import Metadata
+from .importing import Importer
 from .listing import Listing
 from .making import Making
 from .nodes import Nodes
@@ -59,7 +61,7 @@ class EbsBackend(
     b.Clone,
     b.ListVolumes,
     b.ListSnapshots,
-    b.Explain,
+    b.Import,  # and so b.Explain
 ):
     contract = (1, 0)
     Config = config.Config
@@ -76,6 +78,7 @@ class EbsBackend(
         self._account = Account(self.config, setting, ec2)
         self._nodes = Nodes(self._account)
         self._making = Making(self._account)
+        self._importer = Importer(self._account, self._making)
         self._attaching = Attaching(self._account, self._nodes)
         self._cutting = Cutting(self._account)
         self._devices = Devices(Kernel())
@@ -122,7 +125,16 @@ class EbsBackend(
         return self._told(self._account.volume(handle))
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        self._making.delete(self._account.volume(handle))
+        row = self._account.volume(handle)
+        if self._account.stamp("volume", row).imported:
+            raise b.not_ours_to_delete(handle)
+        self._making.delete(row)
+
+    def import_volume(self, name: str, stamp: Stamp) -> Volume:
+        return self._told(self._importer.take(name, stamp))
+
+    def release_volume(self, handle: str) -> str:
+        return self._importer.release(self._account.volume(handle))
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
         return self._volumes.read(page, self._all_told)

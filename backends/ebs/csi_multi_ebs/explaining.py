@@ -25,6 +25,10 @@ MAKES = {
     "CreateVolume": "makes it with all its tags; the token lets EC2 know a repeated request, and finds the same volume",
     "CopyVolumes": "makes it with all its tags in its source's zone; EC2 knows a repeated request by the token",
 }
+TAGS = {
+    "CreateTags": "says whose it is, in one call; other tags and the data stay as they are",
+    "DeleteTags": "takes off what says that it is this driver's; other tags and the data stay as they are",
+}
 SETTLES = "looks until it can be attached, for all volumes that are in the making at once"
 
 
@@ -60,6 +64,9 @@ class _Ec2(Ec2):
         if call in MAKES:
             self._rehearsal.change(*shown, why=MAKES[call])
             return self._make(call, told)
+        if call in TAGS:
+            self._rehearsal.change(*shown, why=TAGS[call])
+            return {}
         if call not in LOOKS:
             raise Unforeseen(f"{call} would be called; what becomes of it is not known")
         if self._made and call == "DescribeVolumes":

@@ -77,6 +77,11 @@ def of_snapshot(request: SnapshotRequest, setting: Setting, config: Config) -> d
     return _all(facts, wanted, {SNAPSHOT_NAME: request.name, **_for_people(request.metadata)})
 
 
+def of_import(stamp: Stamp, setting: Setting, config: Config) -> dict[str, str]:
+    """Return the tags that a volume gets which the driver did not make: what people wrote on it stays."""
+    return _identity(stamp, setting, config)
+
+
 def of_change(mutable: MutableParameters, tags: Tags) -> tuple[dict[str, str], list[str]]:
     """Return (tags to set, keys of tags to remove) for a change of a volume that has these tags.
 
