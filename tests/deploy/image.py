@@ -131,19 +131,23 @@ class Builder:
 
 
 def context(directory: Path) -> Iterator[Path]:
-    """Yield the files that a build sees: what .dockerignore leaves, the last line that fits a file decides."""
+    """Yield the files that a build sees: everything is left out but what .dockerignore takes back in."""
     lines = (directory / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=directory, capture_output=True, check=True
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        path = Path(name)
-        above = [str(path), *map(str, path.parents[:-1])]
-        seen = True
-        for rule in rules:
-            pattern = rule.removeprefix("!").replace("**/", "*/")
-            if any(fnmatch.fnmatchcase(part, pattern) or fnmatch.fnmatchcase(f"x/{part}", pattern) for part in above):
-                seen = rule.startswith("!")
-        if seen and (directory / path).is_file():
-            yield directory / path
+    assert rules[0] == "*"
+    taken = [directory / rule.removeprefix("!") for rule in rules if rule.startswith("!")]
+    found = {file for one in taken for file in (one.rglob("*") if one.is_dir() else [one]) if file.is_file()}
+    yield from (file for file in sorted(found) if seen(file.relative_to(directory), rules))
+
+
+def seen(file: Path, rules: list[str]) -> bool:
+    """Whether a build sees a file: the last rule decides that fits it or a directory above it."""
+    answer = True
+    for rule in rules:
+        pattern = rule.removeprefix("!").replace("**/", "*/")
+        if any(
+            fnmatch.fnmatchcase(f"/{part}", f"/{pattern}") or fnmatch.fnmatchcase(f"/{part}", pattern)
+            for part in (file, *file.parents[:-1])
+        ):
+            answer = rule.startswith("!")
+    return answer

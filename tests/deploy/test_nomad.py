@@ -58,6 +58,16 @@ def test_the_configuration_passes_the_drivers_own_check() -> None:
     assert not registry.load(settings, LocalHost()).broken
 
 
+def test_the_drivers_container_is_told_nothing_that_docker_does_not_know() -> None:
+    """Nomad's parser hands this block on as it is, to the plugin on the client."""
+    known = {"image", "args", "command", "privileged", "network_mode", "pid_mode", "mount", "cap_drop", "security_opt"}
+    known |= {"type", "source", "target", "readonly", "bind_options", "propagation"}  # of a mount
+    for file in JOBS:
+        (block,) = re.findall(r"\n      config \{\n(.*?)\n      \}", file.read_text(), re.DOTALL)
+        assert set(re.findall(r"^ +(\w+) +[={]", block, re.MULTILINE)) <= known, file.name
+    assert re.search(r"privileged += true", (NOMAD / "node.nomad.hcl").read_text())
+
+
 def test_jobs_bring_every_file_that_the_configuration_names() -> None:
     text = (NOMAD / "csi-multi.yaml").read_text()
     brought = set(re.findall(r'destination = "(secrets/[^"]*)"', (NOMAD / "controller.nomad.hcl").read_text()))
