@@ -163,6 +163,21 @@ def test_a_call_that_runs_ends_in_the_instance_where_it_began_which_is_closed_on
     assert old.closed.wait(10)
 
 
+def test_a_call_keeps_open_what_came_and_went_while_it_ran(world: World) -> None:
+    with world.registry.used():
+        world.write("a", "c")
+        world.reload.now()
+        came = world.backend("c")
+        world.write("a")
+        world.reload.now()
+        leaving = [one for one in threading.enumerate() if one.name == "retire-c"]
+        for thread in leaving:
+            thread.join(0.2)
+        assert not came.closed.is_set()
+
+    assert came.closed.wait(10)
+
+
 def test_at_the_end_of_the_process_what_was_left_behind_is_closed_too(world: World) -> None:
     client, old = world.serve(), world.backend("b")
     with ThreadPoolExecutor(1) as pool:
@@ -235,11 +250,12 @@ def test_a_part_of_the_instances_follows(world: World) -> None:
     assert list(part) == []
 
 
-def test_what_was_made_for_a_file_that_is_then_refused_is_closed(world: World, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("wrong", ["d: {kind: good, capacty: 5}", "d: {kind: bad}"])
+def test_what_was_made_for_a_file_that_is_then_refused_is_closed(world: World, monkeypatch: Any, wrong: str) -> None:
     made: list[Any] = []
     make = registry._instance
     monkeypatch.setattr(registry, "_instance", lambda *words: made.append(make(*words)) or made[-1])
-    world.write("a", "c", "d: {kind: good, capacty: 5}")
+    world.write("a", "c", wrong)
     world.reload.now()
 
     assert [one.name for one in made] == ["c"]
@@ -337,8 +353,7 @@ def test_a_file_that_is_gone_changes_nothing_and_is_told_once(world: World, stre
 def test_the_log_level_can_change(world: World, stream: Any) -> None:
     import logging
 
-    world.write("a", "b", driver=", log_level: debug")
-    root = logging.getLogger()
+    world.write("a", "b", driver=", log_level: error")
     world.reload.now()
 
-    assert root.level == logging.DEBUG
+    assert logging.getLogger().level == logging.ERROR

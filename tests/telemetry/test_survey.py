@@ -65,8 +65,8 @@ class Moody(MemoryBackend):
         return super().capacity(request)
 
 
-@pytest.mark.parametrize("mood", ["fails", "breaks"])
-def test_what_was_known_stays_known_when_the_storage_fails(make: Any, mood: str) -> None:
+@pytest.mark.parametrize(("mood", "reason"), [("fails", "no route to host"), ("breaks", "capacity raised KeyError")])
+def test_what_was_known_stays_known_when_the_storage_fails(make: Any, stream: Any, mood: str, reason: str) -> None:
     registry, surveys = Registry([make("bad", Moody)]), Surveys()
     surveys.round(registry)
     finish(surveys)
@@ -76,6 +76,7 @@ def test_what_was_known_stays_known_when_the_storage_fails(make: Any, mood: str)
     finish(surveys)
 
     assert surveys.found()["bad"] is before
+    assert reason in stream.getvalue()
 
 
 def test_an_instance_that_hangs_is_not_asked_again_and_the_others_are(make: Any) -> None:

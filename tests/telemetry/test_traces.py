@@ -11,7 +11,7 @@ import pytest
 
 from csi_multi.config import ConfigError, Driver
 from csi_multi.host import CommandFailed, Host, LocalHost
-from csi_multi.host.observe import OUTGOING, Observer, observed
+from csi_multi.host.observe import OUTGOING, Observer, Rpc, observed
 from csi_multi.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
@@ -133,6 +133,15 @@ def test_one_rpc_is_not_within_another_that_its_thread_served_before(traced: Any
 
     spans = traced()
     assert {spans[name].parent for name in ("CreateVolume", "DeleteVolume")} == {None}
+
+
+def test_nothing_of_an_rpc_is_left_in_its_thread(traced: Any) -> None:
+    for method in ("First", "Second"):
+        traced.listener.rpc(Rpc(method))("OK")
+        assert OUTGOING.get() == ()
+        assert not traces.trace.get_current_span().get_span_context().is_valid
+
+    assert {span.name: span.parent for span in traced().values()} == {"First": None, "Second": None}
 
 
 @pytest.mark.parametrize(
