@@ -12,7 +12,7 @@ from csi_multi.backend import (
     Capacity,
     Clone,
     Expand,
-    Explain,
+    Import,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
@@ -36,6 +36,7 @@ from csi_multi.model import (
     Segments,
     Snapshot,
     SnapshotRequest,
+    Stamp,
     StorageHealthEntry,
     Strings,
     TopologyRequirement,
@@ -53,6 +54,7 @@ from .flattening import Flattener
 from .gate import Gate
 from .growing import grow
 from .health import ClusterHealth
+from .importing import Importer
 from .listing import Listing
 from .making import Maker
 from .purging import Purger
@@ -76,7 +78,7 @@ class RbdBackend(
     Capacity,
     VolumeHealthLister,  # and so VolumeHealthReporter
     NodeHealthReporter,
-    Explain,
+    Import,  # and so Explain
 ):
     contract = (1, 0)
     Config = config.Config
@@ -107,6 +109,7 @@ class RbdBackend(
         self._flattener = Flattener(self.config, Ceph(self.config, background, gate), patient, shelves)
         self._maker = Maker(self.config, self._volumes, self._space, self.purger)
         self._copier = Copier(self.config, *shelves, self._maker, self._space, self._flattener)
+        self._importer = Importer(*shelves)
         self._remover = Remover(self._maker, self.purger)
         self._listed_volumes = Listing(self._volumes, self._rbd)
         self._listed_snapshots = Listing(self._snapshots, self._rbd)
@@ -148,6 +151,14 @@ class RbdBackend(
         with self._changing(request.secrets) as rbd:
             size = grow(rbd, self._volumes, leaf, request.size, self.config, self._space)
         return Expansion(size=size, node_required=True)
+
+    def import_volume(self, name: str, stamp: Stamp) -> Volume:
+        with self._changing({}) as rbd:
+            return self._volume(*self._importer.take(rbd, name, stamp))
+
+    def release_volume(self, handle: str) -> str:
+        with self._changing({}) as rbd:
+            return self._importer.release(rbd, self._volumes.leaf(handle))
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
         return self._listed_volumes.page(page, self._listed_volume)

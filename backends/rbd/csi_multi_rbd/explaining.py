@@ -34,7 +34,9 @@ KNOWN = {
     "rbd snap create": Known(why="holds the source's data of this moment"),
     "rbd snap rm": Known(why="takes the snapshot out of sight; Ceph keeps it for as long as the clone needs it"),
     "rbd resize": Known(why="gives it the size that was asked for"),
-    "rbd image-meta set": Known(why="writes the label, last: from now on the volume is there"),
+    "rbd image-meta set": Known(why="writes the label: an image with a name and label of ours is a volume"),
+    "rbd image-meta remove": Known(why="takes the driver's own notes off"),
+    "rbd mv": Known(why="changes the name, by which a volume of the driver's is found; the data stays as it is"),
 }
 LONGEST = 2  # words of a verb
 SECRET = {ID: "USER-OF-THE-SECRET", KEY: base64.b64encode(bytes(16)).decode()}  # stands for what is not known here

@@ -117,6 +117,16 @@ class Rbd:
         with self._sure(image):
             self.client.rbd("image-meta", "set", self.spec(image), key, value)
 
+    def unnote(self, image: str, key: str) -> None:
+        """Remove one image-meta key. One that is not there is fine. Raises Missing."""
+        with contextlib.suppress(Absent), self._sure(image):
+            self.client.rbd("image-meta", "remove", self.spec(image), key)
+
+    def rename(self, image: str, name: str) -> None:
+        """Give an image another name, open or not. Raises Exists, Missing."""
+        with self._sure(image):
+            self.client.rbd("mv", self.spec(image), self.spec(name))
+
     def resize(self, image: str, size: int) -> None:
         """Enlarge. Raises Missing, Refused when it is larger already, Locked."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.backend import missing
+from csi_multi.backend import missing, not_ours_to_delete
 from csi_multi.errors import InUse
 
 from . import names
@@ -33,6 +33,8 @@ class Remover:
         if found.label is None:
             self._maker.put_away(rbd, shelf, leaf, found)
             return
+        if found.label.stamp.imported:
+            raise not_ours_to_delete(leaf)
         name = found.image.name
         _refuse_open(rbd, name)
         if found.image.snapshots:

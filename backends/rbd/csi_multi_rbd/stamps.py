@@ -26,7 +26,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON text.
 
     `depth` counts the parents above an image when it was made; `source` and `cut` (seconds since 1970) are a
-    snapshot's; `mounter` and the options are how nodes map a volume, where its StorageClass says so.
+    snapshot's; `was` is the name that an imported image had; `mounter` and the options are how nodes map a volume,
+    where its StorageClass says so.
     """
 
     image: str
@@ -37,6 +38,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mounter: str = ""
     map_options: str = ""
     unmap_options: str = ""
+    was: str = ""
     people: dict[str, str] = msgspec.field(default_factory=dict)
     version: int = VERSION
 
@@ -69,6 +71,6 @@ def read(image: str, metadata: Mapping[str, str], size: int) -> Label | None:
 def blank(label: Label, metadata: Mapping[str, str]) -> Blank:
     """Return how a volume's device may be proven to hold no data: what was never written reads as zeros."""
     how_far = metadata.get(FORMAT, "")
-    if label.stamp.source or how_far == FORMATTED:
+    if label.stamp.source or label.stamp.imported or how_far == FORMATTED:
         return Blank.NEVER
     return Blank.INTERRUPTED if how_far == FORMATTING else Blank.ZEROED

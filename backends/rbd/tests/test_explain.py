@@ -147,7 +147,7 @@ def test_a_command_that_is_no_part_of_a_creation_is_not_run() -> None:
     rehearsed = away().rehearsed(Rehearsal())
     assert isinstance(rehearsed, Rehearsed)
 
-    for words in (("rm", "k8s/a"), ("trash", "purge"), ("snap", "purge", "k8s/a"), ("image-meta", "remove", "a", "b")):
+    for words in (("rm", "k8s/a"), ("trash", "purge"), ("snap", "purge", "k8s/a"), ("image-meta", "get", "a", "b")):
         with pytest.raises(Unforeseen):
             rehearsed._rbd.client.rbd(*words)
 
