@@ -54,9 +54,19 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
     assert parse("[::1]:9809") == ("::1", 9809)
 
 
-def test_a_host_that_nobody_knows_is_an_error() -> None:
-    with pytest.raises(EndpointError, match="cannot listen on"):
-        Page("no-such-host.invalid:1", show)
+def test_an_address_of_another_machine_is_an_error() -> None:
+    with pytest.raises(EndpointError, match=r"cannot listen on 203\.0\.113\.1:0: Cannot assign requested address"):
+        Page("203.0.113.1:0", show)
+
+
+def test_a_host_that_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*words: Any, **named: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+
+    with pytest.raises(EndpointError, match="cannot listen on host:1: Name or service not known"):
+        Page("host:1", show)
 
 
 def test_clients_that_hang_cost_no_more_than_a_few_threads(page: Page) -> None:
