@@ -29,7 +29,8 @@ SERVICES = ("Controller", "GroupController")
 # seconds, and nothing is sent twice but by us.
 OPTIONS = (
     ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 10000),
+    ("grpc.http2.ping_timeout_ms", 10000),  # of the pings that measure the line, which take the others' place
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2000),

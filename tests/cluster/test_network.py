@@ -265,6 +265,19 @@ def _clean(client: Any) -> None:
         client.DeleteVolume(volume_id=volume)
 
 
+@pytest.mark.parametrize("way", ["frozen", "cut off"])
+def test_an_rpc_without_a_deadline_does_not_wait_for_ever(
+    network: Network, client: Any, refused: Any, way: str
+) -> None:
+    volume = create(client, "patient", "node-1")
+    with network.frozen("node-1") if way == "frozen" else network.cut("node-1"):
+        refusal = refused(client.ControllerGetVolume, volume_id=volume, timeout=60)
+
+    assert refusal.code is Code.UNAVAILABLE
+    assert "node 'node-1' (198.51.100.11:9810) cannot be reached since" in refusal.text
+    _until_done(client, lambda client, limit: client.DeleteVolume(volume_id=volume, timeout=limit))
+
+
 def test_a_node_that_is_down_is_refused_at_once_and_found_again(network: Network, client: Any, refused: Any) -> None:
     volume = create(client, "found", "node-2")
     with network.killed("node-2"):
