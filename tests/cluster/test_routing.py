@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from csi_multi._proto import csi_pb2 as pb
+from csi_multi.config_cluster import Entry
 from csi_multi.errors import Busy, FailedPrecondition
 from csi_multi.rpc.status import Answered
 from csi_multi.testing.memory import MemoryBackend
@@ -190,6 +191,13 @@ def test_the_controllers_default_is_what_counts(rig: Any) -> None:
 
     assert rig.create("v", nodes=["node-1"])
     assert rig.client.GetCapacity().available_capacity
+
+
+def test_a_node_may_be_given_by_a_name_that_dns_knows(rig: Any) -> None:
+    port = rig.start_node("node-1").port
+    rig.start_controller(nodes={"node-1": Entry(address=f"localhost:{port}")})
+
+    assert rig.create("v", nodes=["node-1"])
 
 
 def test_a_snapshots_name_is_taken_on_all_nodes(cluster: Any, refused: Any) -> None:
