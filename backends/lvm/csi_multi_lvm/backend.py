@@ -10,7 +10,7 @@ from csi_multi.backend import (
     Capacity,
     Clone,
     Expand,
-    Explain,
+    Import,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
@@ -31,6 +31,7 @@ from csi_multi.model import (
     PageRequest,
     Snapshot,
     SnapshotRequest,
+    Stamp,
     StorageHealthEntry,
     Strings,
     Volume,
@@ -47,6 +48,7 @@ from .copies import Copies
 from .cutting import Cutter
 from .explaining import Door
 from .growing import Grower
+from .importing import Importer
 from .lvm import Lvm
 from .making import Maker
 from .removal import Remover
@@ -64,7 +66,7 @@ class LvmBackend(
     Capacity,
     VolumeHealthLister,  # and so VolumeHealthReporter
     NodeHealthReporter,
-    Explain,
+    Import,  # and so Explain
 ):
     contract = (1, 0)
     Config = config.Config
@@ -88,6 +90,7 @@ class LvmBackend(
         self._cutter = Cutter(*shared, self._snapshots)
         self._copies = Copies(*shared, self._maker, self._cutter)
         self._grower = Grower(*shared, self._maker)
+        self._importer = Importer(*shared)
         self._remover = Remover(*shared, self._maker, self._grower)
 
     # Volumes
@@ -117,6 +120,12 @@ class LvmBackend(
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         size = self._grower.grow(self._volumes.leaf(request.handle), request.size)
         return Expansion(size=size, node_required=True)
+
+    def import_volume(self, name: str, stamp: Stamp) -> Volume:
+        return self._volume(self._importer.take(name, self._names.leaf(stamp.name), stamp))
+
+    def release_volume(self, handle: str) -> str:
+        return self._importer.release(self._volumes.leaf(handle), handle)
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
         return self._listed(self._volumes, page, self._volume)

@@ -22,6 +22,7 @@ KNOWN = {
     "lvextend": Known(why="gives it the size that was asked for"),
     "lvconvert": Known(why="adds integrity, after the making because some kernels hang otherwise"),
     "lvchange": Known(why="brings it, and the tags that say how far it is, to the next state"),
+    "lvrename": Known(why="changes the name, by which a volume of the driver's is found; the data stays as it is"),
     "lvremove": Known(why="takes away what an earlier try left"),
 }
 EXTENT_SIZE = re.compile(r'"vg_extent_size" *: *"([0-9]+)"')

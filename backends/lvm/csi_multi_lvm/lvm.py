@@ -167,6 +167,10 @@ class Lvm:
         gone = [word for tag in remove for word in ("--deltag", tag)]
         self._run("lvchange", *gone, *tags.words(add), f"{self._group}/{name}")
 
+    def rename(self, old: str, new: str) -> None:
+        """Give it another name, active or not. Raises Refused."""
+        self._run("lvrename", self._group, old, new)
+
     def activate(self, name: str) -> None:
         """Make the device appear, also one that is skipped at boot. Raises Refused."""
         self._run("lvchange", "-ay", "-K", f"{self._group}/{name}")

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 
+from csi_multi.backend import not_ours_to_delete
 from csi_multi.errors import InUse, StorageError
 
 from . import tags
@@ -47,7 +48,8 @@ class Remover(Work):
         which would go with it. What else is the matter is looked up after that.
         """
         name = self._volumes.name(leaf)
-        condition = f'lv_tags={{"{self._volumes.owner}"}} && lv_role!={{"thickorigin"}} && lv_active=""'
+        ours = f'lv_tags={{"{self._volumes.owner}"}} && lv_tags!={{"{tags.IMPORTED}"}}'
+        condition = f'{ours} && lv_role!={{"thickorigin"}} && lv_active=""'
         try:
             if self._lvm.remove(name, condition):
                 self._seen.drop(name)
@@ -66,6 +68,8 @@ class Remover(Work):
             self._maker.refuse_taken(leaf)
             return
         found = self._volumes.ours(leaf, found)
+        if tags.IMPORTED in found.tags:
+            raise not_ours_to_delete(self._volumes.handle(found))
         if found.thick_origin:
             raise InUse(
                 f"volume {name} has snapshots that need it: {', '.join(_snapshots(report, found))}; delete them first"

@@ -36,6 +36,9 @@ LAYOUT = "csi.layout="  # of a thick volume: <data>:<copies>:<parity>:<stripe si
 THICK = "csi.thick"  # on a snapshot that LVM has to show as a thick one, else it was cut off in the making
 INVALID = "csi.invalid"  # a thick snapshot that was seen to have overflowed
 
+IMPORTED = "csi.imported"  # it was there before the driver, which never deletes it
+WAS = "csi.was="  # the name that it had then
+
 Tags = Collection[str]
 
 
