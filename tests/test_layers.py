@@ -14,7 +14,19 @@ CORE = ROOT / "csi_multi"
 # Layers from top to bottom; a module may import its own layer and those below.
 LAYERS = (
     {"__main__", "cli"},
-    {"serve", "certificates", "reload", "telemetry", "check", "explain", "importing", "demo", "installed", "process", "testing"},
+    {
+        "serve",
+        "certificates",
+        "reload",
+        "telemetry",
+        "check",
+        "explain",
+        "importing",
+        "demo",
+        "installed",
+        "process",
+        "testing",
+    },
     {"rpc", "cluster", "endpoint"},
     {"idempotent", "registry", "fitness", "guard", "answers", "bulkhead", "patience"},
     {"locks", "node", "topology", "config", "config_cluster", "kubernetes", "logs", "redact"},
