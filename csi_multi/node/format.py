@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 from ..backend import Backend
 from ..errors import FailedPrecondition
@@ -48,7 +49,10 @@ def find_or_make(
 def _survey(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
     """Return what filesystem is on the device ("": none), and a place that does not read as zeros."""
     with blank.alone(device) as disk, ThreadPoolExecutor(max_workers=1) as beside:
-        found = beside.submit(_probe, host, handle, device)  # beside the reads: both mostly wait for the device
+        here = copy_context()  # whose volume it is
+        found = beside.submit(
+            here.run, _probe, host, handle, device
+        )  # beside the reads: both mostly wait for the device
         # In any case: blkid says of a device that cannot be read the same as of a blank one.
         data = blank.data_on(disk, samples=device.blank is Blank.ZEROED)
         return found.result(), data
