@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class Builder:
 
     def __init__(self, directory: Path, context: Path, arguments: Mapping[str, str]) -> None:
         self.directory, self.context, self.arguments = directory, context, arguments
-        self.built: dict[str, Path] = {}
+        self._building: dict[str, Future[Path]] = {}
 
     def base(self) -> None:
         """Make what ${BASE} stands for, with dpkg as quick as in Debian's own images."""
@@ -71,13 +72,19 @@ class Builder:
         if bundle := os.environ.get("PIP_CERT"):
             shutil.copy(bundle, root / "etc/registries.crt")
 
-    def build(self, stage: Stage) -> Path:
+    def build(self, stages: list[Stage]) -> dict[str, Path]:
+        """Do the steps of all stages side by side; one that copies from another waits for it. Return their roots."""
+        with ThreadPoolExecutor(len(stages)) as pool:
+            for stage in stages:
+                self._building[stage.name] = pool.submit(self._build, stage)
+            return {name: building.result() for name, building in self._building.items()}
+
+    def _build(self, stage: Stage) -> Path:
         """Do the stage's steps, in a copy of the base."""
         root = self.directory / stage.name
         subprocess.run(["cp", "-a", str(self.directory / "base"), str(root)], check=True)
         for instruction, rest in stage.steps:
             self._step(stage, root, instruction, rest)
-        self.built[stage.name] = root
         return root
 
     def _step(self, stage: Stage, root: Path, instruction: str, rest: str) -> None:
@@ -121,7 +128,9 @@ class Builder:
         if origin:
             into = root / target.lstrip("/")
             into.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["cp", "-a", str(self.built[origin] / source.lstrip("/")), str(into)], check=True)
+            subprocess.run(
+                ["cp", "-a", str(self._building[origin].result() / source.lstrip("/")), str(into)], check=True
+            )
             return
         assert source == ".", "only the whole context is copied"
         for file in context(self.context):

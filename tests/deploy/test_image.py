@@ -85,15 +85,13 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Image
     if os.geteuid() != 0:
         pytest.skip("making roots takes root")
     file = stages((ROOT / "Containerfile").read_text())
-    locked = "prometheus-client==" in (ROOT / "requirements.lock").read_text()
-    arguments = {"CONTROLLER_PACKAGES": "ceph-common"} | ({} if locked else {"EXTRAS": ""})
+    arguments = {"CONTROLLER_PACKAGES": "ceph-common"}
     directory = tmp_path_factory.mktemp("images", numbered=True)
     builder = Builder(directory, ROOT, arguments)
     try:
         builder.base()
-        for stage in file:
-            builder.build(stage)
-        yield {stage.name: Image(stage, builder.built[stage.name]) for stage in file}
+        roots = builder.build(file)
+        yield {stage.name: Image(stage, roots[stage.name]) for stage in file}
     finally:
         subprocess.run(["rm", "-rf", "--one-file-system", str(directory)], check=True)
 
