@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -55,7 +56,7 @@ class Api:
     def __init__(self, server: str = "", credentials: str = CREDENTIALS) -> None:
         """`server` is an https URL; default: as every pod is told."""
         self._server, self._credentials = server, Path(credentials)
-        self._connection: http.client.HTTPSConnection | None = None
+        self._line: socket.socket | None = None
 
     def get(self, path: str, kind: type[T]) -> T:
         """Return one object. Raises Refused, with the status, and what is in TROUBLE."""
@@ -94,9 +95,14 @@ class Api:
             answer.read()
 
     def close(self) -> None:
-        """Cut the request that runs, from another thread."""
-        if (connection := self._connection) and connection.sock:
-            connection.close()
+        """Cut the request that runs, from another thread.
+
+        Only the line is cut: closing would wait for whoever reads from it. SSLSocket's own shutdown would pull the
+        object away from under the reader.
+        """
+        if self._line:
+            with suppress(OSError):
+                socket.socket.shutdown(self._line, socket.SHUT_RDWR)
 
     @contextmanager
     def _ask(
@@ -106,6 +112,8 @@ class Api:
         token = (self._credentials / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         try:
+            connection.connect()
+            self._line = connection.sock
             connection.request(method, path, body, headers | ({"Content-Type": MERGE} if body else {}))
             answer = connection.getresponse()
             if answer.status == GONE:
@@ -124,7 +132,4 @@ class Api:
         if not address.hostname:
             raise Refused("its address is not known: KUBERNETES_SERVICE_HOST is not set")
         context = ssl.create_default_context(cafile=str(self._credentials / "ca.crt"))
-        self._connection = http.client.HTTPSConnection(
-            address.hostname, address.port or 443, timeout=timeout, context=context
-        )
-        return self._connection
+        return http.client.HTTPSConnection(address.hostname, address.port or 443, timeout=timeout, context=context)

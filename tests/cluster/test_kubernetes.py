@@ -248,3 +248,14 @@ def test_an_api_of_another_authority_is_not_believed(api: Any, tmp_path: Path) -
     nodes = KubernetesNodes(Kubernetes(server=api.server, credentials=str(tmp_path)), "d.example.com")
     with pytest.raises(ssl.SSLCertVerificationError):
         nodes._list()
+
+
+def test_closing_does_not_wait_for_the_end_of_a_watch(nodes: KubernetesNodes, api: Api) -> None:
+    before = set(threading.enumerate())
+    started(nodes, api)
+    watcher = next(one for one in set(threading.enumerate()) - before if one.name == "kubernetes-nodes")
+
+    nodes.close()
+    watcher.join(10)  # a watch takes a minute
+
+    assert not watcher.is_alive()
