@@ -140,7 +140,7 @@ class Maker(Work):
 
     def tags(self, request: VolumeRequest, layout: Layout) -> list[str]:
         """Return the tags of a volume: whose it is, its stamp, and something for people and their tools."""
-        people = [tags.for_people(key, text) for key, text in _told(request)]
+        people = [tags.for_people(key, text) for key, text in told(request)]
         lies = [] if layout.thin else [tags.LAYOUT + layouts.text(layout)]
         return [*tags.of_stamp(request.stamp), *people, *lies, *self._config.tags]
 
@@ -157,8 +157,8 @@ class Maker(Work):
         return size
 
 
-def _told(request: VolumeRequest) -> Iterator[tuple[str, str]]:
+def told(request: VolumeRequest) -> Iterator[tuple[str, str]]:
     for key, text in request.metadata.items():
-        word = "".join(letter if letter.isalnum() else "-" for letter in key.rpartition("/")[2])
+        word = "".join(letter if letter.isalnum() else "-" for letter in key)  # pvc/name, pv/name
         if word.isascii() and text:
             yield f"meta.{word}"[:60], text

@@ -6,11 +6,12 @@ import re
 
 import pytest
 from csi_multi_lvm import tags
+from csi_multi_lvm.making import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csi_multi.errors import FailedPrecondition
-from csi_multi.model import Source, SourceKind, Stamp
+from csi_multi.model import Source, SourceKind, Stamp, VolumeRequest
 
 TAG = re.compile(r"[A-Za-z0-9_+.\-/=!:#&]{1,1024}")  # lvm(8)
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=128)
@@ -68,3 +69,12 @@ def test_what_people_wrote_is_cut_to_a_tag() -> None:
     found = tags.for_people("meta.pvc-name", "data base/ü~" * 100)
     assert TAG.fullmatch(found)
     assert found.startswith("csi.meta.pvc-name=data!20base!2F!C3!BC!7E")
+
+
+def test_the_claim_and_the_persistent_volume_have_tags_of_their_own() -> None:
+    metadata = {"pvc/name": "data-db-0", "pvc/namespace": "prod", "pv/name": "pvc-1f0e"}
+    request = VolumeRequest(stamp=stamp(), metadata=metadata)
+
+    written = [tags.for_people(key, text) for key, text in told(request)]
+
+    assert written == ["csi.meta.pvc-name=data-db-0", "csi.meta.pvc-namespace=prod", "csi.meta.pv-name=pvc-1f0e"]
