@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -p no:cacheprovider --durations=8 --durations-
 DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
 	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
 LVM = $(shell grep -l devicemapper backends/lvm/tests/test_*.py)
-LVM_KIT := backends/lvm/tests/test_contract.py
+LVM_KIT := $(addprefix backends/lvm/tests/test_,contract.py sanity_lvm.py)
 
 # Tests that need disks that come and go (hotplug.py); the kit on them is for the matrix, in full it runs on moto alone.
 NVME := $(addprefix backends/ebs/tests/test_,devices_nvme.py sanity_ebs.py $(if $(MATRIX),contract_nvme.py))
