@@ -125,7 +125,7 @@ def test_no_key_is_in_words_files_logs_or_errors(
         errors.append(str(refused.value))
 
     assert {(text, mode) for text, mode, _ in keys_seen} == {(cluster.key, "0o600"), (WRONG, "0o600")}
-    assert {link.split(" ")[0] for *_, link in keys_seen} == {"/memfd:key"}
+    assert {link.split(" ")[0] for *_, link in keys_seen} == {"/memfd:rbd"}
     for key in (cluster.key, WRONG):
         assert not any(key in text for text in (*words_seen, *errors, caplog.text))
     assert not [name for name in os.listdir("/proc/self/fd") if "memfd:key" in _link(name)]
