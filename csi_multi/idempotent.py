@@ -141,9 +141,10 @@ def delete_group_snapshot(backend: GroupSnapshots, handle: str, secrets: Strings
 
 def expand_volume(backend: Expand, request: ExpandRequest) -> Expansion:
     """Grow the volume; one that is large enough already is done, as long as the limit allows it."""
-    volume = backend.get_volume(request.handle)
-    if request.size.limit and volume.size > request.size.limit:
-        raise OutOfRange(f"the volume has {volume.size} bytes already, above limit_bytes, and never shrinks")
+    if request.size.limit:
+        volume = backend.get_volume(request.handle)
+        if volume.size > request.size.limit:
+            raise OutOfRange(f"the volume has {volume.size} bytes already, above limit_bytes, and never shrinks")
     return backend.expand_volume(request)
 
 

@@ -9,7 +9,16 @@ from .._proto import csi_pb2 as pb
 from ..backend import Attach, Backend, Capacity, Expand, ListVolumes, Modify, NodeLocal
 from ..errors import FailedPrecondition, InvalidArgument, NotFound
 from ..idempotent import FS_TYPE, require
-from ..model import AttachRequest, Capability, CapacityRequest, ExpandRequest, ModifyRequest, Volume, VolumeRequest
+from ..model import (
+    AttachRequest,
+    Capability,
+    CapacityRequest,
+    ExpandRequest,
+    ModifyRequest,
+    Node,
+    Volume,
+    VolumeRequest,
+)
 from ..node.options import known, refuse_misfits
 from ..registry import Instance
 from . import convert
@@ -80,20 +89,21 @@ class Volumes:
     ) -> pb.ControllerPublishVolumeResponse:
         """Attach; where the backend has nothing to attach, only check that the node can reach the volume."""
         instance, handle = self._core.volume(request.volume_id)
-        capability = convert.capability(request.volume_capability)
+        if isinstance(instance.backend, Attach):
+            return self._attach(instance, instance.backend, handle, request, deadline)
         volume = instance.backend.get_volume(handle)
-        node = ids.split_node(request.node_id, instance.name)
-        if isinstance(instance.backend, NodeLocal) and instance.backend.node_of(handle) != node.name:
-            home = instance.backend.node_of(handle)
-            raise FailedPrecondition(f"volume {request.volume_id!r} lives on node {home!r} and cannot leave it")
-        if reason := instance.backend.unsupported(capability):
-            raise InvalidArgument(f"volume_capability: {reason}")
-        if not isinstance(instance.backend, Attach):
-            self._refuse_unreachable(instance, volume, node.name)
-            return pb.ControllerPublishVolumeResponse()
-        context = instance.backend.attach(
+        node, _ = self._asked(instance, handle, request)
+        self._refuse_unreachable(instance, volume, node.name)
+        return pb.ControllerPublishVolumeResponse()
+
+    def _attach(
+        self, instance: Instance, backend: Attach, handle: str, request: Any, deadline: float | None
+    ) -> pb.ControllerPublishVolumeResponse:
+        """attach looks for the volume itself: a look of ours before would cost every attachment a second one."""
+        node, capability = self._asked(instance, handle, request)
+        context = backend.attach(
             AttachRequest(
-                handle=volume.handle,
+                handle=handle,
                 node=node,
                 capability=capability,
                 read_only=request.readonly,
@@ -103,6 +113,17 @@ class Volumes:
             )
         )
         return pb.ControllerPublishVolumeResponse(publish_context=context)
+
+    def _asked(self, instance: Instance, handle: str, request: Any) -> tuple[Node, Capability]:
+        """Return the node and the use of a publication. Raises what rules them out for any volume of this handle."""
+        capability = convert.capability(request.volume_capability)
+        node = ids.split_node(request.node_id, instance.name)
+        if isinstance(instance.backend, NodeLocal) and instance.backend.node_of(handle) != node.name:
+            home = instance.backend.node_of(handle)
+            raise FailedPrecondition(f"volume {request.volume_id!r} lives on node {home!r} and cannot leave it")
+        if reason := instance.backend.unsupported(capability):
+            raise InvalidArgument(f"volume_capability: {reason}")
+        return node, capability
 
     def _refuse_unreachable(self, instance: Instance, volume: Volume, node: str) -> None:
         """A node whose place is not known is not refused: the device does not open there, and it says why."""

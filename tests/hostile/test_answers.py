@@ -135,7 +135,10 @@ OTHERS = {
 }
 FIELDS: dict[str, dict[str, Any]] = {
     "DeleteVolume": {"volume_id": "bad/v"},
-    "ControllerExpandVolume": {"volume_id": "bad/v", "capacity_range": {"required_bytes": 1 << 31}},
+    "ControllerExpandVolume": {
+        "volume_id": "bad/v",
+        "capacity_range": {"required_bytes": 1 << 31, "limit_bytes": 1 << 31},  # with a limit get_volume is asked too
+    },
     "ControllerPublishVolume": {"volume_id": "bad/v", "node_id": "node-1"},
     "ControllerUnpublishVolume": {"volume_id": "bad/v", "node_id": "node-1"},
     "CreateSnapshot": {"name": "t", "source_volume_id": "bad/v"},
