@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import signal
@@ -51,6 +52,7 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         instances.start(settings.driver.check_seconds)
         reload = Reload(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
         telemetry.serving(traffic, instances, reload)
+        gc.freeze()  # what is loaded stays: the collector need not walk through it again and again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         _wait(stopped, reload)
         log.info("stopping: no new RPCs, waiting for those that run")

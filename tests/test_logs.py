@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -107,3 +109,35 @@ def test_setup_may_come_twice() -> None:
     logging.getLogger("x").info("once")
 
     assert (first.getvalue(), second.getvalue().count("\n")) == ("", 1)
+
+
+def test_lines_that_many_threads_write_at_once_stay_whole(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with file.open("w") as stream, ThreadPoolExecutor(8) as pool:
+        logs.setup("info", "json", stream)
+        log = logging.getLogger("x")
+        list(pool.map(lambda number: log.info("line %d %s", number, "x" * 3000), range(400)))
+
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert sorted(int(line["message"].split()[1]) for line in lines) == list(range(400))
+
+
+def test_a_long_line_is_written_to_its_end_into_a_pipe_that_is_read_slowly() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as read, os.fdopen(writer, "w") as stream, ThreadPoolExecutor(1) as pool:
+        os.set_blocking(writer, True)
+        logs.setup("info", "json", stream)
+        said = pool.submit(logging.getLogger("x").info, "x" * 300_000)
+        line = json.loads(read.readline())
+        said.result(10)
+
+    assert line["message"] == "x" * 300_000
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("/dev/full").open("w") as stream:
+        logs.setup("info", "json", stream)
+
+        logging.getLogger("x").info("lost")
+
+    assert "No space left" in capsys.readouterr().err
