@@ -85,7 +85,9 @@ class Release:
         return dict(spec)
 
     def containers(self, kind: str) -> dict[str, Object]:
-        return {container["name"]: container for container in self.pod(kind)["containers"]}
+        """All that run as long as the pod: containers, and sidecars, which start before them and end after them."""
+        pod = self.pod(kind)
+        return {container["name"]: container for container in [*pod["containers"], *pod.get("initContainers", ())]}
 
     @property
     def config(self) -> Object:

@@ -83,6 +83,15 @@ def test_the_drain_hook_is_a_command_of_the_program_and_ends_before_the_pod_is_k
     assert options.seconds < whole.pod("DaemonSet")["terminationGracePeriodSeconds"]
 
 
+def test_the_kubelet_knows_the_driver_until_the_driver_has_ended(release: Release) -> None:
+    """A sidecar among the init containers is told to stop after the containers; without a startupProbe they do not wait for it."""
+    sidecars = {one["name"]: one for one in release.pod("DaemonSet")["initContainers"]}
+
+    assert sidecars["registrar"]["restartPolicy"] == "Always"
+    assert not {"startupProbe", "readinessProbe"} & set(sidecars["registrar"])
+    assert "driver" in {one["name"] for one in release.pod("DaemonSet")["containers"]}
+
+
 def test_the_startup_taint_is_taken_off_by_a_pod_that_does_nothing_else(whole: Release) -> None:
     (made,) = [one for one in whole.all("Deployment") if one["metadata"]["name"] == "csi-multi-startup-taint"]
     pod = made["spec"]["template"]["spec"]
@@ -109,7 +118,7 @@ def test_the_controller_runs_as_nobody_with_no_capability(release: Release) -> N
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
     assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
-    for container in pod["containers"]:
+    for container in release.containers("Deployment").values():
         context = container["securityContext"]
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["readOnlyRootFilesystem"] is True
@@ -143,7 +152,7 @@ def test_the_driver_sees_the_kubelets_directory_where_the_kubelet_has_it(release
 def test_every_mount_has_a_volume_and_every_volume_a_mount(release: Release) -> None:
     for kind in ("Deployment", "DaemonSet"):
         volumes = [volume["name"] for volume in release.pod(kind)["volumes"]]
-        mounted = {mount["name"] for one in release.pod(kind)["containers"] for mount in one["volumeMounts"]}
+        mounted = {mount["name"] for one in release.containers(kind).values() for mount in one["volumeMounts"]}
 
         assert sorted(mounted) == sorted(volumes)
 
@@ -217,6 +226,6 @@ def test_every_class_has_parameters_that_its_backend_takes(release: Release, tmp
 
 
 def test_no_image_is_without_a_version(release: Release) -> None:
-    images = [one["image"] for kind in ("Deployment", "DaemonSet") for one in release.pod(kind)["containers"]]
+    images = [one["image"] for kind in ("Deployment", "DaemonSet") for one in release.containers(kind).values()]
 
     assert [image for image in images if ":" not in image.rpartition("/")[2] or image.endswith(":latest")] == []
