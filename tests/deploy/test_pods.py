@@ -84,7 +84,7 @@ def test_the_drain_hook_is_a_command_of_the_program_and_ends_before_the_pod_is_k
 
 
 def test_the_kubelet_knows_the_driver_until_the_driver_has_ended(release: Release) -> None:
-    """A sidecar among the init containers is told to stop after the containers; without a startupProbe they do not wait for it."""
+    """A sidecar among the init containers is stopped after the containers; without a startupProbe they do not wait."""
     sidecars = {one["name"]: one for one in release.pod("DaemonSet")["initContainers"]}
 
     assert sidecars["registrar"]["restartPolicy"] == "Always"
@@ -159,7 +159,7 @@ def test_every_mount_has_a_volume_and_every_volume_a_mount(release: Release) -> 
 
 @pytest.mark.parametrize(
     ("volume", "needed"),
-    [("lvm-locks", "lvm"), ("lvm-etc", "lvm"), ("udev", "lvm"), ("sys", "rbd"), ("loop-0", "loop")],
+    [("lvm-locks", "lvm"), ("lvm-etc", "lvm"), ("udev", "lvm"), ("loop-0", "loop")],
 )
 def test_a_directory_of_the_host_is_there_for_its_backend_only(release: Release, volume: str, needed: str) -> None:
     own_lvm = [
