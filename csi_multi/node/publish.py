@@ -9,7 +9,7 @@ from ..backend import Backend
 from ..errors import AlreadyExists, FailedPrecondition, StorageError
 from ..host import Host, sysfs
 from ..model import Device
-from . import flags, layer, mounting, targets, views
+from . import flags, group, layer, mounting, targets, views
 from .requests import PublishRequest
 from .stage import bind_node, confirm, note_data
 from .views import View
@@ -24,6 +24,7 @@ class Plan:
     device: Device
     staged: View
     shown_flags: frozenset[str]  # what the mount table will show at the target
+    group: int | None
 
     @property
     def block(self) -> bool:
@@ -53,6 +54,8 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     _refuse_second_target(wanted)
     if not wanted.read_only:
         note_data(backend, request.handle, device)
+        if wanted.group is not None:
+            group.give(staged.path, wanted.group)
     _show(host, wanted)
 
 
@@ -66,6 +69,7 @@ def _plan(request: PublishRequest, target: Path, device: Device, staged: View) -
         device=device,
         staged=staged,
         shown_flags=flags.effective(base - {"ro"}, mount.flags if mount else (), read_only=read_only),
+        group=group.parse(mount.group) if mount else None,
     )
 
 

@@ -132,7 +132,8 @@ def _finish(host: Host, backend: Backend, wanted: StagePlan, device: Device, vie
         return
     if not made:
         grow.at_stage(host, device, view)
-    if wanted.group is not None:
+    # kubelet stages again when it starts anew: what is published has been given, to the last pod's group.
+    if wanted.group is not None and len(views.of(device)) == 1:
         group.give(view.path, wanted.group)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -25,6 +26,23 @@ def fill(root, outside):
 
 def owners(root):
     return {path.lstat().st_gid for path in (root, *root.rglob("*"))}
+
+
+def meanwhile(monkeypatch, wanted):
+    """Let something happen once, right after the entry of this name was given."""
+
+    def register(change):
+        give, waiting = group._give_one, [wanted]
+
+        def watched(name, *rest):
+            give(name, *rest)
+            if name in waiting:
+                waiting.remove(name)
+                change()
+
+        monkeypatch.setattr(group, "_give_one", watched)
+
+    return register
 
 
 @pytest.fixture
@@ -138,17 +156,102 @@ def test_a_directory_that_becomes_a_link_meanwhile_is_not_followed(world, outsid
     world.volume()
     staging = world.stage()
     (staging / "trap").mkdir()
+
+    @meanwhile(monkeypatch, "trap")
+    def swap():
+        (staging / "trap").rmdir()
+        (staging / "trap").symlink_to(outside.parent)
+
+    world.stage(group="4711")
+
+    assert owners(staging) == {4711}
+    world.unstage()
+
+
+def test_a_directory_that_is_removed_meanwhile_does_no_harm(world, monkeypatch):
+    world.volume()
+    staging = world.stage()
+    (staging / "gone").mkdir()
+    (staging / "kept").mkdir()
+    meanwhile(monkeypatch, "gone")((staging / "gone").rmdir)
+    world.stage(group="4711")
+
+    assert owners(staging) == {4711}
+    world.unstage()
+
+
+def test_a_directory_that_is_moved_meanwhile_is_given_too(world, monkeypatch):
+    world.volume()
+    staging = world.stage()
+    (staging / "old").mkdir()
+    (staging / "old/file").write_text("bytes")
+    meanwhile(monkeypatch, "old")(lambda: (staging / "old").rename(staging / "new"))
+    world.stage(group="4711")
+
+    assert (staging / "new/file").stat().st_gid == 4711
+    world.unstage()
+
+
+def test_a_workload_that_never_keeps_still_does_not_keep_the_next_one_out(world, monkeypatch):
+    world.volume()
+    staging = world.stage()
+    (staging / "busy").mkdir()
     give = group._give_one
 
-    def swap(name, *rest):
+    def churn(name, *rest):
         give(name, *rest)
-        if name == "trap":
-            (staging / "trap").rmdir()
-            (staging / "trap").symlink_to(outside.parent)
+        if name.startswith("busy"):
+            (staging / name).rename(staging / f"{name}-")
 
-    monkeypatch.setattr(group, "_give_one", swap)
-    with pytest.raises(Unavailable, match="done again by the next try"):
-        world.stage(group="4711")
-    monkeypatch.undo()
+    monkeypatch.setattr(group, "_give_one", churn)
     world.stage(group="4711")
+
+    assert staging.stat().st_gid == 4711
+    world.unstage()
+
+
+def test_what_is_immutable_stays_and_the_rest_is_given(world, caplog):
+    world.volume()
+    staging = world.stage()
+    for name in ("immutable", "plain"):
+        (staging / name).write_text("bytes")
+    world.sh("chattr", "+i", str(staging / "immutable"))
+    world.stage(group="4711")
+
+    assert (staging / "plain").stat().st_gid == staging.stat().st_gid == 4711
+    assert (staging / "immutable").stat().st_gid == 0
+    assert f"{staging}/immutable keeps its group" in caplog.text
+    world.unstage()
+
+
+def test_other_filesystems_mounted_inside_are_left_alone(world):
+    world.volume()
+    staging = world.stage()
+    inside = staging / "deep/mounted"
+    inside.mkdir(parents=True)
+    world.sh("mount", "-t", "tmpfs", "tmpfs", str(inside))
+    (inside / "file").write_text("bytes")
+    world.stage(group="4711")
+
+    assert owners(inside) == {0}
+    assert (staging / "deep").stat().st_gid == 4711
+    world.sh("umount", str(inside))
+    world.unstage()
+
+
+def test_an_error_of_the_filesystem_is_told_and_may_be_tried_again(world, monkeypatch):
+    world.volume()
+    staging = world.stage()
+    (staging / "file").write_text("bytes")
+
+    def full(*_):
+        raise OSError(errno.EDQUOT, "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group, "_give_opened", full)
+        with pytest.raises(Unavailable, match="disk quota exceeded; it is done again by the next try"):
+            world.stage(group="4711")
+    world.stage(group="4711")
+
+    assert owners(staging) == {4711}
     world.unstage()
