@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,18 @@ def release(request: pytest.FixtureRequest) -> Release:
     if request.param == EVERY_SWITCH:
         return Release(EVERY_SWITCH, render(request.getfixturevalue("helm"), EVERY_SWITCH))
     return Release(request.param, stored(request.param))
+
+
+@pytest.fixture
+def rendered(helm: str, tmp_path: Path) -> Callable[..., Release]:
+    """rendered(config, key=value...) is the chart with these values."""
+
+    def release(config: str, **values: Any) -> Release:
+        file = tmp_path / "rendered.yaml"
+        file.write_text(yaml.safe_dump({"config": config, **values}))
+        return Release(file, render.__wrapped__(helm, file))
+
+    return release
 
 
 @pytest.fixture

@@ -71,6 +71,11 @@ def test_metrics_that_the_driver_does_not_serve_are_refused(refusal: Callable[..
     assert "driver.metrics" in refusal(HEAD + EBS, metrics={"enabled": True})
 
 
+def test_a_health_monitor_that_the_driver_does_not_answer_is_refused(refusal: Callable[..., str]) -> None:
+    """It ends at once, again and again, with a driver that does not offer the alpha RPCs."""
+    assert "driver.alpha" in refusal(HEAD + EBS, sidecars={"healthMonitor": {"enabled": True}})
+
+
 def test_alerts_without_rules_are_refused(refusal: Callable[..., str]) -> None:
     config = HEAD.replace("}", ', metrics: "0.0.0.0:9809"}') + EBS
 

@@ -41,7 +41,8 @@ NEEDED = {
     "health-monitor": {
         "persistentvolumes": READ,
         "persistentvolumeclaims": READ,
-        "pods": READ,  # who uses a volume that is not well
+        "persistentvolumeclaims/status": ("patch",),  # healthStatus
+        "pods": READ,  # its node watcher: who uses volumes of a node that is not well
         "nodes": READ,
         "events": ("create", "patch"),
     },

@@ -1,4 +1,4 @@
-"""Nodes with SELinux, and nodes without: what the driver needs to mount with a context, and sidecars to reach its socket."""
+"""Nodes with SELinux, and nodes without: mounts with a context, and sidecars that reach the driver's socket."""
 
 from __future__ import annotations
 

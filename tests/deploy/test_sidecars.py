@@ -1,0 +1,51 @@
+"""The containers of the CSI project: versions that fit this driver, and arguments that suit its volumes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from .conftest import Release
+
+EBS = "driver: {name: multi.csi.example.com}\nbackends: {cloud: {kind: ebs, region: eu-west-1}}\n"
+
+
+def version(release: Release, sidecar: str) -> tuple[int, ...]:
+    tag = release.containers("Deployment")[sidecar]["image"].rpartition(":v")[2]
+    return tuple(int(part) for part in tag.split("."))
+
+
+def arguments(release: Release, sidecar: str) -> dict[str, str]:
+    found = (re.match(r"--([^=]+)=?(.*)", word) for word in release.containers("Deployment")[sidecar]["args"])
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_the_provisioner_is_one_that_takes_nodes_with_different_topology_keys(release: Release) -> None:
+    """Before 6.4.0 it took the keys of one node at random for all, with volumeBindingMode Immediate."""
+    assert version(release, "provisioner") >= (6, 4, 0)
+
+
+def test_the_health_monitor_calls_the_rpcs_that_this_driver_has(whole: Release) -> None:
+    """Up to 0.18 it looked for VolumeCondition, which CSI 1.13 does not have any more."""
+    assert version(whole, "health-monitor") >= (0, 19, 0)
+
+
+def test_a_node_that_does_not_answer_does_not_hold_up_the_room_of_all_others(release: Release) -> None:
+    """The provisioner's own defaults are one thread, and one update per second."""
+    given = arguments(release, "provisioner")
+
+    assert int(given["capacity-threads"]) == 10
+    assert float(given["kube-api-capacity-qps"]) == 20
+    assert int(given["kube-api-capacity-burst"]) == 40
+
+
+def test_how_fast_room_is_told_is_for_the_values_to_say(rendered: Callable[..., Release]) -> None:
+    asked = {"capacityThreads": 50, "capacityQps": 100, "capacityBurst": 200}
+
+    given = arguments(rendered(EBS, sidecars={"provisioner": asked}), "provisioner")
+
+    assert (given["capacity-threads"], given["kube-api-capacity-qps"], given["kube-api-capacity-burst"]) == (
+        "50",
+        "100",
+        "200",
+    )
