@@ -19,6 +19,8 @@ T = TypeVar("T")
 Strings = Mapping[str, str]
 Segments = Mapping[str, str]
 
+UNLIMITED = 2**63 - 1  # bytes: as many as CSI can say, which stands for "no limit is known"
+
 
 class AccessMode(enum.Enum):
     """CSI access modes by their number in csi.proto."""
@@ -304,6 +306,8 @@ class CapacityRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityReport:
+    """What could be created. `available` is UNLIMITED where the storage tells no limit."""
+
     available: int
     maximum: int | None = None  # largest single volume
     minimum: int | None = None  # smallest single volume

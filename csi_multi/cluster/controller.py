@@ -144,7 +144,7 @@ class ClusterController:
             wanted.parameters["backend"] = parameters.instance.name
             return self._gathering.capacity(wanted, deadline)
         here = self._rest.GetCapacity(request, deadline)
-        if not self._some_local(b.Capacity):
+        if not self._some_local(NodeLocal):
             return here
         there = self._gathering.capacity(request, deadline)
         total = together([here, there])

@@ -16,6 +16,7 @@ from typing import Any
 from .. import topology
 from .._proto import csi_pb2 as pb
 from ..errors import InvalidToken, StorageError, Unavailable
+from ..model import UNLIMITED
 from ..rpc.listing import BYTES, MOST
 from ..rpc.status import Answered
 from .nodes import Nodes
@@ -133,13 +134,14 @@ def pb_answer(rpc: str) -> Any:
 
 
 def together(answers: Sequence[pb.GetCapacityResponse]) -> pb.GetCapacityResponse:
-    """Add up what several nodes have; one volume must fit on one of them."""
-    total = pb.GetCapacityResponse(available_capacity=sum(one.available_capacity for one in answers))
+    """Add up what several nodes have; one volume must fit on one of them. Without a known limit there is no largest."""
+    available = sum(one.available_capacity for one in answers)
+    total = pb.GetCapacityResponse(available_capacity=min(available, UNLIMITED))
     largest = [
         one.maximum_volume_size.value if one.HasField("maximum_volume_size") else one.available_capacity
         for one in answers
     ]
-    if largest:
+    if largest and max(largest) < UNLIMITED:
         total.maximum_volume_size.value = max(largest)
     if smallest := [one.minimum_volume_size.value for one in answers if one.HasField("minimum_volume_size")]:
         total.minimum_volume_size.value = min(smallest)

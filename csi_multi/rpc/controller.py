@@ -10,8 +10,10 @@ from ..backend import Attach, Backend, Capacity, Expand, ListVolumes, Modify, No
 from ..errors import FailedPrecondition, InvalidArgument, NotFound
 from ..idempotent import FS_TYPE, require
 from ..model import (
+    UNLIMITED,
     AttachRequest,
     Capability,
+    CapacityReport,
     CapacityRequest,
     ExpandRequest,
     ModifyRequest,
@@ -210,23 +212,26 @@ class Volumes:
         return pb.ControllerGetVolumeResponse(volume=self._volume(instance, volume), status=status)
 
     def GetCapacity(self, request: pb.GetCapacityRequest, deadline: float | None) -> pb.GetCapacityResponse:
-        """Answer for the StorageClass's instance; with neither class nor default, for all together."""
+        """Answer for the StorageClass's instance; with neither class nor default, for all together.
+
+        An instance that does not know its capacity has no known limit, so all together have none either.
+        """
         capabilities = convert.capabilities(request.volume_capabilities)
         segments = self._core.segments(request.accessible_topology) if request.accessible_topology.segments else None
         if request.parameters or self._core.driver.default_backend:
             parameters = class_parameters(self._core.registry, request.parameters, {})
-            require(parameters.instance.backend, Capacity, "GetCapacity")
             instances, own = [parameters.instance], parameters.own
         else:
             instances, own = list(self._core.registry), None
         wanted = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
         asked = [
-            idempotent.capacity(instance.backend, wanted, self._core.driver.node)
+            _capacity(instance.backend, wanted, self._core.driver.node)
             for instance in instances
-            if isinstance(instance.backend, Capacity) and not any(map(_unknown_filesystem, capabilities))
+            if not any(map(_unknown_filesystem, capabilities))
         ]
         reports = [report for report in asked if report]
-        response = pb.GetCapacityResponse(available_capacity=sum(report.available for report in reports))
+        available = sum(report.available for report in reports)
+        response = pb.GetCapacityResponse(available_capacity=min(available, UNLIMITED))
         largest = [report.maximum for report in reports if report.maximum is not None]
         if largest and len(largest) == len(reports):  # one without a limit has no largest volume
             response.maximum_volume_size.value = max(largest)
@@ -265,6 +270,20 @@ class Volumes:
 
     def _volume(self, instance: Instance, volume: Any) -> pb.Volume:
         return convert.volume(self._core.driver.name, instance, volume)
+
+
+def _capacity(backend: Backend, wanted: CapacityRequest, node: str) -> CapacityReport | None:
+    """Return what could be created; None where the backend cannot serve this use or this place at all.
+
+    A backend that does not know is answered for: to kube-scheduler a class without a figure has no room, for ever.
+    Which places it reaches only a node can tell, so a place that it does not reach is found when the volume is made.
+    """
+    if isinstance(backend, Capacity):
+        return idempotent.capacity(backend, wanted, node)
+    if any(backend.unsupported(capability, wanted.parameters) for capability in wanted.capabilities):
+        return None
+    here = wanted.segments is None or topology.covers(wanted.segments, {topology.NODE: node})
+    return CapacityReport(available=UNLIMITED) if here or not isinstance(backend, NodeLocal) else None
 
 
 def _unusable(backend: Backend, capability: Capability, parameters: Any) -> str:

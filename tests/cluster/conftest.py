@@ -126,6 +126,7 @@ class Rig:
         self.directory = directory
         self.authority = authority
         self.machines = {name: Machine(name) for name in names}
+        self.kind: Any = LocalMemory  # of the instance `disk`
         self.client: Any = None
         self.nodes: Any = None
         self._running: list[Any] = []
@@ -140,7 +141,7 @@ class Rig:
         machine = self.machines[name]
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node=name, host=LocalHost())
         default = more.pop("default", "disk")
-        machine.backend = LocalMemory(LocalMemory.Config(capacity=machine.capacity), setting, machine.shelf)
+        machine.backend = self.kind(self.kind.Config(capacity=machine.capacity), setting, machine.shelf)
         registry = Registry([Instance("disk", "memory", machine.backend)], None, default)
         driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=16)
         part = Part(attach=more.pop("attach", True), door=ControllerOnly(name, more.pop("identity", CONTROLLER)))
@@ -167,7 +168,7 @@ class Rig:
         cluster = Cluster(**{"nodes": entries, "tls": tls, "attach_required": True, **more})
         self.nodes = Nodes(cluster, Listed(cluster.nodes), Credentials(tls))
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node="controller", host=LocalHost())
-        local = Instance("disk", "memory", LocalMemory(LocalMemory.Config(), setting, Shelf()), remote=True)
+        local = Instance("disk", "memory", self.kind(self.kind.Config(), setting, Shelf()), remote=True)
         driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=16)
         registry = Registry([local, *others], None, default)
         server = build(driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_part(cluster, self.nodes))

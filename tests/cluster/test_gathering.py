@@ -7,9 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from csi_multi import backend as b
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.cluster.gathering import Page
-from csi_multi.model import CapacityReport, CapacityRequest, Health, HealthEntry
+from csi_multi.model import UNLIMITED, CapacityReport, CapacityRequest, Health, HealthEntry
 from csi_multi.rpc.listing import BYTES
 from csi_multi.testing.memory import MemoryBackend
 
@@ -161,6 +162,44 @@ def test_with_an_instance_without_a_limit_there_is_no_largest_volume(rig: Any, m
     rig.start_controller(make("far", Endless), default="")
 
     assert not rig.client.GetCapacity().HasField("maximum_volume_size")
+
+
+class Unknowing(b.NodeLocal):
+    """Volumes on one node, which does not know how many more it takes."""
+
+    contract = (1, 0)
+    Config, Parameters = MemoryBackend.Config, MemoryBackend.Parameters
+    create_volume, find_volume = MemoryBackend.create_volume, MemoryBackend.find_volume
+    get_volume, delete_volume = MemoryBackend.get_volume, MemoryBackend.delete_volume
+    open_device, find_device = MemoryBackend.open_device, MemoryBackend.find_device
+    close_device = MemoryBackend.close_device
+
+    def __init__(self, config: Any, setting: b.Setting, shelf: Any) -> None:
+        super().__init__(config, setting)
+
+    def node_of(self, handle: str) -> str:
+        return self.setting.node
+
+
+def test_where_nodes_do_not_know_their_capacity_no_limit_is_known_and_there_is_no_largest_volume(rig: Any) -> None:
+    rig.kind = Unknowing
+    for name in rig.machines:
+        rig.start_node(name)
+    rig.start_controller()
+
+    for where, available in (({}, UNLIMITED), (at("node-1"), UNLIMITED), (at("node-9"), 0)):
+        answer = rig.client.GetCapacity(**where)
+        assert (answer.available_capacity, answer.HasField("maximum_volume_size")) == (available, False), where
+
+
+def test_nodes_that_do_not_know_their_capacity_count_without_a_class_too(rig: Any, make: Any) -> None:
+    rig.kind = Unknowing
+    rig.start_node("node-1")
+    rig.start_controller(make("far", capacity=4 * GIB), default="")
+
+    answer = rig.client.GetCapacity()
+
+    assert (answer.available_capacity, answer.HasField("maximum_volume_size")) == (UNLIMITED, False)
 
 
 def test_a_node_that_is_down_has_no_capacity_and_hides_nobody_elses(cluster: Any, refused: Any) -> None:
