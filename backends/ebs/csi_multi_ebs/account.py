@@ -16,7 +16,7 @@ from . import tags
 from .batching import Batcher
 from .config import Config
 from .ec2 import Ec2
-from .kept import Kept
+from .kept import Kept, Once
 from .rows import INSTANCE, SNAPSHOT, VOLUME, InstanceRow, SnapshotRow, VolumeRow
 from .watch import Watch
 
@@ -25,7 +25,10 @@ GOING = ("deleting", "deleted")  # states of what is as good as gone
 Row = TypeVar("Row", VolumeRow, SnapshotRow)
 INSTANCES_LAST = 20.0  # seconds for which an instance's zone, state and devices are believed
 ZONES_LAST = 300.0  # seconds for which the list of zones is believed
-MANY = 200  # values of one filter; ids of one describe may be 500
+FREE_LAST = 60.0  # seconds for which a volume that was seen free is attached without another look
+FREE_MOST = 5000  # volumes that are remembered as free
+MANY = 200  # values of one filter
+MANY_VOLUMES = 500  # ids of one DescribeVolumes
 
 
 class Account:
@@ -36,13 +39,14 @@ class Account:
         self.setting = setting
         self.owner = tags.owner(setting.driver, setting.cluster, setting.instance)
         self.ec2 = ec2 = ec2 or Ec2(config, f"{setting.driver}-{setting.instance}", setting.observe)
-        self.volumes = Batcher(ec2.volumes, most=MANY)
+        self.volumes = Batcher(ec2.volumes, most=MANY_VOLUMES)
         self.snapshots = Batcher(ec2.snapshots, most=MANY)
         self.instances = Batcher(ec2.instances, most=MANY)
         self.names = Batcher(self._volumes_named, most=MANY)
         self.snapshot_names = Batcher(self._snapshots_named, most=MANY)
         self.made = Watch(self._volumes_named, most=MANY, first=config.poll_seconds)  # by name, when something was made
-        self.watch = Watch(ec2.volumes, most=MANY, first=config.poll_seconds)
+        self.free: Once[VolumeRow] = Once(FREE_LAST, FREE_MOST)  # by id: of ours, seen with no attachment
+        self.watch = Watch(ec2.volumes, most=MANY_VOLUMES, first=config.poll_seconds)
         regions = Batcher(lambda _: {config.region: ec2.zones()}, most=2)  # one key: those who ask at once ask together
         self._zones = Kept(lambda: regions.get(config.region, self.ends(None)) or (), ZONES_LAST)
         self._seen: dict[str, tuple[float, InstanceRow]] = {}  # by instance: when, time.monotonic()
@@ -64,6 +68,16 @@ class Account:
     def volume(self, handle: str) -> VolumeRow:
         """Return a volume of ours. Raises NotFound, also for one that is being deleted, and what `stamp` raises."""
         return self._ours(VOLUME, "volume", handle, self.volumes)
+
+    def saw(self, row: VolumeRow) -> None:
+        """Remember a volume of ours that can be attached as it is; EC2 refuses if that is not so any more.
+
+        Not one that can be attached twice, where EC2 would refuse nothing, nor one that can be given back by
+        another process.
+        """
+        stamp = tags.stamp(row.tags)
+        if row.state == "available" and not row.attachments and not row.multi_attach and stamp and not stamp.imported:
+            self.free.put(row.id, row)
 
     def snapshot(self, handle: str) -> SnapshotRow:
         """Return a snapshot of ours. Raises NotFound, and what `stamp` raises."""

@@ -36,6 +36,7 @@ STUCK = 90.0  # seconds after which an attachment under way is begun anew, under
 TRIES = 5  # device names per call
 TAKEN_NAME = 60.0  # seconds for which a name is left alone after it was asked for: EC2 shows it by then
 STUCK_NAME = 600.0  # the same for a name that EC2 refused
+INSTANCES = 1000  # whose names are remembered before those of idle ones are forgotten
 
 
 class Attaching:
@@ -43,12 +44,12 @@ class Attaching:
         self._account = account
         self._nodes = nodes
         self._guard = threading.Lock()
-        self._held: dict[tuple[str, str], float] = {}  # (instance, name): until when it is not used again
+        self._held: dict[str, dict[str, float]] = {}  # by instance, by name: until when it is not used again
 
     def attach(self, request: AttachRequest) -> Strings:
         """Attach, or find it attached, and return the publish context. Raises what Attach.attach says."""
         account = self._account
-        row = account.volume(request.handle)
+        row = account.free.take(request.handle) or account.volume(request.handle)
         node = account.instance(request.node.fact, request.node.id)
         self._refuse_elsewhere(row, node, request)
         ends = account.ends(request.deadline)
@@ -123,7 +124,8 @@ class Attaching:
             except Attached:  # a moment ago, here or elsewhere
                 self._refuse_elsewhere(self._account.volume(row.id), node, request)
             except WrongState as error:
-                node = self._account.instance(node.id, request.node.id, anew=True)  # gone maybe
+                row = self._account.volume(row.id)  # either may be gone, or have changed since it was seen
+                node = self._account.instance(node.id, request.node.id, anew=True)
                 raise Unavailable(
                     f"volume {row.id!r} is {row.state} and instance {node.id!r} is {node.state}: {error}"
                 ) from error
@@ -137,17 +139,19 @@ class Attaching:
         """
         with self._guard:
             now = time.monotonic()
-            self._held = {key: until for key, until in self._held.items() if until > now}
+            held = {name: until for name, until in self._held.get(node.id, {}).items() if until > now}
             free = [name for name in series if name not in node.devices]
             if not free:
                 raise ResourceExhausted(f"all {len(series)} device names of instance {node.id!r} are in use")
-            device = min(free, key=lambda name: self._held.get((node.id, name), 0.0))
-            self._held[node.id, device] = now + TAKEN_NAME
+            device = min(free, key=lambda name: held.get(name, 0.0))
+            if len(self._held) > INSTANCES:  # most are long gone
+                self._held = {one: names for one, names in self._held.items() if max(names.values()) > now}
+            self._held[node.id] = held | {device: now + TAKEN_NAME}
             return device
 
     def _hold(self, instance: str, device: str, seconds: float) -> None:
         with self._guard:
-            self._held[instance, device] = time.monotonic() + seconds
+            self._held.setdefault(instance, {})[device] = time.monotonic() + seconds
 
     def _wait(self, handle: str, instance: str, ends: float) -> Attachment:
         """Return the attachment when it is done. Raises Unavailable when that takes longer than the caller waits."""
@@ -182,12 +186,14 @@ class Attaching:
             return here is None or here.state == "detached"
 
         try:
-            self._account.watch.wait(handle, done, ends)
+            row = self._account.watch.wait(handle, done, ends)
         except Timeout as error:
             raise Unavailable(
                 f"volume {handle!r} is still being detached from {instance!r}; if that lasts, the node may still "
                 f"use it: {error}"
             ) from error
+        if row:
+            self._account.saw(row)
 
 
 def _at(row: VolumeRow | None, instance: str) -> Attachment | None:

@@ -1,7 +1,8 @@
-"""An answer that is believed for a while."""
+"""Answers that are believed for a while."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -32,3 +33,26 @@ class Kept(Generic[T]):
             answer = kept[1]
         self._kept = (time.monotonic() + self._last, answer)
         return answer
+
+
+class Once(Generic[T]):
+    """What was just seen, each of the latest `most` once, and within `last` seconds. Threads may share it."""
+
+    def __init__(self, last: float, most: int) -> None:
+        self._last = last
+        self._most = most
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[float, T]] = {}  # the oldest first: until when, time.monotonic(), and what
+
+    def put(self, key: str, seen: T) -> None:
+        with self._lock:
+            self._seen.pop(key, None)
+            self._seen[key] = (time.monotonic() + self._last, seen)
+            while len(self._seen) > self._most:
+                del self._seen[next(iter(self._seen))]
+
+    def take(self, key: str) -> T | None:
+        """Return what was put there, unless that is too long ago or it was taken before."""
+        with self._lock:
+            until, seen = self._seen.pop(key, (0.0, None))
+        return seen if time.monotonic() < until else None

@@ -159,6 +159,7 @@ class Making:
             except (PermissionDenied, Unauthenticated) as error:  # final, but the volume is there
                 raise Unavailable(f"volume {answer.id!r} was made, but EC2 refuses the next call: {error}") from error
             if row:
+                self._account.saw(row)
                 return row
         raise Unavailable(f"no volume could be made for {request.name!r} in {ATTEMPTS} attempts this hour")
 
@@ -198,13 +199,17 @@ class Making:
         return row
 
     def _first_look(self, name: str, answer: VolumeRow, ends: float) -> VolumeRow | None:
-        """Return the volume as EC2 shows it. Raises AlreadyExists when another one had the name before.
+        """Return the volume as EC2 shows it, once it is made if it shows it. Raises AlreadyExists for a second one.
 
         Tokens do not exclude that: one process may copy a volume while another makes an empty one. The later
         of the two is deleted by who made it; one that was made long ago may be in use, and stays.
         """
+
+        def done(rows: list[VolumeRow] | None) -> bool:
+            return [(row.id, row.state) for row in rows or ()] != [(answer.id, "creating")]
+
         try:
-            found = self._account.made.wait(leaf(name), lambda _rows: True, ends) or []
+            found = self._account.made.wait(leaf(name), done, ends) or []
         except Timeout as error:
             raise Unavailable(f"volume {answer.id!r} is in the making: {error}") from error
         there = [row for row in found if row.state not in (*GOING, "error")]
@@ -229,6 +234,7 @@ class Making:
 
     def delete(self, row: VolumeRow) -> None:
         """Delete a volume of ours. Raises NotFound, InUse."""
+        self._account.free.take(row.id)
         try:
             self._account.ec2.delete_volume(row.id)
         except WrongState as error:

@@ -1,8 +1,8 @@
 """Waiting for things to reach a state: all who wait are served by one question.
 
 While anybody waits, one thread asks for everything waited for, as often as the most eager one wants: often at
-first, then ever more rarely, and never for more than a third of the time, because a look at hundreds is dear.
-Whether a state is the wished one is decided by the one who waits.
+first, then ever more rarely. A look at hundreds is dear, and one that takes long is a sign of others who ask too
+much: it rests after each in proportion. It wakes only those who have what they wait for.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from csi_multi.errors import Timeout, Unavailable
 T = TypeVar("T")
 Fetch = Callable[[Collection[str]], Mapping[str, T]]
 
-SLOWER = 1.5  # how much longer each pause is than the one before
-REST = 2.0  # pauses after a look are at least this many times as long as it took
+SLOWER = 1 / 3  # pauses of one who has waited long, as a part of the time that it has waited
+WORK_REST = 2.0  # pauses after a look are at least this many times as long as the processor had to do with it
+WAIT_REST = 0.5  # and as EC2 took to answer
 SURVIVED = (Timeout, Unavailable)  # what a later look may do better
 
 
@@ -36,35 +37,35 @@ class Watch(Generic[T]):
         self._news = threading.Condition()
         self._waiting: set[_Wait[T]] = set()
         self._running = False
+        self._next = 0.0  # when the thread looks again, time.monotonic()
 
     def wait(self, key: str, done: Callable[[T | None], bool], deadline: float) -> T | None:
         """Return what is there (None: nothing) as soon as `done` says it is as wished.
 
         Raises Timeout at the deadline, a time.monotonic(), saying what was last seen; what fetch raises,
-        unless a later look may do better; and what `done` raises.
+        unless a later look may do better; and what `done` raises, which is called in the thread that looks.
         """
-        one: _Wait[T] = _Wait(key, self._first)
+        one: _Wait[T] = _Wait(key, done, self._first)
         with self._news:
             if not self._running:
                 threading.Thread(target=self._look, name="ebs-watch", daemon=True).start()
                 self._running = True
             self._waiting.add(one)
-            self._news.notify()
+            if one.due < self._next:
+                self._news.notify()
         try:
-            while True:
-                row = one.next(deadline)
-                if done(row):
-                    return row
+            return one.result(deadline)
         finally:
             with self._news:
                 self._waiting.discard(one)
-                self._news.notify()
+                if not self._waiting:
+                    self._news.notify()
 
     def _look(self) -> None:
         """Look for everybody, as long as there is anybody."""
         earliest = 0.0
         while waiting := self._due(earliest):
-            asked = time.monotonic()
+            asked, worked = time.monotonic(), time.thread_time()
             by_key: dict[str, list[_Wait[T]]] = {}
             for one in waiting:
                 by_key.setdefault(one.key, []).append(one)
@@ -72,15 +73,15 @@ class Watch(Generic[T]):
             for start in range(0, len(keys), self._most):
                 some = keys[start : start + self._most]
                 self._ask(some, [one for key in some for one in by_key[key]])
-            took = time.monotonic() - asked
-            earliest = asked + max(self._first, (1 + REST) * took)
+            now, worked = time.monotonic(), time.thread_time() - worked
+            earliest = max(asked + self._first, now + WORK_REST * worked, now + WAIT_REST * (now - asked))
 
     def _due(self, earliest: float) -> list[_Wait[T]]:
         """Return all who wait once one of them is due, and note when they are due again; nobody: the end."""
         with self._news:
             while self._waiting:
-                due = max(min(one.due for one in self._waiting), earliest)
-                pause = due - time.monotonic()
+                self._next = max(min(one.due for one in self._waiting), earliest)
+                pause = self._next - time.monotonic()
                 if pause <= 0:
                     for one in self._waiting:
                         one.looked(self._longest)
@@ -102,37 +103,41 @@ class Watch(Generic[T]):
 class _Wait(Generic[T]):
     """One who waits, when the next look is due, and what the last one showed."""
 
-    def __init__(self, key: str, pause: float) -> None:
+    def __init__(self, key: str, done: Callable[[T | None], bool], first: float) -> None:
         self.key = key
-        self.due = time.monotonic() + pause
-        self._pause = pause
-        self._told = threading.Event()
+        self._done = done
+        self._first = first
+        self._began = time.monotonic()
+        self.due = self._began + first
+        self._result: Future[T | None] = Future()
         self._row: T | None = None
-        self._trouble: BaseException | None = None
+        self._trouble = ""  # of the last look
 
     def looked(self, longest: float) -> None:
         """Set when the next look is due, if one was due now."""
         if (now := time.monotonic()) >= self.due:
-            self._pause = min(self._pause * SLOWER, longest)
-            self.due = now + self._pause
+            self.due = now + min(max(self._first, (now - self._began) * SLOWER), longest)
 
     def tell(self, look: Future[Mapping[str, T]]) -> None:
-        """Hand over what a look showed, from the thread that looks."""
-        self._trouble = look.exception()
-        if self._trouble is None:
-            self._row = look.result().get(self.key)
-        self._told.set()
+        """Hear what a look showed, in the thread that looks, until it is what was waited for."""
+        if self._result.done():
+            return
+        if isinstance(trouble := look.exception(), SURVIVED):
+            self._trouble = f"; the last look failed: {trouble}"
+            return
+        try:
+            self._row, self._trouble = look.result().get(self.key), ""
+            if self._done(self._row):
+                self._result.set_result(self._row)
+        except BaseException as error:  # of any kind: it is raised in the one who waits
+            own = copy.copy(error)  # threads that raise one exception would mix their tracebacks
+            own.__cause__ = error
+            self._result.set_exception(own)
 
-    def next(self, deadline: float) -> T | None:
-        """Return what the next look that succeeds shows."""
-        while self._told.wait(max(0.0, deadline - time.monotonic())):
-            self._told.clear()
-            if self._trouble is None:
-                return self._row
-            if not isinstance(self._trouble, SURVIVED):
-                raise copy.copy(self._trouble) from self._trouble
-        raise Timeout(self._last())
-
-    def _last(self) -> str:
-        trouble = f"; the last look failed: {self._trouble}" if self._trouble else ""
-        return f"waited too long for {self.key}; last seen: {self._row or 'nothing'}{trouble}"
+    def result(self, deadline: float) -> T | None:
+        """Return what was waited for."""
+        try:
+            return self._result.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            seen = f"last seen: {self._row or 'nothing'}{self._trouble}"
+            raise Timeout(f"waited too long for {self.key}; {seen}") from None

@@ -74,6 +74,70 @@ def stuck(cloud: Cloud, *names: str) -> None:
     )
 
 
+# Looks that are spared.
+
+
+def test_a_volume_just_made_is_attached_without_another_look(ebs: EbsBackend, node: Node, cloud: Cloud) -> None:
+    made = ebs.create_volume(asked())
+    cloud.seen.clear()
+
+    ebs.attach(on(node, made))
+
+    calls = [call.action for call in cloud.seen]
+    assert calls[: calls.index("AttachVolume")] == ["DescribeInstances"]
+
+
+def test_a_volume_just_detached_is_attached_elsewhere_without_another_look(ebs: EbsBackend, cloud: Cloud) -> None:
+    first, second = nodes(cloud, 2)
+    made = ebs.create_volume(asked())
+    ebs.attach(on(first, made))
+    ebs.detach(made.handle, first, {})
+    cloud.seen.clear()
+
+    ebs.attach(on(second, made))
+
+    calls = [call.action for call in cloud.seen]
+    assert calls[: calls.index("AttachVolume")] == ["DescribeInstances"]
+    assert list(row(cloud, made.handle).held) == [second.fact]
+
+
+def test_what_was_seen_free_is_believed_once(ebs: EbsBackend, node: Node, cloud: Cloud) -> None:
+    made = ebs.create_volume(asked())
+    ebs.attach(on(node, made))
+    cloud.seen.clear()
+
+    ebs.attach(on(node, made))
+
+    assert "DescribeVolumes" in [call.action for call in cloud.seen]
+
+
+def test_a_volume_that_was_taken_since_it_was_seen_free_is_refused_with_the_node(
+    connect: Connect, cloud: Cloud
+) -> None:
+    first, second = nodes(cloud, 2)
+    ours, other = connect(zones=(A,)), connect(zones=(A,))
+    made = ours.create_volume(asked())
+    other.attach(on(first, made))
+
+    with pytest.raises(FailedPrecondition, match=first.name):
+        ours.attach(on(second, made))
+
+    assert list(row(cloud, made.handle).held) == [first.fact]
+
+
+def test_a_volume_that_can_be_attached_twice_is_always_looked_at(connect: Connect, cloud: Cloud) -> None:
+    """EC2 would refuse nothing, although it was asked for one node alone."""
+    first, second = nodes(cloud, 2)
+    ours, other = connect(zones=(A,)), connect(zones=(A,))
+    made = shared(ours)
+    other.attach(on(first, made, capability=MANY_WRITERS))
+
+    with pytest.raises(FailedPrecondition, match=first.name):
+        ours.attach(on(second, made))
+
+    assert list(row(cloud, made.handle).held) == [first.fact]
+
+
 # Names of devices.
 
 
