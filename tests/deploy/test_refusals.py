@@ -42,12 +42,13 @@ def refusal(helm: str, tmp_path: Path) -> Callable[..., str]:
         ("driver: [", "csi-multi check FILE"),
         (HEAD + LOOP, "add a section 'cluster'"),
         (HEAD + MIXED, "attach_required: true"),
+        (HEAD + "backends: {san: {kind: acme}, ceph: {kind: rbd}}\n", "volumes of acme are attached"),
         (HEAD + EBS + "cluster: {tls: {ca: /etc/ssl/ca.crt}}\n", "/etc/csi-multi/tls"),
         (HEAD + EBS + "cluster: {tls: {ca: /etc/csi-multi/tls/ca.crt}}\n", "node_identity"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(refusal: Callable[..., str], config: str, remedy: str) -> None:
-    assert remedy in refusal(config)
+    assert remedy in refusal(config, csiDriver={"attachKinds": ["acme"]})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,17 @@ def test_every_default_has_a_place_in_the_schema_and_every_setting_a_default() -
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
 
     assert set(defaults) == set(schema["properties"]) - {"global"}
-    for section in ("sidecars", "controller", "node", "startupTaint", "drain", "csiDriver", "tls", "metrics"):
+    for section in (
+        "sidecars",
+        "controller",
+        "node",
+        "startupTaint",
+        "drain",
+        "csiDriver",
+        "tls",
+        "resourceQuota",
+        "metrics",
+    ):
         assert set(defaults[section]) == set(schema["properties"][section]["properties"]), section
 
 

@@ -59,9 +59,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if eq (default "rbd" $backend.mounter) "rbd-nbd" }}{{ $_ := set $needs "hostPID" true }}{{ end -}}
 {{- end -}}
 {{- end -}}
-{{- if and (has "ebs" $kinds) (not $needs.attach) -}}
-{{- if ne (uniq $kinds | len) 1 -}}
-{{- fail "config: volumes of ebs are attached, others are not: set attach_required: true in the section 'cluster', so that all backends answer" -}}
+{{- $attached := list -}}
+{{- $others := list -}}
+{{- range uniq $kinds | sortAlpha -}}
+{{- if has . (append $.Values.csiDriver.attachKinds "ebs") }}{{ $attached = append $attached . }}{{ else }}{{ $others = append $others . }}{{ end -}}
+{{- end -}}
+{{- if and $attached (not $needs.attach) -}}
+{{- if $others -}}
+{{- fail (printf "config: volumes of %s are attached, those of %s are not: set attach_required: true in the section 'cluster', so that all backends answer" (join ", " $attached) (join ", " $others)) -}}
 {{- end -}}
 {{- $_ := set $needs "attach" true -}}
 {{- end -}}
