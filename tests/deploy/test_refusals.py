@@ -72,13 +72,28 @@ def test_metrics_that_the_driver_does_not_serve_are_refused(refusal: Callable[..
     assert "driver.metrics" in refusal(HEAD + EBS, metrics={"enabled": True})
 
 
+def test_metrics_on_another_port_than_the_driver_serves_are_refused(refusal: Callable[..., str]) -> None:
+    config = HEAD.replace("}", ', metrics: "0.0.0.0:9100"}') + EBS
+
+    assert "set metrics.port: 9100" in refusal(config, metrics={"enabled": True})
+
+
+@pytest.mark.parametrize("labels", ["", "storage=remote", "storage", "disk=ssd,storage in (local)"])
+def test_a_controller_that_would_ask_nodes_without_the_driver_is_refused(
+    refusal: Callable[..., str], labels: str
+) -> None:
+    config = HEAD + EBS + f"cluster: {{kubernetes: {{port: 9810, labels: '{labels}'}}}}\n"
+
+    assert 'add "storage=local"' in refusal(config, node={"nodeSelector": {"storage": "local"}})
+
+
 def test_a_health_monitor_that_the_driver_does_not_answer_is_refused(refusal: Callable[..., str]) -> None:
     """It ends at once, again and again, with a driver that does not offer the alpha RPCs."""
     assert "driver.alpha" in refusal(HEAD + EBS, sidecars={"healthMonitor": {"enabled": True}})
 
 
 def test_alerts_without_rules_are_refused(refusal: Callable[..., str]) -> None:
-    config = HEAD.replace("}", ', metrics: "0.0.0.0:9809"}') + EBS
+    config = HEAD.replace("}", ', metrics: "0.0.0.0:19809"}') + EBS
 
     assert "--set-file" in refusal(config, metrics={"enabled": True, "prometheusRule": {"enabled": True}})
 

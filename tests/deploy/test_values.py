@@ -1,4 +1,4 @@
-"""What single values change: snapshots, quota, kinds of your own."""
+"""What single values change: snapshots, quota, kinds of your own, nodes of your choice."""
 
 from __future__ import annotations
 
@@ -62,3 +62,19 @@ def test_kinds_that_are_all_attached_need_no_word_in_the_configuration(rendered:
     both = HEAD + "backends: {cloud: {kind: ebs, region: eu-west-1}, san: {kind: acme}}\n"
 
     assert rendered(both, csiDriver={"attachKinds": ["acme"]}).one("CSIDriver")["spec"]["attachRequired"] is True
+
+
+@pytest.mark.parametrize("labels", ["storage=local", "kubernetes.io/os=linux, storage == local"])
+def test_the_controller_may_ask_fewer_nodes_than_have_the_driver(rendered: Callable[..., Release], labels: str) -> None:
+    config = EBS + f"cluster: {{kubernetes: {{port: 9810, labels: '{labels}'}}}}\n"
+
+    release = rendered(config, node={"nodeSelector": {"storage": "local"}})
+
+    assert release.pod("DaemonSet")["nodeSelector"] == {"kubernetes.io/os": "linux", "storage": "local"}
+
+
+@pytest.mark.parametrize("name", ["loop", "lvm"])
+def test_the_examples_ask_no_nodes_of_other_systems(name: str) -> None:
+    (file,) = (one for one in EXAMPLES if one.stem == name)
+
+    assert "kubernetes.io/os=linux" in Release(file, stored(file)).config["cluster"]["kubernetes"]["labels"]

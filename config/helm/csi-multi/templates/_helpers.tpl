@@ -73,6 +73,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and (or (has "loop" $kinds) (has "lvm" $kinds)) (not (or $cluster.nodes $cluster.kubernetes)) -}}
 {{- fail "config: volumes of loop and lvm lie on nodes, so the controller has to reach the nodes: add a section 'cluster' with 'kubernetes' (docs/deploy.md)" -}}
 {{- end -}}
+{{- with $cluster.kubernetes -}}
+{{- $asked := list -}}
+{{- range splitList "," (default "" .labels) }}{{ $asked = append $asked (. | nospace | replace "==" "=") }}{{ end -}}
+{{- range $key, $value := $.Values.node.nodeSelector -}}
+{{- $pair := printf "%s=%s" $key $value -}}
+{{- if not (has $pair $asked) -}}
+{{- fail (printf "config: cluster.kubernetes.labels: node.nodeSelector lets the driver run on nodes with %s only, and the controller would wait for all others: add %q" $pair $pair) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if $needs.tls -}}
 {{- range $key, $file := $cluster.tls -}}
 {{- if ne (dir $file) "/etc/csi-multi/tls" }}{{ fail (printf "config: cluster.tls.%s: Secrets of this chart are in /etc/csi-multi/tls: ca.crt, tls.crt, tls.key" $key) }}{{ end -}}

@@ -1,0 +1,65 @@
+"""Ports of the host: the pods of nodes are in its network, beside those of other drivers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import CHART, Object, Release
+
+HEAD = "driver: {name: multi.csi.example.com, metrics: '0.0.0.0:19809'}\n"
+EBS = HEAD + "backends: {cloud: {kind: ebs, region: eu-west-1}}\n"
+TAKEN = {
+    9808,  # the usual port of livenessprobe, which hostpath, vSphere, Hetzner, Piraeus and others keep
+    9809,  # juicefs
+    9810,  # Alibaba's disks
+    9909,  # juicefs before
+    10300,  # OpenShift's drivers
+    10301,
+}
+
+
+def ports(release: Release) -> dict[str, Object]:
+    return {port["name"]: port for one in release.containers("DaemonSet").values() for port in one.get("ports", ())}
+
+
+def test_the_scheduler_sees_every_port_that_is_opened_on_the_host(release: Release) -> None:
+    found = ports(release)
+    (endpoint,) = [
+        word
+        for word in release.containers("DaemonSet")["livenessprobe"]["args"]
+        if word.startswith("--http-endpoint=127.0.0.1:")
+    ]
+    listen = release.config.get("cluster", {}).get("listen", "")
+
+    assert found["healthz"]["hostPort"] == found["healthz"]["containerPort"] == int(endpoint.rpartition(":")[2])
+    assert found["healthz"]["hostIP"] == "127.0.0.1"
+    assert [str(port["containerPort"]) for name, port in found.items() if name == "cluster"] == re.findall(
+        r"\d+$", listen
+    )
+
+
+def test_the_probe_asks_where_the_livenessprobe_listens(release: Release) -> None:
+    probe = release.containers("DaemonSet")["driver"]["livenessProbe"]["httpGet"]
+
+    assert (probe["host"], probe["port"]) == ("127.0.0.1", ports(release)["healthz"]["containerPort"])
+
+
+def test_no_port_of_the_host_is_the_usual_one_of_another_driver() -> None:
+    values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    chosen = {values["node"]["healthPort"], values["metrics"]["port"]}
+
+    assert len(chosen) == 2
+    assert not chosen & TAKEN
+    assert all(1024 < port < 30000 for port in chosen)  # above: node ports, and what the kernel hands out
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:19809", "'[::]:19809'"])
+def test_metrics_are_declared_on_the_port_where_they_are_served(rendered: Callable[..., Release], address: str) -> None:
+    config = EBS.replace("'0.0.0.0:19809'", address)
+
+    assert ports(rendered(config, metrics={"enabled": True}))["metrics"]["containerPort"] == 19809
