@@ -12,7 +12,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
-from csi_multi.errors import AlreadyExists, InvalidArgument, NotFound, StorageError, Timeout, Unavailable
+from csi_multi.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    StorageError,
+    Timeout,
+    Unavailable,
+)
 from csi_multi.ids import leaf
 from csi_multi.model import Page, PageRequest, Snapshot, SnapshotRequest
 
@@ -32,18 +40,24 @@ class Cutting:
         self._cut: dict[str, tuple[float, str]] = {}  # by name: until when EC2 may not show it, and what is known of it
 
     def create(self, request: SnapshotRequest) -> SnapshotRow:
-        """Cut a snapshot; it is usable later. Raises AlreadyExists, NotFound, InvalidArgument, ResourceExhausted."""
+        """Cut a snapshot; it is usable later. One that fails later is never replaced under its name.
+
+        Raises AlreadyExists, NotFound, InvalidArgument, ResourceExhausted, and FailedPrecondition for a failed one.
+        """
         account, zones = self._account, (request.parameters or SnapshotParameters()).fast_zones
         self._refuse_unknown(zones)
         found = self._named(request.name)
         if good := _good(found):
             self._prepare_again(good[0], zones)
             raise AlreadyExists(f"snapshot {request.name!r} exists")
-        for failed in found:
-            with suppress(NotFound):
-                self._remove(failed.id)  # nothing can come of it
+        if found:
+            raise _failed(request.name, found[0])  # somebody may know it by its id: there is no other for it
         account.volume(request.source)  # is it there, and ours?
         row = self._cut_now(request)
+        if row.state == "error":  # nobody has heard of it
+            with suppress(StorageError):
+                self._remove(row.id)
+            raise Unavailable(f"EC2 could not cut snapshot {row.id!r} ({row.message or 'no reason given'}); try again")
         self._refuse_second(request.name, row)
         self._prepare(row, zones)
         return row
@@ -145,6 +159,13 @@ class Cutting:
                 self._account.ec2.fast_restore(row.id, zones)
         except StorageError as error:
             raise Unavailable(f"snapshot {row.id!r} is there, but its fast restore failed: {error}") from error
+
+
+def _failed(name: str, row: SnapshotRow) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"snapshot {name!r} was cut as {row.id!r} and has failed ({row.message or 'no reason given'}): nothing can be "
+        f"restored from it; delete the VolumeSnapshot and make another (if {row.id!r} is in EC2 then, delete it there)"
+    )
 
 
 def _good(found: list[SnapshotRow]) -> list[SnapshotRow]:

@@ -154,27 +154,44 @@ def test_a_name_can_be_used_again_after_deletion(ebs: EbsBackend, cloud: Cloud, 
     assert snapshots(cloud) == [second.handle] != [first.handle]
 
 
-def test_a_snapshot_that_failed_is_replaced(connect: Connect, cloud: Cloud, origin: Volume) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_snapshot_that_failed_after_it_was_told_is_never_replaced(
+    connect: Connect, cloud: Cloud, origin: Volume, restarted: bool
+) -> None:
     ebs = connect()
     first = taken(ebs, cut("snap-1", origin.handle))
     held(first.handle).status = "error"
+    later = connect() if restarted else ebs
 
-    assert not ebs.get_snapshot(first.handle).ready
-    second = taken(ebs, cut("snap-1", origin.handle))
+    with pytest.raises(FailedPrecondition, match=f"'{first.handle}' and has failed.*delete the VolumeSnapshot"):
+        taken(later, cut("snap-1", origin.handle))
+    assert not later.get_snapshot(first.handle).ready
+    assert (snapshots(cloud), cloud.calls["CreateSnapshot"]) == ([first.handle], 1)
 
-    assert snapshots(cloud) == [second.handle] != [first.handle]
 
-
-def test_a_failed_snapshot_that_somebody_deletes_meanwhile_is_replaced_all_the_same(
-    ebs: EbsBackend, connect: Connect, cloud: Cloud, origin: Volume
+def test_a_failed_snapshot_is_deleted_by_its_handle_and_then_its_name_is_free(
+    ebs: EbsBackend, cloud: Cloud, origin: Volume
 ) -> None:
     first = taken(ebs, cut("snap-1", origin.handle))
     held(first.handle).status = "error"
-    cloud.fail("DeleteSnapshot", "InvalidSnapshot.NotFound", after_effect=True)
 
-    second = connect().create_snapshot(cut("snap-1", origin.handle))
+    idempotent.delete_snapshot(ebs, first.handle, {})
 
-    assert snapshots(cloud) == [second.handle]
+    assert snapshots(cloud) == []
+    assert taken(ebs, cut("snap-1", origin.handle)).handle != first.handle
+
+
+def test_a_snapshot_that_failed_before_anybody_heard_of_it_is_replaced_by_the_retry(
+    ebs: EbsBackend, cloud: Cloud, origin: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(rig_moto.Snapshot, "status", property(lambda _: "error", lambda _one, _new: None), raising=False)
+        with pytest.raises(Unavailable, match="could not cut"):
+            taken(ebs, cut("snap-1", origin.handle))
+    assert snapshots(cloud) == []
+
+    later = taken(ebs, cut("snap-1", origin.handle))
+    assert snapshots(cloud) == [later.handle]
 
 
 @pytest.mark.parametrize(
