@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .conftest import Object, Release
 
 
@@ -16,6 +18,12 @@ def test_the_driver_sees_whether_the_host_has_selinux_wherever_the_kubelet_count
 
     assert ("/etc/selinux" in mounts(release)) == counted_on
     assert ("/sys" in mounts(release)) == (counted_on or rbd)
+
+
+def test_what_shows_that_the_host_has_selinux_is_there_for_every_backend(rendered: Callable[..., Release]) -> None:
+    config = "driver: {name: multi.csi.example.com}\nbackends: {cloud: {kind: ebs, region: eu-west-1}}\n"
+
+    assert {"/sys", "/etc/selinux"} <= set(mounts(rendered(config, csiDriver={"seLinuxMount": True})))
 
 
 def test_the_hosts_selinux_is_not_changed(whole: Release) -> None:

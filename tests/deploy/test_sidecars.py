@@ -30,6 +30,12 @@ def test_the_health_monitor_calls_the_rpcs_that_this_driver_has(whole: Release) 
     assert version(whole, "health-monitor") >= (0, 19, 0)
 
 
+def test_the_registrar_gives_a_driver_that_starts_more_than_its_own_second(release: Release) -> None:
+    (given,) = [word for word in release.containers("DaemonSet")["registrar"]["args"] if word.startswith("--timeout=")]
+
+    assert int(given.removeprefix("--timeout=").removesuffix("s")) >= 5
+
+
 def test_a_node_that_does_not_answer_does_not_hold_up_the_room_of_all_others(release: Release) -> None:
     """The provisioner's own defaults are one thread, and one update per second."""
     given = arguments(release, "provisioner")
