@@ -10,11 +10,12 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from csi_multi import backend as b
-from csi_multi.errors import Busy, NotFound
 from csi_multi.model import (
     AccessMode,
     AttachRequest,
     Capability,
+    CapacityReport,
+    CapacityRequest,
     Device,
     ExpandRequest,
     Expansion,
@@ -37,6 +38,7 @@ from . import config, limits, snapshots, tags
 from .account import GIB, Account
 from .attaching import WRITABLE, Attaching
 from .blockdev import Kernel
+from .capacity import Room
 from .changing import Changing
 from .devices import Devices
 from .ec2 import Ec2
@@ -61,6 +63,7 @@ class EbsBackend(
     b.Clone,
     b.ListVolumes,
     b.ListSnapshots,
+    b.Capacity,
     b.Import,  # and so b.Explain
 ):
     contract = (1, 0)
@@ -81,6 +84,7 @@ class EbsBackend(
         self._importer = Importer(self._account, self._making)
         self._attaching = Attaching(self._account, self._nodes)
         self._cutting = Cutting(self._account)
+        self._room = Room(self._account)
         self._devices = Devices(Kernel())
         self._metadata = Metadata(self.config)
 
@@ -114,12 +118,7 @@ class EbsBackend(
         return self._told(self._making.clone(request))
 
     def find_volume(self, name: str) -> Volume:
-        row = self._making.named(name)
-        if row is None:
-            raise NotFound(f"volume {name!r} does not exist")
-        if row.state == "creating":  # it may still fail
-            raise Busy(f"volume {name!r} is in the making as {row.id!r}; try again")
-        return self._told(row)
+        return self._told(self._making.find(name))
 
     def get_volume(self, handle: str) -> Volume:
         return self._told(self._account.volume(handle))
@@ -191,6 +190,10 @@ class EbsBackend(
 
     # The instance
 
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        parameters = request.parameters or config.Parameters()
+        return self._room.report(parameters.type, request.segments)
+
     def check(self) -> None:
         """Ask for the zones, which needs the credentials and the network that everything else needs."""
         self._account.ec2.zones()
@@ -202,6 +205,7 @@ class EbsBackend(
 
     def close(self) -> None:
         self._account.ec2.close()
+        self._room.close()
 
     # The node
 

@@ -60,6 +60,10 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = None
     kms_key_id: Annotated[str, Doc("KMS key of encrypted volumes whose StorageClass names none; default: AWS's")] = ""
     default_size: Annotated[int, Doc("bytes of a volume when none are asked for", ge=GIB)] = 100 * GIB
+    capacity: Annotated[
+        Literal["quotas", "unlimited"],
+        Doc("what GetCapacity tells: what the account's quotas leave, where they can be asked for; or that all fits"),
+    ] = "quotas"
     connect_seconds: Annotated[float, Doc("seconds to wait for a connection to EC2", ge=0.1, le=60)] = 5.0
     read_seconds: Annotated[float, Doc("seconds to wait for EC2's answer to one call", ge=0.1, le=300)] = 30.0
     retry_mode: Annotated[

@@ -1,4 +1,4 @@
-"""Which of EC2's calls we make and what we read of the answers, and a description of just that for botocore.
+"""Which calls we make of EC2 and Service Quotas, what we read of the answers, and a description of that for botocore.
 
 botocore's description of EC2 has 700 calls. Kept whole it costs 24 MiB, and each client 1.4 MiB and 9 ms;
 with ours alone it is 0.3 MiB and 2 ms a client, so that an instance can have one per group of calls. What an
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-# By EC2's name, with the client that makes it. botocore paces by client: where EC2 throttles creations,
+# By the service's name, with the client that makes it. botocore paces by client: where EC2 throttles creations,
 # attachments must not wait.
 CALLS = {
     "CreateVolume": "create",
@@ -30,9 +30,12 @@ CALLS = {
     "DescribeSnapshots": "describe",
     "DescribeVolumes": "describe",
     "DescribeVolumesModifications": "describe",
+    "ListServiceQuotas": "quotas",
 }
+SERVICES = {"quotas": "service-quotas"}  # by client, as botocore names them; all others are EC2's
+OURS = ("EC2", "Service Quotas")  # as their descriptions name them
 
-# By the name of the thing, as ec2_rows.py reads it. A thing that is not here is read whole.
+# By the name of the thing, as ec2_rows.py and capacity.py read it. A thing that is not here is read whole.
 READ = {
     "AvailabilityZone": {"ZoneName"},
     "EbsInstanceBlockDevice": {"VolumeId"},
@@ -41,6 +44,7 @@ READ = {
     "InstanceState": {"Name"},
     "Placement": {"AvailabilityZone"},
     "Reservation": {"Instances"},
+    "ServiceQuota": {"QuotaCode", "Value"},
     "Snapshot": {"SnapshotId", "VolumeId", "State", "StateMessage", "VolumeSize", "StartTime", "Tags"},
     "Volume": {
         *("VolumeId", "State", "Size", "AvailabilityZone", "VolumeType", "CreateTime", "Iops", "Throughput"),
@@ -64,7 +68,7 @@ def loader() -> Any:
     class Lean(JSONFileLoader):  # type: ignore[misc]
         def load_file(self, file_path: str) -> Any:
             data = super().load_file(file_path)
-            return pruned(data) if data and data.get("metadata", {}).get("serviceId") == "EC2" else data
+            return pruned(data) if data and data.get("metadata", {}).get("serviceId") in OURS else data
 
     return Loader(file_loader=Lean())
 
@@ -88,7 +92,9 @@ def _read(name: str, shape: Model) -> Model:
 
 
 def _references(part: Any) -> Iterator[str]:
-    """Yield the names of the shapes that a part refers to."""
+    """Yield the names of the shapes that a part refers to, errors in lists included."""
+    for one in part if isinstance(part, list) else ():
+        yield from _references(one)
     for key, value in part.items() if isinstance(part, Mapping) else ():
         if key == "shape" and isinstance(value, str):
             yield value

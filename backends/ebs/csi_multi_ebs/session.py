@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from . import models
 from .config import Config
 
-CONNECTIONS = 64  # kept per client: as many as the driver has threads by default
+CONNECTIONS = 1024  # kept per client at most; one more would be opened for one call, and with TLS cost more than it
+BRIEFLY = 2  # attempts at what can be done without
 
 _making = threading.Lock()  # botocore's sessions and loaders are not thread-safe; its clients are
 
@@ -32,11 +33,11 @@ class Session:
         self._clients: dict[str, Any] = {}
 
     def client(self, group: str) -> Any:
-        """Return the EC2 client of a group of calls. Raises botocore's exceptions for bad credentials."""
+        """Return the client of a group of calls. Raises botocore's exceptions for bad credentials."""
         if (client := self._clients.get(group)) is None:
             with _making:
                 if (client := self._clients.get(group)) is None:
-                    client = self._clients[group] = self._ec2(once=group == "snapshot")
+                    client = self._clients[group] = self._new_client(group)
         return client
 
     def close(self) -> None:
@@ -46,12 +47,14 @@ class Session:
                 client.close()
             self._clients.clear()
 
-    def _ec2(self, *, once: bool) -> Any:
-        """Make a client. `once`: no call is repeated, because EC2 would take it for a second one."""
+    def _new_client(self, group: str) -> Any:
         session = self._as_role if self._config.role_arn else self._source
-        client = session.create_client(
-            "ec2", endpoint_url=self._config.endpoint or None, config=self._options(1 if once else 0)
-        )
+        endpoint = self._config.endpoint
+        if service := models.SERVICES.get(group):
+            options = self._options(min(BRIEFLY, self._config.max_attempts))
+            return session.create_client(service, endpoint_url=_of_others(endpoint), config=options)
+        once = group == "snapshot"  # no call is repeated, because EC2 would take it for a second one
+        client = session.create_client("ec2", endpoint_url=endpoint or None, config=self._options(1 if once else 0))
         client.meta.events.register_first("needs-retry.ec2", _final)
         return client
 
@@ -85,9 +88,14 @@ class Session:
             read_timeout=self._config.read_seconds,
             retries={"mode": self._config.retry_mode, "total_max_attempts": attempts or self._config.max_attempts},
             max_pool_connections=CONNECTIONS,
-            user_agent_extra="csi-multi",
+            user_agent=self._agent,
             tcp_keepalive=True,
         )
+
+    @cached_property
+    def _agent(self) -> str:
+        """Who we are, put together once: botocore would do it twice per call, a tenth of what a call costs."""
+        return f"{self._source.user_agent()} csi-multi"
 
     def _assume(self) -> dict[str, str]:
         """Get credentials of the role, in the form that botocore renews them from."""
@@ -95,7 +103,9 @@ class Session:
         if self._config.external_id:
             words["ExternalId"] = self._config.external_id
         with _making:
-            sts = self._source.create_client("sts", endpoint_url=_of_sts(self._config.endpoint), config=self._options())
+            sts = self._source.create_client(
+                "sts", endpoint_url=_of_others(self._config.endpoint), config=self._options()
+            )
         try:
             told = sts.assume_role(**words)["Credentials"]
         finally:
@@ -118,8 +128,8 @@ class _Provided:
         return self._credentials
 
 
-def _of_sts(endpoint: str) -> str | None:
-    """Return where STS is: at the endpoint too, unless that is EC2's own (vpce-1.ec2.eu-west-1.vpce.amazonaws.com)."""
+def _of_others(endpoint: str) -> str | None:
+    """Return where STS and Service Quotas are: at the endpoint too, unless that is EC2's own (vpce-1.ec2.…)."""
     return endpoint if endpoint and "ec2" not in (urlsplit(endpoint).hostname or "").split(".") else None
 
 

@@ -1,4 +1,4 @@
-"""One request to EC2 or STS, the answer to it, and what EC2 says when it refuses."""
+"""One request to EC2, STS or Service Quotas, the answer to it, and what EC2 says when it refuses."""
 
 from __future__ import annotations
 
@@ -110,6 +110,9 @@ def answer(action: str, fields: Mapping[str, object]) -> Answer:
 
 
 def refused(service: str, refusal: Refusal) -> Answer:
+    if service == "servicequotas":
+        told = {"__type": refusal.code, "Message": refusal.message}
+        return Answer(json.dumps(told).encode(), refusal.status)
     error = f"<Error><Code>{refusal.code}</Code><Message>{escape(refusal.message)}</Message></Error>"
     if service == "ec2":
         text = f"<Response><Errors>{error}</Errors><RequestID>request-id</RequestID></Response>"

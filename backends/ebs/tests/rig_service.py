@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from . import rig_accounts, rig_attachments, rig_changes, rig_growth, rig_moto, rig_snapshots, rig_volumes
+from . import rig_accounts, rig_attachments, rig_changes, rig_growth, rig_moto, rig_quotas, rig_snapshots, rig_volumes
 from .rig_calls import Answer, Call, Dropped, Refusal, refused
 from .rig_clock import Clock, Takes
 from .rig_describes import SNAPSHOTS, VOLUMES, Describes
@@ -42,7 +42,7 @@ lock = threading.RLock()  # moto's state is one for the whole process
 
 
 class Service:
-    """EC2 and STS from nothing to `end`. Attributes without underscore are for tests to set, or to read."""
+    """EC2 and the services beside it, from nothing to `end`. What has no underscore is for tests to set, or to read."""
 
     def __init__(self, door: Door) -> None:
         self.endpoint = f"http://127.0.0.1:{door.server_port}"
@@ -51,6 +51,8 @@ class Service:
         self.limits = Limits()
         self.busy: set[str] = set()  # volumes whose guest does not let go: detached by force only
         self.trust: dict[str, str] = {}  # role -> the external id it asks for
+        self.quotas = dict(rig_quotas.USUAL)  # by code
+        self.quotas_per_page = rig_quotas.LARGEST_PAGE
         self.fast_restores: dict[str, set[str]] = {}  # snapshot -> zones
         # Called before the answer goes out, and without a lock: a guest's disk comes and goes here.
         self.on_created: Callable[[str, str], object] | None = None  # volume, the snapshot or volume it is made from
@@ -88,12 +90,15 @@ class Service:
             self._afterwards.append(functools.partial(hook, *words))
 
     def _serve(self, body: bytes, authorization: str) -> Answer:
-        params = dict(parse_qsl(body.decode(), keep_blank_values=True))
         scope = CREDENTIAL.search(authorization)
         if not scope:
             return refused("ec2", Refusal("AuthFailure", "AWS was not able to validate the provided credentials"))
         account = rig_moto.account_of(scope["key"])
-        call = Call(params["Action"], params, account, scope["region"], scope["service"])
+        if scope["service"] == rig_quotas.NAME:
+            call = rig_quotas.call_of(body, account, scope["region"])
+        else:
+            params = dict(parse_qsl(body.decode(), keep_blank_values=True))
+            call = Call(params["Action"], params, account, scope["region"], scope["service"])
         try:
             return self._with_faults(call).numbered()
         except Refusal as refusal:
@@ -134,5 +139,7 @@ class Service:
     def _by_rule(self, call: Call) -> Answer:
         if call.service == "sts":
             return rig_accounts.answer(self, call)
+        if call.service == rig_quotas.NAME:
+            return rig_quotas.answer(self, call)
         rule = RULES.get(call.action)
         return rule(self, call) if rule else rig_moto.ask(call)

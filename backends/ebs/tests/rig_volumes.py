@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import unescape
 
 from . import rig_moto as moto
+from . import rig_quotas
 from .rig_calls import Answer, Call, Refusal
 from .rig_describes import VOLUMES, absent
 
@@ -121,6 +122,9 @@ def _check_quota(cloud: Service, call: Call, size: int) -> None:
         raise Refusal("VolumeLimitExceeded", f"You have exceeded your maximum volume limit of {limits.volumes}.")
     if limits.gigabytes is not None and sum(volume.size for volume in own) + size > limits.gigabytes:
         raise Refusal("VolumeLimitExceeded", f"You have exceeded your maximum of {limits.gigabytes} gigabytes.")
+    kind = call.get("VolumeType", "gp2")
+    alike = [volume.size for volume in moto.store(call).volumes.values() if volume.volume_type == kind]
+    rig_quotas.refuse_more(cloud, kind, sum(alike), size)
 
 
 def _check_snapshot(call: Call) -> None:

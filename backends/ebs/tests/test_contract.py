@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
+from csi_multi_ebs import capacity
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 
@@ -31,7 +32,9 @@ def silent() -> Exception:
 
 
 @pytest.fixture
-def storage(cloud: Cloud) -> Storage:
+def storage(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    for name in ("QUOTAS_LAST", "USED_LASTS"):  # else the kit would be told the same figure all the time
+        monkeypatch.setattr(capacity, name, 0.0)
     instances = cloud.instances(2)
     config = Config(
         region=REGION,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from csi_multi_ebs import tags
 from csi_multi_ebs.config import Config, MutableParameters, Parameters, SnapshotParameters
-from csi_multi_ebs.models import CALLS
+from csi_multi_ebs.models import CALLS, SERVICES
 from csi_multi_ebs.types import RULES, spec
 
 from csi_multi import config
@@ -23,7 +23,7 @@ from .test_tags import CONFIG, SETTING
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs/ebs.md").read_text()
-POLICY, *TRUST = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
+POLICY, QUOTAS, *TRUST = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
 CLAIM = {"pvc/name": "data", "pvc/namespace": "db", "pv/name": "pvc-1"}
 CUT = {"volumesnapshot/name": "s", "volumesnapshot/namespace": "db", "volumesnapshotcontent/name": "c"}
 CLASSES = {
@@ -48,7 +48,10 @@ def own(name: str) -> dict[str, str]:
 
 
 def test_the_policy_allows_the_calls_that_are_made_and_no_others() -> None:
-    assert actions(POLICY) == {f"ec2:{call}" for call in CALLS}
+    made = {f"{SERVICES.get(group, 'ec2').replace('-', '')}:{call}" for call, group in CALLS.items()}
+
+    assert actions(POLICY) == {one for one in made if one.startswith("ec2:")}
+    assert actions(QUOTAS) == made - actions(POLICY)
 
 
 def test_whatever_changes_something_is_bound_to_the_drivers_tags_or_to_instances() -> None:

@@ -6,23 +6,35 @@ from typing import Any
 
 import pytest
 from botocore.loaders import Loader
+from botocore.model import ServiceModel
 from csi_multi_ebs import models
 
-
-@pytest.fixture(scope="module")
-def whole() -> Any:
-    """botocore's own description of EC2."""
-    return Loader().load_service_model("ec2", "service-2")
+SERVICES = ("ec2", "service-quotas")
 
 
-def test_what_we_read_is_what_ec2_says(whole: Any) -> None:
+@pytest.fixture(scope="module", params=SERVICES)
+def whole(request: Any) -> Any:
+    """botocore's own description of a service."""
+    return Loader().load_service_model(request.param, "service-2")
+
+
+def ours(whole: Any) -> set[str]:
+    """Return which of our calls go to this service."""
+    name = whole["metadata"]["endpointPrefix"]
+    return {call for call, group in models.CALLS.items() if models.SERVICES.get(group, "ec2").replace("-", "") == name}
+
+
+def test_what_we_read_is_what_the_services_say() -> None:
+    shapes = [Loader().load_service_model(name, "service-2")["shapes"] for name in SERVICES]
+
     for name, read in models.READ.items():
-        assert read <= whole["shapes"][name]["members"].keys(), name
+        (shape,) = [each[name] for each in shapes if name in each]
+        assert read <= shape["members"].keys(), name
 
 
 def test_nothing_that_is_sent_is_cut_short(whole: Any) -> None:
     sent: set[str] = set()
-    todo = [whole["operations"][name]["input"]["shape"] for name in models.CALLS]
+    todo = [whole["operations"][name]["input"]["shape"] for name in ours(whole)]
     while todo:
         if (name := todo.pop()) not in sent:
             sent.add(name)
@@ -31,11 +43,21 @@ def test_nothing_that_is_sent_is_cut_short(whole: Any) -> None:
     assert not sent & models.READ.keys()
 
 
+def test_the_errors_of_a_call_are_described(whole: Any) -> None:
+    """botocore looks for them among the shapes, and fails in a way of its own when one is not there."""
+    lean, all_of_it = ServiceModel(models.pruned(whole)), ServiceModel(whole)
+
+    for name in ours(whole):
+        found, wanted = (model.operation_model(name).error_shapes for model in (lean, all_of_it))
+        assert [one.name for one in found] == [one.name for one in wanted]
+
+
 def test_every_call_is_there_and_a_fraction_of_the_rest(whole: Any) -> None:
     lean = models.pruned(whole)
 
-    assert lean["operations"].keys() == models.CALLS.keys()
-    assert len(lean["shapes"]) < len(whole["shapes"]) / 20
+    assert lean["operations"].keys() == ours(whole)
+    part = {"ec2": 20, "servicequotas": 5}[whole["metadata"]["endpointPrefix"]]
+    assert len(lean["shapes"]) < len(whole["shapes"]) / part
 
 
 def test_a_shape_that_a_call_refers_to_stays_and_an_explanation_goes() -> None:

@@ -41,8 +41,7 @@ ALLOWED_SKIPS = {
     "GroupControllerService not supported": 6,
     # not offered: the spec compares Go structs with their size caches, so no driver that answers can pass
     "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": 1,
-    # EC2 tells no capacity, and no health that a CO could use
-    "GetCapacity not supported": 1,
+    # EC2 tells no health that a CO could use
     "ControllerGetVolumeHealth not supported": 2,
     "ControllerListVolumeHealth not supported": 1,
     "NodeGetStorageHealth not supported": 1,

@@ -11,7 +11,7 @@ import pytest
 from csi_multi_ebs import models
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.ec2 import Ec2
-from csi_multi_ebs.session import Session, _of_sts
+from csi_multi_ebs.session import Session, _of_others
 
 from csi_multi.errors import PermissionDenied, Unauthenticated, Unavailable
 
@@ -42,7 +42,9 @@ def test_nothing_of_boto3_is_imported_before_the_first_call() -> None:
 
 
 def test_botocore_is_told_of_all_our_calls_and_no_others(session: Session) -> None:
-    assert sorted(session.client("describe").meta.service_model.operation_names) == sorted(models.CALLS)
+    told = [session.client(group).meta.service_model.operation_names for group in ("describe", "quotas")]
+
+    assert sorted(name for names in told for name in names) == sorted(models.CALLS)
 
 
 def test_threads_that_want_a_client_at_once_get_the_same(session: Session) -> None:
@@ -72,6 +74,15 @@ def test_without_an_endpoint_it_is_the_regions() -> None:
     session = Session(Config(region="eu-central-1"), "x")
 
     assert session.client("create").meta.endpoint_url == "https://ec2.eu-central-1.amazonaws.com"
+    session.close()
+
+
+def test_quotas_are_asked_for_at_a_place_of_their_own_where_the_endpoint_is_ec2s() -> None:
+    session = Session(Config(region="eu-west-1", endpoint="https://ec2.eu-west-1.amazonaws.com"), "csi-multi")
+
+    found = [session.client(group).meta.endpoint_url for group in ("describe", "quotas")]
+
+    assert found == ["https://ec2.eu-west-1.amazonaws.com", "https://servicequotas.eu-west-1.amazonaws.com"]
     session.close()
 
 
@@ -158,7 +169,7 @@ def test_a_profile_that_is_not_there_is_named(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "sts"),
+    ("endpoint", "others"),
     [
         ("", None),
         ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
@@ -167,5 +178,5 @@ def test_a_profile_that_is_not_there_is_named(cloud: Cloud) -> None:
         ("https://vpce-1.ec2.eu-west-1.vpce.amazonaws.com", None),
     ],
 )
-def test_sts_is_not_looked_for_where_only_ec2_is(endpoint: str, sts: str | None) -> None:
-    assert _of_sts(endpoint) == sts
+def test_other_services_are_not_looked_for_where_only_ec2_is(endpoint: str, others: str | None) -> None:
+    assert _of_others(endpoint) == others
