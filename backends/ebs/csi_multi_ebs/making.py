@@ -11,15 +11,19 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 
+from csi_multi.backend import missing
 from csi_multi.errors import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
+    NotFound,
     OutOfRange,
     PermissionDenied,
     ResourceExhausted,
+    StorageError,
     Timeout,
     Unauthenticated,
     Unavailable,
@@ -30,6 +34,7 @@ from csi_multi.model import SizeRange, VolumeRequest
 from . import tags, types
 from .account import GIB, GOING, Account
 from .config import Parameters
+from .doubts import Doubts
 from .ec2_errors import Quota, TokenMismatch, WrongState, ZoneFull
 from .rows import SnapshotRow, VolumeRow
 
@@ -41,7 +46,7 @@ Make = Callable[[str], VolumeRow]  # with a token
 class Making:
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._doubts: dict[str, float] = {}  # names, and when EC2 first spoke as if they had a volume
+        self._doubts = Doubts(account.config.consistency_seconds)  # names that may have a volume
         self._guard = threading.Lock()
         self.gone: dict[str, None] = {}  # ids deleted by this process, oldest first: their tokens are burnt
 
@@ -86,6 +91,7 @@ class Making:
                 kms_key=key,
                 multi_attach=_many_nodes(request),
             ),
+            set(),
         )
 
     def _anywhere(self, request: VolumeRequest, snapshot: SnapshotRow | None) -> VolumeRow:
@@ -98,6 +104,7 @@ class Making:
         labels = tags.of_volume(request, account.setting, account.config)
         encrypted, key = self._encryption(parameters)
         full: list[str] = []
+        spent: set[str] = set()
         for zone in self._zones(request):
 
             def make(token: str, zone: str = zone) -> VolumeRow:
@@ -114,7 +121,7 @@ class Making:
                 )
 
             try:
-                return self._made(request, make)
+                return self._made(request, make, spent)
             except ZoneFull as error:
                 full.append(str(error))
         raise ResourceExhausted("; ".join(full) or "no zone that is asked for is one of this instance's region")
@@ -139,8 +146,11 @@ class Making:
             return False, ""
         return (True if own.kms_key_id else wanted), own.kms_key_id
 
-    def _made(self, request: VolumeRequest, make: Make) -> VolumeRow:
-        """Return the volume when it is usable. Raises AlreadyExists when the name was asked for otherwise."""
+    def _made(self, request: VolumeRequest, make: Make, spent: set[str]) -> VolumeRow:
+        """Return the volume when it is usable. Raises AlreadyExists when the name was asked for otherwise.
+
+        `spent` are tokens that zones without room may have kept: what EC2 says of them tells of no volume.
+        """
         ends = self._account.ends(request.deadline)
         for number, token in enumerate(_tokens(self._account.owner, request.name)):
             if number == ATTEMPTS:
@@ -148,33 +158,65 @@ class Making:
             try:
                 answer = make(token)
             except TokenMismatch:
-                self._refuse_if_found(request.name)
+                self._refuse_if_found(request.name, sure=token in spent)
                 continue  # the name has no volume: the token's one is gone
+            except ZoneFull:
+                spent.add(token)
+                raise
             except Quota:  # EC2 says so also of a creation that it has done already
                 self._refuse_if_found(request.name)
                 raise
-            self._doubts.pop(request.name, None)
+            except (Unavailable, Timeout):
+                self._doubts.begin(request.name)
+                raise
+            self._doubts.begin(request.name)
             try:
                 row = self._usable(request.name, answer, ends)
-            except (PermissionDenied, Unauthenticated) as error:  # final, but the volume is there
+            except (AlreadyExists, Busy, Timeout, Unavailable):
+                raise
+            except StorageError as error:  # final, but the volume is there
                 raise Unavailable(f"volume {answer.id!r} was made, but EC2 refuses the next call: {error}") from error
+            self._doubts.end(request.name)
             if row:
                 self._account.saw(row)
                 return row
         raise Unavailable(f"no volume could be made for {request.name!r} in {ATTEMPTS} attempts this hour")
 
-    def _refuse_if_found(self, name: str) -> None:
-        """Raise AlreadyExists when a volume has this name, Unavailable while EC2 may just not show it yet."""
+    def _refuse_if_found(self, name: str, *, sure: bool = False) -> None:
+        """Raise AlreadyExists when a volume has this name, Unavailable while EC2 may just not show it yet.
+
+        `sure`: what EC2 said is no reason to think that there is one.
+        """
         if self.named(name):
-            self._doubts.pop(name, None)
+            self._doubts.end(name)
             raise AlreadyExists(f"volume {name!r} exists")
-        since = self._doubts.setdefault(name, time.monotonic())
-        if time.monotonic() - since < self._account.config.consistency_seconds:
+        if name not in self._doubts and not sure:
+            self._doubts.begin(name)
+        self._refuse_in_doubt(name)
+
+    def _refuse_in_doubt(self, name: str) -> None:
+        if self._doubts.lasts(name):
             raise Unavailable(
-                f"volume {name!r}: EC2's refusal may mean that it was made a moment ago, and EC2 does not show it "
+                f"volume {name!r}: what EC2 answered may mean that it was made a moment ago, and EC2 does not show it "
                 "yet; try again"
             )
-        del self._doubts[name]
+        self._doubts.end(name)
+
+    def find(self, name: str) -> VolumeRow:
+        """Return our volume of this requested name. Raises NotFound when it is sure that there is none.
+
+        Raises Busy while it is in the making: it may still fail.
+        """
+        try:
+            row = self.named(name)
+        except (PermissionDenied, Unauthenticated) as error:
+            raise Unavailable(f"volume {name!r}: whether it was made cannot be known: {error}") from error
+        if row is None:
+            self._refuse_in_doubt(name)
+            raise missing("volume", name)
+        if row.state == "creating":
+            raise Busy(f"volume {name!r} is in the making as {row.id!r}; try again")
+        return row
 
     def named(self, name: str) -> VolumeRow | None:
         """Return our volume of this requested name, the oldest if there are several."""
@@ -186,12 +228,13 @@ class Making:
         if answer.id in self.gone:
             return None
         row = self._first_look(name, answer, ends)
-        if row is None or row.state == "creating":
+        if row is None or row.state == "creating" or not self._ours(row):
             row = self._settled(answer, ends)
         if row is None or row.state in GOING:
             return None
         if row.state == "error":
-            self.delete(row)
+            with suppress(NotFound):
+                self.delete(row)
             raise Unavailable(
                 f"EC2 could not make volume {row.id!r} (state error; often a KMS key that may not be used); "
                 "it was deleted; try again"
@@ -215,22 +258,31 @@ class Making:
         there = [row for row in found if row.state not in (*GOING, "error")]
         if there and there[0].id != answer.id and (there[0].created, there[0].id) < (answer.created, answer.id):
             if answer.state == "creating":
-                self.delete(answer)
+                with suppress(NotFound):
+                    self.delete(answer)
             raise AlreadyExists(f"volume {name!r} exists as {there[0].id!r}")
         return next((row for row in found if row.id == answer.id), None)
 
     def _settled(self, answer: VolumeRow, ends: float) -> VolumeRow | None:
-        """Return the volume when it is no longer in the making; None when EC2 does not know it any more."""
+        """Return the volume when it is no longer in the making; None when EC2 does not know it any more.
+
+        Tags may show later than the volume: without them it is as if not shown yet.
+        """
         young = self._account.config.consistency_seconds - (datetime.now(UTC) - answer.created).total_seconds()
         unseen = time.monotonic() + young  # until when EC2 may just not show it yet
 
         def done(row: VolumeRow | None) -> bool:
-            return time.monotonic() > unseen if row is None else row.state != "creating"
+            if row is None or not self._ours(row):
+                return time.monotonic() > unseen
+            return row.state != "creating"
 
         try:
             return self._account.watch.wait(answer.id, done, ends)
         except Timeout as error:
             raise Unavailable(f"volume {answer.id!r} is still in the making: {error}") from error
+
+    def _ours(self, row: VolumeRow) -> bool:
+        return tags.stamp(row.tags) is not None and tags.ours(row.tags, self._account.setting)
 
     def delete(self, row: VolumeRow) -> None:
         """Delete a volume of ours. Raises NotFound, InUse."""
