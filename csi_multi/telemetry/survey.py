@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..backend import Capacity, ListVolumes, NodeLocal
 from ..errors import StorageError
 from ..guard import Unexpected
-from ..model import CapacityRequest, PageRequest
+from ..model import UNLIMITED, CapacityRequest, PageRequest
 from ..patience import Task
 from ..registry import Instance, Registry
 
@@ -29,7 +29,7 @@ class Found:
     when: float  # time.time()
     volumes: int | None = None
     size: int = 0  # bytes, of all volumes
-    available: int | None = None  # bytes
+    available: int | None = None  # bytes; None: no limit is known
 
 
 class Surveys:
@@ -75,8 +75,8 @@ def survey(instance: Instance) -> Found:
     """Ask an instance. Raises StorageError, and Unexpected."""
     backend = instance.backend
     volumes, size = _listed(backend) if isinstance(backend, ListVolumes) else (None, 0)
-    available = backend.capacity(CapacityRequest()).available if isinstance(backend, Capacity) else None
-    return Found(time.time(), volumes, size, available)
+    available = backend.capacity(CapacityRequest()).available if isinstance(backend, Capacity) else UNLIMITED
+    return Found(time.time(), volumes, size, None if available == UNLIMITED else available)
 
 
 def _listed(backend: ListVolumes) -> tuple[int | None, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from csi_multi.errors import Unavailable
-from csi_multi.model import Page
+from csi_multi.model import UNLIMITED, CapacityReport, Page
 from csi_multi.registry import Registry
 from csi_multi.telemetry import survey as surveying
 from csi_multi.telemetry.survey import Surveys, survey
@@ -43,6 +43,19 @@ def test_what_was_found_is_shown_with_its_age(show: Any, make: Any, wanted: Any)
     assert samples("csi_multi_volumes_bytes", backend="fast") == [GIB]
     assert samples("csi_multi_capacity_available_bytes", backend="fast") == [(1 << 50) - GIB]
     assert samples("csi_multi_survey_timestamp_seconds", backend="fast") > [1.7e9]
+
+
+class Endless(MemoryBackend):
+    def capacity(self, request: Any) -> Any:
+        return CapacityReport(available=UNLIMITED)
+
+
+def test_no_known_limit_is_no_figure(show: Any, make: Any) -> None:
+    shown = show(make("fast", Endless))
+    shown.board._surveys.round(shown.registry)
+    finish(shown.board._surveys)
+
+    assert shown.scrape()("csi_multi_capacity_available_bytes", backend="fast") == []
 
 
 class Moody(MemoryBackend):
