@@ -36,7 +36,7 @@ CONTRACT = {"backend", "errors", "host", "ids", "model", "paging", "params", "re
 GRPC_ALLOWED = {"rpc", "cluster", "_proto", "demo", "process", "testing"}  # the last three are callers of a driver
 SUBPROCESS_ALLOWED = {"host.command"}
 # Where foreign code is run: any failure of it must be survived. So it is in all of testing, which judges it.
-BROAD = {"rpc.interceptor", "registry", "reload", "fitness", "guard", "patience"}
+BROAD = {"rpc.interceptor", "registry", "reload", "fitness", "guard", "patience", "logs"}
 
 
 def modules() -> Iterator[tuple[str, str]]:

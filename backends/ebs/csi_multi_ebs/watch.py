@@ -130,14 +130,15 @@ class _Wait(Generic[T]):
             if self._done(self._row):
                 self._result.set_result(self._row)
         except BaseException as error:  # of any kind: it is raised in the one who waits
-            own = copy.copy(error)  # threads that raise one exception would mix their tracebacks
-            own.__cause__ = error
-            self._result.set_exception(own)
+            self._result.set_exception(error)
 
     def result(self, deadline: float) -> T | None:
         """Return what was waited for."""
         try:
-            return self._result.result(max(0.0, deadline - time.monotonic()))
+            error = self._result.exception(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             seen = f"last seen: {self._row or 'nothing'}{self._trouble}"
             raise Timeout(f"waited too long for {self.key}; {seen}") from None
+        if error:
+            raise copy.copy(error) from error  # threads that raise one exception would mix their tracebacks
+        return self._result.result()
