@@ -77,7 +77,7 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = 50.0
     poll_seconds: Annotated[
         float, Doc("seconds until EC2 is first asked whether a volume is ready; then ever longer", ge=0.01, le=10)
-    ] = 0.25
+    ] = 0.2
     consistency_seconds: Annotated[
         float,
         Doc("seconds for which EC2 may not show yet what it has made; within them doubt is answered by a retry", ge=0),
