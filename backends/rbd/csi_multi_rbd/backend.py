@@ -46,7 +46,7 @@ from csi_multi.model import (
 )
 from csi_multi.rehearsal import Rehearsal
 
-from . import config, names, stamps
+from . import config, keys, names, stamps
 from .ceph import Ceph
 from .copies import Copier
 from .devices import Devices, Use
@@ -57,6 +57,7 @@ from .health import ClusterHealth
 from .importing import Importer
 from .listing import Listing
 from .making import Maker
+from .notes import Notes
 from .purging import Purger
 from .rbd import Rbd
 from .removal import Remover
@@ -114,6 +115,7 @@ class RbdBackend(
         self._listed_volumes = Listing(self._volumes, self._rbd)
         self._listed_snapshots = Listing(self._snapshots, self._rbd)
         self._devices = Devices(self.config, setting, self._rbd)
+        self._notes = Notes(self.config, setting, self._volumes, self._rbd, self._devices)
 
     # Volumes
 
@@ -224,12 +226,12 @@ class RbdBackend(
 
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
         image = self._image(handle)
-        if self.config.keyring and self._devices.find(image) is None:
+        if self._has_key() and self._devices.find(image) is None:
             self.get_volume(handle)  # what is mapped here is there
         return self._devices.health(image)
 
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
-        return self._health.storage() if self.config.keyring else ()
+        return self._health.storage() if self._has_key() else ()
 
     # Devices
 
@@ -249,23 +251,24 @@ class RbdBackend(
                 exclusive=request.capability is None or request.capability.mode.single_node,
             )
             blank = stamps.blank(label, found.metadata)
+            self._notes.lend(request, blank)
             return self._devices.open(rbd, found.image, use, request, blank)
 
     def find_device(self, handle: str) -> Device | None:
         return self._devices.find(self._image(handle))
 
     def close_device(self, handle: str) -> None:
+        self._notes.forget(handle)
         self._devices.close(self._image(handle))
 
     def refresh_device(self, handle: str) -> None:
         self._devices.refresh(self._image(handle))
 
     def formatting(self, handle: str) -> None:
-        self._note(handle, stamps.FORMATTING)
+        self._notes.formatting(handle)
 
     def formatted(self, handle: str) -> None:
-        self._note(handle, stamps.FORMATTED)
-        self._devices.used(self._image(handle))
+        self._notes.formatted(handle)
 
     # Life
 
@@ -303,16 +306,9 @@ class RbdBackend(
                 self._space.doubt()
                 raise
 
-    def _note(self, handle: str, how_far: str) -> None:
-        """Without a keyring of its own a node cannot write: then a mkfs that is killed needs a person."""
-        if not self.config.keyring:
-            return
-        found, _ = self._volumes.get(self._rbd, self._volumes.leaf(handle))
-        before = found.metadata.get(stamps.FORMAT, "")
-        if before == stamps.FORMATTED and how_far == stamps.FORMATTING:
-            raise FailedPrecondition(f"volume {handle!r} may hold data: it was formatted before")
-        if before != how_far:
-            self._rbd.note(found.image.name, stamps.FORMAT, how_far)
+    def _has_key(self) -> bool:
+        """Whether the cluster can be asked without a request's secrets."""
+        return keys.at_hand(self.config, self.setting)
 
     def _image(self, handle: str) -> str:
         """Return the name of the volume's image. Raises NotFound."""

@@ -41,6 +41,7 @@ GROUPS = frozenset({"device", "image-meta", "namespace", "rbd", "snap", "trash"}
 
 _NAME = re.compile(r"[A-Za-z0-9_][-_.@A-Za-z0-9]{0,127}")
 _WRONG = "handle_auth_bad_method"
+_NO_KEYRING = "no keyring found at"
 
 
 class Client:
@@ -160,13 +161,21 @@ class Client:
         """Say which cluster is unreachable, and whether that is because of a request's key or a full pool."""
         if isinstance(error, Slow) and (full := self._full()):
             return full
-        if not isinstance(error, Unreachable):
-            return error
-        refused = _WRONG in stderr
-        told = f"the monitors do not accept user client.{self._user} with this key" if refused else said(stderr)
-        error = Unreachable(f"cluster {self.config.fsid} at {', '.join(self.config.monitors)}: {told}")
-        error.silent = self._own or not refused
+        if _NO_KEYRING in stderr and _WRONG in stderr:
+            error = self._unreachable(
+                f"the instance's keyring {self.config.keyring} is not here, and the request brought no secrets {ID} "
+                f"and {KEY}: mount the file, or name a Secret in the StorageClass (for nodes: node-stage-secret)"
+            )
+            error.silent = False
+        elif isinstance(error, Unreachable):
+            refused = _WRONG in stderr
+            told = f"the monitors do not accept user client.{self._user} with this key" if refused else said(stderr)
+            error = self._unreachable(told)
+            error.silent = self._own or not refused
         return error
+
+    def _unreachable(self, told: str) -> Unreachable:
+        return Unreachable(f"cluster {self.config.fsid} at {', '.join(self.config.monitors)}: {told}")
 
     def _full(self) -> Full | None:
         """Look whether the pool is full: then nothing that writes ends, and in a namespace rbd writes to read."""

@@ -14,7 +14,7 @@ from csi_multi.host.blockdev import Kernel
 from csi_multi.host.marks import Marks
 from csi_multi.model import Blank, Device, HealthEntry, OpenRequest
 
-from . import nbd, nodehealth, options
+from . import keys, nbd, nodehealth, options
 from .alone import await_alone, lost
 from .config import Config
 from .mapped import Mapped
@@ -46,6 +46,7 @@ class Use:
 class Devices:
     def __init__(self, config: Config, setting: Setting, rbd: Rbd, kernel: Kernel | None = None) -> None:
         self._config = config
+        self._setting = setting
         self._rbd = rbd
         self._kernel = kernel or Kernel()
         self._mapper = Mapper(config, self._kernel)
@@ -100,8 +101,10 @@ class Devices:
         found = self._mapper.of(image)
         if not found:
             raise NotFound(f"image {self._rbd.spec(image)} is not mapped on this node")
-        if not self._config.keyring:
-            return  # there is nobody to ask; the image's watch tells the kernel
+        if not self._has_key():
+            for shown in found:
+                self._mapper.look(shown)  # by the key that the kernel has
+            return  # what it shows now, the caller compares with what was asked for
         size = self._rbd.info(image).size
         for shown in found:
             if self._kernel.size(shown.disk) != size:
@@ -114,11 +117,11 @@ class Devices:
                 )
             time.sleep(STEP)
 
-    def used(self, image: str) -> None:
-        """Note that the image may hold data, as is now written on it."""
+    def note(self, image: str, blank: Blank) -> None:
+        """Note what is written on the image about its data, for `find`."""
         for shown in self._mapper.of(image):
             if facts := self._marks.read(shown.disk):
-                self._marks.write(shown.disk, {**facts, "blank": Blank.NEVER.value})
+                self._marks.write(shown.disk, {**facts, "blank": blank.value})
 
     def heal(self) -> None:
         """Start an rbd-nbd for every device of ours whose process died; who has it mounted waits for that.
@@ -131,6 +134,12 @@ class Devices:
                 list(healers.map(self._heal, *zip(*dead, strict=True)))
 
     def _heal(self, image: str, shown: Mapped) -> None:
+        if not self._has_key():
+            text = (
+                "/dev/%s of image %s has lost its rbd-nbd, and there is no key here to start another: delete its pods"
+            )
+            log.error(text, shown.disk, image)
+            return
         log.warning("/dev/%s of image %s has lost its rbd-nbd; another is started", shown.disk, image)
         try:
             self._mapper.attach(self._rbd, image, shown, options.parse(self._config.map_options))
@@ -139,9 +148,12 @@ class Devices:
 
     def health(self, image: str) -> tuple[HealthEntry, ...]:
         """Return what is wrong with the image's device on this node."""
-        alone = not self._config.keyring
+        alone = not self._has_key()
         found = (nodehealth.trouble(self._rbd, image, shown, alone=alone) for shown in self._mapper.of(image))
         return tuple(filter(None, found))
+
+    def _has_key(self) -> bool:
+        return keys.at_hand(self._config, self._setting)
 
     def _usable(self, rbd: Rbd, image: Image, given: Options, watchers: tuple[str, ...]) -> Mapped | None:
         """Return the mapping to go on with. Of what nobody uses, end what is of no use, or one too many."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from csi_multi.errors import FailedPrecondition, InUse, StorageError, Unavailable
 from csi_multi.host.blockdev import Kernel
 
-from . import krbd, nbd, netlink, options
+from . import apart, krbd, nbd, netlink, options
 from .alone import elsewhere
 from .config import Config
 from .mapped import Mapped
@@ -19,6 +20,8 @@ from .options import Options
 from .rbd import Kind, Rbd
 from .rows import Image
 from .statuses import Locked, Refused
+
+log = logging.getLogger(__name__)
 
 KINDS: dict[str, Kind] = {"rbd": "krbd", "rbd-nbd": "nbd"}  # by the mounter's name
 APPEAR = 5.0  # seconds until a device is in /dev
@@ -73,14 +76,19 @@ class Mapper:
             options=options.merged(nbd.OPTIONS, given.nbd),
             cookie=shown.proof[nbd.COOKIE],
         )
+        self._set_apart(shown.disk)
 
     def grow(self, shown: Mapped, size: int) -> None:
-        """Let the kernel look at the image's size, or tell it. Raises Unavailable."""
+        """Let the device show the image's size. Raises Unavailable."""
         if shown.kind == "nbd":
             netlink.resize(int(shown.disk.removeprefix("nbd")), shown.proof[nbd.COOKIE], size)
-            return
-        with suppress(Unavailable):  # a container may see a sysfs that it cannot write; the image's watch tells, too
-            self._kernel.tell(shown.disk, "device/refresh", "1")
+        self.look(shown)
+
+    def look(self, shown: Mapped) -> None:
+        """Have the kernel ask the cluster for the image's size: for what it maps itself."""
+        if shown.kind == "krbd":
+            with suppress(Unavailable):  # a container may see a sysfs it cannot write; the image's watch tells, too
+                self._kernel.tell(shown.disk, "device/refresh", "1")
 
     def unmap(self, rbd: Rbd, image: str, shown: Mapped, given: Options) -> None:
         """Raises InUse. A command that was killed has ended the mapping too, when the device is gone."""
@@ -123,6 +131,7 @@ class Mapper:
             if "failed to acquire exclusive lock" in str(error):  # its status is the same for everything
                 raise elsewhere(rbd, image.name, rbd.watchers(image.name)) from None
             raise
+        self._set_apart(Path(device).name)
         try:
             return self._awaited(image, device)
         except Unavailable:
@@ -144,6 +153,19 @@ class Mapper:
             if error.status == errno.ENXIO:
                 raise self._unsupported(rbd, image) from None
             raise
+
+    def _set_apart(self, disk: str) -> None:
+        """Let its rbd-nbd outlive the driver's container. Where that cannot be, the volume can be used all the same."""
+        try:
+            apart.move(self._kernel, nbd.serving(self._kernel, disk))
+        except OSError as error:
+            log.warning(
+                "the rbd-nbd of /dev/%s ends with the driver's container: it was not moved to the node's cgroup %s, "
+                "which takes cgroup v2: %s",
+                disk,
+                apart.CGROUP,
+                error,
+            )
 
     def _awaited(self, image: Image, device: str) -> Mapped:
         for shown in self.of(image.name):

@@ -78,7 +78,7 @@ def mapped(kernel: Kernel, config: Config, image: str = "") -> Iterator[tuple[st
                     image_id=made_for.image_id,
                     proof={COOKIE: text},
                     exclusive=made_for.mode == EXCLUSIVE,
-                    served=not sees_processes(kernel) or _served(kernel, disk),  # out of sight is not dead
+                    served=not sees_processes(kernel) or bool(serving(kernel, disk)),  # out of sight is not dead
                 ),
             )
 
@@ -91,10 +91,11 @@ def sees_processes(kernel: Kernel) -> bool:
         return False
 
 
-def _served(kernel: Kernel, disk: str) -> bool:
+def serving(kernel: Kernel, disk: str) -> list[int]:
+    """Return the numbers of the processes that serve it."""
     first = kernel.text(disk, "pid")
     node = os.fsencode(kernel.dev / disk)
-    return any(pid == first or node in words for pid, words in _processes(kernel))
+    return [int(pid) for pid, words in _processes(kernel) if pid == first or node in words]
 
 
 def _processes(kernel: Kernel) -> Iterator[tuple[str, list[bytes]]]:

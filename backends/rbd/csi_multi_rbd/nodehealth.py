@@ -15,10 +15,11 @@ def trouble(rbd: Rbd, image: str, shown: Mapped, *, alone: bool) -> HealthEntry 
     """Return what is wrong; None: nothing. `alone`: there is no key to ask the cluster with."""
     device = f"/dev/{shown.disk}"
     if not shown.served:
+        mend = "restart the driver on this node within 300 s, which starts another, or "
         return _inaccessible(
             "ProcessGone",
-            f"no rbd-nbd serves {device} any more, so all who use it wait: restart the driver on this node within 300 "
-            "s, which starts another, or unpublish and unstage the volume",
+            f"no rbd-nbd serves {device} any more, so all who use it wait: {'' if alone else mend}unpublish and "
+            "unstage the volume",
         )
     if alone:
         return None

@@ -56,7 +56,7 @@ class Blocked(Refused):
 class Unreachable(Unavailable):
     """The monitors did not answer in time, or did not accept the user."""
 
-    silent = True  # False: there was an answer, and the key of a request was wrong
+    silent = True  # False: there was an answer, and only the key was wrong, or none
 
 
 class Full(ResourceExhausted):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_rbd import alone, devices, mapping, nbd, netlink
+from csi_multi_rbd import alone, apart, devices, mapping, nbd, netlink
 from csi_multi_rbd.devices import Devices, Use
 from csi_multi_rbd.rbd import Rbd
 from csi_multi_rbd.rows import Image
@@ -226,7 +228,7 @@ def test_a_device_has_the_blankness_it_was_opened_with(node: Node, rbd: FakeRbd,
         assert node.open(blank=blank).blank is blank
         assert found(node).blank is blank
     node.open(blank=Blank.INTERRUPTED)
-    node.devices.used("v")
+    node.devices.note("v", Blank.NEVER)
     assert found(node).blank is Blank.NEVER
 
 
@@ -413,6 +415,62 @@ def test_a_device_whose_process_died_is_served_again(node: Node, rbd: FakeRbd, k
         heal()
         assert node.devices.health("v") == ()
     assert found(node) == device
+
+
+def test_every_process_that_is_started_is_set_apart_from_the_drivers_container(
+    node: Node, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[list[int]] = []
+    monkeypatch.setattr(apart, "move", lambda _, pids: moved.append(pids))
+    node.open(mounter="rbd-nbd")
+    (first,) = (int(entry.name) for entry in kernel.proc.iterdir())
+    kernel.end(first)
+    node.devices.heal()
+    (second,) = (int(entry.name) for entry in kernel.proc.iterdir())
+    assert moved == [[first], [second]]
+    assert first != second
+
+
+def test_a_process_that_cannot_be_set_apart_serves_all_the_same_and_that_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def move(kernel: FakeKernel, pids: list[int]) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(apart, "move", move)
+    device = node.open(mounter="rbd-nbd")
+    assert found(node) == device
+    (told,) = caplog.messages
+    assert f"/dev/{device.path.name} ends with the driver's container" in told
+
+
+def test_a_node_that_holds_no_key_starts_no_process_and_says_so(
+    rbd: FakeRbd, kernel: FakeKernel, setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The chart names the controller's keyring to nodes, too."""
+    rbd.image("v")
+    node = Node(rbd, replace(setting, controller=False))
+    node.open(mounter="rbd-nbd")
+    for entry in list(kernel.proc.iterdir()):
+        kernel.end(int(entry.name))
+    rbd.asked.clear()
+    caplog.clear()
+    node.devices.heal()
+    assert rbd.asked == []
+    assert "there is no key here" in caplog.text
+    assert [entry.reason for entry in node.devices.health("v")] == ["ProcessGone"]
+
+
+def test_a_node_that_holds_no_key_has_its_kernel_look_for_a_new_size(
+    rbd: FakeRbd, kernel: FakeKernel, setting: Setting
+) -> None:
+    rbd.image("v")
+    node = Node(rbd, replace(setting, controller=False))
+    device = node.open()
+    rbd.asked.clear()
+    node.devices.refresh("v")
+    assert kernel.text(device.path.name, "device/refresh") == "1"
+    assert rbd.asked == []
 
 
 def test_a_device_is_never_served_with_another_image_of_its_name(node: Node, rbd: FakeRbd, kernel: FakeKernel) -> None:
