@@ -6,7 +6,9 @@ A schema is a frozen msgspec struct; its fields carry types, defaults, bounds an
         sector_size: Annotated[Literal[512, 4096], Doc("bytes per sector")] = 512
 
 Names are snake_case in the YAML file and camelCase in class parameters. A field of type
-dict[str, str] marked with Keys("tagSpecification_\\d+") collects all keys of that pattern.
+dict[str, str] marked with Keys("tagSpecification_\\d+") collects all keys of that pattern. A schema of class
+parameters with `loose: ClassVar[bool] = True` takes them in any capitals, and an empty value as if it were not there:
+for backends whose users bring classes from a driver that does so.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -31,6 +33,8 @@ ABBREVIATIONS = frozenset({"gb", "iops"})
 
 class Schema(msgspec.Struct, frozen=True):
     """Base of all schemas; by itself: nothing may be given."""
+
+    loose: ClassVar[bool] = False  # class parameters: keys in any capitals, empty values mean nothing
 
 
 def Doc(description: str, **rules: Any) -> Meta:  # noqa: N802 - reads as an annotation
@@ -56,6 +60,7 @@ def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable
     """
     names = {camel(field.name): field for field in fields(schema)}
     patterns = {field.name: pattern for field in fields(schema) if (pattern := keys_of(field))}
+    values = spelled(schema, values, where)
     known: dict[str, Any] = {}
     for key, value in values.items():
         if key in names and not keys_of(names[key]):
@@ -69,6 +74,38 @@ def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable
         return msgspec.convert(known, schema, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(explain(error, where, schema, camel)) from None
+
+
+def spelled(schema: type[S], values: Mapping[str, str], where: str, also: Iterable[str] = ()) -> dict[str, str]:
+    """Return class parameters of a loose schema as the documentation spells them, so that equal ones look equal.
+
+    `also` names keys that are valid beside the schema's. An unknown key stays as it is. Raises InvalidArgument
+    for a key that is there twice.
+    """
+    if not schema.loose:
+        return dict(values)
+    patterns = [pattern for field in fields(schema) if (pattern := keys_of(field))]
+    names = [camel(field.name) for field in fields(schema) if not keys_of(field)] + list(also)
+    known = {name.lower(): name for name in names}
+    origin: dict[str, str] = {}  # by the key as documented: as it was given
+    for key in values:
+        one = known.get(key.lower()) or next((_fitted(one, key) for one in patterns if _fits(one, key)), key)
+        if origin.setdefault(one, key) != key:
+            raise InvalidArgument(
+                f"{where}: {origin[one]!r} and {key!r} are one key, whatever its capitals; leave one out"
+            )
+    return {one: values[key] for one, key in origin.items() if values[key] or one not in names}
+
+
+def _fits(pattern: str, key: str) -> bool:
+    return re.fullmatch(pattern, key, re.IGNORECASE) is not None
+
+
+def _fitted(pattern: str, key: str) -> str:
+    """Return a key that fits a pattern in the pattern's own capitals, as far as its beginning is plain letters."""
+    words = re.findall("[A-Za-z]+", re.sub(r"\\.", " ", pattern))
+    head = next((word for word in words if key.lower().startswith(word.lower())), "")
+    return head + key[len(head) :].lower()
 
 
 def unknown(where: str, key: str, valid: Iterable[str], noun: str = "key") -> str:

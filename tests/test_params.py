@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import pytest
 
 from csi_multi.errors import InvalidArgument
-from csi_multi.params import Doc, Keys, Schema, camel, describe, parse
+from csi_multi.params import Doc, Keys, Schema, camel, describe, parse, spelled
 from csi_multi.testing.memory import MutableParameters
 
 
@@ -20,6 +20,12 @@ class Disk(Schema, frozen=True, kw_only=True):
     encrypted: Annotated[bool, Doc("whether it is unreadable without a key")] = False
     tag: Annotated[str, Doc("a label", pattern=r"^[a-z]+\Z")] = "none"
     tags: Annotated[dict[str, str], Keys(r"tagSpecification_\d+", "tags to set")] = msgspec.field(default_factory=dict)
+
+
+class Loose(Disk, frozen=True, kw_only=True):
+    loose: ClassVar[bool] = True
+
+    more: Annotated[dict[str, str], Keys(r"\d+Drop_(A|B).*|keep", "others")] = msgspec.field(default_factory=dict)
 
 
 class Pool(Schema, frozen=True):
@@ -131,3 +137,43 @@ def test_a_schema_describes_itself() -> None:
 
 def test_a_description_survives_an_optional_type() -> None:
     assert {name: text for name, *_, text in describe(Disk)}["iops"] == "operations per second"
+
+
+# Schemas for classes of drivers that do not care about capitals.
+
+
+@pytest.mark.parametrize("change", [str, str.lower, str.upper, str.title, str.swapcase])
+def test_a_loose_schema_takes_keys_in_any_capitals(change: Callable[[str], str]) -> None:
+    wanted = {"sectorSize": "4096", "iops": "500", "tagSpecification_1": "a=B", "blockSize": "1024"}
+    given = {change(key): value for key, value in wanted.items()}
+
+    assert spelled(Loose, given, "parameters", also=["blockSize"]) == wanted
+    del given[change("blockSize")]
+    assert parse(Loose, given, "parameters") == Loose(sector_size=4096, iops=500, tags={"tagSpecification_1": "a=B"})
+
+
+def test_what_a_pattern_collects_is_spelled_alike_as_far_as_the_pattern_says() -> None:
+    assert spelled(Loose, {"1DROP_axY": "", "KEEP": ""}, "parameters") == {"1drop_axy": "", "keep": ""}
+
+
+def test_values_keep_their_capitals_and_empty_ones_mean_nothing_to_a_loose_schema(refusal: Any) -> None:
+    assert parse(Loose, {"medium": "", "encrypted": "", "iops": "", "TAG": ""}, "parameters") == Loose()
+    assert "invalid enum value 'SSD'" in refusal(Loose, medium="SSD")
+    assert "'encrypted'" in refusal(Disk, encrypted="")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("iops", "Iops"), ("tagSpecification_1", "TagSpecification_1"), ("blockSize", "blocksize"), ("keep", "Keep")],
+)
+def test_one_key_in_two_spellings_is_refused(first: str, second: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"parameters: '{first}' and '{second}' are one key.*leave one out"):
+        spelled(Loose, {first: "500", second: "500"}, "parameters", also=["blockSize"])
+
+
+def test_a_loose_schema_still_refuses_unknown_keys_with_the_nearest_one(refusal: Any) -> None:
+    assert refusal(Loose, SectorSiz="") == "parameters: unknown key 'SectorSiz'; did you mean 'sectorSize'?"
+
+
+def test_a_schema_that_says_nothing_keeps_to_its_capitals() -> None:
+    assert spelled(Disk, {"IOPS": "", "iops": "5"}, "parameters") == {"IOPS": "", "iops": "5"}

@@ -10,7 +10,7 @@ from ..backend import GroupSnapshots
 from ..errors import InvalidArgument, NotFound
 from ..idempotent import digest, require
 from ..model import GroupSnapshotRequest
-from ..params import parse
+from ..params import parse, spelled
 from ..registry import Instance
 from . import convert
 from .service import Core, split_metadata
@@ -39,10 +39,12 @@ class GroupController:
             raise InvalidArgument("source_volume_ids: all volumes of a group must belong to one backend")
         backend = require(instance.backend, GroupSnapshots, "CreateVolumeGroupSnapshot")
         _, given = split_metadata(request.parameters)
+        schema = type(backend).GroupSnapshotParameters
+        given = spelled(schema, given, "parameters")
         wanted = GroupSnapshotRequest(
             stamp=self._core.stamp(request.name, digest(given)),
             sources=tuple(handle for _, handle in found),
-            parameters=parse(type(backend).GroupSnapshotParameters, given, "parameters"),
+            parameters=parse(schema, given, "parameters"),
             secrets=dict(request.secrets),
             deadline=deadline,
         )

@@ -13,7 +13,7 @@ from ..errors import FailedPrecondition, NotFound
 from ..idempotent import FS_TYPE, digest
 from ..model import Segments, Stamp, Strings
 from ..node.options import FilesystemOptions, to_context
-from ..params import camel, fields, parse
+from ..params import camel, fields, parse, spelled
 from ..registry import Instance, Registry
 from .capabilities import Advertised, Offer
 
@@ -98,10 +98,13 @@ def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapp
     metadata, rest = split_metadata(given)
     instance = registry.choose(rest.pop("backend", None))
     vocabulary = {camel(field.name) for field in fields(FilesystemOptions)}
+    backend = type(instance.backend)
+    rest = spelled(backend.Parameters, rest, "parameters", also=vocabulary)
     filesystem = {key: rest.pop(key) for key in sorted(vocabulary & rest.keys())}
-    own = parse(type(instance.backend).Parameters, rest, "parameters", also=("backend", *vocabulary))
+    own = parse(backend.Parameters, rest, "parameters", also=("backend", *vocabulary))
     options = parse(FilesystemOptions, filesystem, "parameters")
-    return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, mutable))
+    changeable = spelled(backend.MutableParameters, mutable, "mutable_parameters")
+    return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, changeable))
 
 
 def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

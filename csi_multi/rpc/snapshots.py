@@ -13,7 +13,7 @@ from ..backend import (
 from ..errors import NotFound
 from ..idempotent import digest, require
 from ..model import Page, PageRequest, Snapshot, SnapshotRequest
-from ..params import parse
+from ..params import parse, spelled
 from ..registry import Instance
 from . import convert
 from .listing import gather
@@ -30,10 +30,12 @@ class SnapshotsAndHealth:
         instance, source = self._core.volume(request.source_volume_id)
         backend = require(instance.backend, Snapshots, "CreateSnapshot")
         metadata, given = split_metadata(request.parameters)
+        schema = type(backend).SnapshotParameters
+        given = spelled(schema, given, "parameters")
         wanted = SnapshotRequest(
             stamp=self._core.stamp(request.name, digest(given)),
             source=source,
-            parameters=parse(type(backend).SnapshotParameters, given, "parameters"),
+            parameters=parse(schema, given, "parameters"),
             metadata=metadata,
             secrets=dict(request.secrets),
             deadline=deadline,

@@ -6,7 +6,7 @@ work here. Options of mkfs are the core's, the same for every backend.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -120,6 +120,8 @@ Throughput = Annotated[int, Doc("MiB/s (gp3); EC2's default: 125", ge=1)]
 class Parameters(Schema, frozen=True, kw_only=True):
     """StorageClass parameters."""
 
+    loose: ClassVar[bool] = True
+
     type: Annotated[Type, Doc("volume type")] = "gp3"
     iops: Iops | None = None
     iops_per_gb: PerGb | None = None
@@ -139,7 +141,7 @@ class Parameters(Schema, frozen=True, kw_only=True):
         msgspec.field(default_factory=dict)
     )
     old_names: Annotated[
-        Texts, Keys("fsType|fstype", "fsType: an old name of csi.storage.k8s.io/fstype that the provisioner reads")
+        Texts, Keys("fsType", "fsType: an old name of csi.storage.k8s.io/fstype that the provisioner reads")
     ] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -155,6 +157,8 @@ class Parameters(Schema, frozen=True, kw_only=True):
 
 class MutableParameters(Schema, frozen=True, kw_only=True):
     """VolumeAttributesClass parameters: what can change while a volume is in use."""
+
+    loose: ClassVar[bool] = True
 
     type: Annotated[Type, Doc("volume type")] | None = None
     iops: Iops | None = None
@@ -174,6 +178,8 @@ class MutableParameters(Schema, frozen=True, kw_only=True):
 
 class SnapshotParameters(Schema, frozen=True, kw_only=True):
     """VolumeSnapshotClass parameters."""
+
+    loose: ClassVar[bool] = True
 
     fast_snapshot_restore_availability_zones: Annotated[
         str,

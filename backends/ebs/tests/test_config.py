@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,36 @@ def test_a_storage_class_with_everything_in_it_is_read() -> None:
     assert found.tags == {"tagSpecification_1": "team=db", "tagSpecification_cost": "center=42"}
 
 
-@pytest.mark.parametrize("key", ["fsType", "fstype"])
+@pytest.mark.parametrize("key", ["fsType", "fstype", "FSType"])
 def test_the_old_name_of_the_filesystem_is_left_to_the_provisioner(key: str) -> None:
     assert parse(Parameters, {key: "xfs"}, "parameters").type == "gp3"
+
+
+@pytest.mark.parametrize("change", [str.lower, str.upper])
+def test_keys_may_have_any_capitals_as_in_aws_ebs_csi_driver(change: Callable[[str], str]) -> None:
+    given = {"type": "gp3", "kmsKeyId": "alias/Ours", "iopsPerGB": "50", "tagSpecification_1": "Team=DB"}
+    cut = {"fastSnapshotRestoreAvailabilityZones": "eu-west-1a", "tagSpecification_1": "a=b"}
+    changes = {"allowAutoIOPSIncreaseOnModify": "true", "tagDeletion_1": "Team"}
+
+    for schema, keys in ((Parameters, given), (SnapshotParameters, cut), (MutableParameters, changes)):
+        assert parse(schema, {change(key): value for key, value in keys.items()}, "p") == parse(schema, keys, "p")
+    with pytest.raises(InvalidArgument, match=r"'lockMode': snapshot locks"):
+        parse(SnapshotParameters, {change("lockMode"): "governance"}, "parameters")
+    with pytest.raises(InvalidArgument, match="'type' and 'Type' are one key"):
+        parse(Parameters, {"type": "gp3", "Type": "gp3"}, "parameters")
+
+
+def test_empty_values_are_as_if_they_were_not_there() -> None:
+    assert parse(Parameters, {"type": "", "encrypted": "", "kmsKeyId": "", "iops": ""}, "p") == Parameters()
+
+
+@pytest.mark.parametrize(
+    ("value", "means"), [("true", True), ("True", True), ("1", True), ("false", False), ("0", False)]
+)
+def test_booleans_are_what_the_documentation_says(value: str, means: bool) -> None:
+    assert parse(Parameters, {"encrypted": value}, "p").encrypted is means
+    with pytest.raises(InvalidArgument):
+        parse(Parameters, {"encrypted": "yes"}, "p")
 
 
 def test_whether_to_encrypt_may_be_left_to_the_account() -> None:
@@ -80,7 +108,7 @@ def test_whether_to_encrypt_may_be_left_to_the_account() -> None:
         ("iops", "many", "it takes: integer"),
         ("iops", "0", "it takes: integer ≥ 1"),
         ("encrypted", "perhaps", "it takes: boolean"),
-        ("iopspergb", "5", "did you mean 'iopsPerGB'?"),
+        ("iopspergib", "5", "did you mean 'iopsPerGB'?"),
         ("volumeInitializationRate", "99", "integer ≥ 100 ≤ 300"),
         ("blockAttachUntilInitialized", "true", "is not supported"),
         ("tags", "a=b", "unknown key 'tags'"),
