@@ -1,7 +1,8 @@
-"""Attach and detach: device names, where a volume is, and waiting until it is there.
+"""Attach: device names, where a volume is, and waiting until it is there.
 
 Nothing is kept: EC2's own record of attachments says which names are taken and where a volume is. The
-names of read-only attachments are of a series of their own, so that they are known again.
+names of read-only attachments are of a series of their own, so that they are known again. What a look shows may be
+as old as some seconds: AttachVolume is called also for what shows as attached, and then it is EC2 that says so.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import string
 import threading
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from csi_multi.errors import (
@@ -24,7 +24,8 @@ from csi_multi.errors import (
 from csi_multi.model import AttachRequest, Node, Strings
 
 from .account import Account
-from .ec2_errors import Attached, DeviceTaken, WrongState
+from .detaching import Detaching, at
+from .ec2_errors import Attached, DeviceTaken, Full, WrongState
 from .nodes import Nodes
 from .rows import Attachment, InstanceRow, VolumeRow
 
@@ -43,6 +44,7 @@ class Attaching:
     def __init__(self, account: Account, nodes: Nodes) -> None:
         self._account = account
         self._nodes = nodes
+        self._detaching = Detaching(account, nodes)
         self._guard = threading.Lock()
         self._held: dict[str, dict[str, float]] = {}  # by instance, by name: until when it is not used again
 
@@ -53,9 +55,10 @@ class Attaching:
         node = account.instance(request.node.fact, request.node.id)
         self._refuse_elsewhere(row, node, request)
         ends = account.ends(request.deadline)
-        if not self._under_way(row, node.id, ends):
-            self._begin(row, node, request)
-        here = self._wait(row.id, node.id, ends)
+        shown = self._under_way(row, node.id, ends)
+        new = shown is None or shown.state == "attached"  # which may have ended since it was so: EC2 knows
+        device = self._begin(row, node, request, shown) if new else ""
+        here = self._wait(row.id, node.id, device, ends)
         if (here.device in READ_ONLY) != request.read_only:
             asked = "read-only" if request.read_only else "writable"
             raise AlreadyExists(f"volume {row.id!r} is attached to node {request.node.name!r}, but not {asked}")
@@ -66,18 +69,7 @@ class Attaching:
         return context | ({"readOnly": "true"} if request.read_only else {})
 
     def detach(self, handle: str, node: Node | None) -> None:
-        """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
-        row = self._account.volume(handle)
-        there = [one for one in row.attachments if one.state != "detached"]
-        wanted = [one.instance for one in there if node is None or one.instance == node.fact]
-        if not wanted:
-            raise NotFound(f"volume {handle!r} is not attached {f'to {node.name!r}' if node else 'anywhere'}")
-        ends = self._account.ends(None)
-        for instance in wanted:
-            with suppress(NotFound):  # off by now
-                self._release(handle, instance, ends)
-        for instance in wanted:
-            self._await_detached(handle, instance, ends)
+        self._detaching.detach(handle, node)
 
     def _refuse_elsewhere(self, row: VolumeRow, node: InstanceRow, request: AttachRequest) -> None:
         elsewhere = [one for one in row.attachments if one.instance != node.id and one.state != "detached"]
@@ -93,43 +85,50 @@ class Attaching:
                 "it can never be attached there"
             )
 
-    def _under_way(self, row: VolumeRow, instance: str, ends: float) -> bool:
-        """Whether it is attached there or will be. First ends what is on its way off, or stuck on its way there."""
-        here = _at(row, instance)
-        if here is None or here.state == "detached":
-            return False
+    def _under_way(self, row: VolumeRow, instance: str, ends: float) -> Attachment | None:
+        """Return where it is, or is going, there. First ends what is on its way off, or stuck on its way there."""
+        here = at(row, instance)
+        if here is None:
+            return None
         if here.state in LEAVING:
-            self._await_detached(row.id, instance, ends)
-            return False
+            self._detaching.wait(row.id, instance, ends)
+            return None
         if here.state == "attaching" and _age(here) > STUCK:
-            with suppress(NotFound):  # off by now
-                self._release(row.id, instance, ends)
-            self._await_detached(row.id, instance, ends)
-            return False
-        return True
+            self._detaching.begin(row.id, instance)
+            self._detaching.wait(row.id, instance, ends)
+            return None
+        return here
 
-    def _begin(self, row: VolumeRow, node: InstanceRow, request: AttachRequest) -> None:
-        """Ask EC2 for the attachment under a name that is free."""
+    def _begin(self, row: VolumeRow, node: InstanceRow, request: AttachRequest, shown: Attachment | None) -> str:
+        """Ask EC2 for the attachment and return its device name; "" when EC2 says that it is there already.
+
+        The name is that of the attachment that shows, which may have ended meanwhile, or else a free one.
+        """
         series = READ_ONLY if request.read_only else WRITABLE
         if node.devices.keys() >= set(series):  # as it was a while ago
             node = self._account.instance(node.id, request.node.id, anew=True)
+        name = shown.device if shown and (shown.device in READ_ONLY) == request.read_only else ""
         for _ in range(TRIES):
-            device = self._name(node, series)
+            device, name = name or self._name(node, series), ""
             try:
-                self._account.ec2.attach(row.id, node.id, device)
+                return self._account.ec2.attach(row.id, node.id, device).device
             except DeviceTaken:  # EC2 may show it as free for ever: a name that is stuck
                 self._hold(node.id, device, STUCK_NAME)
                 node = self._account.instance(node.id, request.node.id, anew=True)
                 continue
-            except Attached:  # a moment ago, here or elsewhere
+            except Attached:  # here or elsewhere
                 self._refuse_elsewhere(self._account.volume(row.id), node, request)
+            except Full:
+                if not shown:  # else it may be one of those that fill the instance
+                    raise
             except WrongState as error:
                 row = self._account.volume(row.id)  # either may be gone, or have changed since it was seen
                 node = self._account.instance(node.id, request.node.id, anew=True)
-                raise Unavailable(
-                    f"volume {row.id!r} is {row.state} and instance {node.id!r} is {node.state}: {error}"
-                ) from error
-            return
+                if not shown:
+                    raise Unavailable(
+                        f"volume {row.id!r} is {row.state} and instance {node.id!r} is {node.state}: {error}"
+                    ) from error
+            return ""
         raise Busy(f"{TRIES} device names of instance {node.id!r} were taken by others meanwhile; try again")
 
     def _name(self, node: InstanceRow, series: tuple[str, ...]) -> str:
@@ -153,51 +152,24 @@ class Attaching:
         with self._guard:
             self._held.setdefault(instance, {})[device] = time.monotonic() + seconds
 
-    def _wait(self, handle: str, instance: str, ends: float) -> Attachment:
-        """Return the attachment when it is done. Raises Unavailable when that takes longer than the caller waits."""
+    def _wait(self, handle: str, instance: str, device: str, ends: float) -> Attachment:
+        """Return the attachment when it is done. `device`: its name, so that it is not one before it; "": any.
+
+        Raises Unavailable when that takes longer than the caller waits.
+        """
 
         def done(row: VolumeRow | None) -> bool:
-            here = _at(row, instance)
-            return row is None or (here is not None and here.state == "attached")
+            here = at(row, instance)
+            return row is None or (here is not None and here.state == "attached" and device in ("", here.device))
 
         try:
             row = self._account.watch.wait(handle, done, ends)
         except Timeout as error:
             raise Unavailable(f"volume {handle!r} is not attached to {instance!r} yet: {error}") from error
-        here = _at(row, instance)
+        here = at(row, instance)
         if here is None:
             raise NotFound(f"volume {handle!r} vanished while it was being attached")
         return here
-
-    def _release(self, handle: str, instance: str, ends: float) -> None:
-        """Begin to detach. Raises NotFound when it is not attached there."""
-        try:
-            self._account.ec2.detach(handle, instance)
-        except WrongState as error:  # on its way off already, or off by now
-            here = _at(self._account.volumes.get(handle, ends), instance)
-            if here is None:
-                raise NotFound(f"volume {handle!r} is not attached to {instance!r}") from error
-
-    def _await_detached(self, handle: str, instance: str, ends: float) -> None:
-        """Raises Unavailable when that takes longer than the caller waits."""
-
-        def done(row: VolumeRow | None) -> bool:
-            here = _at(row, instance)
-            return here is None or here.state == "detached"
-
-        try:
-            row = self._account.watch.wait(handle, done, ends)
-        except Timeout as error:
-            raise Unavailable(
-                f"volume {handle!r} is still being detached from {instance!r}; if that lasts, the node may still "
-                f"use it: {error}"
-            ) from error
-        if row:
-            self._account.saw(row)
-
-
-def _at(row: VolumeRow | None, instance: str) -> Attachment | None:
-    return next((one for one in row.attachments if one.instance == instance), None) if row else None
 
 
 def _age(one: Attachment) -> float:

@@ -24,6 +24,7 @@ def attach(cloud: Service, call: Call) -> Answer:
         return moto.ask(call)  # moto knows how to refuse that
     _check_volume(volume, instance)
     _check_instance(cloud, instance, device)
+    cloud.describes.delay(volume, cloud.takes.showing)
     done = moto.ask(call)
     attachment = volume.held[instance.id]
     _show(attachment, "attaching")
@@ -39,6 +40,7 @@ def detach(cloud: Service, call: Call) -> Answer:
     # What EC2 says to a second DetachVolume is not documented. This answer is the one that is easier to get wrong.
     if attachment.status in ("detaching", "busy") and not forced:
         raise Refusal("IncorrectState", f"Volume '{volume.id}' is in the '{attachment.status}' state.")
+    cloud.describes.delay(volume, cloud.takes.showing)
     state = "busy" if volume.id in cloud.busy and not forced else "detaching"
     _show(attachment, state)
     if state == "detaching":

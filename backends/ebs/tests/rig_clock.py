@@ -44,6 +44,7 @@ class Takes:
     optimizing: Wait = NOW
     snapshot: Wait = NOW
     appearing: Wait = NOW  # until a describe shows what was created
+    showing: Wait = NOW  # until describes show what was attached or detached: till then all is as it was before
     vanishing: Wait = NOW  # until describes show no more what was deleted (its state is `deleting`)
 
 

@@ -54,6 +54,7 @@ class Describes:
         self._clock = clock
         self._hidden: set[str] = set()
         self._ghosts: dict[str, tuple[Any, Any]] = {}  # id -> where it was, what it was
+        self._before: dict[str, dict[str, object]] = {}  # volume -> how its attachments were
         self._tokens: dict[str, tuple[str, str]] = {}  # token -> what was asked, the last id
 
     def hide(self, id: str, kind: Kind, wait: Wait) -> None:
@@ -67,6 +68,12 @@ class Describes:
         if wait != NOW:
             self._ghosts[gone.id] = (place, gone)
             self._clock.after(wait, kind.action, lambda: self._ghosts.pop(gone.id, None))
+
+    def delay(self, volume: Any, wait: Wait) -> None:
+        """Let describes show a volume's attachments for so long as they are now."""
+        if wait != NOW:
+            self._before.setdefault(volume.id, rig_shown.attached(volume))
+            self._clock.after(wait, VOLUMES.action, lambda: self._before.pop(volume.id, None))
 
     def describe(self, call: Call, kind: Kind) -> Answer:
         self._clock.looked(kind.action)
@@ -85,7 +92,10 @@ class Describes:
             found = getattr(store(call), kind.action.replace("Describe", "describe_").lower())(ids, call.filters())
             if "MaxResults" in call.params or "NextToken" in call.params:
                 return self._page(call, kind, found)
-            return answer(kind.action, {kind.set: [kind.shown(each) for each in found]})
+            return answer(kind.action, {kind.set: [self._shown(kind, each) for each in found]})
+
+    def _shown(self, kind: Kind, each: Any) -> dict[str, object]:
+        return {**kind.shown(each), **self._before.get(each.id, {})}
 
     @contextlib.contextmanager
     def _as_seen(self, call: Call, kind: Kind) -> Iterator[dict[str, Any]]:
@@ -112,7 +122,7 @@ class Describes:
             return answer(kind.action, {kind.set: [], "nextToken": self._token(asked, last)})
         page = rest[:size]
         token = {"nextToken": self._token(asked, page[-1].id)} if page != rest else {}
-        return answer(kind.action, {kind.set: [kind.shown(each) for each in page], **token})
+        return answer(kind.action, {kind.set: [self._shown(kind, each) for each in page], **token})
 
     def _token(self, asked: str, last: str) -> str:
         token = secrets.token_urlsafe(225)  # 300 characters

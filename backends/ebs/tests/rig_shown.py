@@ -13,9 +13,8 @@ def volume(each: Any) -> dict[str, object]:
         "size": each.size,
         "volumeType": each.volume_type,
         "availabilityZone": each.availability_zone,
-        "status": each.status,
         "createTime": rig_moto.shown_time(each.create_time),
-        "attachmentSet": [_attachment(attachment) for attachment in each.attachments],
+        **attached(each),
         "encrypted": _bool(each.encrypted),
         **_given("kmsKeyId", each.kms_key_id),
         **_given("iops", each.iops),
@@ -26,6 +25,11 @@ def volume(each: Any) -> dict[str, object]:
         **({} if each.multi_attach_enabled is None else {"multiAttachEnabled": _bool(each.multi_attach_enabled)}),
         **_given("tagSet", each.get_tags()),
     }
+
+
+def attached(each: Any) -> dict[str, object]:
+    """What changes of a volume when it is attached or detached."""
+    return {"status": each.status, "attachmentSet": [_attachment(attachment) for attachment in each.attachments]}
 
 
 def snapshot(each: Any) -> dict[str, object]:

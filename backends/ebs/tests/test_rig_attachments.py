@@ -61,6 +61,19 @@ def test_detaching_takes_time_and_a_second_request_is_refused_meanwhile(cloud: C
     assert [attachments(cloud, volume) for _ in range(3)] == [{node: "detaching"}, {node: "detaching"}, {}]
 
 
+def test_attachments_and_detachments_are_shown_as_late_as_asked(cloud: Cloud, node: str) -> None:
+    volume = make(cloud)
+    cloud.takes.showing = looks(2)
+    attach(cloud, volume, node)
+    assert [attachments(cloud, volume) for _ in range(3)] == [{}, {}, {node: "attached"}]
+    detach(cloud, volume)
+    assert state(cloud, volume) == "in-use"
+    with refused("IncorrectState", "'available'"):
+        detach(cloud, volume)
+    assert [attachments(cloud, volume) for _ in range(2)] == [{node: "attached"}, {}]
+    assert state(cloud, volume) == "available"
+
+
 def test_a_busy_guest_lets_go_by_force_only(cloud: Cloud, node: str) -> None:
     volume = make(cloud)
     attach(cloud, volume, node)
