@@ -71,6 +71,15 @@ def test_a_volume_whose_id_only_begins_alike_is_another(kernel: FakeKernel, devi
         devices.open("vol-01234567", {}, read_only=False)
 
 
+def test_a_disk_whose_serial_only_begins_as_the_volumes_id_is_another(kernel: FakeKernel, devices: Devices) -> None:
+    kernel.nvme("nvme0n1", "vol01234567")
+    kernel.nvme("nvme1n1", "vol")
+
+    with pytest.raises(NotFound, match="not attached"):
+        devices.open(ONE, {}, read_only=False)
+    assert devices.find(ONE) is None
+
+
 def test_a_path_to_a_namespace_with_several_is_no_device(kernel: FakeKernel, devices: Devices) -> None:
     kernel.nvme("nvme0c0n1", SERIAL, node=False)
     kernel.nvme("nvme0c1n1", SERIAL, node=False)
