@@ -1,4 +1,4 @@
-"""Detach, and waiting until it is off.
+"""Detach: from the node, from an instance that had the node's name before, and waiting until it is off.
 
 What a look shows may be as old as some seconds, so EC2 is asked to detach also what does not seem to be attached.
 """
@@ -6,14 +6,17 @@ What a look shows may be as old as some seconds, so EC2 is asked to detach also 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
-from csi_multi.errors import NotFound, PermissionDenied, Timeout, Unavailable
+from csi_multi.errors import FailedPrecondition, NotFound, PermissionDenied, Timeout, Unavailable
 from csi_multi.model import Node
 
 from .account import Account
 from .ec2_errors import WrongState
 from .nodes import Nodes
 from .rows import Attachment, VolumeRow
+
+RUNNING = ("pending", "running")
 
 
 class Detaching:
@@ -25,7 +28,7 @@ class Detaching:
         """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
         row = self._account.volume(handle)
         shown = {one.instance for one in row.attachments if one.state != "detached"}
-        wanted = ({node.fact} if node.fact else set()) if node else shown
+        wanted = self._of(handle, node, shown) if node else shown
         ends = self._account.ends(None)
         begun = {instance for instance in wanted if self.begin(handle, instance)}
         if not begun | (wanted & shown):
@@ -69,6 +72,29 @@ class Detaching:
             ) from error
         if row:
             self._account.saw(row)
+
+    def _of(self, handle: str, node: Node, shown: set[str]) -> set[str]:
+        """Return the node's instance, and of those where the volume shows the ones that had the node's name before it.
+
+        A node id without our fact tells no more than the name. Raises FailedPrecondition when two run under one name.
+        """
+        if not node.fact:
+            return set(self._nodes.called(node.name, shown))
+        if not shown - {node.fact}:
+            return {node.fact}
+        called = self._nodes.called(node.name, shown - {node.fact})
+        running = {one for one, row in called.items() if row.state in RUNNING}
+        if running and self._runs(node.fact):
+            raise FailedPrecondition(
+                f"volume {handle!r} is attached to {', '.join(running)}, which is called node {node.name!r} as "
+                f"{node.fact} is, and runs; stop or terminate it, and the volume is detached"
+            )
+        return {node.fact} | called.keys() - running  # one that runs came later, if the node's own does not
+
+    def _runs(self, instance: str) -> bool:
+        with suppress(NotFound):
+            return self._account.instance(instance, instance, anew=True).state in RUNNING
+        return False
 
 
 def at(row: VolumeRow | None, instance: str) -> Attachment | None:

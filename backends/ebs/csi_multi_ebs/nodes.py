@@ -1,6 +1,7 @@
 """Which node an instance is: its node id, in a tag that the first attachment writes on the instance.
 
-EC2 names instances, the orchestrator knows node ids, and a listing made by a new process has to translate.
+EC2 names instances, the orchestrator knows node ids, and a listing made by a new process has to translate. So has a
+detachment from a node whose instance was replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Nodes:
         self._known: dict[str, str] = {}  # node ids by instance
 
     def remember(self, instance: InstanceRow, node_id: str) -> None:
-        """Write the node id on the instance, unless it is there. Only listings need it: failing is no harm."""
+        """Write the node id on the instance, unless it is there. Failing is little harm: no attachment needs it."""
         before = self._known.get(instance.id)
         self._known[instance.id] = node_id  # at once: of many first attachments one writes
         written = node_id.replace(";", "/")  # no node id has a "/", and not all of AWS takes a ";"
@@ -39,11 +40,19 @@ class Nodes:
         """Return the node id of each instance; the instance's own id where nobody has said."""
         if unknown := [one for one in instances if one not in self._known]:
             rows = self._account.instances.many(unknown, self._account.ends(None))
-            self._known |= {
-                one: row.tags[self._key].replace("/", ";") for one, row in rows.items() if self._key in row.tags
-            }
+            self._known |= {one: told for one, row in rows.items() if (told := self._told(row))}
         return {one: self._known.get(one, one) for one in instances}
+
+    def called(self, name: str, instances: Collection[str]) -> dict[str, InstanceRow]:
+        """Return those that are the node of this name by their tag as it is now, unless it was copied from another."""
+        rows = self._account.instances.many(instances, self._account.ends(None))
+        told = {one: self._told(row) for one, row in rows.items()}
+        return {one: rows[one] for one in rows if told[one].partition(";")[0] == name and one in told[one]}
 
     def of(self, row: VolumeRow) -> tuple[str, ...]:
         """Return the node ids where a volume is attached, or not yet detached."""
         return tuple(self.names([one.instance for one in row.attachments if one.state != "detached"]).values())
+
+    def _told(self, row: InstanceRow) -> str:
+        """Return the node id that its tag says, "" for none."""
+        return row.tags.get(self._key, "").replace("/", ";")
