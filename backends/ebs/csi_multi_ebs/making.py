@@ -221,7 +221,11 @@ class Making:
     def named(self, name: str) -> VolumeRow | None:
         """Return our volume of this requested name, the oldest if there are several."""
         found = self._account.names.get(leaf(name), self._account.ends(None)) or []
-        return next((row for row in found if row.state not in (*GOING, "error")), None)
+        return next(iter(self._alive(found)), None)
+
+    def _alive(self, found: list[VolumeRow]) -> list[VolumeRow]:
+        """Leave out what is as good as gone, also what EC2 goes on showing as if it were not."""
+        return [row for row in found if row.state not in (*GOING, "error") and row.id not in self.gone]
 
     def _usable(self, name: str, answer: VolumeRow, ends: float) -> VolumeRow | None:
         """Wait until the volume can be attached; None when it never will: its token is burnt."""
@@ -255,7 +259,7 @@ class Making:
             found = self._account.made.wait(leaf(name), done, ends) or []
         except Timeout as error:
             raise Unavailable(f"volume {answer.id!r} is in the making: {error}") from error
-        there = [row for row in found if row.state not in (*GOING, "error")]
+        there = self._alive(found)
         if there and there[0].id != answer.id and (there[0].created, there[0].id) < (answer.created, answer.id):
             if answer.state == "creating":
                 with suppress(NotFound):

@@ -210,6 +210,48 @@ def test_a_change_before_the_last_one_is_completed_says_what_it_waits_for(
     assert ebs.expand_volume(grown(made, 20)).size == 20 * GIB
 
 
+def test_a_change_of_throughput_is_not_taken_for_another_one(ebs: EbsBackend, cloud: Cloud, made: Volume) -> None:
+    cloud.takes.optimizing = FOREVER
+    ebs.modify_volume(changed(made, throughput="200"))
+
+    with pytest.raises(FailedPrecondition, match="come back when"):
+        ebs.modify_volume(changed(made, throughput="250"))
+
+
+def test_a_change_that_failed_is_not_awaited_when_ec2_refuses_to_begin_it_again(
+    ebs: EbsBackend, cloud: Cloud, made: Volume
+) -> None:
+    def fail(volume: str, _size: int) -> None:
+        row(cloud, volume).size = 10
+        row(cloud, volume).modifications[-1].modification_state = "failed"
+
+    cloud.on_modified = fail
+    with pytest.raises(Unavailable, match="could not change volume"):
+        ebs.expand_volume(grown(made, 20))
+
+    with pytest.raises(FailedPrecondition, match="cannot be changed now"):
+        ebs.expand_volume(grown(made, 20))
+
+
+def test_a_volume_that_shows_its_new_size_late_is_waited_for(ebs: EbsBackend, cloud: Cloud, made: Volume) -> None:
+    looked: list[Call] = []
+
+    def shrink(volume: str, _size: int) -> None:
+        row(cloud, volume).size = 10
+
+        def late(call: Call) -> bool:
+            looked.append(call)
+            row(cloud, volume).size = 20 if len(looked) > 2 else 10
+            return False
+
+        cloud.fail("DescribeVolumes", "never", when=late)
+
+    cloud.on_modified = shrink
+
+    assert ebs.expand_volume(grown(made, 20)).size == 20 * GIB
+    assert len(looked) == 3
+
+
 # Tags.
 
 

@@ -393,7 +393,10 @@ def test_volumes_for_many_writers_are_made_for_several_nodes(ebs: EbsBackend, cl
     kind = parameters(type="io2", iops="1000")
     shared = made(ebs, asked(size=SizeRange(required=4 * GIB), capabilities=(MANY_WRITERS,), parameters=kind))
 
+    clone = made(ebs, asked("pvc-3", source=volume(shared.handle), capabilities=(MANY_WRITERS,), parameters=kind))
+
     assert row(cloud, shared.handle).multi_attach_enabled
+    assert row(cloud, clone.handle).multi_attach_enabled
     with pytest.raises(InvalidArgument, match="io1 or io2"):
         made(ebs, asked("pvc-2", capabilities=(MANY_WRITERS,)))
 
@@ -421,6 +424,12 @@ def test_a_snapshot_is_restored_to_a_larger_volume(ebs: EbsBackend, cloud: Cloud
     assert larger.stamp.source == source
     with pytest.raises(OutOfRange):
         made(ebs, asked("pvc-3", source=source, size=SizeRange(limit=GIB // 2)))
+
+
+def test_an_empty_volume_is_filled_at_no_rate(ebs: EbsBackend, cloud: Cloud) -> None:
+    empty = made(ebs, asked(parameters=parameters(volumeInitializationRate="200")))
+
+    assert row(cloud, empty.handle).volume_initialization_rate is None
 
 
 def test_a_pending_snapshot_is_restored_later(ebs: EbsBackend, cloud: Cloud) -> None:
@@ -568,6 +577,21 @@ def test_a_volume_that_still_shows_after_its_deletion_is_gone(ebs: EbsBackend, c
     with pytest.raises(NotFound):
         ebs.find_volume("pvc-1")
     assert ebs.create_volume(asked()).handle != volume.handle
+
+
+def test_a_deleted_volume_that_ec2_still_shows_as_it_was_is_not_given_to_the_next_of_its_name(
+    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.takes.vanishing = FOREVER
+    first = ebs.create_volume(asked())
+    delete(ebs, first)
+    monkeypatch.setattr(rig_moto.Volume, "status", "available")
+
+    second = made(ebs, asked())
+
+    assert second.handle != first.handle
+    assert cloud.everything() == (second.handle,)
+    assert ebs.find_volume("pvc-1") == second
 
 
 def test_zones_are_asked_for_again_after_five_minutes(
