@@ -55,5 +55,8 @@ def strip_prefix(driver: str, segments: Segments) -> dict[str, str]:
     prefix = f"{driver}/"
     foreign = [key for key in segments if not key.lower().startswith(prefix)]
     if foreign:
-        raise InvalidArgument(f"topology key {foreign[0]!r} is not this driver's; its keys start with {prefix!r}")
+        raise InvalidArgument(
+            f"topology key {foreign[0]!r} is not this driver's; its keys start with {prefix!r}: for a zone write "
+            f"{f'{prefix}zone'!r} (in Kubernetes in the StorageClass, allowedTopologies)"
+        )
     return {key[len(prefix) :].lower(): value for key, value in segments.items()}

@@ -65,6 +65,18 @@ def test_a_key_of_somebody_else_is_refused(key: str) -> None:
         topology.strip_prefix(DRIVER, {key: "a"})
 
 
+@pytest.mark.parametrize("key", ["topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"])
+def test_a_well_known_key_of_zones_is_refused_with_the_one_to_write(client: Any, refused: Any, key: str) -> None:
+    request = wanted("zoned")
+    request.accessibility_requirements.requisite.add(segments={key: "a"})
+
+    refusal = refused(client.CreateVolume, request)
+
+    assert refusal.code is Code.INVALID_ARGUMENT
+    assert f"{key!r} is not this driver's" in refusal.text
+    assert f"write '{DRIVER}/zone'" in refusal.text
+
+
 class Local(MemoryBackend, b.NodeLocal):
     def node_of(self, handle: str) -> str:
         return self.setting.node

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from csi_multi.backend import missing
 from csi_multi.errors import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
+    InvalidArgument,
     NotFound,
     OutOfRange,
     PermissionDenied,
@@ -29,7 +31,7 @@ from csi_multi.errors import (
     Unavailable,
 )
 from csi_multi.ids import leaf
-from csi_multi.model import SizeRange, VolumeRequest
+from csi_multi.model import SizeRange, TopologyRequirement, VolumeRequest
 
 from . import tags, types
 from .account import GIB, GOING, Account
@@ -127,14 +129,29 @@ class Making:
         raise ResourceExhausted("; ".join(full) or "no zone that is asked for is one of this instance's region")
 
     def _zones(self, request: VolumeRequest) -> list[str]:
-        """Return the zones to try: as preferred, then as required; without a wish all, spread by name."""
+        """Return the zones to try: as preferred, then as required; without a wish all, spread by name.
+
+        Raises ResourceExhausted when no place that is required has a zone: another node may.
+        """
         known = self._account.zones()
         wanted = request.topology
         asked = [one["zone"] for one in wanted.candidates if "zone" in one] if wanted else []
         if wanted and wanted.requisite:
+            if not asked:
+                self._refuse_without_zone(wanted)
             return [zone for zone in dict.fromkeys(asked) if zone in known]
         start = int(hashlib.sha256(request.name.encode()).hexdigest(), 16) % max(len(known), 1)
         return [zone for zone in dict.fromkeys([*asked, *known[start:], *known[:start]]) if zone in known]
+
+    def _refuse_without_zone(self, wanted: TopologyRequirement) -> NoReturn:
+        key = f"{self._account.setting.driver}/zone"
+        if not any(wanted.candidates):
+            raise InvalidArgument(f"accessibility_requirements: no place has a segment; a zone's key is {key!r}")
+        others = ", ".join(sorted({name for one in wanted.candidates for name in one}))
+        raise ResourceExhausted(
+            f"no place that is asked for has a zone (key {key!r}, not {others}): is this a node without this instance, "
+            "or are there other keys in the StorageClass's allowedTopologies?"
+        )
 
     def _encryption(self, parameters: Parameters) -> tuple[bool | None, str]:
         """Return whether to encrypt (None: as the account does) and with which key; a key alone asks for it."""

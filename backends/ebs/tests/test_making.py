@@ -21,7 +21,7 @@ from csi_multi.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from csi_multi.model import SizeRange, Volume, VolumeRequest
+from csi_multi.model import SizeRange, TopologyRequirement, Volume, VolumeRequest
 
 from . import rig_moto
 from .accounts import (
@@ -348,6 +348,19 @@ def test_zones_of_another_region_cannot_be_served(ebs: EbsBackend, cloud: Cloud)
     with pytest.raises(ResourceExhausted):
         made(ebs, asked(topology=places("us-east-1a")))
     assert ebs.create_volume(asked("pvc-2", topology=places("us-east-1a", A))).topology == ({"zone": A},)
+
+
+def test_places_without_a_zone_are_refused_with_the_key_that_zones_have(ebs: EbsBackend) -> None:
+    key = "key 'multi.csi.example.com/zone'"
+    elsewhere = TopologyRequirement(requisite=({"node": "on-premises"},))
+    nowhere = TopologyRequirement(requisite=({},), preferred=({},))
+
+    with pytest.raises(ResourceExhausted, match=f"has a zone .{key}, not node"):
+        made(ebs, asked(topology=elsewhere))
+    with pytest.raises(InvalidArgument, match=r"no place has a segment; a zone's key is 'multi\.csi"):
+        made(ebs, asked(topology=nowhere))
+    both = TopologyRequirement(requisite=(*elsewhere.requisite, {"zone": B, "node": "node-1"}))
+    assert made(ebs, asked(topology=both)).topology == ({"zone": B},)
 
 
 def test_an_instance_keeps_to_its_zones(connect: Connect, cloud: Cloud) -> None:
