@@ -98,7 +98,7 @@ def _calls(pace: Pace, ours: Sequence[Round], bare: Sequence[Round]) -> list[Row
 
 def _ours(ec2: Cloud, server: Server, pace: Pace, volumes: int, name: str, backend: str = "cloud") -> Round:
     nodes = ec2.begin(pace, -(-volumes // PER_NODE))
-    return _run(ec2, volumes, "bench.ebs_load", server.endpoint, backend, str(volumes), str(volumes), name, *nodes)
+    return _run(ec2, volumes, "bench.ebs_load", server.endpoint, backend, str(volumes), name, *nodes)
 
 
 def _bare(ec2: Cloud, pace: Pace, volumes: int, name: str) -> Round:
