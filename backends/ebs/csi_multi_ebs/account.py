@@ -24,6 +24,7 @@ GIB = 2**30
 GOING = ("deleting", "deleted")  # states of what is as good as gone
 Row = TypeVar("Row", VolumeRow, SnapshotRow)
 INSTANCES_LAST = 20.0  # seconds for which an instance's zone, state and devices are believed
+FAR = ("local-zone", "wavelength-zone")  # types of zones that are no part of the region itself
 ZONES_LAST = 300.0  # seconds for which the list of zones is believed
 FREE_LAST = 60.0  # seconds for which a volume that was seen free is attached without another look
 FREE_MOST = 5000  # volumes that are remembered as free
@@ -48,7 +49,7 @@ class Account:
         self.free: Once[VolumeRow] = Once(FREE_LAST, FREE_MOST)  # by id: of ours, seen with no attachment
         self.watch = Watch(ec2.volumes, most=MANY_VOLUMES, first=config.poll_seconds)
         regions = Batcher(lambda _: {config.region: ec2.zones()}, most=2)  # one key: those who ask at once ask together
-        self._zones = Kept(lambda: regions.get(config.region, self.ends(None)) or (), ZONES_LAST)
+        self._zones = Kept(lambda: regions.get(config.region, self.ends(None)) or {}, ZONES_LAST)
         self._seen: dict[str, tuple[float, InstanceRow]] = {}  # by instance: when, time.monotonic()
 
     def zones(self) -> tuple[str, ...]:
@@ -56,9 +57,15 @@ class Account:
         allowed = self.config.zones
         return tuple(zone for zone in self.region() if not allowed or zone in allowed)
 
+    def usual_zones(self) -> tuple[str, ...]:
+        """Return where volumes may be made that nobody wants anywhere: no Local or Wavelength Zone unless named."""
+        if self.config.zones:
+            return self.zones()
+        return tuple(zone for zone, kind in self._zones.get().items() if kind not in FAR)
+
     def region(self) -> tuple[str, ...]:
         """Return all zones of the region that can be used."""
-        return self._zones.get()
+        return tuple(self._zones.get())
 
     def ends(self, deadline: float | None) -> float:
         """Return until when to wait for a state: a moment before the caller stops listening, time.monotonic()."""

@@ -209,10 +209,11 @@ class Ec2:
         """Remove tags, whatever their values. One that is not there is fine."""
         self._call("DeleteTags", Resources=list(ids), Tags=[{"Key": key} for key in keys])
 
-    def zones(self) -> tuple[str, ...]:
-        """Return the zones that can be used, sorted."""
+    def zones(self) -> dict[str, str]:
+        """Return the zones that can be used, sorted, each with its type."""
         answer = self._call("DescribeAvailabilityZones", Filters=_filters({"state": ["available"]}))
-        return tuple(sorted(zone["ZoneName"] for zone in answer["AvailabilityZones"]))
+        found = {zone["ZoneName"]: zone.get("ZoneType", "") for zone in answer["AvailabilityZones"]}
+        return dict(sorted(found.items()))
 
     def close(self) -> None:
         """Close all connections."""

@@ -129,19 +129,19 @@ class Making:
         raise ResourceExhausted("; ".join(full) or "no zone that is asked for is one of this instance's region")
 
     def _zones(self, request: VolumeRequest) -> list[str]:
-        """Return the zones to try: as preferred, then as required; without a wish all, spread by name.
+        """Return the zones to try: as preferred, then as required; without a wish the usual ones, spread by name.
 
         Raises ResourceExhausted when no place that is required has a zone: another node may.
         """
-        known = self._account.zones()
+        known, usual = self._account.zones(), self._account.usual_zones()
         wanted = request.topology
         asked = [one["zone"] for one in wanted.candidates if "zone" in one] if wanted else []
         if wanted and wanted.requisite:
             if not asked:
                 self._refuse_without_zone(wanted)
             return [zone for zone in dict.fromkeys(asked) if zone in known]
-        start = int(hashlib.sha256(request.name.encode()).hexdigest(), 16) % max(len(known), 1)
-        return [zone for zone in dict.fromkeys([*asked, *known[start:], *known[:start]]) if zone in known]
+        start = int(hashlib.sha256(request.name.encode()).hexdigest(), 16) % max(len(usual), 1)
+        return [zone for zone in dict.fromkeys([*asked, *usual[start:], *usual[:start]]) if zone in known]
 
     def _refuse_without_zone(self, wanted: TopologyRequirement) -> NoReturn:
         key = f"{self._account.setting.driver}/zone"

@@ -37,7 +37,7 @@ OURS = ("EC2", "Service Quotas")  # as their descriptions name them
 
 # By the name of the thing, as ec2_rows.py and capacity.py read it. A thing that is not here is read whole.
 READ = {
-    "AvailabilityZone": {"ZoneName"},
+    "AvailabilityZone": {"ZoneName", "ZoneType"},
     "EbsInstanceBlockDevice": {"VolumeId"},
     "Instance": {"InstanceId", "State", "InstanceType", "Placement", "BlockDeviceMappings", "Tags"},
     "InstanceBlockDeviceMapping": {"DeviceName", "Ebs"},

@@ -212,7 +212,8 @@ def test_instances_are_found_with_their_devices(ec2: Ec2, cloud: Cloud) -> None:
 
 
 def test_zones_are_sorted(ec2: Ec2) -> None:
-    assert ec2.zones() == ("eu-west-1a", "eu-west-1b", "eu-west-1c")
+    assert list(ec2.zones()) == ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
+    assert set(ec2.zones().values()) == {"availability-zone"}
 
 
 # Attachment, removal, change.

@@ -363,6 +363,22 @@ def test_places_without_a_zone_are_refused_with_the_key_that_zones_have(ebs: Ebs
     assert made(ebs, asked(topology=both)).topology == ({"zone": B},)
 
 
+@pytest.mark.parametrize("kind", ["local-zone", "wavelength-zone"])
+def test_volumes_come_into_local_and_wavelength_zones_only_when_they_are_named(
+    connect: Connect, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    connect().check()  # now there is a region
+    far = next(zone for store in rig_moto.stores() for zone in store.describe_availability_zones() if zone.name == C)
+    monkeypatch.setattr(far, "zone_type", kind)
+    ebs, named = connect(), connect("named", zones=(C,))
+
+    anywhere = {ebs.create_volume(asked(f"pvc-{number}")).topology[0]["zone"] for number in range(12)}
+
+    assert anywhere == {A, B}
+    assert ebs.create_volume(asked("pvc-c", topology=places(C))).topology == ({"zone": C},)
+    assert named.create_volume(asked()).topology == ({"zone": C},)
+
+
 def test_an_instance_keeps_to_its_zones(connect: Connect, cloud: Cloud) -> None:
     ebs = connect(zones=(B,))
 
