@@ -84,6 +84,7 @@ class Making:
         encrypted, key = self._encryption(request.parameters or Parameters())
         return self._made(
             request,
+            source.zone,
             lambda token: self._account.ec2.copy_volume(
                 source=source.id,
                 spec=wanted,
@@ -107,7 +108,10 @@ class Making:
         encrypted, key = self._encryption(parameters)
         full: list[str] = []
         spent: set[str] = set()
-        for zone in self._zones(request):
+        zones = self._zones(request)
+        if (doubtful := self._doubts.where(request.name)) in zones:
+            zones = zones[zones.index(doubtful) :]  # one before it may have room again: there would be two volumes
+        for zone in zones:
 
             def make(token: str, zone: str = zone) -> VolumeRow:
                 return account.ec2.create_volume(
@@ -123,7 +127,7 @@ class Making:
                 )
 
             try:
-                return self._made(request, make, spent)
+                return self._made(request, zone, make, spent)
             except ZoneFull as error:
                 full.append(str(error))
         raise ResourceExhausted("; ".join(full) or "no zone that is asked for is one of this instance's region")
@@ -163,7 +167,7 @@ class Making:
             return False, ""
         return (True if own.kms_key_id else wanted), own.kms_key_id
 
-    def _made(self, request: VolumeRequest, make: Make, spent: set[str]) -> VolumeRow:
+    def _made(self, request: VolumeRequest, zone: str, make: Make, spent: set[str]) -> VolumeRow:
         """Return the volume when it is usable. Raises AlreadyExists when the name was asked for otherwise.
 
         `spent` are tokens that zones without room may have kept: what EC2 says of them tells of no volume.
@@ -184,9 +188,9 @@ class Making:
                 self._refuse_if_found(request.name)
                 raise
             except (Unavailable, Timeout):
-                self._doubts.begin(request.name)
+                self._doubts.begin(request.name, zone)
                 raise
-            self._doubts.begin(request.name)
+            self._doubts.begin(request.name, zone)
             try:
                 row = self._usable(request.name, answer, ends)
             except (AlreadyExists, Busy, Timeout, Unavailable):

@@ -43,12 +43,13 @@ def test_doubts_last_so_long_and_are_remembered_until_there_are_too_many(monkeyp
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     held = doubts.Doubts(last=15)
-    held.begin("a")
+    held.begin("a", "eu-west-1a")
 
     assert "a" in held
-    assert held.lasts("a")
+    assert (held.lasts("a"), held.where("a"), held.where("b")) == (True, "eu-west-1a", "")
     now = 115.0
     assert "a" in held
+    assert held.where("a") == ""
     assert not held.lasts("a")
     held.begin("a")
     assert held.lasts("a")
@@ -259,6 +260,27 @@ def test_a_full_zone_is_not_left_while_an_earlier_call_may_have_made_the_volume_
         made(ebs, wish)
     found = made(ebs, wish)
     assert found.topology == ({"zone": A},)
+    assert cloud.everything() == (found.handle,)
+
+
+def test_a_zone_that_has_room_again_is_not_tried_while_another_may_have_the_volume(
+    connect: Connect, cloud: Cloud
+) -> None:
+    ebs = connect(consistency_seconds=60)
+    keeping_tokens(cloud)
+    cloud.limits.full_zones = {A}
+    cloud.takes.appearing = seconds(3600)
+    wish = asked(topology=places(A, B))
+    cloud.drop("CreateVolume", skip=1, after_effect=True)  # passes: A 0; refused: B 0; lost: B 1
+    with pytest.raises(Unavailable):
+        made(ebs, wish)
+    cloud.limits.full_zones = set()
+
+    with pytest.raises(Unavailable, match="does not show it yet"):
+        made(ebs, wish)
+    cloud.advance(3601)
+    found = made(ebs, wish)
+    assert found.topology == ({"zone": B},)
     assert cloud.everything() == (found.handle,)
 
 
