@@ -12,7 +12,7 @@ from csi_multi.backend import Setting, missing
 from csi_multi.errors import FailedPrecondition, NotFound
 from csi_multi.model import Stamp
 
-from . import tags
+from . import patience, tags
 from .batching import Batcher
 from .config import Config
 from .ec2 import Ec2
@@ -70,7 +70,10 @@ class Account:
     def ends(self, deadline: float | None) -> float:
         """Return until when to wait for a state: a moment before the caller stops listening, time.monotonic()."""
         ends = time.monotonic() + self.config.wait_seconds
-        return min(ends, deadline - 1) if deadline else ends
+        if deadline is None:
+            return ends
+        patience.listening(deadline)
+        return min(ends, deadline - 1)
 
     def volume(self, handle: str) -> VolumeRow:
         """Return a volume of ours. Raises NotFound, also for one that is being deleted, and what `stamp` raises."""

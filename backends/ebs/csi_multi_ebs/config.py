@@ -68,9 +68,9 @@ class Config(Schema, frozen=True, kw_only=True):
     read_seconds: Annotated[float, Doc("seconds to wait for EC2's answer to one call", ge=0.1, le=300)] = 30.0
     retry_mode: Annotated[
         Literal["adaptive", "standard"],
-        Doc("how throttled calls are repeated; adaptive: also slows down before EC2 has to refuse"),
-    ] = "adaptive"
-    max_attempts: Annotated[int, Doc("how often one call is tried when EC2 throttles or fails", ge=1, le=50)] = 8
+        Doc("how throttled calls are repeated; adaptive: also slows down before EC2 has to refuse, see ebs.md"),
+    ] = "standard"
+    max_attempts: Annotated[int, Doc("how often one call is tried when EC2 throttles or fails", ge=1, le=50)] = 4
     wait_seconds: Annotated[
         float,
         Doc("seconds to wait for a volume to be made, attached or changed before the caller has to ask again", ge=1),

@@ -12,7 +12,7 @@ from typing import Any
 
 from csi_multi.host.observe import UNOBSERVED, Observer
 
-from . import ec2_errors, ec2_many, ec2_rows, models
+from . import ec2_errors, ec2_many, ec2_rows, models, patience
 from .config import Config
 from .ec2_many import literal
 from .rows import INSTANCE, SNAPSHOT, VOLUME, Attachment, InstanceRow, ModificationRow, SnapshotRow, Tags, VolumeRow
@@ -34,6 +34,7 @@ class Ec2:
         """
         self._session = Session(config, session)
         self._observe = observe
+        self._listens = config.wait_seconds
 
     def create_volume(
         self,
@@ -234,7 +235,7 @@ class Ec2:
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
         from botocore.parsers import ResponseParserError
 
-        with self._observe("ec2", call):
+        with self._observe("ec2", call), patience.call(self._listens):
             try:
                 client = self._session.client(models.CALLS[call])
                 method = getattr(client, xform_name(call))

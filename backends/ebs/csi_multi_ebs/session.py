@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from . import models
+from . import models, patience
 from .config import Config
 
 CONNECTIONS = 1024  # kept per client at most; one more would be opened for one call, and with TLS cost more than it
@@ -52,11 +52,11 @@ class Session:
         endpoint = self._config.endpoint
         if service := models.SERVICES.get(group):
             options = self._options(min(BRIEFLY, self._config.max_attempts))
-            return session.create_client(service, endpoint_url=_of_others(endpoint), config=options)
+            return _patient(session.create_client(service, endpoint_url=_of_others(endpoint), config=options))
         once = group == "snapshot"  # no call is repeated, because EC2 would take it for a second one
         client = session.create_client("ec2", endpoint_url=endpoint or None, config=self._options(1 if once else 0))
         client.meta.events.register_first("needs-retry.ec2", _final)
-        return client
+        return _patient(client)
 
     @cached_property
     def _source(self) -> Any:
@@ -107,7 +107,7 @@ class Session:
                 "sts", endpoint_url=_of_others(self._config.endpoint), config=self._options()
             )
         try:
-            told = sts.assume_role(**words)["Credentials"]
+            told = _patient(sts).assume_role(**words)["Credentials"]
         finally:
             sts.close()
         return {
@@ -142,3 +142,15 @@ def _final(response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
     """Keep botocore from repeating what will not change: a zone without room answers with a server error."""
     if response and response[1].get("Error", {}).get("Code") == "InsufficientVolumeCapacity":
         response[0].status_code = 400
+
+
+def _patient(client: Any) -> Any:
+    """Let a client repeat nothing that nobody waits for any more."""
+    service = client.meta.service_model.service_id.hyphenize()
+    client.meta.events.register_first(f"needs-retry.{service}", _over)
+    return client
+
+
+def _over(**_: Any) -> bool | None:
+    """Answer botocore whether to repeat a call: no, or let it decide (None)."""
+    return False if patience.is_over() else None

@@ -386,7 +386,7 @@ def test_throttling_without_end_is_unavailable(patient: Ec2, cloud: Cloud) -> No
 
 
 def test_where_creations_are_throttled_attachments_do_not_wait(cloud: Cloud) -> None:
-    ec2 = connect(cloud, max_attempts=2)
+    ec2 = connect(cloud, max_attempts=2, retry_mode="adaptive")
     (node,) = cloud.instances(1, zone=ZONE)
     volumes = [make(ec2, f"pvc-{number}").id for number in range(3)]
     ec2.volumes(volumes)
