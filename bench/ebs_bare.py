@@ -23,7 +23,7 @@ PAUSE = 0.2  # seconds between describes: the backend's own beginning
 
 
 def main(endpoint: str, volumes: str, threads: str, name: str, *instances: str) -> None:
-    options = Config(max_pool_connections=int(threads), retries={"mode": "adaptive", "total_max_attempts": 8})
+    options = Config(max_pool_connections=int(threads), retries={"mode": "standard", "total_max_attempts": 4})
     ec2 = boto3.client("ec2", region_name="eu-west-1", endpoint_url=endpoint, config=options)
     ec2.describe_availability_zones()  # connected, and all of botocore loaded
     with ThreadPoolExecutor(int(threads)) as pool:
