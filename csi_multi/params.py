@@ -47,6 +47,7 @@ def Keys(pattern: str, description: str) -> Meta:  # noqa: N802
     return Meta(description=description, extra={"keys": pattern})
 
 
+@cache
 def camel(name: str) -> str:
     """Turn a field's name into a class parameter's: sector_size -> sectorSize, iops_per_gb -> iopsPerGB."""
     head, *rest = name.split("_")

@@ -15,7 +15,7 @@ from csi_multi.model import Stamp
 from . import patience, tags
 from .batching import Batcher
 from .config import Config
-from .ec2 import Ec2
+from .ec2 import VALUES, Ec2
 from .kept import Kept, Once
 from .rows import INSTANCE, SNAPSHOT, VOLUME, InstanceRow, SnapshotRow, VolumeRow
 from .watch import Watch
@@ -28,8 +28,8 @@ FAR = ("local-zone", "wavelength-zone")  # types of zones that are no part of th
 ZONES_LAST = 300.0  # seconds for which the list of zones is believed
 FREE_LAST = 60.0  # seconds for which a volume that was seen free is attached without another look
 FREE_MOST = 5000  # volumes that are remembered as free
-MANY = 200  # values of one filter
-MANY_VOLUMES = 500  # ids of one DescribeVolumes
+MANY = VALUES  # asked for in one call by a filter, or by id
+MANY_VOLUMES = 500  # the same of volumes by id
 
 
 class Account:

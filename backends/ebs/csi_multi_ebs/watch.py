@@ -21,7 +21,7 @@ Fetch = Callable[[Collection[str]], Mapping[str, T]]
 
 SLOWER = 1 / 3  # pauses of one who has waited long, as a part of the time that it has waited
 WORK_REST = 2.0  # pauses after a look are at least this many times as long as the processor had to do with it
-WAIT_REST = 0.5  # and as EC2 took to answer
+WAIT_REST = 0.25  # and as EC2 took to answer
 SURVIVED = (Timeout, Unavailable)  # what a later look may do better
 
 
