@@ -1,4 +1,4 @@
-"""How volumes are made: which zone, which token, and what an answer of EC2 is worth.
+"""How volumes are made: in which zone, with which token, and what an answer of EC2 is worth.
 
 EC2 knows a repeated creation by its client token, so nothing is looked up before: one CreateVolume, and
 polls that all creations share. A token belongs to a name. It is burnt when its volume failed or was
@@ -13,16 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NoReturn
 
 from csi_multi.backend import missing
 from csi_multi.errors import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
-    InvalidArgument,
     NotFound,
-    OutOfRange,
     PermissionDenied,
     ResourceExhausted,
     StorageError,
@@ -31,9 +28,9 @@ from csi_multi.errors import (
     Unavailable,
 )
 from csi_multi.ids import leaf
-from csi_multi.model import SizeRange, TopologyRequirement, VolumeRequest
+from csi_multi.model import VolumeRequest
 
-from . import tags, types
+from . import tags, types, wishes
 from .account import GIB, GOING, Account
 from .config import Parameters
 from .doubts import Doubts
@@ -72,16 +69,16 @@ class Making:
         """Make a copy of a volume in its zone."""
         assert request.source
         source = self._account.volume(request.source.handle)
-        size = _wide_enough(request.size, source.size)
+        size = wishes.wide_enough(request.size, source.size)
         wanted = types.spec(
             request.parameters or Parameters(), request.mutable, size, least=source.size, default=source.size
         )
-        if source.zone not in self._zones(request):
+        if source.zone not in wishes.zones(self._account, request):
             raise ResourceExhausted(
                 f"EC2 copies volumes within their zone: {source.id!r} is in {source.zone!r}, which is not asked for"
             )
         labels = tags.of_volume(request, self._account.setting, self._account.config)
-        encrypted, key = self._encryption(request.parameters or Parameters())
+        encrypted, key = wishes.encryption(self._account.config, request.parameters or Parameters())
         return self._made(
             request,
             source.zone,
@@ -92,7 +89,7 @@ class Making:
                 tags=labels,
                 encrypted=encrypted,
                 kms_key=key,
-                multi_attach=_many_nodes(request),
+                multi_attach=wishes.many_nodes(request),
             ),
             set(),
         )
@@ -102,13 +99,13 @@ class Making:
         account, parameters = self._account, request.parameters or Parameters()
         least = snapshot.size if snapshot else 1
         default = snapshot.size if snapshot else -(-account.config.default_size // GIB)
-        size = _wide_enough(request.size, least)
+        size = wishes.wide_enough(request.size, least)
         wanted = types.spec(parameters, request.mutable, size, least=least, default=default)
         labels = tags.of_volume(request, account.setting, account.config)
-        encrypted, key = self._encryption(parameters)
+        encrypted, key = wishes.encryption(self._account.config, parameters)
         full: list[str] = []
         spent: set[str] = set()
-        zones = self._zones(request)
+        zones = wishes.zones(self._account, request)
         if (doubtful := self._doubts.where(request.name)) in zones:
             zones = zones[zones.index(doubtful) :]  # one before it may have room again: there would be two volumes
         for zone in zones:
@@ -122,7 +119,7 @@ class Making:
                     snapshot=snapshot.id if snapshot else "",
                     encrypted=encrypted,
                     kms_key=key,
-                    multi_attach=_many_nodes(request),
+                    multi_attach=wishes.many_nodes(request),
                     rate=parameters.volume_initialization_rate if snapshot else None,
                 )
 
@@ -131,41 +128,6 @@ class Making:
             except ZoneFull as error:
                 full.append(str(error))
         raise ResourceExhausted("; ".join(full) or "no zone that is asked for is one of this instance's region")
-
-    def _zones(self, request: VolumeRequest) -> list[str]:
-        """Return the zones to try: as preferred, then as required; without a wish the usual ones, spread by name.
-
-        Raises ResourceExhausted when no place that is required has a zone: another node may.
-        """
-        known, usual = self._account.zones(), self._account.usual_zones()
-        wanted = request.topology
-        asked = [one["zone"] for one in wanted.candidates if "zone" in one] if wanted else []
-        if wanted and wanted.requisite:
-            if not asked:
-                self._refuse_without_zone(wanted)
-            return [zone for zone in dict.fromkeys(asked) if zone in known]
-        start = int(hashlib.sha256(request.name.encode()).hexdigest(), 16) % max(len(usual), 1)
-        return [zone for zone in dict.fromkeys([*asked, *usual[start:], *usual[:start]]) if zone in known]
-
-    def _refuse_without_zone(self, wanted: TopologyRequirement) -> NoReturn:
-        key = f"{self._account.setting.driver}/zone"
-        if not any(wanted.candidates):
-            raise InvalidArgument(f"accessibility_requirements: no place has a segment; a zone's key is {key!r}")
-        others = ", ".join(sorted({name for one in wanted.candidates for name in one}))
-        raise ResourceExhausted(
-            f"no place that is asked for has a zone (key {key!r}, not {others}): is this a node without this instance, "
-            "or are there other keys in the StorageClass's allowedTopologies?"
-        )
-
-    def _encryption(self, parameters: Parameters) -> tuple[bool | None, str]:
-        """Return whether to encrypt (None: as the account does) and with which key; a key alone asks for it."""
-        own = self._account.config
-        if parameters.kms_key_id:
-            return True, parameters.kms_key_id
-        wanted = own.encrypted if parameters.encrypted is None else parameters.encrypted
-        if wanted is False:
-            return False, ""
-        return (True if own.kms_key_id else wanted), own.kms_key_id
 
     def _made(self, request: VolumeRequest, zone: str, make: Make, spent: set[str]) -> VolumeRow:
         """Return the volume when it is usable. Raises AlreadyExists when the name was asked for otherwise.
@@ -329,14 +291,3 @@ def _tokens(owner: str, name: str) -> Iterator[str]:
     """
     for attempt in (*range(ATTEMPTS), f"hour {int(time.time() // 3600)}"):
         yield hashlib.sha256(f"{owner}\n{name}\n{attempt}".encode()).hexdigest()
-
-
-def _wide_enough(size: SizeRange, least: int) -> SizeRange:
-    """Raises OutOfRange for less than a source of `least` GiB."""
-    if size.required and -(-size.required // GIB) < least:
-        raise OutOfRange(f"{size.required} bytes are less than the {least * GIB} bytes of the source")
-    return size
-
-
-def _many_nodes(request: VolumeRequest) -> bool:
-    return any(not one.mode.single_node for one in request.capabilities)
