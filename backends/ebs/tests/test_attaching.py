@@ -427,7 +427,7 @@ def test_a_volume_of_somebody_else_is_not_attached(ebs: EbsBackend, node: Node, 
 def test_an_attachment_that_takes_longer_than_the_caller_listens_is_waited_for_again(
     connect: Connect, node: Node, cloud: Cloud
 ) -> None:
-    ebs = connect(zones=(A,), wait_seconds=0.5)
+    ebs = connect(zones=(A,), wait_seconds=2)
     made = ebs.create_volume(asked())
     cloud.takes.attaching = seconds(3600)
 
@@ -444,7 +444,7 @@ def test_an_attachment_that_is_stuck_is_begun_anew_under_another_name(
     made = connect(zones=(A,)).create_volume(asked())
     cloud.takes.attaching = FOREVER
     with pytest.raises(Unavailable):
-        connect(wait_seconds=0.5).attach(on(node, made))
+        connect(wait_seconds=2).attach(on(node, made))
     attached_for(cloud, made.handle, node.fact, 91)
     cloud.takes.attaching = NOW
 
@@ -456,7 +456,7 @@ def test_a_stuck_attachment_that_ended_by_itself_is_begun_anew_too(connect: Conn
     made = connect(zones=(A,)).create_volume(asked())
     cloud.takes.attaching = FOREVER
     with pytest.raises(Unavailable):
-        connect(wait_seconds=0.5).attach(on(node, made))
+        connect(wait_seconds=2).attach(on(node, made))
     attached_for(cloud, made.handle, node.fact, 91)
     cloud.takes.attaching = NOW
     cloud.fail("DetachVolume", "InvalidAttachment.NotFound", after_effect=True)
@@ -506,7 +506,7 @@ def test_one_attachment_that_ended_by_itself_does_not_keep_the_others(ebs: EbsBa
 
 
 def test_one_attachment_that_does_not_end_does_not_keep_the_others(connect: Connect, cloud: Cloud) -> None:
-    ebs = connect(zones=(A,), wait_seconds=0.5)
+    ebs = connect(zones=(A,), wait_seconds=2)
     made = shared(ebs)
     for node in nodes(cloud, 2):
         ebs.attach(on(node, made, capability=MANY_WRITERS))
@@ -572,7 +572,7 @@ def test_a_detachment_under_way_is_waited_for(connect: Connect, node: Node, clou
 def test_a_volume_that_the_guest_holds_is_not_torn_off_and_the_error_says_why(
     connect: Connect, node: Node, cloud: Cloud
 ) -> None:
-    ebs = connect(zones=(A,), wait_seconds=0.5)
+    ebs = connect(zones=(A,), wait_seconds=2)
     made = ebs.create_volume(asked())
     ebs.attach(on(node, made))
     cloud.busy.add(made.handle)
@@ -602,7 +602,7 @@ def test_a_lookup_that_hangs_ends_with_the_callers_patience(
     connect: Connect, node: Node, cloud: Cloud, action: str
 ) -> None:
     made = connect(zones=(A,)).create_volume(asked())
-    ebs = connect(wait_seconds=0.5)
+    ebs = connect(wait_seconds=2)
     cloud.slow(action, 10, times=math.inf)
     started = time.monotonic()
 
@@ -615,7 +615,7 @@ def test_a_hung_lookup_of_nodes_ends_with_the_callers_patience(connect: Connect,
     first = connect(zones=(A,))
     made = first.create_volume(asked())
     first.attach(on(node, made))
-    ebs = connect(wait_seconds=0.5)
+    ebs = connect(wait_seconds=2)
     cloud.slow("DescribeInstances", 10, times=math.inf)
     started = time.monotonic()
 

@@ -192,7 +192,7 @@ def test_a_volume_on_several_nodes_is_confirmed_on_each(ebs: EbsBackend, cloud: 
 
 
 def test_a_busy_volume_is_attached_again_once_it_is_off(connect: Connect, node: Node, cloud: Cloud) -> None:
-    ebs = connect(zones=(A,), wait_seconds=0.5)
+    ebs = connect(zones=(A,), wait_seconds=2)
     made = ebs.create_volume(asked())
     ebs.attach(on(node, made))
     cloud.busy.add(made.handle)

@@ -145,7 +145,7 @@ def test_a_change_that_outlasts_the_callers_patience_goes_on(connect: Connect, c
     cloud.takes.modifying = FOREVER
 
     with pytest.raises(Unavailable, match="goes on"):
-        connect(wait_seconds=0.5).expand_volume(grown(made, 20))
+        connect(wait_seconds=2).expand_volume(grown(made, 20))
 
 
 def test_a_repeated_call_of_the_client_finds_what_the_first_did(connect: Connect, cloud: Cloud, made: Volume) -> None:

@@ -98,7 +98,7 @@ def test_a_refusal_after_an_answer_was_lost_is_final_only_when_ec2_would_show_th
 
 
 def test_a_refusal_while_the_volume_is_in_the_making_is_not_final(connect: Connect, cloud: Cloud) -> None:
-    ebs = connect(wait_seconds=0.5, consistency_seconds=60)
+    ebs = connect(wait_seconds=2, consistency_seconds=60)
     cloud.takes.creating = seconds(3600)
     cloud.takes.appearing = seconds(3600)
     with pytest.raises(Unavailable, match="in the making"):
@@ -180,7 +180,7 @@ def test_a_volume_whose_tags_show_late_is_waited_for(connect: Connect, cloud: Cl
 
 
 def test_a_volume_whose_tags_do_not_show_in_time_is_asked_for_again(connect: Connect, cloud: Cloud) -> None:
-    ebs = connect(consistency_seconds=60, wait_seconds=0.5)
+    ebs = connect(consistency_seconds=60, wait_seconds=2)
     seen = untagged(cloud, 10**6)
 
     with pytest.raises(Unavailable, match="in the making"):

@@ -136,7 +136,7 @@ def test_a_repeat_whose_tags_have_changed_meanwhile_finds_its_volume(connect: Co
 def test_a_volume_in_the_making_is_no_answer_to_a_repeat_yet(connect: Connect, cloud: Cloud) -> None:
     cloud.takes.creating = seconds(3600)
     with pytest.raises(Unavailable):
-        connect(wait_seconds=0.3).create_volume(asked())
+        connect(wait_seconds=2).create_volume(asked())
     later = connect(extra_tags={"team": "red"})
 
     with pytest.raises(Busy, match="in the making"):

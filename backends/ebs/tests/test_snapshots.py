@@ -344,7 +344,7 @@ def test_many_snapshots_share_their_looks(connect: Connect, cloud: Cloud, origin
 
 
 def test_a_lookup_that_hangs_ends_with_the_callers_patience(connect: Connect, cloud: Cloud, origin: Volume) -> None:
-    ebs = connect(wait_seconds=0.5)
+    ebs = connect(wait_seconds=2)
     cloud.takes.snapshot = FOREVER
     cloud.slow("DescribeSnapshots", 10)
     started = time.monotonic()
