@@ -232,9 +232,9 @@ def test_a_volume_that_is_invisible_for_a_while_is_not_made_twice(connect: Conne
 
 
 def test_a_volume_that_stays_invisible_is_asked_for_again_with_its_token(connect: Connect, cloud: Cloud) -> None:
-    cloud.takes.appearing = seconds(1)
+    cloud.takes.appearing = seconds(5)
     with pytest.raises(Unavailable, match="in the making"):
-        connect(consistency_seconds=60, wait_seconds=0.4).create_volume(asked())
+        connect(consistency_seconds=60, wait_seconds=2).create_volume(asked())
 
     volume = connect(consistency_seconds=60).create_volume(asked())
 
