@@ -28,6 +28,7 @@ from .errors import (
     Unsupported,
 )
 from .model import (
+    UNLIMITED,
     CapacityReport,
     CapacityRequest,
     ExpandRequest,
@@ -148,14 +149,18 @@ def expand_volume(backend: Expand, request: ExpandRequest) -> Expansion:
     return backend.expand_volume(request)
 
 
-def capacity(backend: Capacity, request: CapacityRequest, node: str) -> CapacityReport | None:
-    """Return what could be created; None where the backend cannot serve this use or this place at all."""
+def capacity(backend: Backend, request: CapacityRequest, node: str) -> CapacityReport | None:
+    """Return what could be created; None where the backend cannot serve this use or this place at all.
+
+    A backend that does not know is answered for: to kube-scheduler a class without a figure has no room, for ever.
+    Which places it reaches only a node can tell, so a place that it does not reach is found when the volume is made.
+    """
     if any(backend.unsupported(capability, request.parameters) for capability in request.capabilities):
         return None
     elsewhere = request.segments is not None and not topology.covers(request.segments, {topology.NODE: node})
     if elsewhere and isinstance(backend, NodeLocal):
         return None
-    return backend.capacity(request)
+    return backend.capacity(request) if isinstance(backend, Capacity) else CapacityReport(available=UNLIMITED)
 
 
 def detach(backend: Attach, handle: str, node: Node | None, secrets: Strings) -> None:

@@ -6,14 +6,13 @@ from typing import Any
 
 from .. import idempotent, ids, topology
 from .._proto import csi_pb2 as pb
-from ..backend import Attach, Backend, Capacity, Expand, ListVolumes, Modify, NodeLocal
+from ..backend import Attach, Backend, Expand, ListVolumes, Modify, NodeLocal
 from ..errors import FailedPrecondition, InvalidArgument, NotFound
 from ..idempotent import FS_TYPE, require
 from ..model import (
     UNLIMITED,
     AttachRequest,
     Capability,
-    CapacityReport,
     CapacityRequest,
     ExpandRequest,
     ModifyRequest,
@@ -225,7 +224,7 @@ class Volumes:
             instances, own = list(self._core.registry), None
         wanted = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
         asked = [
-            _capacity(instance.backend, wanted, self._core.driver.node)
+            idempotent.capacity(instance.backend, wanted, self._core.driver.node)
             for instance in instances
             if not any(map(_unknown_filesystem, capabilities))
         ]
@@ -270,20 +269,6 @@ class Volumes:
 
     def _volume(self, instance: Instance, volume: Any) -> pb.Volume:
         return convert.volume(self._core.driver.name, instance, volume)
-
-
-def _capacity(backend: Backend, wanted: CapacityRequest, node: str) -> CapacityReport | None:
-    """Return what could be created; None where the backend cannot serve this use or this place at all.
-
-    A backend that does not know is answered for: to kube-scheduler a class without a figure has no room, for ever.
-    Which places it reaches only a node can tell, so a place that it does not reach is found when the volume is made.
-    """
-    if isinstance(backend, Capacity):
-        return idempotent.capacity(backend, wanted, node)
-    if any(backend.unsupported(capability, wanted.parameters) for capability in wanted.capabilities):
-        return None
-    here = wanted.segments is None or topology.covers(wanted.segments, {topology.NODE: node})
-    return CapacityReport(available=UNLIMITED) if here or not isinstance(backend, NodeLocal) else None
 
 
 def _unusable(backend: Backend, capability: Capability, parameters: Any) -> str:
