@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
-BACKENDS := $(wildcard backends/*) $(wildcard examples/*-backend)
+DISTRIBUTIONS := kit $(wildcard backends/*) $(wildcard examples/*-backend)
 DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace \
 	ceph-mon ceph-osd ceph-mgr rbd rbd-nbd ip nsenter openssl
@@ -37,12 +37,12 @@ test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity, deploy (
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
 
-.venv/ready: requirements.lock pyproject.toml $(wildcard backends/*/pyproject.toml examples/*/pyproject.toml)
+.venv/ready: requirements.lock pyproject.toml $(wildcard kit/pyproject.toml backends/*/pyproject.toml examples/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	@echo "installing the locked Python packages into .venv"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . $(addprefix -e ,$(BACKENDS))
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . $(addprefix -e ,$(DISTRIBUTIONS))
 	@touch $@
 
 check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.certificates import Authority
-from csi_multi.config_cluster import CONTROLLER, NODE, PLACE
-from csi_multi.host import LocalHost
+from csi_multi.commands.certificates import Authority
+from csi_multi.config.cluster import CONTROLLER, NODE, PLACE
+from csi_multi.host.command import LocalHost
 from csi_multi.rpc.client import Client
 
 from .processes import Server, client, driver, running

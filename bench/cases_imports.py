@@ -7,11 +7,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from csi_multi.host import LocalHost
+from csi_multi.host.command import LocalHost
 
 from .table import Row, alone, compared
 
-OURS = "import csi_multi.cli, csi_multi.serve, csi_multi_loop.backend"
+OURS = "import csi_multi.commands.cli, csi_multi.process.serve, csi_multi_loop.backend"
 BARE = "import grpc, concurrent.futures, csi_multi._proto.csi_pb2"
 LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)")
 SHOWN = 10

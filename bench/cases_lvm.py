@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi.host import LocalHost
+from csi_multi.host.command import LocalHost
 
 from . import lvm_processes
 from .processes import Unmeasurable
@@ -29,7 +29,7 @@ BESIDE = {  # what is asked of the driver, the bare command beside it, the targe
     "DeleteVolume": ("delete", "bare delete", TARGET),
     "DeleteSnapshot": ("delete snapshot", "bare delete snapshot", None),
 }
-CORE = "import csi_multi.cli, csi_multi.serve"
+CORE = "import csi_multi.commands.cli, csi_multi.process.serve"
 OURS = f"{CORE}, csi_multi_lvm.backend"
 IMPORT = """\
 import time; began = time.process_time(); {}; took = time.process_time() - began

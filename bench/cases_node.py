@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from csi_multi.host import LocalHost
-from csi_multi.host.command import start
-from csi_multi.node import features
+from csi_multi.host.command import LocalHost, start
+from csi_multi.node import kernel_features
 from csi_multi.node.filesystem import BY_NAME
-from csi_multi.node.options import FilesystemOptions
+from csi_multi.node.mkfs_options import FilesystemOptions
 from csi_multi.rpc.client import Client
 
 from .processes import MIB, Unmeasurable, client, driver
@@ -38,7 +37,9 @@ def node(directory: Path, *, quick: bool) -> list[Row]:
     """Stage, publish, unpublish, unstage; and the controller's RPCs around them in absolute times."""
     script = directory / "bare.sh"
     script.write_text(
-        SCRIPT.format(mkfs=shlex.join(BY_NAME["ext4"].make(LocalHost(), FilesystemOptions(), features.running())))
+        SCRIPT.format(
+            mkfs=shlex.join(BY_NAME["ext4"].make(LocalHost(), FilesystemOptions(), kernel_features.running()))
+        )
     )
     took: dict[str, list[float]] = {}
     with driver(directory) as server, client(server) as caller:

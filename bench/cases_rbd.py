@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from csi_multi.host import LocalHost
+from csi_multi.host.command import LocalHost
 from csi_multi.rpc.client import Client
 
 from .rbd_driver import Life, Log, driver, patiently, wish

@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from csi_multi.host import CommandFailed, LocalHost
+from csi_multi.contract import CommandFailed
+from csi_multi.host.command import LocalHost
 
 
 def facts(started: datetime.datetime) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from csi_multi import config, registry
-from csi_multi.host import LocalHost, Result
-from csi_multi.host.command import TIME_LIMIT
+from csi_multi.config.settings import load_config
+from csi_multi.contract import TIME_LIMIT, Result
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.loader import load_instances
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.server import build
@@ -54,8 +55,8 @@ def driver(directory: Path, group: str, pool: str, door: Door) -> Iterator[Clien
     """Serve for the block. The instance is not checked in the background: that would run commands of its own."""
     file, socket = directory / "driver.yaml", directory / "driver.sock"
     file.write_text(CONFIG % (group, pool))
-    settings = config.load(file)
-    instances = registry.load(settings, door)
+    settings = load_config(file)
+    instances = load_instances(settings, door)
     server = build(settings.driver, instances, door, Mode.ALL)
     server.add_insecure_port(f"unix:{socket}")
     server.start()

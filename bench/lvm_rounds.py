@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from csi_multi.host import LocalHost
+from csi_multi.host.command import LocalHost
 from csi_multi.rpc.client import Client
 
 from .lvm_driver import Door

@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from csi_multi.errors import StorageError
-from csi_multi.host import LocalHost, loopdev, mounts
+from csi_multi.contract import StorageError
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXEC = 0.1  # seconds for the kernel to show the words of a program that began a moment ago: first there are none

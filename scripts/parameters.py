@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from csi_multi.config import Driver
-from csi_multi.node.options import FilesystemOptions
-from csi_multi.params import Schema, camel, describe, fields, keys_of
-from csi_multi.registry import backend_classes
+from csi_multi.config.settings import Driver
+from csi_multi.contract import Schema
+from csi_multi.contract.params import camel, describe, fields, keys_of
+from csi_multi.loading.loader import backend_classes
+from csi_multi.node.mkfs_options import FilesystemOptions
 
 KINDS = ("loop", "lvm", "ebs", "rbd")
 HEAD = """\

@@ -13,17 +13,18 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend, Shelf
 from stevedore.extension import ExtensionManager
 
-from csi_multi import logs
-from csi_multi.backend import Backend, Setting
-from csi_multi.config import Driver
-from csi_multi.host import Host, LocalHost
-from csi_multi.registry import Instance, Registry
+from csi_multi.config.settings import Driver
+from csi_multi.contract import Backend, Host, Setting
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.instance import Instance
+from csi_multi.loading.registry import Registry
+from csi_multi.logs.handlers import set_up_logging
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.server import build
-from csi_multi.testing.memory import MemoryBackend, Shelf
 
 DRIVER = "multi.csi.example.com"
 NODE = "node-1"
@@ -140,7 +141,7 @@ def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     root.handlers.clear()
-    logs.setup("debug", "json", text)
+    set_up_logging("debug", "json", text)
     yield text
     root.handlers[:] = before
     root.setLevel(level)

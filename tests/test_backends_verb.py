@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from csi_multi.backend import CONTRACT
-from csi_multi.cli import main
+from csi_multi.commands.cli import main
+from csi_multi.contract import CONTRACT
 
-GOOD = "from csi_multi.testing.memory import MemoryBackend as Own"
-HEAD = "from csi_multi.testing.memory import MemoryBackend\nfrom csi_multi import backend as b\n"
+GOOD = "from csi_multi_testing.memory import MemoryBackend as Own"
+HEAD = "from csi_multi_testing.memory import MemoryBackend\nfrom csi_multi.contract import backend as b\n"
 
 Install = Callable[..., str]
 Rows = Callable[[], dict[str, list[dict[str, Any]]]]
@@ -129,13 +129,13 @@ def test_what_a_package_prints_while_it_is_imported_stays_out_of_the_output(inst
 def test_where_nothing_is_installed_it_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("csi_multi.installed.entry_points", lambda **_: [])
+    monkeypatch.setattr("csi_multi.commands.list_backends.entry_points", lambda **_: [])
 
     assert main(["backends"]) == 0
     assert "install one" in capsys.readouterr().out
 
 
 def _abstract(feature: str) -> list[str]:
-    from csi_multi import backend
+    from csi_multi.contract import backend
 
     return sorted(getattr(backend, feature).__abstractmethods__)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from csi_multi_testing.memory import Config as MemoryConfig
 
-from csi_multi.config import Config, ConfigError, Document, load, read
-from csi_multi.testing.memory import Config as MemoryConfig
+from csi_multi.config.document import ConfigError, Document, read
+from csi_multi.config.settings import Config, load_config
 
 GOOD = """\
 driver:
@@ -37,7 +38,7 @@ def refusal(written: Callable[[str], Path]) -> Callable[[str], str]:
     def text(content: str) -> str:
         file = written(content)
         with pytest.raises(ConfigError) as found:
-            load(file)
+            load_config(file)
         assert str(found.value).startswith(f"{file}:")
         return str(found.value).removeprefix(f"{file}:").lstrip()
 
@@ -46,7 +47,7 @@ def refusal(written: Callable[[str], Path]) -> Callable[[str], str]:
 
 @pytest.fixture
 def good(written: Callable[[str], Path]) -> Config:
-    return load(written(GOOD))
+    return load_config(written(GOOD))
 
 
 def test_a_good_file_is_read(good: Config) -> None:
@@ -142,7 +143,7 @@ def test_what_is_not_yaml_is_refused_with_its_line(text: str, words: str, refusa
 
 
 def test_a_merged_mapping_may_be_overridden(written: Callable[[str], Path]) -> None:
-    config = load(
+    config = load_config(
         written("""
         driver: {name: multi.csi}
         backends:
@@ -157,7 +158,7 @@ def test_a_merged_mapping_may_be_overridden(written: Callable[[str], Path]) -> N
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for file in (tmp_path / "absent.yaml", tmp_path):
         with pytest.raises(ConfigError, match=f"{file}: cannot be read"):
-            load(file)
+            load_config(file)
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"driver: \xff\xfe")
 
     with pytest.raises(ConfigError, match="cannot be read"):
-        load(file)
+        load_config(file)
 
 
 @pytest.fixture
@@ -187,10 +188,10 @@ def test_an_error_about_a_missing_key_points_at_its_section(document: Document) 
 def test_a_node_that_is_named_on_the_command_line_replaces_the_one_of_the_file(written: Callable[[str], Path]) -> None:
     file = written(GOOD.replace("driver:\n", "driver:\n  node: of-the-file\n"))
 
-    assert load(file, "node-1.zone-a").driver.node == "node-1.zone-a"
-    assert load(file).driver.node == "of-the-file"
+    assert load_config(file, "node-1.zone-a").driver.node == "node-1.zone-a"
+    assert load_config(file).driver.node == "of-the-file"
 
 
 def test_a_node_name_of_the_command_line_keeps_the_same_rule(written: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match="'node'"):
-        load(written(GOOD), "not a node")
+        load_config(written(GOOD), "not a node")

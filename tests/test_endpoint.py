@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.endpoint import EndpointError, inode, parse, remove, taking_over
+from csi_multi.rpc.endpoint import EndpointError, inode, parse, remove, taking_over
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from csi_multi.cli import main
-from csi_multi.config import ConfigError
-from csi_multi.explain import quantity
+from csi_multi.commands.cli import main
+from csi_multi.commands.explain import quantity
+from csi_multi.config.document import ConfigError
 
 CONFIG = """\
 driver: {name: multi.csi.test, node: node-1, default_backend: fast}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csi_multi.idempotent import digest
+from csi_multi.core.idempotent import digest
 
 STRINGS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)
 

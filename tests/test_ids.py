@@ -8,9 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from csi_multi import ids
-from csi_multi.errors import FailedPrecondition, InvalidToken, NotFound
-from csi_multi.model import Node
+from csi_multi.contract import FailedPrecondition, InvalidToken, Node, NotFound, ids
 
 INSTANCES = st.from_regex(ids.INSTANCE, fullmatch=True)
 NODES = st.from_regex(ids.NODE, fullmatch=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from csi_multi.cli import main
+from csi_multi.commands.cli import main
 
 MIB = 2**20
 Run = Callable[..., int]

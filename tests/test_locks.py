@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from csi_multi.errors import Busy
-from csi_multi.locks import Locks
+from csi_multi.contract import Busy
+from csi_multi.core.locks import Locks
 
 V = ("volume", "fast/v")
 W = ("volume", "fast/w")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi import logs
+from csi_multi.logs.handlers import set_up_logging
 
 
 class Terminal(io.StringIO):
@@ -33,7 +33,7 @@ def _restored() -> Iterator[None]:
 
 def test_a_line_is_one_json_object_even_with_line_breaks() -> None:
     text = io.StringIO()
-    logs.setup("info", "auto", text)
+    set_up_logging("info", "auto", text)
 
     logging.getLogger("csi_multi.x").info("two\nlines %s", "é", extra={"fields": {"path": Path("/x"), "n": 1}})
 
@@ -45,7 +45,7 @@ def test_a_line_is_one_json_object_even_with_line_breaks() -> None:
 
 def test_a_traceback_is_part_of_its_line() -> None:
     text = io.StringIO()
-    logs.setup("info", "json", text)
+    set_up_logging("info", "json", text)
     try:
         raise ValueError("why")
     except ValueError:
@@ -56,7 +56,7 @@ def test_a_traceback_is_part_of_its_line() -> None:
 
 def test_a_terminal_gets_lines_for_eyes() -> None:
     text = Terminal()
-    logs.setup("info", "auto", text)
+    set_up_logging("info", "auto", text)
 
     logging.getLogger("x").warning("careful", extra={"fields": {"volume": "fast/v"}})
 
@@ -66,7 +66,7 @@ def test_a_terminal_gets_lines_for_eyes() -> None:
 @pytest.mark.parametrize("style", ["json", "console"])
 def test_a_chosen_style_wins_over_the_terminal(style: str) -> None:
     text = Terminal()
-    logs.setup("info", style, text)
+    set_up_logging("info", style, text)
 
     logging.getLogger("x").warning("careful")
 
@@ -75,7 +75,7 @@ def test_a_chosen_style_wins_over_the_terminal(style: str) -> None:
 
 def test_what_is_less_severe_is_not_written() -> None:
     text = io.StringIO()
-    logs.setup("warning", "json", text)
+    set_up_logging("warning", "json", text)
 
     logging.getLogger("x").info("chatter")
 
@@ -84,7 +84,7 @@ def test_what_is_less_severe_is_not_written() -> None:
 
 def test_fields_cannot_replace_what_every_line_has() -> None:
     text = io.StringIO()
-    logs.setup("info", "json", text)
+    set_up_logging("info", "json", text)
 
     logging.getLogger("x").info("true", extra={"fields": {"message": "false", "level": "debug"}})
 
@@ -94,7 +94,7 @@ def test_fields_cannot_replace_what_every_line_has() -> None:
 
 def test_values_that_json_does_not_know_are_written_as_text() -> None:
     text = io.StringIO()
-    logs.setup("info", "json", text)
+    set_up_logging("info", "json", text)
 
     logging.getLogger("x").info("odd", extra={"fields": {"error": ValueError("v"), "big": 1 << 80, "bytes": b"\xff"}})
 
@@ -103,8 +103,8 @@ def test_values_that_json_does_not_know_are_written_as_text() -> None:
 
 def test_setup_may_come_twice() -> None:
     first, second = io.StringIO(), io.StringIO()
-    logs.setup("info", "json", first)
-    logs.setup("info", "json", second)
+    set_up_logging("info", "json", first)
+    set_up_logging("info", "json", second)
 
     logging.getLogger("x").info("once")
 
@@ -114,7 +114,7 @@ def test_setup_may_come_twice() -> None:
 def test_lines_that_many_threads_write_at_once_stay_whole(tmp_path: Path) -> None:
     file = tmp_path / "log"
     with file.open("w") as stream, ThreadPoolExecutor(8) as pool:
-        logs.setup("info", "json", stream)
+        set_up_logging("info", "json", stream)
         log = logging.getLogger("x")
         list(pool.map(lambda number: log.info("line %d %s", number, "x" * 3000), range(400)))
 
@@ -126,7 +126,7 @@ def test_a_long_line_is_written_to_its_end_into_a_pipe_that_is_read_slowly() -> 
     reader, writer = os.pipe()
     with os.fdopen(reader) as read, os.fdopen(writer, "w") as stream, ThreadPoolExecutor(1) as pool:
         os.set_blocking(writer, True)
-        logs.setup("info", "json", stream)
+        set_up_logging("info", "json", stream)
         said = pool.submit(logging.getLogger("x").info, "x" * 300_000)
         line = json.loads(read.readline())
         said.result(10)
@@ -136,7 +136,7 @@ def test_a_long_line_is_written_to_its_end_into_a_pipe_that_is_read_slowly() -> 
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_work(capsys: pytest.CaptureFixture[str]) -> None:
     with Path("/dev/full").open("w") as stream:
-        logs.setup("info", "json", stream)
+        set_up_logging("info", "json", stream)
 
         logging.getLogger("x").info("lost")
 

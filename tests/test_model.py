@@ -6,8 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from csi_multi.errors import OutOfRange
-from csi_multi.model import AccessMode, Mount, SizeRange, TopologyRequirement
+from csi_multi.contract import AccessMode, Mount, OutOfRange, SizeRange, TopologyRequirement
 
 SIZES = st.integers(0, 1 << 40)
 GRANULES = st.sampled_from([1, 512, 4096, 4 << 20, 1 << 30])

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import pytest
+from csi_multi_testing.memory import MutableParameters
 
-from csi_multi.errors import InvalidArgument
-from csi_multi.params import Doc, Keys, Schema, camel, describe, parse, spelled
-from csi_multi.testing.memory import MutableParameters
+from csi_multi.contract import Doc, InvalidArgument, Keys, Schema
+from csi_multi.contract.params import camel, describe, parse, spelled
 
 
 class Disk(Schema, frozen=True, kw_only=True):

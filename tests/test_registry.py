@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi import config
-from csi_multi.backend import CONTRACT, Backend, Clone, Expand
-from csi_multi.config import ConfigError
-from csi_multi.errors import InvalidArgument, NotFound, Unavailable
-from csi_multi.fitness import unfit
-from csi_multi.host import LocalHost
-from csi_multi.registry import Instance, Registry, load
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi.config.document import ConfigError
+from csi_multi.config.settings import load_config
+from csi_multi.contract import CONTRACT, Backend, Clone, Expand, InvalidArgument, NotFound, Unavailable
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.backend_validation import unfit
+from csi_multi.loading.instance import Instance
+from csi_multi.loading.loader import load_instances
+from csi_multi.loading.registry import Registry
 
-GOOD = "from csi_multi.testing.memory import MemoryBackend as Own"
-HEAD = "from csi_multi.testing.memory import MemoryBackend\nfrom csi_multi import backend as b, errors, params\n"
+GOOD = "from csi_multi_testing.memory import MemoryBackend as Own"
+HEAD = (
+    "from csi_multi_testing.memory import MemoryBackend\nfrom csi_multi.contract import backend as b, errors, params\n"
+)
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def loaded(tmp_path: Path) -> Callable[..., Registry]:
         lines += ["backends:", *(f"  {name}: {{kind: {kind}}}" for name, kind in instances.items())]
         file = tmp_path / "csi.yaml"
         file.write_text("\n".join(lines))
-        return load(config.load(file), LocalHost())
+        return load_instances(load_config(file), LocalHost())
 
     return registry
 
@@ -61,7 +64,7 @@ def test_an_instance_hears_whether_its_process_serves_the_controller(
     file = tmp_path / "csi.yaml"
     file.write_text("driver: {name: multi.csi.example.com}\nbackends: {fast: {kind: mem}}")
 
-    registry = load(config.load(file), LocalHost(), controller=controller)
+    registry = load_instances(load_config(file), LocalHost(), controller=controller)
 
     assert registry.get("fast").backend.setting.controller is controller
 
@@ -99,7 +102,10 @@ BROKEN = {
     "a function": ("def Own(config, setting): ...", "is not a class derived from"),
     "another class": ("class Own: ...", "is not a class derived from"),
     "an instance": (f"{HEAD}Own = MemoryBackend", ""),
-    "no contract": ("from csi_multi.backend import Backend\nclass Own(Backend): ...", "does not declare the contract"),
+    "no contract": (
+        "from csi_multi.contract.backend import Backend\nclass Own(Backend): ...",
+        "does not declare the contract",
+    ),
     "odd contract": (f"{HEAD}class Own(MemoryBackend): contract = '1.0'", "does not declare the contract"),
     "text contract": (f"{HEAD}class Own(MemoryBackend): contract = (1, '0')", "does not declare the contract"),
     "newer major": (f"{HEAD}class Own(MemoryBackend): contract = (2, 0)", "written for contract (2, 0)"),
@@ -184,7 +190,7 @@ def test_a_broken_package_takes_down_its_own_instances_only(case: str, install: 
 def test_an_import_that_hangs_is_given_up_and_the_others_serve(
     install: Any, loaded: Any, monkeypatch: pytest.MonkeyPatch, stream: Any
 ) -> None:
-    monkeypatch.setattr("csi_multi.registry.IMPORT", 0.2)
+    monkeypatch.setattr("csi_multi.loading.loader.IMPORT", 0.2)
     name = install("bad", "import time\ntime.sleep(2)")
     install("good", GOOD)
 
@@ -199,7 +205,7 @@ def test_an_import_that_hangs_is_given_up_and_the_others_serve(
 def test_a_constructor_that_hangs_is_given_up_once_and_the_others_serve(
     install: Any, loaded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("csi_multi.registry.CONSTRUCT", 0.3)
+    monkeypatch.setattr("csi_multi.loading.loader.CONSTRUCT", 0.3)
     slow = "import time\nclass Own(MemoryBackend):\n    def __init__(self, config, setting): time.sleep(2)"
     name = install("bad", f"{HEAD}{slow}")
     install("good", GOOD)

@@ -11,11 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi import config, registry
-from csi_multi.backend import Backend
-from csi_multi.host import LocalHost
-from csi_multi.registry import Registry
-from csi_multi.reload import Reload
+from csi_multi.config.settings import Config, load_config
+from csi_multi.contract import Backend
+from csi_multi.host.command import LocalHost
+from csi_multi.loading import loader
+from csi_multi.loading.loader import load_instances
+from csi_multi.loading.registry import Registry
+from csi_multi.loading.reload import Reload
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.server import build
@@ -23,7 +25,7 @@ from csi_multi.rpc.server import build
 MOUNT = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 KIND = """
 import threading
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi_testing.memory import MemoryBackend
 
 class Own(MemoryBackend):
     def __init__(self, *words):
@@ -50,8 +52,8 @@ class Bad(Own):
 """
 )
 PLAIN_KIND = """
-from csi_multi.backend import Backend
-from csi_multi.errors import NotFound
+from csi_multi.contract.backend import Backend
+from csi_multi.contract.errors import NotFound
 class Own(Backend):
     contract = (1, 0)
     def create_volume(self, request): raise NotFound("x")
@@ -75,8 +77,8 @@ class World:
         self.file.write_text(HEAD % (default, driver) + "\n".join(lines) + "\n")
 
     def start(self) -> None:
-        settings = config.load(self.file)
-        self.registry = registry.load(settings, LocalHost())
+        settings = load_config(self.file)
+        self.registry = load_instances(settings, LocalHost())
         self.reload = Reload(self.file, settings, self.registry, self._make)
 
     def serve(self) -> Client:
@@ -86,8 +88,8 @@ class World:
         self.client = Client(f"unix:{self.directory}/s.sock", timeout=20)
         return self.client
 
-    def _make(self, wanted: config.Config, kept: Any) -> Registry:
-        return registry.load(wanted, LocalHost(), kept=kept)
+    def _make(self, wanted: Config, kept: Any) -> Registry:
+        return load_instances(wanted, LocalHost(), kept=kept)
 
     def backend(self, name: str) -> Any:
         return self.registry.get(name).backend
@@ -253,8 +255,8 @@ def test_a_part_of_the_instances_follows(world: World) -> None:
 @pytest.mark.parametrize("wrong", ["d: {kind: good, capacty: 5}", "d: {kind: bad}"])
 def test_what_was_made_for_a_file_that_is_then_refused_is_closed(world: World, monkeypatch: Any, wrong: str) -> None:
     made: list[Any] = []
-    make = registry._instance
-    monkeypatch.setattr(registry, "_instance", lambda *words: made.append(make(*words)) or made[-1])
+    make = loader._instance
+    monkeypatch.setattr(loader, "_instance", lambda *words: made.append(make(*words)) or made[-1])
     world.write("a", "c", wrong)
     world.reload.now()
 

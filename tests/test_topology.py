@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi import backend as b
-from csi_multi import topology
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.errors import FailedPrecondition, InvalidArgument, StorageError, Unavailable
-from csi_multi.model import TopologyRequirement
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi.contract import FailedPrecondition, InvalidArgument, StorageError, TopologyRequirement, Unavailable
+from csi_multi.contract import backend as b
+from csi_multi.core import topology
 
 Code = grpc.StatusCode
 DRIVER = "multi.csi.example.com"

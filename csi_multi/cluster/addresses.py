@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..config_cluster import Entry
-from ..model import Segments
+from ..config.cluster import Entry
+from ..contract.model import Segments
 
 
 class Addresses(Protocol):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ..errors import Unavailable
+from ..contract.errors import Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -14,19 +14,19 @@ from typing import Any
 
 import grpc
 
-from .. import backend as b
-from .. import ids
 from .._proto import csi_pb2 as pb
-from ..backend import Backend, NodeLocal
-from ..errors import InvalidArgument, NotFound, Unavailable
+from ..contract import backend as b
+from ..contract import ids
+from ..contract.backend import Backend, NodeLocal
+from ..contract.errors import InvalidArgument, NotFound, Unavailable
 from ..rpc import convert
 from ..rpc.group import GroupController
 from ..rpc.server import Controller
-from ..rpc.service import Core, class_parameters
+from ..rpc.service_context import Core, class_parameters
 from ..rpc.status import Answered
-from .gathering import Gathering, together
-from .nodes import Lost, Nodes
-from .placing import Placing
+from .aggregate import Gathering, together
+from .placement import Placing
+from .remote_nodes import Lost, Nodes
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc
 
-from ..config import ConfigError
-from ..config_cluster import Tls
+from ..config.cluster import Tls
+from ..config.document import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import Unavailable
+from ..contract.errors import Unavailable
 from . import mounts
 
 BLKROSET = 0x125D  # linux/fs.h

@@ -2,7 +2,7 @@
 
 Words, never a shell string; a fixed locale; a time limit on every command; what must not be seen in
 `ps` goes through `stdin`. A command is ended at its own time limit only, never because the caller of
-an RPC stopped waiting: the caller's retry is told Busy, and then finds the result (design section 6).
+an RPC stopped waiting: the caller's retry is told Busy, and then finds the result.
 """
 
 from __future__ import annotations
@@ -15,63 +15,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from ..errors import FailedPrecondition, Timeout, Unavailable
+from ..contract.machine import TIME_LIMIT, CommandFailed, CommandMissing, CommandTimedOut, Result
 
 log = logging.getLogger(__name__)
 
-TIME_LIMIT = 120.0  # seconds; callers pass more for work that grows with the volume
 GRACE = 5.0  # seconds a killed command may take to go: a process stuck in the kernel never does
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    status: int
-    stdout: str
-    stderr: str
-
-
-class CommandFailed(Unavailable):
-    """A command exited with a status its caller did not expect.
-
-    It belongs to Unavailable because nobody knows what it left behind; a caller who does know
-    raises something narrower.
-    """
-
-    def __init__(self, argv: tuple[str, ...], result: Result) -> None:
-        super().__init__(f"{argv[0]} exited with status {result.status}: {result.stderr.strip() or 'no output'}")
-        self.argv = argv
-        self.status = result.status
-        self.stderr = result.stderr
-        self.stdout = result.stdout  # where some programs, e2fsck among them, say what went wrong
-
-
-class CommandTimedOut(Timeout):
-    """A command was still running at its time limit and was killed."""
-
-    def __init__(self, argv: tuple[str, ...], limit: float) -> None:
-        super().__init__(f"{argv[0]} did not finish within {limit:g} s")
-        self.argv = argv
-
-
-class CommandMissing(FailedPrecondition):
-    """The program is not installed on this node."""
-
-    def __init__(self, program: str) -> None:
-        super().__init__(f"the program {program!r} is not installed on this node; install the package that provides it")
-
-
-class Host(Protocol):
-    """The door to the machine. Tests pass one that counts, delays, fails or dies at any call."""
-
-    def run(
-        self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
-    ) -> Result:
-        """Run a command to its end; statuses outside `ok` raise CommandFailed."""
-        ...
 
 
 class LocalHost:

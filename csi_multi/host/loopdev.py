@@ -11,8 +11,8 @@ import struct
 import time
 from pathlib import Path
 
-from ..errors import InUse, Unavailable
-from . import CommandFailed, Host
+from ..contract.errors import InUse, Unavailable
+from ..contract.machine import CommandFailed, Host
 from .sysfs import attribute, number_of
 
 log = logging.getLogger(__name__)

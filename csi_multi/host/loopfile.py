@@ -11,9 +11,10 @@ import os
 import time
 from pathlib import Path
 
-from ..errors import InUse, StorageError, Unavailable
-from ..model import Blank, Device
-from . import CommandFailed, Host, loopdev, mounts, sysfs
+from ..contract.errors import InUse, StorageError, Unavailable
+from ..contract.machine import CommandFailed, Host
+from ..contract.model import Blank, Device
+from . import loopdev, mounts, sysfs
 from .mounts import MountPoint
 
 log = logging.getLogger(__name__)

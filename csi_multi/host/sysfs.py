@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from ..errors import FailedPrecondition, Unavailable
-from ..model import Device
+from ..contract.errors import FailedPrecondition, Unavailable
+from ..contract.model import Device
 
 BLOCK = Path("/sys/dev/block")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..backend import Backend
-from ..host import Host
-from ..model import HealthEntry, SizeRange
+from ..contract.backend import Backend
+from ..contract.machine import Host
+from ..contract.model import HealthEntry, SizeRange
 from . import health, publish, stage, stats
 from .requests import PublishRequest, StageRequest, Usage
 

@@ -6,11 +6,11 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..host import Host
+from ..contract.machine import Host
 from ..host.privilege import Capability
-from . import features
-from .features import Kernel
-from .options import FilesystemOptions
+from . import kernel_features
+from .kernel_features import Kernel
+from .mkfs_options import FilesystemOptions
 
 SUPERBLOCK_SPAN = 128 * 1024  # every superblock below lies within so many bytes from the start
 
@@ -30,7 +30,7 @@ class Filesystem:
 
 
 def _make_ext4(host: Host, options: FilesystemOptions, running: Kernel) -> list[str]:
-    wanted = features.ext4(host, running)
+    wanted = kernel_features.ext4(host, running)
     wanted += ["bigalloc"] if options.ext4_big_alloc else []
     wanted += ["encrypt"] if options.ext4_encryption_support else []
     return [
@@ -47,11 +47,11 @@ def _make_ext4(host: Host, options: FilesystemOptions, running: Kernel) -> list[
 def _make_xfs(_: Host, options: FilesystemOptions, running: Kernel) -> list[str]:
     block = f"size={options.block_size}" if options.block_size else None
     inode = f"size={options.inode_size}" if options.inode_size else None
-    return ["mkfs.xfs", "-q", "-K", *_word("-b", block), *_word("-i", inode), *features.xfs(running)]
+    return ["mkfs.xfs", "-q", "-K", *_word("-b", block), *_word("-i", inode), *kernel_features.xfs(running)]
 
 
 def _make_btrfs(host: Host, _: FilesystemOptions, running: Kernel) -> list[str]:
-    return ["mkfs.btrfs", "-q", "-K", *_word("-O", ",".join(features.btrfs(host, running)) or None)]
+    return ["mkfs.btrfs", "-q", "-K", *_word("-O", ",".join(kernel_features.btrfs(host, running)) or None)]
 
 
 def _word(option: str, value: str | int | None) -> list[str]:

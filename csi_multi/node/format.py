@@ -6,13 +6,14 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
-from ..backend import Backend
-from ..errors import FailedPrecondition
-from ..host import CommandFailed, Host, sysfs
-from ..model import Blank, Device
-from . import blank, features
+from ..contract.backend import Backend
+from ..contract.errors import FailedPrecondition
+from ..contract.machine import CommandFailed, Host
+from ..contract.model import Blank, Device
+from ..host import sysfs
+from . import blank_check, kernel_features
 from .filesystem import BY_NAME, Filesystem
-from .options import DEFAULT, FilesystemOptions
+from .mkfs_options import DEFAULT, FilesystemOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,21 +41,21 @@ def find_or_make(
         return kind, False  # mkfs had finished, and the driver died before it could say so
     if found:
         log.warning("volume %s: formatting was interrupted; %s is formatted again", handle, device.path)
-        blank.wipe(device)
+        blank_check.wipe(device)
     backend.formatting(handle)
-    host.run(*kind.make(host, options, features.running()), str(device.path), timeout=TIME_LIMIT)
+    host.run(*kind.make(host, options, kernel_features.running()), str(device.path), timeout=TIME_LIMIT)
     return kind, True
 
 
 def _survey(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
     """Return what filesystem is on the device ("": none), and a place that does not read as zeros."""
-    with blank.alone(device) as disk, ThreadPoolExecutor(max_workers=1) as beside:
+    with blank_check.alone(device) as disk, ThreadPoolExecutor(max_workers=1) as beside:
         here = copy_context()  # whose volume it is
         found = beside.submit(
             here.run, _probe, host, handle, device
         )  # beside the reads: both mostly wait for the device
         # In any case: blkid says of a device that cannot be read the same as of a blank one.
-        data = blank.data_on(disk, samples=device.blank is Blank.ZEROED)
+        data = blank_check.data_on(disk, samples=device.blank is Blank.ZEROED)
         return found.result(), data
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from ..errors import FailedPrecondition
-from ..host import Host, sysfs
+from ..contract.errors import FailedPrecondition
+from ..contract.machine import Host
+from ..contract.model import Device
+from ..host import sysfs
 from ..host.privilege import held
-from ..model import Device
-from . import blank
+from . import blank_check
+from .device_mounts import View
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, Filesystem
 from .format import TIME_LIMIT
-from .views import View
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def on_demand(host: Host, handle: str, device: Device, view: View) -> None:
 
 
 def _larger(device: Device, kind: Filesystem) -> bool:
-    with blank.opened(device) as disk:
+    with blank_check.opened(device) as disk:
         start = disk.read(0, min(SUPERBLOCK_SPAN, disk.size))
         return disk.size - kind.size(start) > SLACK
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..backend import Backend, NodeHealthReporter
-from ..errors import FailedPrecondition
+from ..contract.backend import Backend, NodeHealthReporter
+from ..contract.errors import FailedPrecondition
+from ..contract.model import Device, Health, HealthEntry
 from ..host import sysfs
-from ..model import Device, Health, HealthEntry
-from . import views
+from . import device_mounts
 
 _STOPPED = frozenset({"ro", "emergency_ro", "shutdown"})  # super options of a filesystem that stopped writing
 
@@ -34,7 +34,7 @@ def _of_device(device: Device) -> Iterator[HealthEntry]:
         yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMissing", message=str(error))
     except FailedPrecondition as error:
         yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMismatch", message=str(error))
-    for view in views.of(device):
+    for view in device_mounts.of(device):
         if not view.block and not view.mount.read_only and _STOPPED & view.mount.super_options:
             yield HealthEntry(
                 status=Health.DEGRADED,

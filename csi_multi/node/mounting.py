@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import FailedPrecondition, InUse, StorageError, Unavailable
-from ..host import CommandFailed, Host, mounts
+from ..contract.errors import FailedPrecondition, InUse, StorageError, Unavailable
+from ..contract.machine import CommandFailed, Host
+from ..host import mounts
 
 # What mount(8) says, in part -> what it means. Only texts from here reach a message: mount and the
 # kernel may repeat the flags.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import flags, group, targets
-from .options import DEFAULT, FilesystemOptions, from_context, known, refuse_misfits
+from . import fsgroup, mount_flags, mount_paths
+from .device_mounts import View
+from .mkfs_options import DEFAULT, FilesystemOptions, from_context, known, refuse_misfits
 from .requests import StageRequest
-from .views import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +38,18 @@ def check(request: StageRequest) -> StagePlan:
     """Raises InvalidArgument."""
     mount = request.capability.mount
     wanted = tuple(flag for flag in (mount.flags if mount else ()) if flag)
-    flags.check(wanted)
+    mount_flags.check(wanted)
     options = from_context(request.volume_context)
     if mount:
         known(mount.fs_type or DEFAULT)
         refuse_misfits(options, mount.fs_type)
     return StagePlan(
         request=request,
-        staging=targets.real(request.staging),
+        staging=mount_paths.real(request.staging),
         fs_type=mount.fs_type if mount else "",
         mount_flags=wanted,
-        shown_flags=flags.effective(flags.DEFAULT, wanted, read_only=request.capability.mode.read_only),
-        group=group.parse(mount.group) if mount else None,
+        shown_flags=mount_flags.effective(mount_flags.DEFAULT, wanted, read_only=request.capability.mode.read_only),
+        group=fsgroup.parse(mount.group) if mount else None,
         options=options,
     )
 
@@ -64,4 +64,4 @@ def mismatch(wanted: StagePlan, present: View) -> str:
         return ""
     if wanted.fs_type not in ("", present.mount.fs_type):
         return f"as {present.mount.fs_type}, not {wanted.fs_type}"
-    return "" if flags.shown(present.mount.options) == wanted.shown_flags else "with other mount flags"
+    return "" if mount_flags.shown(present.mount.options) == wanted.shown_flags else "with other mount flags"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..backend import Backend
-from ..errors import AlreadyExists, FailedPrecondition, StorageError
-from ..host import Host, sysfs
-from ..model import Device
-from . import flags, group, layer, mounting, targets, views
+from ..contract.backend import Backend
+from ..contract.errors import AlreadyExists, FailedPrecondition, StorageError
+from ..contract.machine import Host
+from ..contract.model import Device
+from ..host import sysfs
+from . import device_mounts, fsgroup, mount_flags, mount_paths, mounting, readonly_loop
+from .device_mounts import View
 from .requests import PublishRequest
 from .stage import bind_node, confirm, note_data
-from .views import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +37,12 @@ class Plan:
 
 
 def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
-    staging, target = targets.real(request.staging), targets.real(request.target)
+    staging, target = mount_paths.real(request.staging), mount_paths.real(request.target)
     mount = request.capability.mount
-    flags.check(mount.flags if mount else ())
+    mount_flags.check(mount.flags if mount else ())
     device = backend.find_device(request.handle)
-    present = views.at(target, device, request.handle)
-    staged = views.staged(staging, device, request.handle)
+    present = device_mounts.at(target, device, request.handle)
+    staged = device_mounts.staged(staging, device, request.handle)
     if device is None or staged is None:
         raise FailedPrecondition(f"volume {request.handle!r} is not staged at {staging}; stage it first")
     wanted = _plan(request, target, device, staged)
@@ -55,21 +56,21 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     if not wanted.read_only:
         note_data(backend, request.handle, device)
         if wanted.group is not None:
-            group.give(staged.path, wanted.group)
+            fsgroup.give(staged.path, wanted.group)
     _show(host, wanted)
 
 
 def _plan(request: PublishRequest, target: Path, device: Device, staged: View) -> Plan:
     read_only = request.read_only or request.capability.mode.read_only
     mount = request.capability.mount
-    base = flags.shown(staged.mount.options) if not staged.block else frozenset()
+    base = mount_flags.shown(staged.mount.options) if not staged.block else frozenset()
     return Plan(
         request=request,
         target=target,
         device=device,
         staged=staged,
-        shown_flags=flags.effective(base - {"ro"}, mount.flags if mount else (), read_only=read_only),
-        group=group.parse(mount.group) if mount else None,
+        shown_flags=mount_flags.effective(base - {"ro"}, mount.flags if mount else (), read_only=read_only),
+        group=fsgroup.parse(mount.group) if mount else None,
     )
 
 
@@ -92,7 +93,7 @@ def _mismatch(wanted: Plan, present: View) -> str:
         return f"{where} {'as a raw block device' if present.block else 'with a filesystem'}"
     if present.read_only != wanted.read_only:
         return f"{where} {'read-only' if present.read_only else 'read-write'}"
-    if not wanted.block and flags.shown(present.mount.options) != wanted.shown_flags:
+    if not wanted.block and mount_flags.shown(present.mount.options) != wanted.shown_flags:
         return f"{where} with other mount flags"
     return ""
 
@@ -101,7 +102,7 @@ def _refuse_second_target(wanted: Plan) -> None:
     mode = wanted.request.capability.mode
     if mode.many_targets:
         return
-    for view in views.of(wanted.device):
+    for view in device_mounts.of(wanted.device):
         # Another root is a part of the volume that the orchestrator bound by itself (subPath).
         whole = view.block or view.mount.root == wanted.staged.mount.root
         if whole and view.path not in (wanted.staged.path, wanted.target):
@@ -113,11 +114,11 @@ def _refuse_second_target(wanted: Plan) -> None:
 
 def _show(host: Host, wanted: Plan) -> None:
     sysfs.verify(wanted.device)
-    make = targets.make_file if wanted.block else targets.make_directory
+    make = mount_paths.make_file if wanted.block else mount_paths.make_directory
     make(wanted.target)
     try:
         if wanted.block:
-            node = layer.read_only(host, wanted.device) if wanted.read_only else wanted.device.path
+            node = readonly_loop.read_only(host, wanted.device) if wanted.read_only else wanted.device.path
             bind_node(host, wanted.device, node, wanted.target, wanted.request.handle)
         else:
             _bind(host, wanted)
@@ -127,8 +128,8 @@ def _show(host: Host, wanted: Plan) -> None:
 
 
 def _bind(host: Host, wanted: Plan) -> None:
-    same = flags.shown(wanted.staged.mount.options) == wanted.shown_flags
-    options = "bind" if same else flags.of_bind(wanted.shown_flags)
+    same = mount_flags.shown(wanted.staged.mount.options) == wanted.shown_flags
+    options = "bind" if same else mount_flags.of_bind(wanted.shown_flags)
     mounting.mount(host, wanted.staged.mount.target, wanted.target, "none", options)
     view = confirm(host, wanted.device, wanted.target, wanted.request.handle)
     if problem := _mismatch(wanted, view):
@@ -138,16 +139,16 @@ def _bind(host: Host, wanted: Plan) -> None:
 def _undo(host: Host, wanted: Plan) -> None:
     """Leave nothing behind: after a final error the orchestrator never unpublishes."""
     mounting.unmount(host, wanted.target)
-    layer.drop_unused(host, layer.over(wanted.device))
-    targets.remove(wanted.target)
+    readonly_loop.drop_unused(host, readonly_loop.over(wanted.device))
+    mount_paths.remove(wanted.target)
 
 
 def unpublish(host: Host, backend: Backend, handle: str, target: Path) -> None:
-    target = targets.real(target)
-    device = views.find(backend, handle)
-    present = views.at(target, device, handle) if device else None
+    target = mount_paths.real(target)
+    device = device_mounts.find(backend, handle)
+    present = device_mounts.at(target, device, handle) if device else None
     mounted = present and not present.block  # then there can be no layer
-    layers = [] if mounted else [*layer.bound_at(target), *(layer.over(device) if device else ())]
+    layers = [] if mounted else [*readonly_loop.bound_at(target), *(readonly_loop.over(device) if device else ())]
     mounting.unmount(host, target)
-    layer.drop_unused(host, layers)
-    targets.remove(target)
+    readonly_loop.drop_unused(host, layers)
+    mount_paths.remove(target)

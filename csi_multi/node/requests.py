@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..model import Capability, Strings
+from ..contract.model import Capability, Strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,35 +6,45 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..backend import Backend
-from ..errors import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound, StorageError, Timeout, Unavailable
-from ..host import Host, sysfs
-from ..model import Blank, Device, OpenRequest
-from . import blank, format, group, grow, layer, mounting, plan, targets, views
+from ..contract.backend import Backend
+from ..contract.errors import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    InUse,
+    NotFound,
+    StorageError,
+    Timeout,
+    Unavailable,
+)
+from ..contract.machine import Host
+from ..contract.model import Blank, Device, OpenRequest
+from ..host import sysfs
+from . import blank_check, device_mounts, format, fsgroup, grow, mount_paths, mounting, plan, readonly_loop
+from .device_mounts import View
 from .filesystem import BY_NAME
 from .plan import StagePlan
 from .requests import StageRequest
-from .views import View
 
 MAY_STILL_RUN = (Busy, Unavailable, Timeout)  # not final: the orchestrator will call stage or unstage again
 
 
 def stage(host: Host, backend: Backend, request: StageRequest) -> None:
     wanted = plan.check(request)
-    device = views.find(backend, wanted.handle) if views.occupied(wanted.staging) else None
-    present = views.staged(wanted.staging, device, wanted.handle)
+    device = device_mounts.find(backend, wanted.handle) if device_mounts.occupied(wanted.staging) else None
+    present = device_mounts.staged(wanted.staging, device, wanted.handle)
     if device and present:
         if problem := plan.mismatch(wanted, present):
             raise AlreadyExists(f"volume {wanted.handle!r} is staged at {wanted.staging} {problem}; unstage it first")
         _finish(host, backend, wanted, device, present, made=False)
         return
-    targets.require_directory(wanted.staging)
+    mount_paths.require_directory(wanted.staging)
     device = _open(backend, wanted)
     with _closed_when_refused(backend, wanted.handle, device):
         if wanted.block:
-            node = wanted.staging / targets.NODE
+            node = wanted.staging / mount_paths.NODE
             sysfs.verify(device)
-            targets.make_file(node)
+            mount_paths.make_file(node)
             # A read-only bind of a node stops no write (publish sees to that), but it says how this was staged.
             options = "bind,ro" if wanted.read_only else "bind"
             view, made = bind_node(host, device, device.path, node, wanted.handle, options), False
@@ -55,7 +65,7 @@ def _open(backend: Backend, wanted: StagePlan) -> Device:
         secrets=request.secrets,
     )
     device = backend.open_device(opening)
-    if device.read_only != wanted.read_only and not views.of(device):
+    if device.read_only != wanted.read_only and not device_mounts.of(device):
         backend.close_device(wanted.handle)  # left open the other way by a stage that did not finish
         device = backend.open_device(opening)
     return device
@@ -69,7 +79,7 @@ def _closed_when_refused(backend: Backend, handle: str, device: Device) -> Itera
     except MAY_STILL_RUN:
         raise
     except StorageError:
-        if not views.of(device):
+        if not device_mounts.of(device):
             with contextlib.suppress(StorageError):
                 backend.close_device(handle)
         raise
@@ -77,7 +87,7 @@ def _closed_when_refused(backend: Backend, handle: str, device: Device) -> Itera
 
 def _mount(host: Host, backend: Backend, wanted: StagePlan, device: Device) -> tuple[View, bool]:
     """Mount the device's filesystem; say whether it was made for that."""
-    name = next((view.mount.fs_type for view in views.of(device) if not view.block), "")
+    name = next((view.mount.fs_type for view in device_mounts.of(device) if not view.block), "")
     made = False
     if not name:  # else the kernel has it in use already, and nothing may touch the device beside it
         kind, made = format.find_or_make(host, backend, wanted.handle, device, wanted.fs_type, wanted.options)
@@ -114,7 +124,7 @@ def bind_node(host: Host, device: Device, source: Path, target: Path, handle: st
 def confirm(host: Host, device: Device, target: Path, handle: str) -> View:
     """Return the view that was just mounted, or unmount what is there instead."""
     try:
-        found = views.at(target, device, handle)
+        found = device_mounts.at(target, device, handle)
     except FailedPrecondition:
         mounting.unmount(host, target)
         raise
@@ -133,8 +143,8 @@ def _finish(host: Host, backend: Backend, wanted: StagePlan, device: Device, vie
     if not made:
         grow.at_stage(host, device, view)
     # kubelet stages again when it starts anew: what is published has been given, to the last pod's group.
-    if wanted.group is not None and len(views.of(device)) == 1:
-        group.give(view.path, wanted.group)
+    if wanted.group is not None and len(device_mounts.of(device)) == 1:
+        fsgroup.give(view.path, wanted.group)
 
 
 def note_data(backend: Backend, handle: str, device: Device) -> None:
@@ -144,18 +154,18 @@ def note_data(backend: Backend, handle: str, device: Device) -> None:
 
 
 def unstage(host: Host, backend: Backend, handle: str, staging: Path) -> None:
-    staging = targets.real(staging)
-    device = views.find(backend, handle)
-    places = (staging, staging / targets.NODE)
-    present = views.staged(staging, device, handle) if device else None
-    if device and (others := [view.path for view in views.of(device) if view.path not in places]):
+    staging = mount_paths.real(staging)
+    device = device_mounts.find(backend, handle)
+    places = (staging, staging / mount_paths.NODE)
+    present = device_mounts.staged(staging, device, handle) if device else None
+    if device and (others := [view.path for view in device_mounts.of(device) if view.path not in places]):
         raise InUse(f"volume {handle!r} is still published at {others[0]}; unpublish it first")
     for place in places:
         mounting.unmount(host, place)
-    targets.remove(staging / targets.NODE)
+    mount_paths.remove(staging / mount_paths.NODE)
     if device:
         if not present or present.block:
-            layer.drop_unused(host, layer.over(device))
-        blank.await_release(handle, device)
+            readonly_loop.drop_unused(host, readonly_loop.over(device))
+        blank_check.await_release(handle, device)
     with contextlib.suppress(NotFound):
         backend.close_device(handle)

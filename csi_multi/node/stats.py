@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..backend import Backend, Expand
-from ..errors import FailedPrecondition, Unavailable
-from ..host import Host, sysfs
-from ..model import Device, SizeRange
-from . import grow, layer, views
+from ..contract.backend import Backend, Expand
+from ..contract.errors import FailedPrecondition, Unavailable
+from ..contract.machine import Host
+from ..contract.model import Device, SizeRange
+from ..host import sysfs
+from . import device_mounts, grow, readonly_loop
+from .device_mounts import View
 from .requests import Usage
-from .views import View
 
 
 def usage(backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:
-    device, view = views.locate(backend, handle, path)
+    device, view = device_mounts.locate(backend, handle, path)
     if view.block:
         return (Usage(unit="bytes", total=sysfs.size_of(device.number)),)
     try:
@@ -38,7 +39,7 @@ def usage(backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:
 
 def expand(host: Host, backend: Backend, handle: str, path: Path, size: SizeRange) -> int:
     """Return the size of the device, which its filesystem now fills."""
-    device, view = views.locate(backend, handle, path)
+    device, view = device_mounts.locate(backend, handle, path)
     writable = view if view.block else _writable(handle, device)
     if isinstance(backend, Expand):
         backend.refresh_device(handle)
@@ -49,14 +50,14 @@ def expand(host: Host, backend: Backend, handle: str, path: Path, size: SizeRang
             f"volume {handle!r}: {device.path} has {now} bytes on this node, not yet the {size.required} asked for"
         )
     if view.block:
-        layer.refresh(host, device)
+        readonly_loop.refresh(host, device)
     else:
         grow.on_demand(host, handle, device, writable)
     return now
 
 
 def _writable(handle: str, device: Device) -> View:
-    for view in views.of(device):
+    for view in device_mounts.of(device):
         if not view.block and not view.read_only and view.mount.root == "/":
             return view
     raise FailedPrecondition(f"volume {handle!r} is mounted read-only, so its filesystem cannot grow; stage read-write")

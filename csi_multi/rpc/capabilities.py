@@ -10,9 +10,9 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .. import backend as b
-from ..backend import Backend
-from ..errors import StorageError, Unavailable, Unsupported
+from ..contract import backend as b
+from ..contract.backend import Backend
+from ..contract.errors import StorageError, Unavailable, Unsupported
 
 
 class Mode(enum.Enum):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import idempotent, ids, topology
 from .._proto import csi_pb2 as pb
-from ..backend import Attach, Backend, Expand, ListVolumes, Modify, NodeLocal
-from ..errors import FailedPrecondition, InvalidArgument, NotFound
-from ..idempotent import FS_TYPE, require
-from ..model import (
+from ..contract import ids
+from ..contract.backend import Attach, Backend, Expand, ListVolumes, Modify, NodeLocal
+from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
+from ..contract.model import (
     UNLIMITED,
     AttachRequest,
     Capability,
@@ -20,11 +19,13 @@ from ..model import (
     Volume,
     VolumeRequest,
 )
-from ..node.options import known, refuse_misfits
-from ..registry import Instance
+from ..core import idempotent, topology
+from ..core.idempotent import FS_TYPE, require
+from ..loading.instance import Instance
+from ..node.mkfs_options import known, refuse_misfits
 from . import convert
 from .listing import gather
-from .service import ClassParameters, Core, class_parameters, mutable_parameters
+from .service_context import ClassParameters, Core, class_parameters, mutable_parameters
 
 
 class Volumes:

@@ -7,10 +7,10 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from .. import ids, topology
 from .._proto import csi_pb2 as pb
-from ..errors import FailedPrecondition, InvalidArgument
-from ..model import (
+from ..contract import ids
+from ..contract.errors import FailedPrecondition, InvalidArgument
+from ..contract.model import (
     AccessMode,
     Capability,
     GroupSnapshot,
@@ -25,8 +25,9 @@ from ..model import (
     TopologyRequirement,
     Volume,
 )
+from ..core import topology
+from ..loading.instance import Instance
 from ..node.requests import Usage
-from ..registry import Instance
 
 
 def capability(message: pb.VolumeCapability) -> Capability:

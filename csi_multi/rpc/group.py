@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import idempotent, ids
 from .._proto import csi_pb2 as pb
-from ..backend import GroupSnapshots
-from ..errors import InvalidArgument, NotFound
-from ..idempotent import digest, require
-from ..model import GroupSnapshotRequest
-from ..params import parse, spelled
-from ..registry import Instance
+from ..contract import ids
+from ..contract.backend import GroupSnapshots
+from ..contract.errors import InvalidArgument, NotFound
+from ..contract.model import GroupSnapshotRequest
+from ..contract.params import parse, spelled
+from ..core import idempotent
+from ..core.idempotent import digest, require
+from ..loading.instance import Instance
 from . import convert
-from .service import Core, split_metadata
+from .service_context import Core, split_metadata
 
 
 class GroupController:

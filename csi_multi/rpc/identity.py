@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.wrappers_pb2 import BoolValue
 
 from .._proto import csi_pb2 as pb
-from .service import Core
+from .service_context import Core
 from .validate import MAP_LIMIT
 
 

@@ -20,12 +20,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from ..bulkhead import Slots, visiting
-from ..errors import InvalidArgument, OutOfRange, StorageError, Timeout, Unavailable
-from ..guard import Unexpected, WrongAnswer, said
-from ..host.observe import RPC_INSTANCE, Ends, Listeners, Rpc
-from ..locks import Key, Locks
-from ..redact import SENSITIVE, scrub
+from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Timeout, Unavailable
+from ..contract.observer import RPC_INSTANCE, Ends, Listeners, Rpc
+from ..core.locks import Key, Locks
+from ..loading.admission import Slots, visiting
+from ..loading.backend_proxy import Unexpected, WrongAnswer, said
+from ..logs.redact import SENSITIVE, scrub
 from . import sensitive, validate
 from .capabilities import Advertised
 from .rules import RULES, Cost, LockField, Rule

@@ -8,11 +8,12 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from .. import ids
-from ..backend import Backend
-from ..errors import InvalidToken, Unavailable
-from ..model import Page, PageRequest
-from ..registry import Instance, Registry
+from ..contract import ids
+from ..contract.backend import Backend
+from ..contract.errors import InvalidToken, Unavailable
+from ..contract.model import Page, PageRequest
+from ..loading.instance import Instance
+from ..loading.registry import Registry
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Backend)

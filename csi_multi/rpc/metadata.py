@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._proto import csi_pb2 as pb
-from ..backend import ChangedBlocks
-from ..errors import InvalidArgument
-from ..idempotent import require
-from ..model import BlockMap, Extent, Snapshot
-from .service import Core
+from ..contract.backend import ChangedBlocks
+from ..contract.errors import InvalidArgument
+from ..contract.model import BlockMap, Extent, Snapshot
+from ..core.idempotent import require
+from .service_context import Core
 
 BLOCKS_PER_MESSAGE = 1024
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import ids
 from .._proto import csi_pb2 as pb
-from ..backend import Expand, NodeFacts, NodeHealthReporter
-from ..errors import FailedPrecondition, InvalidArgument, NotFound
-from ..idempotent import FS_TYPE, require
-from ..model import Segments
+from ..contract import ids
+from ..contract.backend import Expand, NodeFacts, NodeHealthReporter
+from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
+from ..contract.model import Segments
+from ..core.idempotent import FS_TYPE, require
+from ..core.topology import node_segments
 from ..node.engine import Engine
 from ..node.requests import PublishRequest, StageRequest
-from ..topology import node_segments
 from . import convert
 from .capabilities import Advertised
-from .service import Core
+from .service_context import Core
 
 log = logging.getLogger(__name__)
 

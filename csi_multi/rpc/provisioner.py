@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .. import topology
 from .._proto import csi_pb2 as pb
-from ..config import Driver
-from ..model import Segments, Source, SourceKind, VolumeRequest
-from ..registry import Registry
+from ..config.settings import Driver
+from ..contract.model import Segments, Source, SourceKind, VolumeRequest
+from ..core import topology
+from ..loading.registry import Registry
 from . import validate
 from .capabilities import Mode, advertise
 from .controller import Volumes
 from .rules import RULES
-from .service import METADATA, ClassParameters, Core
+from .service_context import METADATA, ClassParameters, Core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

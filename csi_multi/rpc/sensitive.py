@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from .._proto import csi_pb2
-from ..redact import MASK, forms
+from ..logs.redact import MASK, forms
 
 ALSO = frozenset({"csi.v1.VolumeCapability.MountVolume.mount_flags"})
 

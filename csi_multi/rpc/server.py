@@ -11,22 +11,22 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 
 from .._proto import csi_pb2
-from ..config import Driver
-from ..host import Host
-from ..host.observe import observed
-from ..model import Segments
+from ..config.settings import Driver
+from ..contract.machine import Host
+from ..contract.model import Segments
+from ..contract.observer import observed
+from ..loading.registry import Registry
 from ..node.engine import Engine
-from ..registry import Registry
 from .capabilities import Advertised, Mode, Offer, advertise
 from .controller import Volumes
 from .group import GroupController
 from .identity import Identity
 from .interceptor import Door, Interceptor, Traffic
+from .labels import Subjects
 from .metadata import SnapshotMetadata
 from .node import Node
-from .service import Core, unknown_place
+from .service_context import Core, unknown_place
 from .snapshots import SnapshotsAndHealth
-from .subject import Subjects
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from .. import idempotent, ids
 from .._proto import csi_pb2 as pb
-from ..backend import (
-    ListSnapshots,
-    Snapshots,
-    VolumeHealthLister,
-    VolumeHealthReporter,
-)
-from ..errors import NotFound
-from ..idempotent import digest, require
-from ..model import Page, PageRequest, Snapshot, SnapshotRequest
-from ..params import parse, spelled
-from ..registry import Instance
+from ..contract import ids
+from ..contract.backend import ListSnapshots, Snapshots, VolumeHealthLister, VolumeHealthReporter
+from ..contract.errors import NotFound
+from ..contract.model import Page, PageRequest, Snapshot, SnapshotRequest
+from ..contract.params import parse, spelled
+from ..core import idempotent
+from ..core.idempotent import digest, require
+from ..loading.instance import Instance
 from . import convert
 from .listing import gather
-from .service import Core, split_metadata
+from .service_context import Core, split_metadata
 
 
 class SnapshotsAndHealth:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from .. import errors
+from ..contract import errors
 
 CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
     errors.StorageError: grpc.StatusCode.UNAVAILABLE,  # the base says nothing, so nothing final is answered

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from ..errors import InvalidArgument, OutOfRange
+from ..contract.errors import InvalidArgument, OutOfRange
 from .rules import Rule
 from .sensitive import is_map, is_sensitive
 

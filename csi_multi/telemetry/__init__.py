@@ -7,14 +7,15 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ..config import ConfigError, Driver
-from ..host.observe import Listeners
-from ..registry import Registry
-from ..reload import Reload
+from ..config.document import ConfigError
+from ..config.settings import Driver
+from ..contract.observer import Listeners
+from ..loading.registry import Registry
+from ..loading.reload import Reload
 from ..rpc.interceptor import Traffic
 
 if TYPE_CHECKING:
-    from .board import Board
+    from .exporter import Board
     from .traces import Traces
 
 ASKING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

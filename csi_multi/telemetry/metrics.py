@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import prometheus_client as prometheus
 from prometheus_client.metrics import MetricWrapperBase
 
-from ..host.observe import Ends, Rpc
+from ..contract.observer import Ends, Rpc
 
 M = TypeVar("M", bound=MetricWrapperBase)
 

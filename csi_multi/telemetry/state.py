@@ -11,8 +11,8 @@ from prometheus_client.core import InfoMetricFamily as Info
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ..registry import Registry
-from ..reload import Reload
+from ..loading.registry import Registry
+from ..loading.reload import Reload
 from ..rpc.interceptor import Traffic
 from .survey import Surveys
 

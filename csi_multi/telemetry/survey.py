@@ -11,12 +11,13 @@ import threading
 import time
 from dataclasses import dataclass
 
-from ..backend import Capacity, ListVolumes, NodeLocal
-from ..errors import StorageError
-from ..guard import Unexpected
-from ..model import UNLIMITED, CapacityRequest, PageRequest
-from ..patience import Task
-from ..registry import Instance, Registry
+from ..contract.backend import Capacity, ListVolumes, NodeLocal
+from ..contract.errors import StorageError
+from ..contract.model import UNLIMITED, CapacityRequest, PageRequest
+from ..loading.backend_proxy import Unexpected
+from ..loading.instance import Instance
+from ..loading.registry import Registry
+from ..loading.supervised import Task
 
 log = logging.getLogger(__name__)
 

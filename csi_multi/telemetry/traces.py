@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from ..config import ConfigError
-from ..host.observe import OK, OUTGOING, Ends, Rpc
-from ..patience import Task
+from ..config.document import ConfigError
+from ..contract.observer import OK, OUTGOING, Ends, Rpc
+from ..loading.supervised import Task
 
 log = logging.getLogger(__name__)
 

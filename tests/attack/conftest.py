@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.host import LocalHost, loopdev, mounts
-from csi_multi.process import DriverProcess
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
 
 CONFIG = """\

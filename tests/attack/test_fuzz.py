@@ -13,12 +13,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing import requests
 from hypothesis import HealthCheck, given, settings
 
 from csi_multi.host import loopdev
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing import requests
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -13,8 +13,10 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi import config, registry
-from csi_multi.host import LocalHost, Result
+from csi_multi.config.settings import load_config
+from csi_multi.contract import Result
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.loader import load_instances
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.server import build
@@ -72,8 +74,8 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG.format(directory=tmp_path, workers=WORKERS))
-    settings, host = config.load(file), HungHost()
-    instances = registry.load(settings, host)
+    settings, host = load_config(file), HungHost()
+    instances = load_instances(settings, host)
     server = build(settings.driver, instances, host, Mode.ALL)
     server.add_insecure_port(f"unix:{tmp_path}/csi.sock")
     server.start()

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from csi_multi_testing.orchestrator import Orchestrator
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing.orchestrator import Orchestrator
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

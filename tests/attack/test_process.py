@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.process import DriverProcess, NotServing
+from csi_multi.process.driver_process import DriverProcess, NotServing
 from csi_multi.rpc.client import Client
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing import requests
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing import requests
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench import cases_imports, suite, workspace
 from bench.processes import driver_words
-from csi_multi import config
+from csi_multi.config.settings import load_config
 from csi_multi.host.command import start
 
 
@@ -62,7 +62,7 @@ def test_a_measurement_that_fails_is_told_by_the_exit_code(
 def test_the_driver_is_given_a_valid_configuration(tmp_path: Path) -> None:
     words = driver_words(tmp_path, "driver", ("one", "two"))
 
-    loaded = config.load(Path(words[-1]))
+    loaded = load_config(Path(words[-1]))
     assert [instance.name for instance in loaded.instances] == ["one", "two"]
     assert words[0] == sys.executable
 

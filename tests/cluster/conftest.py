@@ -8,28 +8,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from csi_multi_testing.memory import MemoryBackend, Shelf, listed
 
-from csi_multi import backend as b
-from csi_multi import ids
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.backend import NodeLocal, Setting
-from csi_multi.certificates import Authority
 from csi_multi.cluster.addresses import Listed
+from csi_multi.cluster.bootstrap import controller_part
 from csi_multi.cluster.credentials import Credentials
-from csi_multi.cluster.door import ControllerOnly
-from csi_multi.cluster.nodes import Nodes
-from csi_multi.cluster.role import controller_part
-from csi_multi.config import Driver
-from csi_multi.config_cluster import CONTROLLER, NODE, PLACE, Cluster, Entry, Tls
-from csi_multi.errors import WrongNode
-from csi_multi.host import LocalHost
-from csi_multi.model import ExpandRequest, Expansion, Page, PageRequest, Snapshot, SnapshotRequest, Strings, Volume
-from csi_multi.registry import Instance, Registry
+from csi_multi.cluster.peer_auth import ControllerOnly
+from csi_multi.cluster.remote_nodes import Nodes
+from csi_multi.commands.certificates import Authority
+from csi_multi.config.cluster import CONTROLLER, NODE, PLACE, Cluster, Entry, Tls
+from csi_multi.config.settings import Driver
+from csi_multi.contract import (
+    ExpandRequest,
+    Expansion,
+    NodeLocal,
+    Page,
+    PageRequest,
+    Setting,
+    Snapshot,
+    SnapshotRequest,
+    Strings,
+    Volume,
+    WrongNode,
+    ids,
+)
+from csi_multi.contract import backend as b
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.instance import Instance
+from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.interceptor import Traffic
 from csi_multi.rpc.server import Part, build, build_controllers
-from csi_multi.testing.memory import MemoryBackend, Shelf, listed
 
 DRIVER = "multi.csi.example.com"
 NAMES = ("node-1", "node-2", "node-3")

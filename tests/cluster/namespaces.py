@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from csi_multi.certificates import Authority
-from csi_multi.config_cluster import CONTROLLER, NODE, PLACE
-from csi_multi.host import LocalHost
-from csi_multi.process import DriverProcess
+from csi_multi.commands.certificates import Authority
+from csi_multi.config.cluster import CONTROLLER, NODE, PLACE
+from csi_multi.host.command import LocalHost
+from csi_multi.process.driver_process import DriverProcess
 
 NAMES = ("node-1", "node-2", "node-3")
 PORT = 9810

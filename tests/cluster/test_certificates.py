@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from csi_multi.cli import main
 from csi_multi.cluster.credentials import Credentials
-from csi_multi.config_cluster import Tls
+from csi_multi.commands.cli import main
+from csi_multi.config.cluster import Tls
 
 
 def make(directory: Path, *words: str) -> int:

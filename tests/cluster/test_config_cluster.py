@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from csi_multi import config
-from csi_multi.cli import main
-from csi_multi.cluster.role import Role
-from csi_multi.config import ConfigError
-from csi_multi.config_cluster import Cluster
-from csi_multi.endpoint import EndpointError
-from csi_multi.registry import Registry
+from csi_multi.cluster.bootstrap import Role
+from csi_multi.commands.cli import main
+from csi_multi.config.cluster import Cluster
+from csi_multi.config.document import ConfigError
+from csi_multi.config.settings import load_config
+from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
+from csi_multi.rpc.endpoint import EndpointError
 from csi_multi.rpc.interceptor import Traffic
 
 HEAD = """\
@@ -33,7 +33,7 @@ def load(tmp_path: Path) -> Any:
     def loaded(lines: str) -> Any:
         file = tmp_path / "c.yaml"
         file.write_text(HEAD + lines)
-        return config.load(file)
+        return load_config(file)
 
     return loaded
 
@@ -42,7 +42,7 @@ def test_a_file_without_the_section_has_no_cluster(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(HEAD.replace("cluster:\n", ""))
 
-    assert config.load(file).cluster == Cluster()
+    assert load_config(file).cluster == Cluster()
 
 
 def test_nodes_are_named_with_their_addresses(load: Any) -> None:
@@ -62,7 +62,7 @@ def test_an_address_is_made_of_a_nodes_name(load: Any) -> None:
 
 
 def test_the_repositorys_example_is_valid() -> None:
-    found = config.load(Path(__file__).parents[2] / "config" / "cluster.yaml").cluster
+    found = load_config(Path(__file__).parents[2] / "config" / "cluster.yaml").cluster
 
     assert found.routed
     assert found.listen

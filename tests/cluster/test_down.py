@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from csi_multi.cluster.circuit import PAUSE, Circuit
-from csi_multi.errors import Unavailable
+from csi_multi.contract import Unavailable
 
 Code = grpc.StatusCode
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi import backend as b
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.cluster.gathering import Page
-from csi_multi.model import UNLIMITED, CapacityReport, CapacityRequest, Health, HealthEntry
+from csi_multi.cluster.aggregate import Page
+from csi_multi.contract import UNLIMITED, CapacityReport, CapacityRequest, Health, HealthEntry
+from csi_multi.contract import backend as b
 from csi_multi.rpc.listing import BYTES
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 GIB = 1 << 30

@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from csi_multi.certificates import Authority
-from csi_multi.cluster.kubernetes import KubernetesNodes
-from csi_multi.config_cluster import Kubernetes
-from csi_multi.errors import Unavailable
+from csi_multi.cluster.kubernetes_nodes import KubernetesNodes
+from csi_multi.commands.certificates import Authority
+from csi_multi.config.cluster import Kubernetes
+from csi_multi.contract import Unavailable
 
 END = object()  # the watch ends in good order
 CUT = object()  # the connection breaks
@@ -241,7 +241,7 @@ def test_while_the_api_is_away_what_was_seen_last_stays(nodes: KubernetesNodes, 
 
 
 def test_an_api_of_another_authority_is_not_believed(api: Any, tmp_path: Path) -> None:
-    from csi_multi.host import LocalHost
+    from csi_multi.host.command import LocalHost
 
     other = Authority(tmp_path / "other", LocalHost(), days=1)
     (tmp_path / "ca.crt").write_bytes((other.directory / "ca.pem").read_bytes())

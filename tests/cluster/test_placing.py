@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.errors import ResourceExhausted, Unavailable
+from csi_multi.contract import ResourceExhausted, Unavailable
 
 Code = grpc.StatusCode
 GIB = 1 << 30

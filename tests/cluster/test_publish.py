@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend, Shelf
 
-from csi_multi import backend as b
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.model import Segments
-from csi_multi.registry import Instance
-from csi_multi.testing.memory import MemoryBackend, Shelf
+from csi_multi.contract import Segments
+from csi_multi.contract import backend as b
+from csi_multi.loading.instance import Instance
 
 Code = grpc.StatusCode
 MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})

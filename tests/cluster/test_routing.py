@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.config_cluster import Entry
-from csi_multi.errors import Busy, FailedPrecondition
+from csi_multi.config.cluster import Entry
+from csi_multi.contract import Busy, FailedPrecondition
 from csi_multi.rpc.status import Answered
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 GIB = 1 << 30

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from csi_multi_testing import sanity
 from sanity_run import ALLOWED_SKIPS, SIZE, answer_all, binary, online_growth
 
-from csi_multi.testing import sanity
 from tests.cluster.namespaces import NAMES, Network
 
 pytestmark = [pytest.mark.sanity, pytest.mark.root]

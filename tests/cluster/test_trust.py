@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.certificates import Authority
-from csi_multi.config_cluster import CONTROLLER, NODE, PLACE
-from csi_multi.host import LocalHost
+from csi_multi.commands.certificates import Authority
+from csi_multi.config.cluster import CONTROLLER, NODE, PLACE
+from csi_multi.host.command import LocalHost
 
 Code = grpc.StatusCode
 
@@ -191,8 +191,8 @@ def test_half_replaced_certificates_are_not_taken(own: Any, caplog: Any) -> None
 
 def test_a_caller_that_has_gone_away_gets_nothing_begun(rig: Any) -> None:
     """A request that was late must not make what is made elsewhere by now."""
-    from csi_multi.cluster.door import ControllerOnly
-    from csi_multi.errors import Timeout
+    from csi_multi.cluster.peer_auth import ControllerOnly
+    from csi_multi.contract.errors import Timeout
 
     class Gone:
         def is_active(self) -> bool:

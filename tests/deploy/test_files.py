@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
 
 from .conftest import EXAMPLES, ROOT, Release, stored

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi import config, registry
-from csi_multi.host import LocalHost
-from csi_multi.params import parse
+from csi_multi.config.settings import load_config
+from csi_multi.contract.params import parse
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.loader import load_instances
 
 from .conftest import ROOT
 
@@ -53,9 +54,9 @@ def test_the_parser_refuses_a_wrong_word(
 
 
 def test_the_configuration_passes_the_drivers_own_check() -> None:
-    settings = config.load(NOMAD / "csi-multi.yaml", "node-1")
+    settings = load_config(NOMAD / "csi-multi.yaml", "node-1")
 
-    assert not registry.load(settings, LocalHost()).broken
+    assert not load_instances(settings, LocalHost()).broken
 
 
 def test_the_drivers_container_is_told_nothing_that_docker_does_not_know() -> None:
@@ -87,9 +88,9 @@ def test_a_volume_names_a_backend_of_the_configuration_and_parameters_that_it_ta
     block = re.search(r"parameters \{(.*?)\n\}", text, re.DOTALL)
     assert block is not None
     parameters = dict(re.findall(r'(\w+) += "([^"]*)"', block[1]))
-    settings = config.load(NOMAD / "csi-multi.yaml", "node-1")
+    settings = load_config(NOMAD / "csi-multi.yaml", "node-1")
 
-    instance = registry.load(settings, LocalHost()).get(parameters.pop("backend"))
+    instance = load_instances(settings, LocalHost()).get(parameters.pop("backend"))
 
     parse(instance.backend.Parameters, parameters, file.name)
     assert 'plugin_id = "csi-multi"' in text

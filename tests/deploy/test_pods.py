@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi import config, registry
-from csi_multi.cli import parser
-from csi_multi.host import LocalHost
-from csi_multi.params import parse
+from csi_multi.commands.cli import parser
+from csi_multi.config.settings import load_config
+from csi_multi.contract.params import parse
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.loader import load_instances
 
 from .conftest import EVERY_SWITCH, ROOT, Release
 
@@ -34,8 +35,8 @@ def test_the_configuration_passes_the_drivers_own_check(release: Release, tmp_pa
     file = tmp_path / "config.yaml"
     file.write_text(release.one("ConfigMap")["data"]["config.yaml"])
 
-    settings = config.load(file)
-    assert not registry.load(settings, LocalHost()).broken
+    settings = load_config(file)
+    assert not load_instances(settings, LocalHost()).broken
 
 
 def test_the_configuration_is_kept_to_the_letter(release: Release) -> None:
@@ -217,7 +218,7 @@ def test_the_driver_has_one_name_everywhere(release: Release) -> None:
 def test_every_class_has_parameters_that_its_backend_takes(release: Release, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(release.one("ConfigMap")["data"]["config.yaml"])
-    instances = registry.load(config.load(file), LocalHost())
+    instances = load_instances(load_config(file), LocalHost())
 
     for one in release.all("StorageClass"):
         words = {key: value for key, value in one["parameters"].items() if not key.startswith("csi.storage.k8s.io/")}

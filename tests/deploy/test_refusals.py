@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from csi_multi.reload import CHANGEABLE
+from csi_multi.loading.reload import CHANGEABLE
 
 from .conftest import CHART
 

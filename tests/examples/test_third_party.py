@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from csi_multi.host import LocalHost, loopdev, mounts
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 from csi_multi.host.privilege import Capability, held
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
 
 pytestmark = pytest.mark.root

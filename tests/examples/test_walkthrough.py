@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.host import LocalHost, loopdev, mounts
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from csi_multi_testing.fault_injection import Fault, Fuse
 
-from csi_multi.errors import Unavailable
-from csi_multi.host import CommandFailed, LocalHost, Result, loopdev, sysfs
-from csi_multi.testing.fuse import Fault, Fuse
+from csi_multi.contract import CommandFailed, Result, Unavailable
+from csi_multi.host import loopdev, sysfs
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.errors import NotFound
+from csi_multi.contract import NotFound
 from csi_multi.host import sysfs
 from csi_multi.host.sysfs import DeviceGone
 

@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi_testing.memory import MemoryBackend
 
 MOUNT = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 

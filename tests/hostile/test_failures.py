@@ -8,11 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.errors import ResourceExhausted
-from csi_multi.model import BlockMap, Extent
-from csi_multi.registry import Registry
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi.contract import BlockMap, Extent, ResourceExhausted
+from csi_multi.loading.registry import Registry
 
 Code = grpc.StatusCode
 

@@ -9,14 +9,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi import bulkhead, registry
-from csi_multi.backend import NodeFacts
-from csi_multi.bulkhead import Room, Slots, Visit
-from csi_multi.errors import Unavailable
-from csi_multi.model import BlockMap, Extent
-from csi_multi.registry import Registry
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi.contract import BlockMap, Extent, NodeFacts, Unavailable
+from csi_multi.loading import admission, registry
+from csi_multi.loading.admission import Room, Slots, Visit
+from csi_multi.loading.registry import Registry
 
 Code = grpc.StatusCode
 WORKERS = 16
@@ -114,7 +112,7 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
 def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_name_of_the_one_that_hangs(
     rpc: str, method: str, hanging: Any, behind: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(bulkhead, "PATIENCE", 0.05)
+    monkeypatch.setattr(admission, "PATIENCE", 0.05)
     served = hanging(method, workers=64)  # places enough
     call = behind(getattr(served.client, rpc))
     inside(served, 1)
@@ -133,7 +131,7 @@ def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_
 def test_a_node_is_not_described_without_an_instance_that_hangs(
     serve: Any, make: Any, behind: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(bulkhead, "PATIENCE", 0.05)
+    monkeypatch.setattr(admission, "PATIENCE", 0.05)
     go, came = threading.Event(), threading.Event()
 
     class Slow(MemoryBackend, NodeFacts):

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.model import Page, PageRequest, Stamp, Volume
+from csi_multi.contract import Page, PageRequest, Stamp, Volume
 from csi_multi.rpc import listing
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 MESSAGE = 4 << 20  # what a client written in Go takes

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 
 pytestmark = pytest.mark.slow
 
@@ -22,12 +22,13 @@ Code = grpc.StatusCode
 HEAD = """\
 import time
 from dataclasses import replace
-from csi_multi import backend as b, errors, model
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi.contract import backend as b, errors, model
+from csi_multi_testing.memory import MemoryBackend
 """
 PATIENCE = """\
-from csi_multi import bulkhead, registry, serve
-bulkhead.PATIENCE = registry.IMPORT = registry.CONSTRUCT = registry.LATE = registry.CLOSING = serve.DRAIN = 1.0
+from csi_multi.loading import admission, loader, registry
+from csi_multi.process import serve
+admission.PATIENCE = loader.IMPORT = loader.CONSTRUCT = registry.LATE = registry.CLOSING = serve.DRAIN = 1.0
 """
 OWN = HEAD + "class Own(MemoryBackend):\n"
 GOOD = OWN + "    pass"

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from csi_multi.certificates import Authority
-from csi_multi.host import LocalHost
+from csi_multi.commands.certificates import Authority
+from csi_multi.host.command import LocalHost
 from csi_multi.kubernetes.api import Api
 
 Object = dict[str, Any]

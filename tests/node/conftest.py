@@ -12,23 +12,28 @@ from typing import Any
 
 import pytest
 
-from csi_multi.backend import Expand, Setting, missing
-from csi_multi.errors import AlreadyExists, InUse
-from csi_multi.host import LocalHost, Result, loopdev, mounts, sysfs
-from csi_multi.model import (
+from csi_multi.contract import (
     AccessMode,
+    AlreadyExists,
     Blank,
     Capability,
     Device,
+    Expand,
     ExpandRequest,
     Expansion,
+    InUse,
     Mount,
     OpenRequest,
+    Result,
+    Setting,
     Stamp,
     Strings,
     Volume,
     VolumeRequest,
+    missing,
 )
+from csi_multi.host import loopdev, mounts, sysfs
+from csi_multi.host.command import LocalHost
 from csi_multi.node.engine import Engine
 from csi_multi.node.requests import PublishRequest, StageRequest
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from csi_multi.errors import AlreadyExists, FailedPrecondition, Unavailable
-from csi_multi.host import LocalHost, Result
+from csi_multi.contract import AlreadyExists, FailedPrecondition, Result, Unavailable
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 

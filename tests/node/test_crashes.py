@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.host import LocalHost
-from csi_multi.model import Blank
+from csi_multi.contract import Blank, FailedPrecondition, Unavailable
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 

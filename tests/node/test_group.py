@@ -8,8 +8,8 @@ import stat
 
 import pytest
 
-from csi_multi.errors import InvalidArgument, Unavailable
-from csi_multi.node import group
+from csi_multi.contract import InvalidArgument, Unavailable
+from csi_multi.node import fsgroup
 
 pytestmark = pytest.mark.root
 
@@ -32,7 +32,7 @@ def meanwhile(monkeypatch, wanted):
     """Let something happen once, right after the entry of this name was given."""
 
     def register(change):
-        give, waiting = group._give_one, [wanted]
+        give, waiting = fsgroup._give_one, [wanted]
 
         def watched(name, *rest):
             give(name, *rest)
@@ -40,7 +40,7 @@ def meanwhile(monkeypatch, wanted):
                 waiting.remove(name)
                 change()
 
-        monkeypatch.setattr(group, "_give_one", watched)
+        monkeypatch.setattr(fsgroup, "_give_one", watched)
 
     return register
 
@@ -108,7 +108,7 @@ def test_the_root_comes_last(world, outside, monkeypatch):
     staging = world.stage()
     fill(staging, outside)
     given = []
-    monkeypatch.setattr(group, "_give_one", lambda name, *_: given.append((name, staging.stat().st_gid)))
+    monkeypatch.setattr(fsgroup, "_give_one", lambda name, *_: given.append((name, staging.stat().st_gid)))
     world.stage(group="4711")
 
     assert len(given) >= 6
@@ -196,14 +196,14 @@ def test_a_workload_that_never_keeps_still_does_not_keep_the_next_one_out(world,
     world.volume()
     staging = world.stage()
     (staging / "busy").mkdir()
-    give = group._give_one
+    give = fsgroup._give_one
 
     def churn(name, *rest):
         give(name, *rest)
         if name.startswith("busy"):
             (staging / name).rename(staging / f"{name}-")
 
-    monkeypatch.setattr(group, "_give_one", churn)
+    monkeypatch.setattr(fsgroup, "_give_one", churn)
     world.stage(group="4711")
 
     assert staging.stat().st_gid == 4711
@@ -248,7 +248,7 @@ def test_an_error_of_the_filesystem_is_told_and_may_be_tried_again(world, monkey
         raise OSError(errno.EDQUOT, "")
 
     with monkeypatch.context() as patch:
-        patch.setattr(group, "_give_opened", full)
+        patch.setattr(fsgroup, "_give_opened", full)
         with pytest.raises(Unavailable, match="disk quota exceeded; it is done again by the next try"):
             world.stage(group="4711")
     world.stage(group="4711")

@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from csi_multi.errors import FailedPrecondition, InvalidArgument, NotFound
+from csi_multi.contract import AccessMode, Blank, FailedPrecondition, InvalidArgument, NotFound
 from csi_multi.host import mounts
-from csi_multi.model import AccessMode, Blank
 
 pytestmark = pytest.mark.root
 

@@ -6,11 +6,10 @@ import subprocess
 
 import pytest
 
-from csi_multi.errors import InvalidArgument
-from csi_multi.host import Result
-from csi_multi.node import features
+from csi_multi.contract import InvalidArgument, Result
+from csi_multi.node import kernel_features
 from csi_multi.node.filesystem import BY_NAME
-from csi_multi.node.options import FILESYSTEMS, FilesystemOptions, from_context, refuse_misfits, to_context
+from csi_multi.node.mkfs_options import FILESYSTEMS, FilesystemOptions, from_context, refuse_misfits, to_context
 
 NEW = (99, 0)
 
@@ -95,12 +94,12 @@ def profiles(tmp_path):
     ],
 )
 def test_xfs_takes_the_newest_profile_the_kernel_knows(profiles, kernel, expected):
-    assert features.xfs(kernel, profiles) == ["-i", "nrext64=0,sparse=1", "-m", expected]
+    assert kernel_features.xfs(kernel, profiles) == ["-i", "nrext64=0,sparse=1", "-m", expected]
 
 
 def test_xfs_takes_no_profile_for_a_kernel_newer_than_all(profiles, tmp_path):
-    assert features.xfs((6, 2), profiles) == []
-    assert features.xfs((5, 15), tmp_path / "absent") == []
+    assert kernel_features.xfs((6, 2), profiles) == []
+    assert kernel_features.xfs((5, 15), tmp_path / "absent") == []
 
 
 @pytest.mark.parametrize("kernel", [(4, 19), (5, 4), (5, 10), (5, 15), (6, 1), NEW], ids=str)
@@ -124,7 +123,7 @@ class Real:
     [("6.18.44-fc-v657", (6, 18)), ("5.15.0-105-generic", (5, 15)), ("4.18.0-553.el8", (4, 18)), ("odd", (0, 0))],
 )
 def test_a_release_is_read(release, expected):
-    assert features.kernel(release) == expected
+    assert kernel_features.kernel(release) == expected
 
 
 def test_options_survive_the_volume_context():

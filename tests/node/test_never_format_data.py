@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.host import CommandFailed, LocalHost, Result
-from csi_multi.model import Blank
-from csi_multi.node import blank
+from csi_multi.contract import Blank, CommandFailed, FailedPrecondition, Result, Unavailable
+from csi_multi.host.command import LocalHost
+from csi_multi.node import blank_check
 
 pytestmark = pytest.mark.root
 
@@ -58,7 +57,7 @@ def ambivalent(world, image):
 
 
 def sample_offset(index):
-    return (SIZE - blank.SAMPLE) * index // (blank.SAMPLES - 1) // blank.SAMPLE * blank.SAMPLE
+    return (SIZE - blank_check.SAMPLE) * index // (blank_check.SAMPLES - 1) // blank_check.SAMPLE * blank_check.SAMPLE
 
 
 CORPUS = {
@@ -103,16 +102,16 @@ def test_every_sample_is_looked_at(world):
     """The corpus takes six of them; here is each, without the cost of a stage."""
     world.volume(size=SIZE)
     loop = world.attach(world.backend.image("v1"))
-    for index in range(blank.SAMPLES):
+    for index in range(blank_check.SAMPLES):
         noise(sample_offset(index) + 77, 1)(world, world.backend.image("v1"))
-        with blank.opened(world.device()) as disk:
-            found = blank.data_in(disk.samples())
+        with blank_check.opened(world.device()) as disk:
+            found = blank_check.data_in(disk.samples())
         assert found is not None, index
         with world.backend.image("v1").open("r+b") as file:
             file.seek(sample_offset(index) + 77)
             file.write(b"\0")
-    with blank.opened(world.device()) as disk:
-        assert blank.data_in(disk.samples()) is None
+    with blank_check.opened(world.device()) as disk:
+        assert blank_check.data_in(disk.samples()) is None
     world.detach(loop)
 
 

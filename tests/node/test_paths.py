@@ -7,9 +7,8 @@ import subprocess
 
 import pytest
 
-from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument
+from csi_multi.contract import FailedPrecondition, InUse, InvalidArgument, SizeRange
 from csi_multi.host import mounts
-from csi_multi.model import SizeRange
 
 pytestmark = pytest.mark.root
 

@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse
+from csi_multi.contract import AccessMode, AlreadyExists, FailedPrecondition, InUse
 from csi_multi.host import mounts
-from csi_multi.model import AccessMode
 
 pytestmark = pytest.mark.root
 

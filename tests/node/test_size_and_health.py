@@ -7,10 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from csi_multi.backend import NodeHealthReporter
-from csi_multi.errors import FailedPrecondition, NotFound, Unavailable
+from csi_multi.contract import (
+    FailedPrecondition,
+    Health,
+    HealthEntry,
+    NodeHealthReporter,
+    NotFound,
+    SizeRange,
+    Unavailable,
+)
 from csi_multi.host.privilege import Capability, held
-from csi_multi.model import Health, HealthEntry, SizeRange
 
 pytestmark = pytest.mark.root
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 from google.protobuf.message_factory import GetMessageClass
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.backend import NodeHealthReporter
-from csi_multi.model import HealthEntry, StorageHealthEntry, Strings
+from csi_multi.contract import HealthEntry, NodeHealthReporter, StorageHealthEntry, Strings
 from csi_multi.rpc.client import Client
-from csi_multi.testing.memory import MemoryBackend
 
 MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 

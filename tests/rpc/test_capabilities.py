@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi import backend as b
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.errors import Unavailable
+from csi_multi.contract import Unavailable
+from csi_multi.contract import backend as b
 from csi_multi.rpc.capabilities import TABLE, Mode, advertise
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 ALPHA = {

@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend, Shelf
 
-from csi_multi import backend as b
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.model import UNLIMITED, AccessMode, Capability, CapacityReport, CapacityRequest, Segments
+from csi_multi.contract import UNLIMITED, AccessMode, Capability, CapacityReport, CapacityRequest, Segments
+from csi_multi.contract import backend as b
 from csi_multi.rpc.capabilities import Mode
-from csi_multi.testing.memory import MemoryBackend, Shelf
 
 DRIVER = "multi.csi.example.com"
 GIB = 1 << 30

@@ -9,12 +9,11 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.errors import AlreadyExists, NotFound, OutOfRange, ResourceExhausted
-from csi_multi.model import Volume, VolumeRequest
+from csi_multi.contract import AlreadyExists, NotFound, OutOfRange, ResourceExhausted, Volume, VolumeRequest
 from csi_multi.rpc.client import Client
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 GIB = 1 << 30

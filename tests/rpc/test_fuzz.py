@@ -6,11 +6,11 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.testing import requests
 
 ON_NODE = {"NodeGetInfo", "NodeGetCapabilities"}
 RPCS = sorted(name for name in requests.methods() if not name.startswith("Node") or name in ON_NODE)

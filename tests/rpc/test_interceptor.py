@@ -11,8 +11,9 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.model import (
+from csi_multi.contract import (
     CapacityReport,
     CapacityRequest,
     ExpandRequest,
@@ -22,7 +23,6 @@ from csi_multi.model import (
     VolumeRequest,
 )
 from csi_multi.rpc.client import Client
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 WORKERS = 16

@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.model import Health, HealthEntry, Page, PageRequest, Stamp, Volume
+from csi_multi.contract import Health, HealthEntry, Page, PageRequest, Stamp, Volume
 from csi_multi.rpc.client import Client
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 NAMES = ("a", "b", "c", "d", "e")
@@ -190,7 +190,7 @@ def test_a_filter_walks_in_pages(client: Client, snapshots: list[str]) -> None:
 
 
 def test_a_snapshot_of_an_instance_without_snapshots_is_just_not_there(serve: Any, make: Any, everything: Any) -> None:
-    from csi_multi.backend import Backend
+    from csi_multi.contract.backend import Backend
 
     names = (
         "create_volume",

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import grpc
 import pytest
+from csi_multi_testing import memory
 
-from csi_multi import model
+from csi_multi.contract import model
 from csi_multi.rpc.client import Client
-from csi_multi.testing import memory
 
 Code = grpc.StatusCode
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing import requests
+from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.backend import Backend
-from csi_multi.model import Volume, VolumeRequest
+from csi_multi.contract import Backend, Volume, VolumeRequest
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.rules import RULES
-from csi_multi.testing import requests
-from csi_multi.testing.memory import MemoryBackend
 
 Code = grpc.StatusCode
 METHODS = requests.methods()

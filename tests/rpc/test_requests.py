@@ -6,12 +6,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing import requests
 from google.protobuf.descriptor import FieldDescriptor
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.rpc.rules import RULES
 from csi_multi.rpc.validate import PATHS
-from csi_multi.testing import requests
 
 Code = grpc.StatusCode
 METHODS = requests.methods()

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from csi_multi_testing import requests
+from csi_multi_testing.memory import MemoryBackend
 from google.protobuf.message_factory import GetMessageClass
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.errors import ResourceExhausted
-from csi_multi.logs import Console, Json
-from csi_multi.model import Volume, VolumeRequest
-from csi_multi.redact import SENSITIVE, scrub, scrub_all
+from csi_multi.contract import ResourceExhausted, Volume, VolumeRequest
+from csi_multi.logs.handlers import Console, Json
+from csi_multi.logs.redact import SENSITIVE, scrub, scrub_all
 from csi_multi.rpc import sensitive
-from csi_multi.testing import requests
-from csi_multi.testing.memory import MemoryBackend
 
 SECRET = "hunter2-correct-horse"
 AWKWARD = [

@@ -7,12 +7,11 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import GRANULE, MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.errors import AlreadyExists, Unavailable
-from csi_multi.model import BlockMap, Extent, GroupSnapshotRequest, SnapshotRequest
+from csi_multi.contract import AlreadyExists, BlockMap, Extent, GroupSnapshotRequest, SnapshotRequest, Unavailable
 from csi_multi.rpc.client import Client
-from csi_multi.testing.memory import GRANULE, MemoryBackend
 
 Code = grpc.StatusCode
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi import errors
-from csi_multi.model import Volume, VolumeRequest
+from csi_multi.contract import Volume, VolumeRequest, errors
 from csi_multi.rpc.status import CODES, code_of
-from csi_multi.testing.memory import MemoryBackend
 
 # external-provisioner keeps a volume in mind after these; every other code is final.
 UNSETTLED = {

@@ -6,12 +6,12 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import GRANULE, MemoryBackend
 
-from csi_multi import backend as b
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.model import CapacityReport, CapacityRequest
+from csi_multi.contract import CapacityReport, CapacityRequest
+from csi_multi.contract import backend as b
 from csi_multi.rpc.client import Client
-from csi_multi.testing.memory import GRANULE, MemoryBackend
 
 Code = grpc.StatusCode
 GIB = 1 << 30

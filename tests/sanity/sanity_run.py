@@ -12,11 +12,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from csi_multi_testing import sanity
 
 from csi_multi.host.privilege import Capability, held
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing import sanity
 
 MIB = 1 << 20
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}

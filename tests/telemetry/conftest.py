@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from csi_multi.config import Driver
-from csi_multi.host import LocalHost
-from csi_multi.registry import Registry
+from csi_multi.config.settings import Driver
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.interceptor import Traffic
@@ -82,7 +82,7 @@ class Shown:
 @pytest.fixture
 def show(tmp_path: Path, make: Any) -> Iterator[Callable[..., Shown]]:
     """show(make("fast"), make("slow")) serves instances and shows their metrics; `survey` seconds, 0: never."""
-    board = pytest.importorskip("csi_multi.telemetry.board", reason="needs prometheus-client", exc_type=ImportError)
+    board = pytest.importorskip("csi_multi.telemetry.exporter", reason="needs prometheus-client", exc_type=ImportError)
     ends: list[Callable[[], Any]] = []
 
     def serve(*instances: Any, broken: Any = None, default: str = "", survey: int = 0) -> Shown:

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 service = pytest.importorskip(

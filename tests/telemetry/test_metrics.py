@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.errors import NotFound, Unavailable
-from csi_multi.host import CommandFailed, LocalHost
-from csi_multi.host.observe import Observer, observed
-from csi_multi.testing.memory import MemoryBackend
+from csi_multi.contract import CommandFailed, NotFound, Observer, Unavailable
+from csi_multi.contract.observer import observed
+from csi_multi.host.command import LocalHost
 
 metrics = pytest.importorskip("csi_multi.telemetry.metrics", reason="needs prometheus-client", exc_type=ImportError)
 prometheus = pytest.importorskip("prometheus_client")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from csi_multi.host import LocalHost
+from csi_multi.host.command import LocalHost
 
 ROOT = Path(__file__).parent.parent.parent
 MONITORING = ROOT / "config/monitoring"

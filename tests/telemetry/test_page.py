@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from csi_multi.endpoint import EndpointError
-from csi_multi.telemetry import page as pages
-from csi_multi.telemetry.page import Page, parse
+from csi_multi.rpc.endpoint import EndpointError
+from csi_multi.telemetry import http as pages
+from csi_multi.telemetry.http import Page, parse
 
 
 def show(accepted: str) -> tuple[bytes, str]:

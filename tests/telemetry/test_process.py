@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
@@ -144,7 +144,10 @@ def test_without_the_setting_there_is_no_port_and_nothing_is_imported(drive: Any
     inodes = {text[8:-1] for text in sockets if text.startswith("socket:")}
     assert not [line for line in maps.read_text().splitlines() if line.split()[9] in inodes]
     told = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import csi_multi.serve"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-c", "import csi_multi.process.serve"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert not re.search(r"prometheus|opentelemetry|http\.server", told.stderr)
     client.close()

@@ -6,13 +6,12 @@ import threading
 from typing import Any
 
 import pytest
+from csi_multi_testing.memory import GIB, MemoryBackend
 
-from csi_multi.errors import Unavailable
-from csi_multi.model import UNLIMITED, CapacityReport, Page
-from csi_multi.registry import Registry
+from csi_multi.contract import UNLIMITED, CapacityReport, Page, Unavailable
+from csi_multi.loading.registry import Registry
 from csi_multi.telemetry import survey as surveying
 from csi_multi.telemetry.survey import Surveys, survey
-from csi_multi.testing.memory import GIB, MemoryBackend
 
 
 def finish(surveys: Surveys) -> None:

@@ -8,17 +8,19 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.config import ConfigError, Driver
-from csi_multi.host import CommandFailed, Host, LocalHost
-from csi_multi.host.observe import OUTGOING, Observer, Rpc, observed
-from csi_multi.registry import Registry
+from csi_multi.config.document import ConfigError
+from csi_multi.config.settings import Driver
+from csi_multi.contract import CommandFailed, Host, Observer
+from csi_multi.contract.observer import OUTGOING, Rpc, observed
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.interceptor import Traffic
 from csi_multi.rpc.server import build
 from csi_multi.telemetry import Telemetry
-from csi_multi.testing.memory import MemoryBackend
 
 traces = pytest.importorskip("csi_multi.telemetry.traces", reason="needs opentelemetry-sdk", exc_type=ImportError)
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -8,9 +8,7 @@ import time
 from collections.abc import Collection
 from typing import TypeVar
 
-from csi_multi.backend import Setting, missing
-from csi_multi.errors import FailedPrecondition, NotFound
-from csi_multi.model import Stamp
+from csi_multi.contract import FailedPrecondition, NotFound, Setting, Stamp, missing
 
 from . import patience, tags
 from .batching import Batcher

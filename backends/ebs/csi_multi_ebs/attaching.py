@@ -12,16 +12,18 @@ import threading
 import time
 from datetime import UTC, datetime
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
+    AttachRequest,
     Busy,
     FailedPrecondition,
+    Node,
     NotFound,
     ResourceExhausted,
+    Strings,
     Timeout,
     Unavailable,
 )
-from csi_multi.model import AttachRequest, Node, Strings
 
 from .account import Account
 from .detaching import Detaching, at

@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-from csi_multi import backend as b
-from csi_multi.model import (
+from csi_multi.contract import (
     AccessMode,
     AttachRequest,
     Capability,
@@ -24,6 +23,7 @@ from csi_multi.model import (
     OpenRequest,
     Page,
     PageRequest,
+    Rehearsal,
     Segments,
     Snapshot,
     SnapshotRequest,
@@ -32,7 +32,7 @@ from csi_multi.model import (
     Volume,
     VolumeRequest,
 )
-from csi_multi.rehearsal import Rehearsal
+from csi_multi.contract import backend as b
 
 from . import config, limits, snapshots, tags
 from .account import GIB, Account

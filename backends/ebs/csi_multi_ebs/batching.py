@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from csi_multi.errors import Timeout
+from csi_multi.contract import Timeout
 
 T = TypeVar("T")
 Fetch = Callable[[Collection[str]], Mapping[str, T]]

@@ -11,8 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from functools import partial
 
-from csi_multi.errors import StorageError
-from csi_multi.model import UNLIMITED, CapacityReport, Segments
+from csi_multi.contract import UNLIMITED, CapacityReport, Segments, StorageError
 
 from . import ec2_many
 from .account import GIB, Account

@@ -11,9 +11,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from csi_multi.backend import missing
-from csi_multi.errors import InvalidArgument, Timeout, Unavailable
-from csi_multi.model import SizeRange
+from csi_multi.contract import InvalidArgument, SizeRange, Timeout, Unavailable, missing
 
 from . import tags, types
 from .account import MANY, Account

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from csi_multi.params import Doc, Keys, Schema
+from csi_multi.contract import Doc, Keys, Schema
 
 from .tag_rules import objection
 

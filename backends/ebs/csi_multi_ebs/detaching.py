@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from csi_multi.errors import FailedPrecondition, NotFound, PermissionDenied, Timeout, Unavailable
-from csi_multi.model import Node
+from csi_multi.contract import FailedPrecondition, Node, NotFound, PermissionDenied, Timeout, Unavailable
 
 from .account import Account
 from .ec2_errors import WrongState

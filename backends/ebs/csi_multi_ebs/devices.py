@@ -10,9 +10,17 @@ import re
 import time
 from pathlib import Path
 
-from csi_multi.backend import missing
-from csi_multi.errors import FailedPrecondition, InUse, NotFound, StorageError, Unavailable
-from csi_multi.model import Blank, Device, Strings
+from csi_multi.contract import (
+    Blank,
+    Device,
+    FailedPrecondition,
+    InUse,
+    NotFound,
+    StorageError,
+    Strings,
+    Unavailable,
+    missing,
+)
 
 from . import xen
 from .blockdev import Kernel

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from csi_multi.host.observe import UNOBSERVED, Observer
+from csi_multi.contract import UNOBSERVED, Observer
 
 from . import ec2_errors, ec2_many, ec2_rows, models, patience
 from .config import Config
@@ -25,7 +25,7 @@ VALUES = 190  # values of a filter; EC2 takes 200 in one request, the owner's in
 
 
 class Ec2:
-    """EC2 of one account and region. Thread-safe. Every method raises errors of csi_multi.errors."""
+    """EC2 of one account and region. Thread-safe. Every method raises errors of csi_multi.contract.errors."""
 
     def __init__(self, config: Config, session: str = "csi-multi", observe: Observer = UNOBSERVED) -> None:
         """Keep the configuration; `session` names the role session in CloudTrail, where a role is assumed.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
     FailedPrecondition,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol, TypeVar
 
-from csi_multi.errors import InvalidArgument, InvalidToken, NotFound
+from csi_multi.contract import InvalidArgument, InvalidToken, NotFound
 
 MOST = 1000  # rows per page that EC2 gives
 LEAST = 5  # rows per page that EC2 can be asked for

@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 
-from csi_multi.backend import Setting
-from csi_multi.model import Volume, VolumeRequest
-from csi_multi.rehearsal import Rehearsal, Unforeseen
+from csi_multi.contract import Rehearsal, Setting, Unforeseen, Volume, VolumeRequest
 
 from .backend import EbsBackend
 from .config import Config

@@ -13,7 +13,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.errors import FailedPrecondition, Unavailable
+from csi_multi.contract import FailedPrecondition, Unavailable
 
 from .config import Config
 

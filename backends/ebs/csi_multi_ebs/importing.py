@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from csi_multi.backend import missing, not_imported
-from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse, InvalidArgument
-from csi_multi.model import Stamp
+from csi_multi.contract import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, Stamp, missing, not_imported
 
 from . import tags
 from .account import GOING, Account

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from csi_multi.errors import StorageError
+from csi_multi.contract import StorageError
 
 T = TypeVar("T")
 

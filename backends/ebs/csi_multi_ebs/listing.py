@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from csi_multi.model import Page, PageRequest
-from csi_multi.paging import paged
+from csi_multi.contract import Page, PageRequest, paged
 
 from .rows import SnapshotRow, VolumeRow
 

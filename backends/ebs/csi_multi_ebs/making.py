@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from csi_multi.backend import missing
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
@@ -26,9 +25,10 @@ from csi_multi.errors import (
     Timeout,
     Unauthenticated,
     Unavailable,
+    VolumeRequest,
+    leaf,
+    missing,
 )
-from csi_multi.ids import leaf
-from csi_multi.model import VolumeRequest
 
 from . import tags, types, wishes
 from .account import GIB, GOING, Account

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from csi_multi.host import marks as notes
-from csi_multi.model import Blank
+from csi_multi.contract import Blank
+from csi_multi.host import device_notes as notes
 
 DIRECTORY = "csi-multi-ebs"
 

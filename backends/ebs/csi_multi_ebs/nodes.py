@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from csi_multi.errors import StorageError
+from csi_multi.contract import StorageError
 
 from .account import Account
 from .rows import InstanceRow, VolumeRow

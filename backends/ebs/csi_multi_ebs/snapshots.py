@@ -12,17 +12,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    Page,
+    PageRequest,
+    Snapshot,
+    SnapshotRequest,
     StorageError,
     Timeout,
     Unavailable,
+    leaf,
 )
-from csi_multi.ids import leaf
-from csi_multi.model import Page, PageRequest, Snapshot, SnapshotRequest
 
 from . import tags
 from .account import GIB, Account

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from csi_multi.backend import Setting
-from csi_multi.errors import InvalidArgument
-from csi_multi.ids import leaf
-from csi_multi.model import SnapshotRequest, Source, SourceKind, Stamp, VolumeRequest
+from csi_multi.contract import InvalidArgument, Setting, SnapshotRequest, Source, SourceKind, Stamp, VolumeRequest, leaf
 
 from .config import Config, MutableParameters, Parameters, SnapshotParameters
 from .rows import Tags

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from csi_multi.errors import InvalidArgument
+from csi_multi.contract import InvalidArgument
 
 # What a template calls it, and what the orchestrator's sidecars call it.
 OF_VOLUME = {"PVCName": "pvc/name", "PVCNamespace": "pvc/namespace", "PVName": "pv/name"}

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csi_multi.errors import InvalidArgument, OutOfRange
-from csi_multi.model import SizeRange
+from csi_multi.contract import InvalidArgument, OutOfRange, SizeRange
 
 from .config import GIB, MutableParameters, Parameters
 from .rows import VolumeRow

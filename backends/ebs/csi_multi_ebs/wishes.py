@@ -5,8 +5,14 @@ from __future__ import annotations
 import hashlib
 from typing import NoReturn
 
-from csi_multi.errors import InvalidArgument, OutOfRange, ResourceExhausted
-from csi_multi.model import SizeRange, TopologyRequirement, VolumeRequest
+from csi_multi.contract import (
+    InvalidArgument,
+    OutOfRange,
+    ResourceExhausted,
+    SizeRange,
+    TopologyRequirement,
+    VolumeRequest,
+)
 
 from .account import GIB, Account
 from .config import Config, Parameters

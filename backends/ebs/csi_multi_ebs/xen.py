@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from csi_multi.errors import InUse
+from csi_multi.contract import InUse
 
 from .blockdev import Kernel
 from .marks import Mark, Marks

@@ -10,9 +10,7 @@ from typing import Any
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config, MutableParameters, Parameters, SnapshotParameters
 
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost
-from csi_multi.model import (
+from csi_multi.contract import (
     AccessMode,
     AttachRequest,
     Capability,
@@ -20,6 +18,7 @@ from csi_multi.model import (
     ModifyRequest,
     Mount,
     Node,
+    Setting,
     SizeRange,
     SnapshotRequest,
     Source,
@@ -29,7 +28,8 @@ from csi_multi.model import (
     Volume,
     VolumeRequest,
 )
-from csi_multi.params import parse
+from csi_multi.contract.params import parse
+from csi_multi.host.command import LocalHost
 
 from . import rig_moto
 from .rig import REGION, Cloud

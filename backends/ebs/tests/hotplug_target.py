@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from csi_multi.host import LocalHost
+from csi_multi.host.command import LocalHost
 
 MODULES = ("nvmet", "nvmet-tcp", "nvme-tcp")
 TREE = Path("/sys/kernel/config/nvmet")

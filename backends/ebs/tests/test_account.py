@@ -11,8 +11,7 @@ from csi_multi_ebs.account import Account
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.kept import Kept
 
-from csi_multi.errors import FailedPrecondition, NotFound, Timeout, Unavailable
-from csi_multi.model import PageRequest
+from csi_multi.contract import FailedPrecondition, NotFound, PageRequest, Timeout, Unavailable
 
 from .accounts import A, Connect, asked, configured, cut, nodes, on, setting
 from .rig import Cloud

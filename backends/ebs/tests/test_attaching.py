@@ -11,18 +11,22 @@ from csi_multi_ebs import attaching
 from csi_multi_ebs.attaching import READ_ONLY, WRITABLE
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi import idempotent
-from csi_multi.errors import (
+from csi_multi.contract import (
+    AccessMode,
     AlreadyExists,
     Busy,
+    Capability,
     FailedPrecondition,
     InUse,
+    Node,
     NotFound,
     ResourceExhausted,
+    SizeRange,
     Timeout,
     Unavailable,
+    Volume,
 )
-from csi_multi.model import AccessMode, Capability, Node, SizeRange, Volume
+from csi_multi.core import idempotent
 
 from .accounts import (
     GIB,

@@ -8,9 +8,8 @@ import pytest
 from csi_multi_ebs.attaching import WRITABLE
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi import idempotent
-from csi_multi.errors import AlreadyExists, NotFound, PermissionDenied, Unavailable
-from csi_multi.model import Node, Volume
+from csi_multi.contract import AlreadyExists, Node, NotFound, PermissionDenied, Unavailable, Volume
+from csi_multi.core import idempotent
 
 from .accounts import MANY_WRITERS, A, Connect, asked, nodes, on, row
 from .rig import NOW, Cloud, looks, seconds

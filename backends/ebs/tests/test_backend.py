@@ -9,7 +9,7 @@ import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 
-from csi_multi.model import SINGLE_NODE_MODES, AccessMode, Capability, Mount
+from csi_multi.contract import SINGLE_NODE_MODES, AccessMode, Capability, Mount
 
 from .accounts import A, connecting, parameters, setting
 from .rig import Cloud
@@ -19,10 +19,10 @@ import json, os, sys
 for name in list(os.environ):
     if name.startswith("AWS_"):
         del os.environ[name]
-from csi_multi.backend import Setting
-from csi_multi.errors import StorageError
-from csi_multi.host import LocalHost
-from csi_multi.model import OpenRequest
+from csi_multi.contract.backend import Setting
+from csi_multi.contract.errors import StorageError
+from csi_multi.host.command import LocalHost
+from csi_multi.contract.model import OpenRequest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from csi_multi_ebs.batching import Batcher
 
-from csi_multi.errors import Timeout, Unavailable
+from csi_multi.contract import Timeout, Unavailable
 
 from .threads import ended, together
 

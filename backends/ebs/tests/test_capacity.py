@@ -13,8 +13,15 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Parameters, Type
 from csi_multi_ebs.types import RULES
 
-from csi_multi.errors import ResourceExhausted, Unavailable
-from csi_multi.model import UNLIMITED, CapacityReport, CapacityRequest, Segments, SizeRange
+from csi_multi.contract import (
+    UNLIMITED,
+    CapacityReport,
+    CapacityRequest,
+    ResourceExhausted,
+    Segments,
+    SizeRange,
+    Unavailable,
+)
 
 from . import rig_quotas
 from .accounts import A, B, Connect, asked

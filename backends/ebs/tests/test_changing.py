@@ -7,8 +7,7 @@ import time
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi.errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRange, Unavailable
-from csi_multi.model import SizeRange, Volume
+from csi_multi.contract import FailedPrecondition, InvalidArgument, NotFound, OutOfRange, SizeRange, Unavailable, Volume
 
 from .accounts import GIB, GONE, A, Connect, asked, changed, grown, mutable, row, tags
 from .rig import FOREVER, NOW, Call, Cloud, looks

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from csi_multi_ebs.config import Config, MutableParameters, Parameters, SnapshotParameters
 
-from csi_multi.config import ConfigError, Document
-from csi_multi.errors import InvalidArgument
-from csi_multi.params import Schema, camel, fields, keys_of, parse
+from csi_multi.config.document import ConfigError, Document
+from csi_multi.contract import InvalidArgument, Schema
+from csi_multi.contract.params import camel, fields, keys_of, parse
 
 GIB = 2**30
 

@@ -11,11 +11,10 @@ from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from csi_multi_ebs import capacity
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
+from csi_multi_testing import Call, Storage, setting
 
-from csi_multi.backend import Backend
-from csi_multi.host import Host, LocalHost
-from csi_multi.model import Node, SizeRange, Stamp, VolumeRequest
-from csi_multi.testing import Call, Storage, setting
+from csi_multi.contract import Backend, Host, Node, SizeRange, Stamp, VolumeRequest
+from csi_multi.host.command import LocalHost
 
 from .rig import REGION, Cloud
 

@@ -15,14 +15,13 @@ from xmlrpc.client import ServerProxy
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
+from csi_multi_testing import Storage, setting
+from csi_multi_testing.check import State, run
+from csi_multi_testing.checks import CHECKS
+from csi_multi_testing.context import in_process
 
-from csi_multi.backend import Backend
-from csi_multi.host import Host, LocalHost
-from csi_multi.model import Node, SizeRange, Stamp, VolumeRequest
-from csi_multi.testing import Storage, setting
-from csi_multi.testing.check import State, run
-from csi_multi.testing.checks import CHECKS
-from csi_multi.testing.trial import in_process
+from csi_multi.contract import Backend, Host, Node, SizeRange, Stamp, VolumeRequest
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.skipif("HOTPLUG_EC2" not in os.environ, reason="for a guest that hotplug.py starts")
 

@@ -12,8 +12,7 @@ from csi_multi_ebs import devices as devices_module
 from csi_multi_ebs import nvme
 from csi_multi_ebs.devices import Devices
 
-from csi_multi.errors import FailedPrecondition, InUse, NotFound, Unavailable
-from csi_multi.model import Blank
+from csi_multi.contract import Blank, FailedPrecondition, InUse, NotFound, Unavailable
 
 from .fake_kernel import MIB, FakeKernel
 

@@ -17,11 +17,21 @@ from csi_multi_ebs.blockdev import Kernel
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.devices import Devices
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, InUse, NotFound, Unavailable
-from csi_multi.host import LocalHost, mounts, sysfs
+from csi_multi.contract import (
+    AccessMode,
+    Capability,
+    Device,
+    FailedPrecondition,
+    InUse,
+    Mount,
+    NotFound,
+    Setting,
+    SizeRange,
+    Unavailable,
+)
+from csi_multi.host import mounts, sysfs
+from csi_multi.host.command import LocalHost
 from csi_multi.host.sysfs import DeviceGone
-from csi_multi.model import AccessMode, Capability, Device, Mount, SizeRange
 from csi_multi.node.engine import Engine
 from csi_multi.node.requests import PublishRequest, StageRequest
 

@@ -14,10 +14,10 @@ from csi_multi_ebs.config import Config, MutableParameters, Parameters, Snapshot
 from csi_multi_ebs.models import CALLS, SERVICES
 from csi_multi_ebs.types import RULES, spec
 
-from csi_multi import config
-from csi_multi.model import SizeRange, SnapshotRequest, Stamp, VolumeRequest
-from csi_multi.node.options import FilesystemOptions
-from csi_multi.params import camel, fields, parse
+from csi_multi.config.settings import load_config
+from csi_multi.contract import SizeRange, SnapshotRequest, Stamp, VolumeRequest
+from csi_multi.contract.params import camel, fields, parse
+from csi_multi.node.mkfs_options import FilesystemOptions
 
 from .test_tags import CONFIG, SETTING
 
@@ -73,7 +73,7 @@ def test_roles_are_assumed_by_the_call_that_is_made() -> None:
 
 
 def test_the_example_configuration_is_valid_and_shows_the_defaults() -> None:
-    loaded = config.load(ROOT / "config/ebs.yaml")
+    loaded = load_config(ROOT / "config/ebs.yaml")
     sections = {
         one.name: loaded.document.section(("backends", one.name), Config, one.values) for one in loaded.instances
     }

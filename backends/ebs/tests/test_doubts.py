@@ -11,16 +11,17 @@ import pytest
 from csi_multi_ebs import doubts
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi import idempotent
-from csi_multi.errors import (
+from csi_multi.contract import (
     FailedPrecondition,
     InvalidArgument,
     PermissionDenied,
     StorageError,
     Unauthenticated,
     Unavailable,
+    Volume,
+    VolumeRequest,
 )
-from csi_multi.model import Volume, VolumeRequest
+from csi_multi.core import idempotent
 
 from . import rig_shown
 from .accounts import A, B, C, Connect, asked, places, volume

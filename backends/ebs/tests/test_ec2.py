@@ -16,16 +16,17 @@ from csi_multi_ebs.rows import VolumeRow
 from csi_multi_ebs.tags import NAME, OWNER
 from csi_multi_ebs.types import Spec
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     InvalidArgument,
     InvalidToken,
     NotFound,
+    Observer,
     PermissionDenied,
     Timeout,
     Unauthenticated,
     Unavailable,
 )
-from csi_multi.host.observe import Ends, Observer, Rpc
+from csi_multi.contract.observer import Ends, Rpc
 
 from .rig import Cloud, looks
 

@@ -19,7 +19,7 @@ from csi_multi_ebs.ec2_errors import (
     refused,
 )
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     Busy,
     FailedPrecondition,
     InUse,

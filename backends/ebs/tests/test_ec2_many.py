@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from csi_multi_ebs.ec2_many import chunks, every, existing, literal, page
 
-from csi_multi.errors import InvalidArgument, InvalidToken, NotFound, Unavailable
+from csi_multi.contract import InvalidArgument, InvalidToken, NotFound, Unavailable
 
 IDS = [f"vol-{number:08x}" for number in range(1200)]
 

@@ -12,9 +12,7 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.explaining import ID, LOOKS, MAKES
 
-from csi_multi.errors import InvalidArgument
-from csi_multi.model import VolumeRequest
-from csi_multi.rehearsal import Rehearsal, Unforeseen
+from csi_multi.contract import InvalidArgument, Rehearsal, Unforeseen, VolumeRequest
 
 from .accounts import GIB, A, B, SizeRange, asked, cut, parameters, places, setting, snapshot, volume
 from .rig import REGION, Cloud

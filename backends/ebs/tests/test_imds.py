@@ -13,7 +13,7 @@ from csi_multi_ebs import imds
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.imds import Identity, Metadata
 
-from csi_multi.errors import FailedPrecondition, Unavailable
+from csi_multi.contract import FailedPrecondition, Unavailable
 
 IDENTITY = Identity(instance="i-0123456789abcdef0", zone="eu-west-1b", type="m5.large")
 VALUES = {

@@ -10,9 +10,17 @@ import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.explaining import Rehearsed
 
-from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, NotFound, StorageError
-from csi_multi.model import IMPORTED, Stamp
-from csi_multi.rehearsal import Rehearsal
+from csi_multi.contract import (
+    IMPORTED,
+    AlreadyExists,
+    FailedPrecondition,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    Rehearsal,
+    Stamp,
+    StorageError,
+)
 
 from .accounts import CLUSTER, DRIVER, GIB, A, Connect, asked, grown, nodes, on, tags
 from .rig import Cloud

@@ -7,8 +7,7 @@ from csi_multi_ebs import listing
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.tags import of_snapshot, of_volume
 
-from csi_multi.errors import InvalidToken
-from csi_multi.model import PageRequest, Volume
+from csi_multi.contract import InvalidToken, PageRequest, Volume
 
 from . import rig_moto
 from .accounts import GONE, A, Connect, asked, configured, cut, nodes, on, row, setting

@@ -9,8 +9,7 @@ import pytest
 from csi_multi_ebs import making
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi import idempotent
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
@@ -19,9 +18,13 @@ from csi_multi.errors import (
     OutOfRange,
     PermissionDenied,
     ResourceExhausted,
+    SizeRange,
+    TopologyRequirement,
     Unavailable,
+    Volume,
+    VolumeRequest,
 )
-from csi_multi.model import SizeRange, TopologyRequirement, Volume, VolumeRequest
+from csi_multi.core import idempotent
 
 from . import rig_moto
 from .accounts import (

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi.errors import FailedPrecondition, NotFound
-from csi_multi.ids import split_node
-from csi_multi.model import Node
+from csi_multi.contract import FailedPrecondition, Node, NotFound
+from csi_multi.contract.ids import split_node
 
 from .accounts import A, Connect, asked, nodes, on, row, tags
 from .rig import Cloud

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from csi_multi_ebs.models import CALLS, SERVICES
 
-from csi_multi.model import IMPORTED, PageRequest, SizeRange, Stamp
+from csi_multi.contract import IMPORTED, PageRequest, SizeRange, Stamp
 
 from .accounts import (
     CLUSTER,

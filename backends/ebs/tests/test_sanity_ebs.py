@@ -9,12 +9,12 @@ from pathlib import Path
 from xmlrpc.client import ServerProxy
 
 import pytest
+from csi_multi_testing import sanity
 from sanity_run import PENDING, SPECS, binary
 
 from csi_multi.host import mounts
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing import sanity
 
 pytestmark = pytest.mark.skipif("HOTPLUG_EC2" not in os.environ, reason="for a guest that hotplug.py starts")
 

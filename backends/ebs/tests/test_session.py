@@ -13,7 +13,7 @@ from csi_multi_ebs.config import Config
 from csi_multi_ebs.ec2 import Ec2
 from csi_multi_ebs.session import Session, _of_others
 
-from csi_multi.errors import PermissionDenied, Unauthenticated, Unavailable
+from csi_multi.contract import PermissionDenied, Unauthenticated, Unavailable
 
 from .rig import Cloud
 from .threads import together

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi import idempotent
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
@@ -17,11 +16,15 @@ from csi_multi.errors import (
     InvalidArgument,
     NotFound,
     PermissionDenied,
+    SizeRange,
+    Snapshot,
+    SnapshotRequest,
     StorageError,
     Timeout,
     Unavailable,
+    Volume,
 )
-from csi_multi.model import SizeRange, Snapshot, SnapshotRequest, Volume
+from csi_multi.core import idempotent
 
 from . import rig_moto
 from .accounts import GIB, GONE, A, B, Connect, asked, cut, tags

@@ -13,11 +13,9 @@ from csi_multi_ebs.tag_rules import IOPS_PER_GB, fit, objection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csi_multi.backend import Setting
-from csi_multi.errors import InvalidArgument
-from csi_multi.host import LocalHost
-from csi_multi.model import SnapshotRequest, Source, SourceKind, Stamp, VolumeRequest
-from csi_multi.params import parse
+from csi_multi.contract import InvalidArgument, Setting, SnapshotRequest, Source, SourceKind, Stamp, VolumeRequest
+from csi_multi.contract.params import parse
+from csi_multi.host.command import LocalHost
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
 DRIVER = st.text(st.characters(codec="ascii"), max_size=63)  # more than config.py lets a driver be called

@@ -9,7 +9,7 @@ from csi_multi_ebs.templates import OF_VOLUME, render
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csi_multi.errors import InvalidArgument
+from csi_multi.contract import InvalidArgument
 
 CLAIM = {"pvc/name": "data-db-0", "pvc/namespace": "ns-prod-abcdef", "pv/name": "pvc-1"}
 

@@ -15,7 +15,7 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.ec2 import Ec2
 
-from csi_multi.errors import StorageError, Timeout, Unavailable
+from csi_multi.contract import StorageError, Timeout, Unavailable
 
 from .accounts import A, Connect, asked, nodes, on
 from .rig import REGION, Cloud

@@ -13,9 +13,8 @@ from csi_multi_ebs.types import RULES, Spec, changed, gib, spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csi_multi.errors import InvalidArgument, OutOfRange
-from csi_multi.model import SizeRange
-from csi_multi.params import parse
+from csi_multi.contract import InvalidArgument, OutOfRange, SizeRange
+from csi_multi.contract.params import parse
 
 GIB = 2**30
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from csi_multi_ebs.watch import Watch
 
-from csi_multi.errors import PermissionDenied, Timeout, Unavailable
+from csi_multi.contract import PermissionDenied, Timeout, Unavailable
 
 from .threads import ended
 

@@ -9,33 +9,30 @@ from typing import Any
 
 import msgspec
 
-from csi_multi import ids
-from csi_multi.backend import (
+from csi_multi.contract import (
+    Blank,
     Capacity,
+    CapacityReport,
+    CapacityRequest,
     Clone,
+    Device,
     Expand,
+    ExpandRequest,
+    Expansion,
+    FailedPrecondition,
+    HealthEntry,
     Import,
+    InUse,
+    InvalidArgument,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
     NodeLocal,
-    Setting,
-    VolumeHealthLister,
-    not_ours_to_delete,
-)
-from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument
-from csi_multi.host import loopdev, loopfile
-from csi_multi.model import (
-    Blank,
-    CapacityReport,
-    CapacityRequest,
-    Device,
-    ExpandRequest,
-    Expansion,
-    HealthEntry,
     OpenRequest,
     Page,
     PageRequest,
+    Rehearsal,
+    Setting,
     Snapshot,
     SnapshotRequest,
     Stamp,
@@ -43,10 +40,13 @@ from csi_multi.model import (
     Strings,
     Volume,
     VolumeHealth,
+    VolumeHealthLister,
     VolumeRequest,
+    ids,
+    not_ours_to_delete,
+    paged,
 )
-from csi_multi.paging import paged
-from csi_multi.rehearsal import Rehearsal
+from csi_multi.host import loopdev, loopfile
 
 from . import config, health
 from .failures import translated

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from csi_multi.errors import Unavailable
+from csi_multi.contract import Unavailable
 
 log = logging.getLogger(__name__)
 

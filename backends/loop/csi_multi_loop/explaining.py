@@ -9,11 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi.backend import Setting
+from csi_multi.contract import Rehearsal, Setting, Unforeseen, VolumeRequest
 from csi_multi.host import mounts
 from csi_multi.host.mounts import MountPoint
-from csi_multi.model import VolumeRequest
-from csi_multi.rehearsal import Rehearsal, Unforeseen
 
 from .backend import LoopBackend
 from .config import Config

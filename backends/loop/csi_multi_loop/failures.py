@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from csi_multi.errors import OutOfRange, ResourceExhausted, StorageError, Unavailable
+from csi_multi.contract import OutOfRange, ResourceExhausted, StorageError, Unavailable
 
 MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOSPC: (ResourceExhausted, "delete volumes or snapshots, or grow the filesystem"),

@@ -21,10 +21,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.host import Host, loopfile, mounts
+from csi_multi.contract import LEAF_SHAPE, FailedPrecondition, Host, Unavailable
+from csi_multi.host import loopfile, mounts
 from csi_multi.host.mounts import MountPoint
-from csi_multi.ids import LEAF_SHAPE
 
 from .metadata import sync
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csi_multi.errors import WrongNode
-from csi_multi.ids import split_local
+from csi_multi.contract import WrongNode, split_local
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from csi_multi.errors import FailedPrecondition, StorageError
+from csi_multi.contract import FailedPrecondition, Health, HealthEntry, StorageError, StorageHealth, StorageHealthEntry
 from csi_multi.host import loopdev, sysfs
-from csi_multi.model import Health, HealthEntry, StorageHealth, StorageHealthEntry
 
 from .metadata import Broken, VolumeFile
 from .place import Place

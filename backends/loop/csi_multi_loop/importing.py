@@ -11,10 +11,8 @@ import os
 import stat
 from pathlib import Path
 
-from csi_multi.backend import not_imported
-from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, NotFound
+from csi_multi.contract import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, NotFound, Stamp, not_imported
 from csi_multi.host import loopdev
-from csi_multi.model import Stamp
 
 from .files import Files
 from .metadata import Format, VolumeFile, new_family

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi.errors import InvalidArgument, OutOfRange
-from csi_multi.model import SizeRange, SnapshotRequest, VolumeRequest
+from csi_multi.contract import InvalidArgument, OutOfRange, SizeRange, SnapshotRequest, VolumeRequest
 
 from .config import Config, Parameters
 from .files import Files

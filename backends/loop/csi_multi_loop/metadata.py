@@ -10,8 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from csi_multi.errors import FailedPrecondition
-from csi_multi.model import Blank, Stamp
+from csi_multi.contract import Blank, FailedPrecondition, Stamp
 
 VERSION = 1
 

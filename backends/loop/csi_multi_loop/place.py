@@ -6,7 +6,7 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from csi_multi.errors import Unavailable
+from csi_multi.contract import Unavailable
 from csi_multi.host import mounts, sysfs
 
 from .config import Config

@@ -15,9 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic
 
-from csi_multi.backend import Setting, missing
-from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, NotFound
-from csi_multi.ids import LEAF_SHAPE
+from csi_multi.contract import LEAF_SHAPE, AlreadyExists, Busy, FailedPrecondition, NotFound, Setting, missing
 
 from . import metadata
 from .files import Files

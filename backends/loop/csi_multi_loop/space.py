@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from csi_multi.errors import ResourceExhausted
-from csi_multi.ids import LEAF_SHAPE
+from csi_multi.contract import LEAF_SHAPE, ResourceExhausted
 
 from .config import Config
 from .metadata import SnapshotFile, VolumeFile

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from csi_multi.errors import Busy, FailedPrecondition, StorageError
+from csi_multi.contract import Busy, FailedPrecondition, StorageError
 from csi_multi.host import loopdev, loopfile
 
 from .freeze import Freezer

@@ -15,11 +15,10 @@ import pytest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
 
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost, loopdev, mounts
-from csi_multi.model import (
+from csi_multi.contract import (
     ExpandRequest,
     OpenRequest,
+    Setting,
     SizeRange,
     SnapshotRequest,
     Source,
@@ -27,6 +26,8 @@ from csi_multi.model import (
     Stamp,
     VolumeRequest,
 )
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 
 MIB = 2**20
 NODE = "node-1"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.errors import ResourceExhausted
-from csi_multi.model import CapacityRequest, PageRequest
+from csi_multi.contract import CapacityRequest, PageRequest, ResourceExhausted
 
 MIB = 2**20
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
+from csi_multi_testing.check import State, run
+from csi_multi_testing.checks import CHECKS
+from csi_multi_testing.context import in_process
+from csi_multi_testing.storage import MIB, Storage, setting
 
-from csi_multi.errors import AlreadyExists
-from csi_multi.host import LocalHost, loopdev
-from csi_multi.model import SizeRange, Stamp, VolumeRequest
-from csi_multi.testing.check import State, run
-from csi_multi.testing.checks import CHECKS
-from csi_multi.testing.storage import MIB, Storage, setting
-from csi_multi.testing.trial import in_process
+from csi_multi.contract import AlreadyExists, SizeRange, Stamp, VolumeRequest
+from csi_multi.host import loopdev
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 

@@ -9,7 +9,14 @@ import threading
 import pytest
 from csi_multi_loop.copies import copy
 
-from csi_multi.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, ResourceExhausted
+from csi_multi.contract import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+)
 
 MIB = 2**20
 

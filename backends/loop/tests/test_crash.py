@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.model import PageRequest
+from csi_multi.contract import PageRequest
 
 MIB = 2**20
 TEXT = b"precious" * 512
@@ -59,9 +59,9 @@ def reborn(make, dead, resumed):
 
 CHILD = """
 import sys
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost
-from csi_multi.model import SizeRange, Source, SourceKind, Stamp, VolumeRequest
+from csi_multi.contract.backend import Setting
+from csi_multi.host.command import LocalHost
+from csi_multi.contract.model import SizeRange, Source, SourceKind, Stamp, VolumeRequest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
 
@@ -121,7 +121,7 @@ def test_two_processes_make_one_volume_of_one_name(make, ask, image, tmp_path, l
 print(made)
 """
     )
-    race = race.replace("import sys\n", "import sys\nfrom csi_multi.errors import AlreadyExists, Busy\n")
+    race = race.replace("import sys\n", "import sys\nfrom csi_multi.contract.errors import AlreadyExists, Busy\n")
     children = [
         subprocess.Popen(
             [sys.executable, "-c", race, str(tmp_path / "pool")],

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.errors import Busy, FailedPrecondition, InUse, NotFound, Unavailable
-from csi_multi.host import CommandFailed, Result, loopdev, sysfs
+from csi_multi.contract import Blank, Busy, CommandFailed, FailedPrecondition, InUse, NotFound, Result, Unavailable
+from csi_multi.host import loopdev, sysfs
 from csi_multi.host.loopfile import in_use
-from csi_multi.model import Blank
 
 MIB = 2**20
 pytestmark = pytest.mark.root

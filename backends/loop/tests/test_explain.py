@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from csi_multi_loop.backend import LoopBackend
 
-from csi_multi.errors import ResourceExhausted
+from csi_multi.contract import Rehearsal, ResourceExhausted, Unforeseen, Volume, VolumeRequest
 from csi_multi.host.loopdev import bound
-from csi_multi.model import Volume, VolumeRequest
-from csi_multi.rehearsal import Rehearsal, Unforeseen
 
 from .conftest import MIB, Requests
 

@@ -12,8 +12,8 @@ import time
 import pytest
 from csi_multi_loop.freeze import Freezer, Gate, _opened
 
-from csi_multi.errors import FailedPrecondition, InUse, Unavailable
-from csi_multi.host import CommandFailed, mounts
+from csi_multi.contract import CommandFailed, FailedPrecondition, InUse, Unavailable
+from csi_multi.host import mounts
 
 MIB = 2**20
 pytestmark = pytest.mark.root
@@ -187,9 +187,9 @@ def test_a_thaw_that_failed_is_tried_again(staged, make, ask, leftovers, by):
 
 CHILD = """
 import os, signal, sys
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost
-from csi_multi.model import SnapshotRequest, Stamp
+from csi_multi.contract.backend import Setting
+from csi_multi.host.command import LocalHost
+from csi_multi.contract.model import SnapshotRequest, Stamp
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
 from csi_multi_loop.freeze import Gate

@@ -11,18 +11,21 @@ import pytest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.explaining import Rehearsed
 
-from csi_multi.errors import (
+from csi_multi.contract import (
+    IMPORTED,
     AlreadyExists,
+    Blank,
     FailedPrecondition,
     InUse,
     InvalidArgument,
     NotFound,
+    OpenRequest,
+    Rehearsal,
     ResourceExhausted,
+    Stamp,
     StorageError,
 )
 from csi_multi.host import loopdev
-from csi_multi.model import IMPORTED, Blank, OpenRequest, Stamp
-from csi_multi.rehearsal import Rehearsal
 
 from .conftest import DRIVER, MIB, Requests
 from .test_explain import done, told, tree, watched

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from csi_multi.errors import InvalidToken
-from csi_multi.model import CapacityRequest, PageRequest
+from csi_multi.contract import CapacityRequest, InvalidToken, PageRequest
 
 MIB = 2**20
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 from csi_multi_loop.guard import held
 
-from csi_multi.errors import AlreadyExists, Busy, NotFound
+from csi_multi.contract import AlreadyExists, Busy, NotFound
 
 MIB = 2**20
 

@@ -7,17 +7,19 @@ import re
 import pytest
 from csi_multi_loop.guard import held
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     OutOfRange,
+    PageRequest,
+    SizeRange,
     Unavailable,
+    VolumeRequest,
     WrongNode,
 )
-from csi_multi.model import PageRequest, SizeRange, VolumeRequest
 
 MIB = 2**20
 

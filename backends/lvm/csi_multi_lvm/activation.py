@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.host import Host
+from csi_multi.contract import FailedPrecondition, Host, Unavailable
 
 from . import devices, tags
 from .lvm import Lvm, Refused

@@ -6,40 +6,40 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from csi_multi.backend import (
+from csi_multi.contract import (
     Capacity,
+    CapacityReport,
+    CapacityRequest,
     Clone,
+    Device,
     Expand,
+    ExpandRequest,
+    Expansion,
+    FailedPrecondition,
+    HealthEntry,
     Import,
+    InvalidArgument,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
     NodeLocal,
-    Setting,
-    VolumeHealthLister,
-)
-from csi_multi.errors import FailedPrecondition, InvalidArgument, StorageError
-from csi_multi.model import (
-    CapacityReport,
-    CapacityRequest,
-    Device,
-    ExpandRequest,
-    Expansion,
-    HealthEntry,
     OpenRequest,
     Page,
     PageRequest,
+    Rehearsal,
+    Setting,
     Snapshot,
     SnapshotRequest,
     Stamp,
+    StorageError,
     StorageHealthEntry,
     Strings,
     Volume,
     VolumeHealth,
+    VolumeHealthLister,
     VolumeRequest,
+    paged,
 )
-from csi_multi.paging import paged
-from csi_multi.rehearsal import Rehearsal
 
 from . import config, devices, health, names, space, tags, wiping
 from . import layout as layouts

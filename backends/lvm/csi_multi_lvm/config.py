@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from csi_multi.params import Doc, Schema
+from csi_multi.contract import Doc, Schema
 
 GIB = 2**30
 

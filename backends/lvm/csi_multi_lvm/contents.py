@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.errors import Busy, ResourceExhausted, StorageError, Unavailable
+from csi_multi.contract import Busy, ResourceExhausted, StorageError, Unavailable
 
 log = logging.getLogger(__name__)
 

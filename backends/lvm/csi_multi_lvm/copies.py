@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from csi_multi.errors import Busy, StorageError, Timeout, Unavailable
-from csi_multi.model import VolumeRequest
+from csi_multi.contract import Busy, StorageError, Timeout, Unavailable, VolumeRequest
 
 from . import contents, tags
 from .activation import Activation

@@ -6,8 +6,7 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound
-from csi_multi.model import Snapshot, SnapshotRequest
+from csi_multi.contract import AlreadyExists, Busy, FailedPrecondition, InUse, NotFound, Snapshot, SnapshotRequest
 
 from . import layout as layouts
 from . import tags

@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.errors import InUse, Unavailable
-from csi_multi.host import Host, mounts, sysfs
+from csi_multi.contract import Host, InUse, Unavailable
+from csi_multi.host import mounts, sysfs
 
 SYS_BLOCK = Path("/sys/block")
 DEV = Path("/dev")

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from csi_multi.host import Host, Result
-from csi_multi.rehearsal import Known, Rehearsal, RehearsedHost, Unforeseen
+from csi_multi.contract import Host, Known, Rehearsal, RehearsedHost, Result, Unforeseen
 
 from .config import Config
 

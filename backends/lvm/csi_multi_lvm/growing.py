@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.model import SizeRange
+from csi_multi.contract import FailedPrecondition, SizeRange, Unavailable
 
 from . import contents, space, tags, wiping
 from . import layout as layouts

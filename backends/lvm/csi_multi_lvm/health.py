@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.model import Health, HealthEntry, StorageHealth, StorageHealthEntry
+from csi_multi.contract import Health, HealthEntry, StorageHealth, StorageHealthEntry
 
 from . import tags
 from .config import Config

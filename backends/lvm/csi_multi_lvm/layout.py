@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
-from csi_multi.errors import FailedPrecondition, InvalidArgument
+from csi_multi.contract import FailedPrecondition, InvalidArgument
 
 from . import options as lvcreate
 from .config import Config, Parameters, Type, Wipe

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument, ResourceExhausted, Unavailable
-from csi_multi.host import Host, Result
+from csi_multi.contract import FailedPrecondition, Host, InUse, InvalidArgument, ResourceExhausted, Result, Unavailable
 
 from . import tags
 from .config import Config

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from csi_multi.errors import AlreadyExists, Busy, OutOfRange
-from csi_multi.model import SizeRange, VolumeRequest
+from csi_multi.contract import AlreadyExists, Busy, OutOfRange, SizeRange, VolumeRequest
 
 from . import layout as layouts
 from . import tags, wiping

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from csi_multi import ids
-from csi_multi.errors import FailedPrecondition, InvalidArgument, NotFound, WrongNode
+from csi_multi.contract import FailedPrecondition, InvalidArgument, NotFound, WrongNode, ids
 
 VOLUME = "csi-"
 SNAPSHOT = "csis-"

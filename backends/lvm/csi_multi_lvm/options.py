@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from csi_multi.errors import InvalidArgument
-from csi_multi.params import unknown
+from csi_multi.contract import InvalidArgument, unknown
 
 from .config import Type
 

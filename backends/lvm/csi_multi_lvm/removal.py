@@ -6,8 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 
-from csi_multi.backend import not_ours_to_delete
-from csi_multi.errors import InUse, StorageError
+from csi_multi.contract import InUse, StorageError, not_ours_to_delete
 
 from . import tags
 from .activation import Activation

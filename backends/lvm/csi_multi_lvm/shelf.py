@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from csi_multi.backend import Setting, missing
-from csi_multi.errors import FailedPrecondition
-from csi_multi.model import Stamp
+from csi_multi.contract import FailedPrecondition, Setting, Stamp, missing
 
 from . import tags
 from .lvm import Lvm

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from csi_multi.errors import (
+from csi_multi.contract import (
+    CapacityReport,
     FailedPrecondition,
     InvalidArgument,
     OutOfRange,
@@ -23,7 +24,6 @@ from csi_multi.errors import (
     StorageError,
     Unavailable,
 )
-from csi_multi.model import CapacityReport
 
 from .config import Config
 from .layout import Layout

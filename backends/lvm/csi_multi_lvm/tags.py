@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from csi_multi.errors import FailedPrecondition
-from csi_multi.model import Source, SourceKind, Stamp
+from csi_multi.contract import FailedPrecondition, Source, SourceKind, Stamp
 
 OWNER = "csi.owner="  # driver and cluster
 STAMP = "csi."  # followed by a digit: the stamp in pieces

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from csi_multi.errors import Busy, FailedPrecondition
-from csi_multi.model import Blank
+from csi_multi.contract import Blank, Busy, FailedPrecondition
 
 from . import contents, tags
 from .lvm import Lvm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.errors import StorageError
+from csi_multi.contract import StorageError
 
 from . import space
 from .activation import Activation

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from csi_multi_testing.checks import CHECKS
 
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost
-from csi_multi.testing.checks import CHECKS
+from csi_multi.contract import Setting
+from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, nothing_stays, own_lvm, volume_group
 from .matrix import FULL

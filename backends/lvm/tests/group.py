@@ -17,8 +17,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.errors import StorageError
-from csi_multi.host import Host, LocalHost, loopdev, mounts
+from csi_multi.contract import Host, StorageError
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 
 from . import ondisk
 

@@ -15,8 +15,9 @@ import pytest
 from csi_multi_lvm import contents
 from csi_multi_lvm.contents import copy, scrub, zero
 
-from csi_multi.errors import Busy, ResourceExhausted, Unavailable
-from csi_multi.host import LocalHost, loopdev
+from csi_multi.contract import Busy, ResourceExhausted, Unavailable
+from csi_multi.host import loopdev
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 KIB = 1024

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Config
+from csi_multi_testing.storage import MIB, NODE, Storage, setting
 
-from csi_multi.errors import AlreadyExists
-from csi_multi.host import LocalHost
-from csi_multi.model import SizeRange, Stamp, VolumeRequest
-from csi_multi.testing.storage import MIB, NODE, Storage, setting
+from csi_multi.contract import AlreadyExists, SizeRange, Stamp, VolumeRequest
+from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, GIB, Group, Lvm, volume_group
 

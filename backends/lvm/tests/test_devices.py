@@ -14,10 +14,9 @@ from csi_multi_lvm import devices
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.names import device_name
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, InUse, NotFound, Unavailable
-from csi_multi.host import LocalHost, sysfs
-from csi_multi.model import Volume
+from csi_multi.contract import FailedPrecondition, InUse, NotFound, Setting, Unavailable, Volume
+from csi_multi.host import sysfs
+from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, Group
 from .matrix import once

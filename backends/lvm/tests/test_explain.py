@@ -11,12 +11,22 @@ from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Config, Parameters
 from csi_multi_lvm.explaining import KNOWN, _group
 
-from csi_multi.backend import Setting
-from csi_multi.explain import storageclass
-from csi_multi.explain.explaining import Question, explain
-from csi_multi.host import Result
-from csi_multi.model import AccessMode, Capability, Mount, SizeRange, Source, SourceKind, Stamp, VolumeRequest
-from csi_multi.rehearsal import Rehearsal, Unforeseen
+from csi_multi.commands.explain import storageclass
+from csi_multi.commands.explain.explainer import Question, explain
+from csi_multi.contract import (
+    AccessMode,
+    Capability,
+    Mount,
+    Rehearsal,
+    Result,
+    Setting,
+    SizeRange,
+    Source,
+    SourceKind,
+    Stamp,
+    Unforeseen,
+    VolumeRequest,
+)
 
 GIB = 2**30
 LOOKS = ("fullreport", "lvs")

@@ -15,9 +15,21 @@ from pathlib import Path
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 
-from csi_multi.errors import FailedPrecondition, ResourceExhausted, StorageError, Unavailable
-from csi_multi.host import CommandFailed, LocalHost, Result, mounts
-from csi_multi.model import AccessMode, Capability, Mount, PageRequest, Volume
+from csi_multi.contract import (
+    AccessMode,
+    Capability,
+    CommandFailed,
+    FailedPrecondition,
+    Mount,
+    PageRequest,
+    ResourceExhausted,
+    Result,
+    StorageError,
+    Unavailable,
+    Volume,
+)
+from csi_multi.host import mounts
+from csi_multi.host.command import LocalHost
 from csi_multi.node.engine import Engine
 from csi_multi.node.requests import StageRequest
 

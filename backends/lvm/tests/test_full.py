@@ -12,9 +12,16 @@ import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import SnapshotParameters
 
-from csi_multi.errors import FailedPrecondition, ResourceExhausted, StorageError
-from csi_multi.host import LocalHost
-from csi_multi.model import PageRequest, Snapshot, SnapshotRequest, Volume
+from csi_multi.contract import (
+    FailedPrecondition,
+    PageRequest,
+    ResourceExhausted,
+    Snapshot,
+    SnapshotRequest,
+    StorageError,
+    Volume,
+)
+from csi_multi.host.command import LocalHost
 
 from . import volumes
 from .faulty import clear

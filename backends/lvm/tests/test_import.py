@@ -13,11 +13,20 @@ from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Config
 from csi_multi_lvm.explaining import _group
 
-from csi_multi.backend import Setting
-from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, NotFound, StorageError
-from csi_multi.host import Result
-from csi_multi.model import IMPORTED, Blank, Stamp
-from csi_multi.rehearsal import Rehearsal
+from csi_multi.contract import (
+    IMPORTED,
+    AlreadyExists,
+    Blank,
+    FailedPrecondition,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    Rehearsal,
+    Result,
+    Setting,
+    Stamp,
+    StorageError,
+)
 
 from . import volumes
 from .group import EXTENT, Group

@@ -15,9 +15,8 @@ import pytest
 from csi_multi_lvm import activation, contents, tags
 from csi_multi_lvm.backend import LvmBackend
 
-from csi_multi.errors import AlreadyExists, NotFound, StorageError
-from csi_multi.host import LocalHost
-from csi_multi.model import PageRequest, Snapshot, Volume
+from csi_multi.contract import AlreadyExists, NotFound, PageRequest, Snapshot, StorageError, Volume
+from csi_multi.host.command import LocalHost
 
 from . import volumes
 from .faulty import clear

@@ -5,7 +5,7 @@ from csi_multi_lvm import layout as layouts
 from csi_multi_lvm.config import Config, Parameters
 from csi_multi_lvm.layout import KINDS, MIB, Layout
 
-from csi_multi.errors import FailedPrecondition, InvalidArgument
+from csi_multi.contract import FailedPrecondition, InvalidArgument
 
 THICK = Config(volume_group="vg0")
 THIN = Config(volume_group="vg0", thin_pool="pool0")

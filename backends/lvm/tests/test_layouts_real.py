@@ -10,9 +10,7 @@ import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Parameters
 
-from csi_multi.backend import Setting
-from csi_multi.errors import NotFound, ResourceExhausted
-from csi_multi.model import CapacityRequest, PageRequest
+from csi_multi.contract import CapacityRequest, NotFound, PageRequest, ResourceExhausted, Setting
 
 from .group import EXTENT, MIB, Group, Lvm, volume_group
 from .matrix import FULL, once

@@ -10,8 +10,7 @@ import pytest
 from csi_multi_lvm.config import Config
 from csi_multi_lvm.lvm import Lvm, Refused
 
-from csi_multi.errors import FailedPrecondition, InUse, ResourceExhausted, Unavailable
-from csi_multi.host import Result
+from csi_multi.contract import FailedPrecondition, InUse, ResourceExhausted, Result, Unavailable
 
 
 class Answers:

@@ -7,8 +7,7 @@ from csi_multi_lvm.names import DEVICE_NAME, SNAPSHOT, Names, device_name, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csi_multi import ids
-from csi_multi.errors import FailedPrecondition, InvalidArgument, NotFound, WrongNode
+from csi_multi.contract import FailedPrecondition, InvalidArgument, NotFound, WrongNode, ids
 
 PVC = "pvc-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import grpc
 import pytest
+from csi_multi_testing import messages
 
 from csi_multi._proto import csi_pb2 as pb
+from csi_multi.contract import AccessMode, Capability, Mount, SizeRange
 from csi_multi.host import mounts
-from csi_multi.model import AccessMode, Capability, Mount, SizeRange
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing import messages
 
 from .group import EXTENT, MIB, Group, Lvm, volume_group
 from .matrix import once

@@ -6,7 +6,7 @@ from csi_multi_lvm.options import OPTIONS, RAID, THICK
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csi_multi.errors import InvalidArgument
+from csi_multi.contract import InvalidArgument
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from csi_multi_lvm import config
 from csi_multi_lvm.backend import LvmBackend
 
-from csi_multi import params
+from csi_multi.contract import params
 
 
 def test_every_schema_can_be_read() -> None:

@@ -9,9 +9,20 @@ from dataclasses import replace
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 
-from csi_multi.backend import Setting
-from csi_multi.errors import AlreadyExists, FailedPrecondition, NotFound, StorageError, WrongNode
-from csi_multi.model import ExpandRequest, OpenRequest, PageRequest, SizeRange, SnapshotRequest, Volume
+from csi_multi.contract import (
+    AlreadyExists,
+    ExpandRequest,
+    FailedPrecondition,
+    NotFound,
+    OpenRequest,
+    PageRequest,
+    Setting,
+    SizeRange,
+    SnapshotRequest,
+    StorageError,
+    Volume,
+    WrongNode,
+)
 
 from .group import EXTENT, Group
 from .volumes import Mortal, copy, create, delete, expand, lv, snapshot, stamp, told

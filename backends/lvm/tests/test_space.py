@@ -11,7 +11,7 @@ from csi_multi_lvm.report import Group, LogicalVolume, PhysicalVolume, Report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     FailedPrecondition,
     InvalidArgument,
     OutOfRange,

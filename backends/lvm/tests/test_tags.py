@@ -10,8 +10,7 @@ from csi_multi_lvm.making import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csi_multi.errors import FailedPrecondition
-from csi_multi.model import Source, SourceKind, Stamp, VolumeRequest
+from csi_multi.contract import FailedPrecondition, Source, SourceKind, Stamp, VolumeRequest
 
 TAG = re.compile(r"[A-Za-z0-9_+.\-/=!:#&]{1,1024}")  # lvm(8)
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=128)

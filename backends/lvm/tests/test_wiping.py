@@ -16,10 +16,9 @@ import pytest
 from csi_multi_lvm import contents, tags
 from csi_multi_lvm.backend import LvmBackend
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition
-from csi_multi.host import LocalHost, loopdev
-from csi_multi.model import AccessMode, Blank, Capability, CapacityRequest, Mount
+from csi_multi.contract import AccessMode, Blank, Capability, CapacityRequest, FailedPrecondition, Mount, Setting
+from csi_multi.host import loopdev
+from csi_multi.host.command import LocalHost
 from csi_multi.node.engine import Engine
 from csi_multi.node.requests import StageRequest
 

@@ -11,11 +11,11 @@ from typing import Any
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Parameters
 
-from csi_multi.host import LocalHost, Result, sysfs
-from csi_multi.model import (
+from csi_multi.contract import (
     Device,
     ExpandRequest,
     OpenRequest,
+    Result,
     SizeRange,
     Snapshot,
     SnapshotRequest,
@@ -25,6 +25,8 @@ from csi_multi.model import (
     Volume,
     VolumeRequest,
 )
+from csi_multi.host import sysfs
+from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, Group
 

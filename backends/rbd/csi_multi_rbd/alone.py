@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from csi_multi.errors import FailedPrecondition
+from csi_multi.contract import FailedPrecondition
 
 from .mapped import Mapped
 from .rbd import Rbd

@@ -8,43 +8,44 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from csi_multi.backend import (
+from csi_multi.contract import (
+    AccessMode,
+    Capability,
     Capacity,
+    CapacityReport,
+    CapacityRequest,
     Clone,
+    Device,
     Expand,
+    ExpandRequest,
+    Expansion,
+    FailedPrecondition,
+    HealthEntry,
     Import,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
-    Setting,
-    Topology,
-    VolumeHealthLister,
-)
-from csi_multi.errors import FailedPrecondition, ResourceExhausted, Timeout, Unavailable
-from csi_multi.model import (
-    AccessMode,
-    Capability,
-    CapacityReport,
-    CapacityRequest,
-    Device,
-    ExpandRequest,
-    Expansion,
-    HealthEntry,
     OpenRequest,
     Page,
     PageRequest,
+    Rehearsal,
+    ResourceExhausted,
     Segments,
+    Setting,
     Snapshot,
     SnapshotRequest,
     Stamp,
     StorageHealthEntry,
     Strings,
+    Timeout,
+    Topology,
     TopologyRequirement,
+    Unavailable,
     Volume,
     VolumeHealth,
+    VolumeHealthLister,
     VolumeRequest,
 )
-from csi_multi.rehearsal import Rehearsal
 
 from . import config, keys, names, stamps
 from .ceph import Ceph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from csi_multi.errors import PermissionDenied
+from csi_multi.contract import PermissionDenied
 
 from . import rows
 from .client import Client, read

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from csi_multi.errors import InvalidArgument, StorageError, Unauthenticated
-from csi_multi.model import Strings
+from csi_multi.contract import InvalidArgument, StorageError, Strings, Unauthenticated
 
 from . import rows
 from .config import Config

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from csi_multi.params import Doc, Keys, Schema
+from csi_multi.contract import Doc, Keys, Schema
 
 from . import options, spelling
 from .features import Feature, Mounter, misfit, objection, split

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import time
 
-from csi_multi.backend import missing
-from csi_multi.errors import Busy, FailedPrecondition, ResourceExhausted, StorageError, Unavailable
-from csi_multi.model import SnapshotRequest, VolumeRequest
+from csi_multi.contract import (
+    Busy,
+    FailedPrecondition,
+    ResourceExhausted,
+    SnapshotRequest,
+    StorageError,
+    Unavailable,
+    VolumeRequest,
+    missing,
+)
 
 from . import names, stamps
 from .config import Config, SnapshotParameters

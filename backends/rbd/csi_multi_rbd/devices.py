@@ -8,11 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, InUse, NotFound, StorageError, Unavailable
+from csi_multi.contract import (
+    Blank,
+    Device,
+    FailedPrecondition,
+    HealthEntry,
+    InUse,
+    NotFound,
+    OpenRequest,
+    Setting,
+    StorageError,
+    Unavailable,
+)
 from csi_multi.host.blockdev import Kernel
-from csi_multi.host.marks import Marks
-from csi_multi.model import Blank, Device, HealthEntry, OpenRequest
+from csi_multi.host.device_notes import Marks
 
 from . import keys, nbd, nodehealth, options
 from .alone import await_alone, lost

@@ -8,10 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.model import Volume, VolumeRequest
-from csi_multi.rehearsal import Known, Rehearsal, Unforeseen
+from csi_multi.contract import (
+    FailedPrecondition,
+    Known,
+    Rehearsal,
+    Setting,
+    Unavailable,
+    Unforeseen,
+    Volume,
+    VolumeRequest,
+)
 
 from .backend import RbdBackend
 from .client import ID, KEY

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from csi_multi.errors import PermissionDenied, StorageError, Timeout, Unavailable
+from csi_multi.contract import PermissionDenied, StorageError, Timeout, Unavailable
 
 from .statuses import Full, Refused, Unreachable
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.model import SizeRange
+from csi_multi.contract import SizeRange
 
 from .config import Config
 from .rbd import Rbd

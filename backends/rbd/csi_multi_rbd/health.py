@@ -5,8 +5,15 @@ from __future__ import annotations
 import threading
 import time
 
-from csi_multi.errors import FailedPrecondition, PermissionDenied, StorageError
-from csi_multi.model import Health, HealthEntry, StorageHealth, StorageHealthEntry
+from csi_multi.contract import (
+    FailedPrecondition,
+    Health,
+    HealthEntry,
+    PermissionDenied,
+    StorageError,
+    StorageHealth,
+    StorageHealthEntry,
+)
 
 from .ceph import Ceph
 from .config import Config

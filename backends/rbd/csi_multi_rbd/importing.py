@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from csi_multi.backend import missing, not_imported
-from csi_multi.errors import AlreadyExists, FailedPrecondition, InUse, InvalidArgument
-from csi_multi.model import Stamp
+from csi_multi.contract import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, Stamp, missing, not_imported
 
 from . import export, names, stamps
 from .rbd import Rbd

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from csi_multi.backend import Setting
+from csi_multi.contract import Setting
 
 from .config import Config
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.errors import InvalidArgument
+from csi_multi.contract import InvalidArgument
 
 from .config import Config, Parameters, SnapshotParameters
 from .features import objection

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from csi_multi.errors import FailedPrecondition
-from csi_multi.model import Page, PageRequest
-from csi_multi.paging import paged
+from csi_multi.contract import FailedPrecondition, Page, PageRequest, paged
 
 from . import stamps
 from .rbd import Rbd

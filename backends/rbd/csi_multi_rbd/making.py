@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
@@ -18,10 +18,11 @@ from csi_multi.errors import (
     PermissionDenied,
     ResourceExhausted,
     StorageError,
+    Strings,
     Timeout,
     Unavailable,
+    VolumeRequest,
 )
-from csi_multi.model import Strings, VolumeRequest
 
 from . import stamps
 from .config import Config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csi_multi.model import Strings
+from csi_multi.contract import Strings
 
 from .rbd import Kind
 

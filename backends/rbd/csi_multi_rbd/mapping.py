@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from csi_multi.errors import FailedPrecondition, InUse, StorageError, Unavailable
+from csi_multi.contract import FailedPrecondition, InUse, StorageError, Unavailable
 from csi_multi.host.blockdev import Kernel
 
 from . import apart, krbd, nbd, netlink, options

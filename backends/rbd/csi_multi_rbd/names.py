@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
-from csi_multi import ids
-from csi_multi.backend import missing
-from csi_multi.model import VolumeRequest
+from csi_multi.contract import VolumeRequest, ids, missing
 
 VOLUME = "volume"
 SNAPSHOT = "snapshot"

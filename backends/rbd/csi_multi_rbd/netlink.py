@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from csi_multi.errors import Unavailable
+from csi_multi.contract import Unavailable
 
 NETLINK_GENERIC = 16  # linux/netlink.h
 REQUEST, ACKNOWLEDGE = 0x1, 0x4

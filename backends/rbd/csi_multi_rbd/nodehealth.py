@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.errors import StorageError
-from csi_multi.model import Health, HealthEntry
+from csi_multi.contract import Health, HealthEntry, StorageError
 
 from .alone import lost
 from .mapped import Mapped

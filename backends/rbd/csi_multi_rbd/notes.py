@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.model import Blank, OpenRequest, Strings
+from csi_multi.contract import Blank, FailedPrecondition, OpenRequest, Setting, Strings, Unavailable
 
 from . import keys, stamps
 from .config import Config

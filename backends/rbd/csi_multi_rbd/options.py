@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from csi_multi.errors import InvalidArgument
+from csi_multi.contract import InvalidArgument
 
 _OPTION = re.compile(r"[A-Za-z_][-A-Za-z0-9_]*(=[^,;\s]+)?")
 _OURS = "the driver sees to it"

@@ -11,8 +11,7 @@ import errno
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
-from csi_multi.errors import InUse
-from csi_multi.model import Strings
+from csi_multi.contract import InUse, Strings
 
 from . import export, rows
 from .client import Client, in_memory, read

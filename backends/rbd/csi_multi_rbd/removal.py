@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from csi_multi.backend import missing, not_ours_to_delete
-from csi_multi.errors import InUse
+from csi_multi.contract import InUse, missing, not_ours_to_delete
 
 from . import names
 from .making import Maker

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csi_multi import ids
-from csi_multi.backend import Setting, missing
-from csi_multi.errors import FailedPrecondition
+from csi_multi.contract import FailedPrecondition, Setting, ids, missing
 
 from . import names, stamps
 from .rbd import Rbd

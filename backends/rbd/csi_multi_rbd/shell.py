@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from csi_multi.errors import FailedPrecondition, Timeout, Unavailable
-from csi_multi.host.observe import UNOBSERVED, Observer
+from csi_multi.contract import UNOBSERVED, FailedPrecondition, Observer, Timeout, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from csi_multi.errors import OutOfRange, ResourceExhausted
-from csi_multi.model import CapacityReport, SizeRange
+from csi_multi.contract import CapacityReport, OutOfRange, ResourceExhausted, SizeRange
 
 from .ceph import Ceph
 from .config import MIB, Config

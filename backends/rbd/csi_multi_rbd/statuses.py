@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import re
 
-from csi_multi.errors import PermissionDenied, ResourceExhausted, StorageError, Timeout, Unavailable
+from csi_multi.contract import PermissionDenied, ResourceExhausted, StorageError, Timeout, Unavailable
 
 from .shell import Answer
 

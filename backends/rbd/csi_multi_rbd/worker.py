@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from csi_multi.errors import StorageError
+from csi_multi.contract import StorageError
 
 log = logging.getLogger(__name__)
 

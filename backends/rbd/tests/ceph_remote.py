@@ -11,7 +11,7 @@ from pathlib import Path
 from xmlrpc.client import ServerProxy
 from xmlrpc.server import SimpleXMLRPCServer
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 
 from .ceph import Cluster
 from .ceph_commands import Commands

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost
+from csi_multi.contract import Setting
+from csi_multi.host.command import LocalHost
 
 from .matrix import left_out
 

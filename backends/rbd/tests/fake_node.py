@@ -12,7 +12,7 @@ from csi_multi_rbd.rbd import Kind
 from csi_multi_rbd.rows import Image
 from csi_multi_rbd.statuses import Missing
 
-from csi_multi.errors import InUse
+from csi_multi.contract import InUse
 from csi_multi.host.blockdev import Kernel
 
 MIB = 1 << 20

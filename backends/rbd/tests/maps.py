@@ -19,13 +19,13 @@ from csi_multi_rbd.rbd import Rbd
 from csi_multi_rbd.rows import Image
 from msgspec.structs import replace
 
+from csi_multi.contract import Blank, Device, OpenRequest
 from csi_multi.host.blockdev import Kernel
-from csi_multi.model import Blank, Device, OpenRequest
 
 if TYPE_CHECKING:
     from csi_multi_rbd.config import Config
 
-    from csi_multi.backend import Setting
+    from csi_multi.contract.backend import Setting
 
     from .ceph_commands import Commands
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-
-from csi_multi.testing.checks import CHECKS
+from csi_multi_testing.checks import CHECKS
 
 FULL = bool(os.environ.get("MATRIX"))
 # A common check of the kit takes a cluster seconds, and one that lets every command of an operation go wrong a minute

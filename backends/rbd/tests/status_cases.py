@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from csi_multi_rbd import statuses
 from csi_multi_rbd.statuses import STATUSES
 
-from csi_multi.errors import StorageError
+from csi_multi.contract import StorageError
 
 NONE = "no-such-thing"
 VERBS = (  # about an image

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import csi_multi.rpc  # noqa: F401 - before grpc, as the driver does
+import csi_multi.rpc  # noqa: F401
 
 if "--fork-support" in sys.argv:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "1"

@@ -7,8 +7,8 @@ from csi_multi_rbd.config import Config
 from csi_multi_rbd.rbd import Rbd
 from csi_multi_rbd.shell import Answer, Shell
 
-from csi_multi.errors import Unavailable
-from csi_multi.host.observe import Ends, Observer, Rpc
+from csi_multi.contract import Observer, Unavailable
+from csi_multi.contract.observer import Ends, Rpc
 
 FSID = "01234567-89ab-cdef-0123-456789abcdef"
 CRASH = Answer(-6, "", "terminate called after throwing an instance of 'std::system_error'")

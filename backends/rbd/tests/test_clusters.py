@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 import yaml
+from csi_multi_testing.orchestrator import Orchestrator
 
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing.orchestrator import Orchestrator
 
 from .ceph import Cluster
 from .ceph_faults import frozen

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from csi_multi_rbd.config import UNSUPPORTED, Config, Parameters, SnapshotParameters
 
-from csi_multi.config import ConfigError, Document
-from csi_multi.errors import InvalidArgument
-from csi_multi.params import Schema, camel, fields, keys_of, parse
+from csi_multi.config.document import ConfigError, Document
+from csi_multi.contract import InvalidArgument, Schema
+from csi_multi.contract.params import camel, fields, keys_of, parse
 
 LEAST = {
     "monitors": ["10.0.0.1", "10.0.0.2:6789"],

@@ -12,12 +12,10 @@ from csi_multi_rbd import names, stamps
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.shell import Shell
 from csi_multi_rbd.stamps import Label
+from csi_multi_testing import Call, Storage, setting
+from csi_multi_testing.storage import CLUSTER, DRIVER
 
-from csi_multi.backend import Backend
-from csi_multi.host import Host
-from csi_multi.model import Stamp
-from csi_multi.testing import Call, Storage, setting
-from csi_multi.testing.storage import CLUSTER, DRIVER
+from csi_multi.contract import Backend, Host, Stamp
 
 from . import contents
 

@@ -14,18 +14,20 @@ from csi_multi_rbd import flattening, names, purging, stamps
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 
-from csi_multi.backend import Setting
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     InUse,
     NotFound,
     OutOfRange,
     PermissionDenied,
     ResourceExhausted,
+    Setting,
+    Snapshot,
+    SnapshotRequest,
     Unavailable,
+    Volume,
 )
-from csi_multi.idempotent import create_snapshot
-from csi_multi.model import Snapshot, SnapshotRequest, Volume
+from csi_multi.core.idempotent import create_snapshot
 
 from . import volumes
 from .ceph import Cluster

@@ -14,9 +14,19 @@ from csi_multi_rbd.rbd import Rbd
 from csi_multi_rbd.rows import Image
 from csi_multi_rbd.statuses import Locked, Missing, Refused
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, InUse, InvalidArgument, NotFound, Timeout, Unavailable
-from csi_multi.model import Blank, Device, Health, OpenRequest
+from csi_multi.contract import (
+    Blank,
+    Device,
+    FailedPrecondition,
+    Health,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    OpenRequest,
+    Setting,
+    Timeout,
+    Unavailable,
+)
 
 from .fake_node import MIB, OURS, FakeKernel, FakeRbd, config
 

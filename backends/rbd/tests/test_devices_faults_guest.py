@@ -17,16 +17,15 @@ from csi_multi_rbd.devices import Use
 from csi_multi_rbd.rows import Image
 from msgspec.structs import replace
 
-from csi_multi.errors import FailedPrecondition, Timeout, Unavailable
+from csi_multi.contract import Blank, Device, FailedPrecondition, OpenRequest, Timeout, Unavailable
 from csi_multi.host import sysfs
-from csi_multi.model import Blank, Device, OpenRequest
 
 from .maps import MIB, Node, by, command, held, rbd_nbd, read, wait, write
 
 if TYPE_CHECKING:
     from csi_multi_rbd.config import Config
 
-    from csi_multi.backend import Setting
+    from csi_multi.contract.backend import Setting
 
     from .ceph_commands import Commands
 

@@ -13,16 +13,15 @@ import pytest
 from csi_multi_rbd import alone
 from csi_multi_rbd.mapping import Mapper
 
-from csi_multi.errors import FailedPrecondition, InUse, NotFound
+from csi_multi.contract import Blank, FailedPrecondition, InUse, NotFound
 from csi_multi.host import sysfs
-from csi_multi.model import Blank
 
 from .maps import BOTH, MIB, SIZE, Node, by, command, held, rbd_nbd, read, write
 
 if TYPE_CHECKING:
     from csi_multi_rbd.config import Config
 
-    from csi_multi.backend import Setting
+    from csi_multi.contract.backend import Setting
 
     from .ceph_commands import Commands
 

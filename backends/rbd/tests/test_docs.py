@@ -14,10 +14,10 @@ from csi_multi_rbd.config import Config, Parameters, SnapshotParameters
 from csi_multi_rbd.features import KNOWN, NOT_IN_KERNELS
 from csi_multi_rbd.layout import layout, refuse_elsewhere
 
-from csi_multi import config
-from csi_multi.model import Blank, Stamp
-from csi_multi.node.options import FilesystemOptions
-from csi_multi.params import camel, fields, keys_of, parse
+from csi_multi.config.settings import load_config
+from csi_multi.contract import Blank, Stamp
+from csi_multi.contract.params import camel, fields, keys_of, parse
+from csi_multi.node.mkfs_options import FilesystemOptions
 
 from .ceph import user_caps
 
@@ -35,7 +35,7 @@ ROWS = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in TEX
 
 
 def instances(file: Path) -> dict[str, Config]:
-    loaded = config.load(file)
+    loaded = load_config(file)
     return {one.name: loaded.document.section(("backends", one.name), Config, one.values) for one in loaded.instances}
 
 

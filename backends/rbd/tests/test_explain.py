@@ -12,10 +12,17 @@ from csi_multi_rbd.config import Config
 from csi_multi_rbd.explaining import KNOWN, Rehearsed, shown, verb
 from csi_multi_rbd.shell import Answer, Shell
 
-from csi_multi.backend import Setting
-from csi_multi.errors import NotFound, ResourceExhausted, Unavailable
-from csi_multi.model import Source, SourceKind, VolumeRequest
-from csi_multi.rehearsal import Rehearsal, Unforeseen
+from csi_multi.contract import (
+    NotFound,
+    Rehearsal,
+    ResourceExhausted,
+    Setting,
+    Source,
+    SourceKind,
+    Unavailable,
+    Unforeseen,
+    VolumeRequest,
+)
 
 from . import volumes
 from .ceph_commands import Commands

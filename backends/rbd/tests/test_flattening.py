@@ -14,9 +14,7 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Background
 
-from csi_multi.backend import Setting
-from csi_multi.errors import Busy, InUse, Unavailable
-from csi_multi.model import Snapshot, Volume
+from csi_multi.contract import Busy, InUse, Setting, Snapshot, Unavailable, Volume
 
 from .ceph import Cluster
 from .ceph_faults import without

@@ -9,7 +9,7 @@ from csi_multi_rbd.gate import IN_A_ROW, RETRY, SLOW, Gate
 from csi_multi_rbd.shell import TimedOut
 from csi_multi_rbd.statuses import Exists, Full, Missing, Slow, Unreachable
 
-from csi_multi.errors import FailedPrecondition, StorageError, Unavailable
+from csi_multi.contract import FailedPrecondition, StorageError, Unavailable
 
 
 class Clock:

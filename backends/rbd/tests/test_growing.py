@@ -7,8 +7,7 @@ import pytest
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 
-from csi_multi.backend import Setting
-from csi_multi.errors import NotFound, OutOfRange, ResourceExhausted, Unavailable
+from csi_multi.contract import NotFound, OutOfRange, ResourceExhausted, Setting, Unavailable
 
 from .ceph import Cluster
 from .commands import changing, fails, once, watched

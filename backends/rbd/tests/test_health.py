@@ -10,9 +10,7 @@ from csi_multi_rbd import health
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, NotFound, Unavailable
-from csi_multi.model import Health, PageRequest, StorageHealth
+from csi_multi.contract import FailedPrecondition, Health, NotFound, PageRequest, Setting, StorageHealth, Unavailable
 
 from .ceph import Cluster
 from .ceph_faults import full, over_quota, without

@@ -11,17 +11,18 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Answer, Shell
 
-from csi_multi.backend import Setting
-from csi_multi.errors import (
+from csi_multi.contract import (
+    IMPORTED,
     AlreadyExists,
     FailedPrecondition,
     InUse,
     InvalidArgument,
     NotFound,
+    Rehearsal,
+    Setting,
+    Stamp,
     StorageError,
 )
-from csi_multi.model import IMPORTED, Stamp
-from csi_multi.rehearsal import Rehearsal
 
 from . import volumes
 from .ceph_commands import Commands

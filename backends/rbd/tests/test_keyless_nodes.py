@@ -19,9 +19,7 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Shell
 
-from csi_multi.backend import Setting
-from csi_multi.errors import FailedPrecondition, Unavailable
-from csi_multi.model import Blank, Device, OpenRequest, Strings, Volume
+from csi_multi.contract import Blank, Device, FailedPrecondition, OpenRequest, Setting, Strings, Unavailable, Volume
 
 from .ceph_commands import Commands
 from .fake_node import FakeKernel

@@ -8,8 +8,8 @@ import pytest
 from csi_multi_rbd.config import Config, Parameters, SnapshotParameters
 from csi_multi_rbd.layout import layout, refuse_elsewhere
 
-from csi_multi.errors import InvalidArgument
-from csi_multi.params import parse
+from csi_multi.contract import InvalidArgument
+from csi_multi.contract.params import parse
 
 FSID = "3cb7b59b-9a3d-4b34-9a79-73900f2a06f6"
 

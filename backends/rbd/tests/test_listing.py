@@ -10,8 +10,7 @@ import pytest
 from csi_multi_rbd import stamps
 from csi_multi_rbd.backend import RbdBackend
 
-from csi_multi.errors import InvalidToken
-from csi_multi.model import Page, PageRequest
+from csi_multi.contract import InvalidToken, Page, PageRequest
 
 from .ceph import Cluster
 from .commands import watched

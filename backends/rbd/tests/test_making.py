@@ -15,18 +15,19 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.stamps import Label
 
-from csi_multi.backend import Setting
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
     FailedPrecondition,
     NotFound,
     OutOfRange,
     PermissionDenied,
+    Setting,
+    Stamp,
     Unavailable,
+    Volume,
 )
-from csi_multi.idempotent import create_volume
-from csi_multi.model import Stamp, Volume
+from csi_multi.core.idempotent import create_volume
 
 from . import contents
 from .ceph import Cluster

@@ -6,9 +6,8 @@ import pytest
 from csi_multi_rbd import names
 from csi_multi_rbd.shelf import Shelf
 
-from csi_multi.backend import Setting
-from csi_multi.errors import NotFound
-from csi_multi.host import LocalHost
+from csi_multi.contract import NotFound, Setting
+from csi_multi.host.command import LocalHost
 
 NAMES = ["pvc-0a1b2c3d", "Pvc", "a/b", "v\t\N{ROCKET}", "x" * 128, "-", "x-looks-hashed"]
 

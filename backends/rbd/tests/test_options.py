@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from csi_multi_rbd.options import Options, merged, objection, parse
 
-from csi_multi.errors import InvalidArgument
+from csi_multi.contract import InvalidArgument
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Background
 
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost
+from csi_multi.contract import Setting
+from csi_multi.host.command import LocalHost
 
 from .ceph import Cluster
 from .volumes import PATIENCE, copy, create, delete, everything, held, image, snapshot

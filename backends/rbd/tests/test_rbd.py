@@ -18,7 +18,7 @@ from csi_multi_rbd.rows import Layout, Listed
 from csi_multi_rbd.shell import Answer, Shell
 from csi_multi_rbd.statuses import Absent, Exists, Full, Linked, Missing, Refused, Unreachable
 
-from csi_multi.errors import InUse, InvalidArgument, Unauthenticated
+from csi_multi.contract import InUse, InvalidArgument, Unauthenticated
 
 from .ceph_faults import over_quota
 from .other_client import opened

@@ -14,10 +14,18 @@ from csi_multi_rbd import names
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config, Parameters, SnapshotParameters
 
-from csi_multi.backend import Setting
-from csi_multi.errors import NotFound, PermissionDenied, Unavailable
-from csi_multi.host import LocalHost
-from csi_multi.model import PageRequest, SizeRange, SnapshotRequest, Stamp, VolumeRequest
+from csi_multi.contract import (
+    NotFound,
+    PageRequest,
+    PermissionDenied,
+    Setting,
+    SizeRange,
+    SnapshotRequest,
+    Stamp,
+    Unavailable,
+    VolumeRequest,
+)
+from csi_multi.host.command import LocalHost
 
 from .ceph import Cluster
 

@@ -13,9 +13,8 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Background
 
-from csi_multi.backend import Setting
-from csi_multi.errors import InUse, NotFound, Unavailable
-from csi_multi.idempotent import delete_volume
+from csi_multi.contract import InUse, NotFound, Setting, Unavailable
+from csi_multi.core.idempotent import delete_volume
 
 from .ceph import Cluster
 from .commands import Died, dies, fails, once, watched

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from csi_multi_testing import sanity
 from sanity_run import ALLOWED_SKIPS, PENDING, SIZE, SPECS, binary
 
 from csi_multi.host import mounts
-from csi_multi.process import DriverProcess
+from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
-from csi_multi.testing import sanity
 
 if TYPE_CHECKING:
     from .ceph_remote import Remote

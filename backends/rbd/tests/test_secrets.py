@@ -15,9 +15,17 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Shell
 
-from csi_multi.backend import Setting
-from csi_multi.errors import InvalidArgument, PermissionDenied, StorageError, Unauthenticated, Unavailable
-from csi_multi.model import ExpandRequest, SizeRange, Strings
+from csi_multi.contract import (
+    ExpandRequest,
+    InvalidArgument,
+    PermissionDenied,
+    Setting,
+    SizeRange,
+    StorageError,
+    Strings,
+    Unauthenticated,
+    Unavailable,
+)
 
 from .ceph import Cluster
 from .volumes import SIZE, copy, create, delete, everything, image, snapshot

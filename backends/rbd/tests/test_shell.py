@@ -17,7 +17,7 @@ import pytest
 import sh
 from csi_multi_rbd.shell import Shell, TimedOut
 
-from csi_multi.errors import FailedPrecondition, Unavailable
+from csi_multi.contract import FailedPrecondition, Unavailable
 
 STRESS = Path(__file__).with_name("stress_shell.py")
 CLIENTS = 16

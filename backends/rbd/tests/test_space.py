@@ -11,9 +11,7 @@ from csi_multi_rbd import space
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config, Parameters
 
-from csi_multi.backend import Setting
-from csi_multi.errors import OutOfRange, ResourceExhausted, Unavailable
-from csi_multi.model import CapacityRequest
+from csi_multi.contract import CapacityRequest, OutOfRange, ResourceExhausted, Setting, Unavailable
 
 from .ceph import Cluster
 from .volumes import MIB, SIZE, copy, create, delete, everything, snapshot

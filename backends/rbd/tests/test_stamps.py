@@ -6,8 +6,7 @@ import pytest
 from csi_multi_rbd import stamps
 from csi_multi_rbd.stamps import Label
 
-from csi_multi.errors import FailedPrecondition
-from csi_multi.model import Blank, Source, SourceKind, Stamp
+from csi_multi.contract import Blank, FailedPrecondition, Source, SourceKind, Stamp
 
 SIZE = 2**20
 STAMP = Stamp(

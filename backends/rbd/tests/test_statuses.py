@@ -15,7 +15,7 @@ from csi_multi_rbd.config import MIB
 from csi_multi_rbd.shell import Answer, Shell
 from csi_multi_rbd.statuses import STATUSES, Refused, Torn, failed, kind, said
 
-from csi_multi.errors import Busy, ResourceExhausted, StorageError, Timeout, Unavailable
+from csi_multi.contract import Busy, ResourceExhausted, StorageError, Timeout, Unavailable
 
 from .other_client import opened
 from .status_cases import CASES, named, page

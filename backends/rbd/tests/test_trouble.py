@@ -16,10 +16,21 @@ from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Answer
 from csi_multi_rbd.statuses import failed
 
-from csi_multi import idempotent
-from csi_multi.backend import Setting
-from csi_multi.errors import Busy, InUse, NotFound, ResourceExhausted, StorageError, Timeout, Unavailable
-from csi_multi.model import PageRequest, Snapshot, SnapshotRequest, Volume
+from csi_multi.contract import (
+    Busy,
+    InUse,
+    NotFound,
+    PageRequest,
+    ResourceExhausted,
+    Setting,
+    Snapshot,
+    SnapshotRequest,
+    StorageError,
+    Timeout,
+    Unavailable,
+    Volume,
+)
+from csi_multi.core import idempotent
 
 from . import volumes
 from .ceph import Cluster

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from csi_multi_rbd.worker import Worker
 
-from csi_multi.errors import Unavailable
+from csi_multi.contract import Unavailable
 
 PATIENCE = 10.0  # seconds
 Act = Callable[[str], None]

@@ -13,9 +13,10 @@ from csi_multi_rbd import names
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Parameters
 
-from csi_multi.errors import Busy, ResourceExhausted, Timeout, Unavailable
-from csi_multi.model import (
+from csi_multi.contract import (
+    Busy,
     ExpandRequest,
+    ResourceExhausted,
     SizeRange,
     Snapshot,
     SnapshotRequest,
@@ -23,6 +24,8 @@ from csi_multi.model import (
     SourceKind,
     Stamp,
     Strings,
+    Timeout,
+    Unavailable,
     Volume,
     VolumeRequest,
 )

@@ -9,25 +9,35 @@ from typing import Annotated, Any
 
 import msgspec
 
-from csi_multi import ids
-from csi_multi.backend import Capacity, Clone, Expand, ListVolumes, NodeLocal, Setting
-from csi_multi.errors import FailedPrecondition, InUse, InvalidToken, NotFound, WrongNode
-from csi_multi.host import loopfile
-from csi_multi.model import (
+from csi_multi.contract import (
     Blank,
+    Capacity,
     CapacityReport,
     CapacityRequest,
+    Clone,
     Device,
+    Doc,
+    Expand,
     ExpandRequest,
     Expansion,
+    FailedPrecondition,
+    InUse,
+    InvalidToken,
+    ListVolumes,
+    NodeLocal,
+    NotFound,
     OpenRequest,
     Page,
     PageRequest,
+    Schema,
+    Setting,
     Strings,
     Volume,
     VolumeRequest,
+    WrongNode,
+    ids,
 )
-from csi_multi.params import Doc, Schema
+from csi_multi.host import loopfile
 
 from .store import PAGE, Store
 

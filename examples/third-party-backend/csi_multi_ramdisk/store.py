@@ -18,11 +18,19 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi import ids
-from csi_multi.backend import missing
-from csi_multi.errors import AlreadyExists, Busy, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
+from csi_multi.contract import (
+    AlreadyExists,
+    Blank,
+    Busy,
+    FailedPrecondition,
+    NotFound,
+    ResourceExhausted,
+    Stamp,
+    Unavailable,
+    ids,
+    missing,
+)
 from csi_multi.host import mounts
-from csi_multi.model import Blank, Stamp
 
 IMAGE, RECORD, DRAFT = ".ramdisk", ".ramdisk.json", ".ramdisk.json.new"
 PAGE = 4096  # bytes: what tmpfs hands out

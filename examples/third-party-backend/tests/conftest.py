@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from csi_multi_ramdisk.backend import Config, RamdiskBackend
 
-from csi_multi.backend import Setting
-from csi_multi.host import LocalHost, loopdev, mounts
-from csi_multi.model import SizeRange, Source, SourceKind, Stamp, VolumeRequest
+from csi_multi.contract import Setting, SizeRange, Source, SourceKind, Stamp, VolumeRequest
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 
 MIB = 2**20
 Connect = Callable[..., RamdiskBackend]

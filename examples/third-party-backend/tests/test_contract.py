@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from csi_multi_ramdisk.backend import Config, RamdiskBackend
+from csi_multi_testing import Storage, setting
+from csi_multi_testing.storage import CLUSTER, NODE
 
-from csi_multi.backend import Backend
-from csi_multi.errors import AlreadyExists
-from csi_multi.host import Host, LocalHost, loopdev
-from csi_multi.model import SizeRange, Stamp, VolumeRequest
-from csi_multi.testing import Storage, setting
-from csi_multi.testing.storage import CLUSTER, NODE
+from csi_multi.contract import AlreadyExists, Backend, Host, SizeRange, Stamp, VolumeRequest
+from csi_multi.host import loopdev
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root  # its devices are loop devices
 

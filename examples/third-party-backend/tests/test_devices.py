@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from csi_multi_ramdisk.backend import RamdiskBackend
 
-from csi_multi.errors import FailedPrecondition, InUse, NotFound
-from csi_multi.host import LocalHost, loopdev, sysfs
-from csi_multi.model import Blank, ExpandRequest, OpenRequest, SizeRange
+from csi_multi.contract import Blank, ExpandRequest, FailedPrecondition, InUse, NotFound, OpenRequest, SizeRange
+from csi_multi.host import loopdev, sysfs
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 MIB = 2**20

@@ -12,18 +12,21 @@ import pytest
 from csi_multi_ramdisk.backend import RamdiskBackend
 from csi_multi_ramdisk.store import Store
 
-from csi_multi.errors import (
+from csi_multi.contract import (
     AlreadyExists,
     Busy,
+    CapacityRequest,
+    ExpandRequest,
     FailedPrecondition,
     InvalidToken,
     NotFound,
     OutOfRange,
+    PageRequest,
     ResourceExhausted,
+    SizeRange,
     Unavailable,
     WrongNode,
 )
-from csi_multi.model import CapacityRequest, ExpandRequest, PageRequest, SizeRange
 
 MIB = 2**20
 
@@ -286,7 +289,7 @@ def test_who_comes_second_to_the_last_memory_is_told_that_it_is_full(
 
 @pytest.mark.root
 def test_a_tmpfs_without_a_limit_is_refused(small: Path, connect: Any) -> None:
-    from csi_multi.host import LocalHost
+    from csi_multi.host.command import LocalHost
 
     LocalHost().run("mount", "-o", "remount,size=0", str(small))
 

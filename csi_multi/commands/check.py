@@ -1,0 +1,53 @@
+"""`csi-multi check`: validate a configuration and print what it would advertise. Changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config.cluster import Cluster
+from ..config.settings import load_config
+from ..contract.backend import FEATURES, Backend
+from ..host.command import LocalHost
+from ..loading.loader import load_instances
+from ..rpc.capabilities import Advertised, Mode, advertise
+
+
+def check(file: Path) -> int:
+    """Print the outcome; return 1 when an instance's package is broken. Raises ConfigError."""
+    settings = load_config(file)
+    instances = load_instances(settings, LocalHost())
+    driver = settings.driver
+    print(f"{file}: driver {driver.name}, node {driver.node}, cluster {driver.cluster} (no storage is asked)")
+    for instance in instances:
+        default = " (default)" if instance.name == driver.default_backend else ""
+        print(f"  backend {instance.name}{default}: {instance.kind}: {', '.join(features(instance.backend))}")
+    for name, reason in instances.broken.items():
+        print(f"  backend {name}: BROKEN: {reason}")
+    if settings.cluster != Cluster():
+        print(f"  cluster: {_cluster(settings.cluster)}")
+    backends = (instance.backend for instance in instances)
+    advertised = advertise(backends, Mode.ALL, driver.alpha, attach=settings.cluster.attach_required)
+    for service in ("plugin", "controller", "group", "node"):
+        print(f"  {service} capabilities: {', '.join(_names(advertised, service)) or 'none'}")
+    return 1 if instances.broken else 0
+
+
+def _cluster(cluster: Cluster) -> str:
+    """Say whom the controller sends RPCs to, and what nodes do."""
+    nodes = "from the Kubernetes API" if cluster.kubernetes else ", ".join(sorted(cluster.nodes)) or "none"
+    parts = [f"nodes: {nodes}"]
+    parts += [f"nodes serve {cluster.controller_identity} on {cluster.listen}"] if cluster.listen else []
+    parts += [f"LOST: {', '.join(sorted(cluster.lost))}"] if cluster.lost else []
+    parts += ["all volumes are attached"] if cluster.attach_required else []
+    return "; ".join(parts)
+
+
+def features(backend: Backend) -> list[str]:
+    """Return the names of the optional features a backend has."""
+    return [feature.__name__ for feature in FEATURES if isinstance(backend, feature)]
+
+
+def _names(advertised: Advertised, service: str) -> list[str]:
+    growth = {"ONLINE expansion": advertised.online_expansion, "OFFLINE expansion": advertised.offline_expansion}
+    extra = [name for name, present in growth.items() if present] if service == "plugin" else []
+    return advertised.of(service) + extra

@@ -1,0 +1,88 @@
+"""`csi-multi backends`: which backend packages are installed, and which of them can be used. Changes nothing.
+
+registry.py judges the packages, here as when the driver starts; this module only asks and prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict
+from importlib.metadata import EntryPoint, entry_points
+
+import msgspec
+
+from ..contract.backend import FEATURES, GROUP
+from ..loading.loader import backend_classes, doubled
+
+HEADER = ("KIND", "CLASS", "DISTRIBUTION", "CONTRACT", "FEATURES")
+
+
+class Installed(msgspec.Struct, frozen=True, kw_only=True, rename={"cls": "class"}):
+    """One entry point. Of a backend that cannot be used, contract and features are not known."""
+
+    kind: str
+    cls: str  # module:name
+    distribution: str
+    version: str
+    contract: tuple[int, int] | None
+    features: tuple[str, ...]
+    problem: str  # why it cannot be used; "" when it can
+
+
+def backends(*, as_json: bool) -> int:
+    """Print the installed backends; return 1 when one of them cannot be used."""
+    # A package that prints while it is imported must not spoil the output for programs.
+    with contextlib.redirect_stdout(sys.stderr):
+        found = installed()
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+    elif found:
+        print(table([HEADER, *(_row(one) for one in found)]))
+    else:
+        print("no backend is installed; each is a package of its own: install one with pip, beside csi-multi")
+    return 1 if any(one.problem for one in found) else 0
+
+
+def installed() -> list[Installed]:
+    """Return every installed backend, by kind; one that is provided twice stands there twice."""
+    points: dict[str, list[EntryPoint]] = defaultdict(list)
+    for point in entry_points(group=GROUP):
+        points[point.name].append(point)
+    broken = {kind: reason for kind in points if (reason := doubled(kind))}
+    classes, unfit = backend_classes(points.keys() - broken.keys())
+    broken |= unfit
+    found = []
+    for kind, providers in sorted(points.items()):
+        cls = classes.get(kind)
+        for point in providers:
+            distribution, version = _distribution(point)
+            one = Installed(
+                kind=kind,
+                cls=point.value,
+                distribution=distribution,
+                version=version,
+                contract=cls.contract if cls else None,
+                features=tuple(feature.__name__ for feature in FEATURES if cls and issubclass(cls, feature)),
+                problem=broken.get(kind, ""),
+            )
+            found.append(one)
+    return found
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Align columns with two spaces between them; the last one may be as long as it likes."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )
+
+
+def _row(one: Installed) -> tuple[str, ...]:
+    contract = ".".join(map(str, one.contract)) if one.contract else "-"
+    last = f"BROKEN: {' '.join(one.problem.split())}" if one.problem else ", ".join(one.features)
+    return (one.kind, one.cls, f"{one.distribution} {one.version}".strip(), contract, last)
+
+
+def _distribution(point: EntryPoint) -> tuple[str, str]:
+    return (point.dist.name, point.dist.version) if point.dist else ("?", "")

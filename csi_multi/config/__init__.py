@@ -1,0 +1,1 @@
+"""The driver's YAML file: read, validated, with the line of every key."""

@@ -1,0 +1,1 @@
+"""What CSI asks of a driver, over backends that report what is there: idempotency, topology, locks."""

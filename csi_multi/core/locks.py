@@ -1,0 +1,70 @@
+"""Refuse, rather than queue, a second operation on the same object.
+
+A queue would let one hung volume eat the thread pool until Probe times out and the supervisor kills
+the driver. A refusal is cheap: the orchestrator asks again, and by then finds the result.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..contract.errors import Busy
+
+Key = tuple[str, str]  # (family, name or id), for example ("volume", "fast/node-1/pvc-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    operation: str
+    since: float  # time.monotonic()
+    shared: bool
+
+
+class Locks:
+    """Which operation holds which object. Readers (shared) keep out writers, not each other."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._holders: dict[Key, list[Holder]] = {}
+
+    @contextmanager
+    def hold(self, operation: str, exclusive: Sequence[Key], shared: Sequence[Key] = ()) -> Iterator[None]:
+        """Hold all keys for the block, or raise Busy saying who holds one of them and since when."""
+        since = time.monotonic()
+        wanted = {key: Holder(operation, since, shared=True) for key in shared}
+        wanted |= {key: Holder(operation, since, shared=False) for key in exclusive}
+        with self._guard:
+            for key, holder in wanted.items():
+                self._refuse_if_held(key, holder)
+            for key, holder in wanted.items():
+                self._holders.setdefault(key, []).append(holder)
+        try:
+            yield
+        finally:
+            with self._guard:
+                for key, holder in wanted.items():
+                    self._release(key, holder)
+
+    def held(self) -> list[tuple[Key, str, float]]:
+        """Return (key, operation, age in seconds) of everything held now, oldest first."""
+        now = time.monotonic()
+        with self._guard:
+            rows = [(key, one.operation, now - one.since) for key, many in self._holders.items() for one in many]
+        return sorted(rows, key=lambda row: -row[2])
+
+    def _refuse_if_held(self, key: Key, wanted: Holder) -> None:
+        for holder in self._holders.get(key, ()):
+            if not (holder.shared and wanted.shared):
+                age = time.monotonic() - holder.since
+                raise Busy(f"{holder.operation} has held {key[0]} {key[1]!r} for {age:.1f} s; try again")
+
+    def _release(self, key: Key, holder: Holder) -> None:
+        holders = [one for one in self._holders[key] if one is not holder]
+        if holders:
+            self._holders[key] = holders
+        else:
+            del self._holders[key]

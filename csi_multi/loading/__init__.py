@@ -1,0 +1,1 @@
+"""Backend packages: found, validated, called with limits on threads and time, replaced after a reload."""

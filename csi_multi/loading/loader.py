@@ -1,0 +1,187 @@
+"""Make the configured instances: find their packages by entry point, import the classes, call the constructors.
+
+A kind that is not installed, or installed twice, is an error of the configuration: the driver does not start. A
+package that is broken (its import fails, a feature is incomplete, another contract) takes down its own instances
+only: they answer UNAVAILABLE with the reason, and the others serve.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
+
+from stevedore.named import NamedExtensionManager
+
+from ..config.document import ConfigError
+from ..config.settings import Config, InstanceSection
+from ..contract.backend import GROUP, Backend, NodeLocal, Setting
+from ..contract.errors import StorageError
+from ..contract.machine import Host
+from ..contract.observer import Listeners, Observer, observed
+from ..contract.params import unknown
+from .backend_proxy import said
+from .backend_validation import unfit
+from .instance import Instance
+from .registry import Registry
+from .supervised import Hung, Task
+
+log = logging.getLogger(__name__)
+
+IMPORT = 10.0  # seconds a package may take to import
+CONSTRUCT = 5.0  # seconds a constructor may take; it does no I/O
+
+
+class UnfitBackend(Exception):
+    """A package that cannot serve; the text names it and says why."""
+
+
+def load_instances(
+    config: Config,
+    host: Host,
+    *,
+    controller: bool = True,
+    listeners: Listeners = (),
+    local: bool | None = None,
+    kept: Mapping[str, Instance] = MappingProxyType({}),
+) -> Registry:
+    """Make all configured instances but those that are `kept`. Raises ConfigError for what the operator must mend.
+
+    `local`: whether this process does the controller's work for node-local instances; None: as for all others.
+    """
+    refuse_uncertain(config)
+    kinds = dict.fromkeys(section.kind for section in config.instances if section.name not in kept)
+    classes, broken_kinds = backend_classes(kinds)
+    instances, broken = [], {}
+    for section in config.instances:
+        if section.name in kept:
+            instances.append(kept[section.name])
+            continue
+        try:
+            if section.kind in broken_kinds:
+                raise UnfitBackend(broken_kinds[section.kind])
+            cls = classes[section.kind]
+            special = local is not None and issubclass(cls, NodeLocal)
+            made = _instance(config, section, cls, host, bool(local) if special else controller, listeners)
+            made.remote = special and controller and not local
+            instances.append(made)
+        except Hung as error:  # for its other instances too: each would cost the start as much time
+            broken_kinds[section.kind] = f"{package(section.kind)}: the constructor of {section.name!r} {error}"
+            log.error("backend %s is broken: %s", section.name, broken_kinds[section.kind])
+            broken[section.name] = broken_kinds[section.kind]
+        except UnfitBackend as error:
+            log.error("backend %s is broken: %s", section.name, error)
+            broken[section.name] = str(error)
+        except ConfigError:
+            for made in (one for one in instances if one.name not in kept):
+                made.close()
+            raise
+    return Registry(instances, broken, config.driver.default_backend)
+
+
+def connect(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Backend:
+    """Make one configured backend with nothing before its methods, as its contract is tested. Raises like load."""
+    return _instance(config, section, cls, host, controller=True).backend
+
+
+def refuse_uncertain(config: Config) -> None:
+    """Raise ConfigError when a configured kind is not installed, or installed more than once."""
+    installed = {point.name for point in entry_points(group=GROUP)}
+    for section in config.instances:
+        where = ("backends", section.name, "kind")
+        if section.kind not in installed:
+            text = unknown(f"backends.{section.name}.kind", section.kind, installed, "kind")
+            raise config.document.error(where, f"{text}; is its package installed?")
+        if reason := doubled(section.kind):
+            raise config.document.error(where, f"kind {section.kind!r} is {reason}")
+
+
+def doubled(kind: str) -> str:
+    """Say by whom a kind is provided more than once; "" when it is not.
+
+    Counted here because stevedore's own conflict check misses duplicates that are not adjacent.
+    """
+    points = entry_points(group=GROUP, name=kind)
+    owners = sorted(f"{point.value} of {point.dist.name if point.dist else '?'}" for point in points)
+    return f"provided by {' and '.join(owners)}: remove one" if len(owners) > 1 else ""
+
+
+def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dict[str, str]]:
+    """Return (class by kind, reason by kind that cannot be used)."""
+    classes: dict[str, type[Backend]] = {}
+    broken: dict[str, str] = {}
+    for kind in kinds:
+        try:
+            found, reason = Task(f"import-{kind}", functools.partial(_imported, kind)).result(IMPORT)
+        except Hung as error:
+            found, reason = None, f"importing it {error}"
+        except Exception as error:  # its metaclass, its schemas: looking at a class runs foreign code too
+            found, reason = None, f"cannot be looked at: {type(error).__name__}: {said(error)}"
+        if found is None or reason:
+            broken[kind] = f"{package(kind)}: {reason}"
+        else:
+            classes[kind] = found
+    return classes, broken
+
+
+def _imported(kind: str) -> tuple[type[Backend] | None, str]:
+    """Return a kind's class, and why it cannot be used ("" if it can)."""
+    reasons: list[str] = []
+
+    def absent(_names: Any) -> None:
+        """Said below: what failed() has named is missing too."""
+
+    def failed(_manager: Any, point: Any, error: BaseException) -> None:
+        reasons.append(f"{point.value} cannot be imported: {type(error).__name__}: {said(error)}")
+
+    try:
+        manager = NamedExtensionManager(
+            GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=absent
+        )
+    except BaseException as error:  # stevedore lets AssertionError through, and SystemExit
+        return None, f"cannot be imported: {type(error).__name__}: {said(error)}"
+    for extension in manager:
+        reason = unfit(extension.plugin)
+        return extension.plugin, f"{extension.entry_point_target}: {reason}" if reason else ""
+    return None, reasons[0] if reasons else "its entry point is not found"
+
+
+def package(kind: str) -> str:
+    """Return name and version of what a kind was installed from, for whoever has to mend it."""
+    owners = [point.dist for point in entry_points(group=GROUP, name=kind) if point.dist]
+    return f"{owners[0].name} {owners[0].version}" if owners else "no package"
+
+
+def _instance(
+    config: Config,
+    section: InstanceSection,
+    cls: type[Backend],
+    host: Host,
+    controller: bool,
+    listeners: Listeners = (),
+) -> Instance:
+    path = ("backends", section.name)
+    options = functools.partial(config.document.section, path, cls.Config, section.values)
+    setting = Setting(
+        instance=section.name,
+        driver=config.driver.name,
+        cluster=config.driver.cluster,
+        node=config.driver.node,
+        host=observed(host, section.name, listeners),
+        controller=controller,
+        observe=Observer(section.name, listeners),
+    )
+    try:
+        made = Task(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCT)
+        return Instance(section.name, section.kind, made, package(section.kind))
+    except StorageError as error:
+        raise config.document.error(path, f"backends.{section.name}: {said(error)}") from None
+    except (ConfigError, Hung):
+        raise
+    except Exception as error:
+        log.exception("backend %s: its constructor failed", section.name)
+        reason = f"its constructor raised {type(error).__name__}: {said(error)}"
+        raise UnfitBackend(f"{package(section.kind)}: {reason}") from error

@@ -1,0 +1,90 @@
+"""Logging to stderr only: one JSON object per line, or a short line for eyes on a terminal.
+
+Code logs through logging.getLogger(__name__); structured values go in extra={"fields": {...}}.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import sys
+from typing import Any, TextIO
+
+import msgspec
+
+from .redact import scrub, scrub_all
+
+
+def set_up_logging(level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:
+    """Route all logging of the process to one handler. `style` is json, console or auto."""
+    stream = stream or sys.stderr
+    console = style == "console" or (style == "auto" and stream.isatty())
+    handler = _handler(stream)
+    handler.setFormatter(Console() if console else Json())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("stevedore").setLevel(logging.WARNING)
+
+
+def _handler(stream: TextIO) -> logging.Handler:
+    """A stream that is no file, as tests give it, has logging's own handler."""
+    try:
+        return Descriptor(stream.fileno())
+    except OSError:
+        return logging.StreamHandler(stream)
+
+
+class Descriptor(logging.Handler):
+    """Writes each line by one call to the system and without a lock.
+
+    The kernel keeps lines whole (in a pipe those of up to 4 KiB, which only a traceback exceeds). With the lock
+    of logging's own handler, held during the call, hundreds of threads that log at once queue up for it one by one.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As logging.Handler's, but for the lock."""
+        if passes := bool(self.filter(record)):
+            self.emit(record)
+        return passes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n".encode(errors="replace")
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        except Exception:  # a full disk must not end an RPC
+            self.handleError(record)
+
+
+class Json(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, then the record's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record.created).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": scrub(record.getMessage()),
+        }
+        line = {**line, **scrub_all(getattr(record, "fields", {})), **line}  # first for the order, last to win
+        if record.exc_info:
+            line["traceback"] = scrub(self.formatException(record.exc_info))
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class Console(logging.Formatter):
+    """`12:00:00.123 info  message key=value ...`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={value}" for key, value in scrub_all(getattr(record, "fields", {})).items())
+        clock = _time(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        line = f"{clock} {record.levelname.lower():<7} {scrub(record.getMessage())} {fields}".rstrip()
+        return f"{line}\n{scrub(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+def _time(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

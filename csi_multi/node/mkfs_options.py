@@ -1,0 +1,83 @@
+"""The one vocabulary of mkfs options that a StorageClass may carry, and its way through volume_context.
+
+The names are those that users of aws-ebs-csi-driver know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from ..contract.errors import InvalidArgument
+from ..contract.model import Strings
+from ..contract.params import Doc, Schema, camel, parse
+
+DEFAULT = "ext4"  # when the capability names no filesystem
+PREFIX = "fs."  # of the keys in volume_context, so that they never meet a backend's own
+
+# Which options mkfs of each supported filesystem understands.
+FILESYSTEMS: Mapping[str, frozenset[str]] = {
+    "ext4": frozenset(
+        {
+            "block_size",
+            "inode_size",
+            "bytes_per_inode",
+            "number_of_inodes",
+            "ext4_big_alloc",
+            "ext4_cluster_size",
+            "ext4_encryption_support",
+        }
+    ),
+    "xfs": frozenset({"block_size", "inode_size"}),
+    "btrfs": frozenset(),
+}
+
+
+class FilesystemOptions(Schema, frozen=True):
+    block_size: Annotated[
+        Literal[1024, 2048, 4096, 8192, 16384, 32768, 65536] | None,
+        Doc("bytes per filesystem block (ext4, xfs); more than the page size works on few kernels"),
+    ] = None
+    inode_size: Annotated[Literal[128, 256, 512, 1024, 2048, 4096] | None, Doc("bytes per inode (ext4, xfs)")] = None
+    bytes_per_inode: Annotated[int, Doc("make one inode per so many bytes (ext4)", ge=1024, le=67108864)] | None = None
+    number_of_inodes: Annotated[int, Doc("make so many inodes (ext4)", ge=1, le=4294967295)] | None = None
+    ext4_big_alloc: Annotated[bool, Doc("allocate in clusters of blocks (ext4)")] = False
+    ext4_cluster_size: (
+        Annotated[int, Doc("bytes per cluster, with ext4BigAlloc (ext4)", ge=2048, le=268435456)] | None
+    ) = None
+    ext4_encryption_support: Annotated[bool, Doc("let directories be encrypted with fscrypt (ext4)")] = False
+
+
+def given(options: FilesystemOptions) -> dict[str, int | bool]:
+    """Return the options that are set, by field name."""
+    values = {name: getattr(options, name) for name in options.__struct_fields__}
+    return {name: value for name, value in values.items() if value not in (None, False)}
+
+
+def to_context(options: FilesystemOptions) -> dict[str, str]:
+    return {PREFIX + camel(name): str(value).lower() for name, value in given(options).items()}
+
+
+def from_context(volume_context: Strings) -> FilesystemOptions:
+    """Return the options in a volume context. Raises InvalidArgument for what to_context never wrote."""
+    own = {key.removeprefix(PREFIX): value for key, value in volume_context.items() if key.startswith(PREFIX)}
+    return parse(FilesystemOptions, own, "filesystem options in volume_context")
+
+
+def refuse_misfits(options: FilesystemOptions, fs_type: str) -> None:
+    """Raise InvalidArgument when an option does not belong to the filesystem ("": the default one)."""
+    name = fs_type or DEFAULT
+    known(name)
+    if wrong := sorted(camel(option) for option in given(options).keys() - FILESYSTEMS[name]):
+        valid = ", ".join(sorted(map(camel, FILESYSTEMS[name]))) or "none"
+        raise InvalidArgument(f"{wrong[0]!r} is not an option of {name}; its options: {valid}")
+    if options.ext4_cluster_size is not None and not options.ext4_big_alloc:
+        raise InvalidArgument("'ext4ClusterSize' has a meaning only together with ext4BigAlloc: \"true\"")
+    if options.bytes_per_inode is not None and options.number_of_inodes is not None:
+        raise InvalidArgument("'bytesPerInode' and 'numberOfInodes' exclude each other; give one of them")
+
+
+def known(fs_type: str) -> None:
+    """Raise InvalidArgument when the engine does not support this filesystem."""
+    if fs_type not in FILESYSTEMS:
+        raise InvalidArgument(f"filesystem {fs_type!r} is not supported; supported: {', '.join(FILESYSTEMS)}")

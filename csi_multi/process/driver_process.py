@@ -1,0 +1,89 @@
+"""A driver in a process of its own, over a directory of its own: for the demo, tests and benchmarks."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import grpc
+
+from ..host.command import start
+from ..rpc.client import Client
+
+START = 20.0  # seconds a driver may take to listen
+STOP = 60.0  # seconds it may take to finish what runs
+
+
+class NotServing(Exception):
+    """The driver did not come up; the text has the end of its log."""
+
+
+class DriverProcess:
+    """`csi-multi serve` on `<directory>/<name>.sock`, logging to `<directory>/<name>.log`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: str,
+        *,
+        mode: str = "all",
+        name: str = "csi",
+        environment: Mapping[str, str] = MappingProxyType({}),
+        wrapper: tuple[str, ...] = (),
+        program: tuple[str, ...] = (sys.executable, "-m", "csi_multi"),
+    ) -> None:
+        """`wrapper` is a command to run the driver under, for example ("unshare", "--mount").
+
+        `program` is the driver itself, for example the csi-multi of another virtual environment.
+        """
+        self.directory = directory
+        self.socket = directory / f"{name}.sock"
+        self.endpoint = f"unix://{self.socket}"
+        self.log = directory / f"{name}.log"
+        self._config = directory / f"{name}.yaml"
+        self._config.write_text(config)
+        self._mode = mode
+        self._environment = environment
+        self._command = (*wrapper, *program)
+
+    def launch(self) -> None:
+        """Start it (again) without waiting for it."""
+        verb = ("serve", "--config", str(self._config), "--mode", self._mode)
+        environment = {"CSI_ENDPOINT": self.endpoint, **self._environment}
+        with self.log.open("ab") as log:
+            self.process = start(*self._command, *verb, environment=environment, stderr=log)
+
+    def start(self) -> Client:
+        """Start it (again) and return a client that is connected. Raises NotServing."""
+        self.launch()
+        client = Client(f"unix:{self.socket}")
+        try:
+            client.wait(START)
+        except grpc.FutureTimeoutError:
+            client.close()
+            code = self.process.poll()
+            state = f"it ended with exit code {code}" if code is not None else f"it waits in {self._waits_in()!r}"
+            self.kill()
+            raise NotServing(f"the driver did not listen within {START:g} s; {state}:\n{self.log_tail()}") from None
+        return client
+
+    def _waits_in(self) -> str:
+        """Where in the kernel each of its threads waits."""
+        waits = (path.read_text() for path in Path(f"/proc/{self.process.pid}/task").glob("*/wchan"))
+        return " ".join(sorted(waits))
+
+    def stop(self) -> int:
+        """Ask it to finish, as a supervisor does, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=STOP)
+
+    def kill(self) -> None:
+        """End it without any chance to clean up."""
+        self.process.kill()
+        self.process.wait(timeout=STOP)
+
+    def log_tail(self, size: int = 2000) -> str:
+        return self.log.read_text(errors="replace")[-size:]

@@ -1,0 +1,124 @@
+"""What all services share: the driver's settings, its instances, and how ids find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..config.settings import Driver
+from ..contract import ids
+from ..contract.backend import Backend
+from ..contract.errors import FailedPrecondition, NotFound
+from ..contract.model import Segments, Stamp, Strings
+from ..contract.params import camel, fields, parse, spelled
+from ..core import topology
+from ..core.idempotent import FS_TYPE, digest
+from ..loading.instance import Instance
+from ..loading.registry import Registry
+from ..node.mkfs_options import FilesystemOptions, to_context
+from .capabilities import Advertised, Offer
+
+METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
+
+
+def unknown_place(_node: str) -> Segments | None:
+    """The controller is not told where nodes are, except in a cluster that says so."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Given to every service."""
+
+    driver: Driver
+    registry: Registry
+    offer: Offer | Advertised
+    places: Callable[[str], Segments | None] = unknown_place  # a node's segments by its name, where they are known
+
+    @property
+    def advertised(self) -> Advertised:
+        return self.offer.now()
+
+    def volume(self, volume_id: str) -> tuple[Instance, str]:
+        """Return (instance, handle). Raises NotFound, or Unavailable for a broken instance."""
+        return self._find("volume", volume_id)
+
+    def snapshot(self, snapshot_id: str) -> tuple[Instance, str]:
+        return self._find("snapshot", snapshot_id)
+
+    def group(self, group_id: str) -> tuple[Instance, str]:
+        return self._find("group snapshot", group_id)
+
+    def _find(self, kind: str, text: str) -> tuple[Instance, str]:
+        name, handle = ids.split(kind, text)
+        return self.registry.get(name), handle
+
+    def doomed(self, kind: str, text: str) -> tuple[Instance, str] | None:
+        """Return what a delete is about; None for an id that no configuration can have made.
+
+        An instance that is not configured here may have been, and its volumes may still be there:
+        success would make the orchestrator forget them.
+        """
+        try:
+            name, _ = ids.split(kind, text)
+        except NotFound:
+            return None
+        try:
+            return self._find(kind, text)
+        except NotFound:
+            raise FailedPrecondition(
+                f"{kind} {text!r} cannot be deleted: no backend {name!r} is configured here; configure it again, or "
+                "remove the object from the orchestrator by hand once its data is gone"
+            ) from None
+
+    def stamp(self, name: str, parameters: str, **more: Any) -> Stamp:
+        """Return what a backend must store on a resource made under this name."""
+        return Stamp(driver=self.driver.name, cluster=self.driver.cluster, name=name, digest=parameters, **more)
+
+    def segments(self, message: Any) -> dict[str, str]:
+        return topology.strip_prefix(self.driver.name, message.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassParameters:
+    """The parameters of a StorageClass, sorted out by who they are for."""
+
+    instance: Instance
+    own: Any  # the backend's Parameters
+    filesystem: FilesystemOptions
+    metadata: Strings
+    digest: str
+
+    def context(self, fs_type: str) -> dict[str, str]:
+        """Return the volume context: what the node must know about the filesystem, for ever."""
+        return to_context(self.filesystem) | ({FS_TYPE: fs_type} if fs_type else {})
+
+
+def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
+    """Choose the instance and parse what is left. Raises InvalidArgument with the nearest valid key."""
+    metadata, rest = split_metadata(given)
+    instance = registry.choose(rest.pop("backend", None))
+    vocabulary = {camel(field.name) for field in fields(FilesystemOptions)}
+    backend = type(instance.backend)
+    rest = spelled(backend.Parameters, rest, "parameters", also=vocabulary)
+    filesystem = {key: rest.pop(key) for key in sorted(vocabulary & rest.keys())}
+    own = parse(backend.Parameters, rest, "parameters", also=("backend", *vocabulary))
+    options = parse(FilesystemOptions, filesystem, "parameters")
+    changeable = spelled(backend.MutableParameters, mutable, "mutable_parameters")
+    return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, changeable))
+
+
+def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (what the provisioner added, without its prefix; what the user wrote)."""
+    metadata = {key[len(METADATA) :]: value for key, value in given.items() if key.startswith(METADATA)}
+    return metadata, {key: value for key, value in given.items() if not key.startswith(METADATA)}
+
+
+def mutable_parameters(backend: Backend, given: Mapping[str, str]) -> Any:
+    """Parse mutable_parameters; a backend that cannot modify has none. Raises InvalidArgument.
+
+    What the resizer adds about the claim is not the backend's.
+    """
+    own = split_metadata(given)[1]
+    return parse(type(backend).MutableParameters, own, "mutable_parameters") if given else None

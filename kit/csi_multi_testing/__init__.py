@@ -1,0 +1,9 @@
+"""For authors of backends: the contract as checks, a backend in memory, an orchestrator that does not give up.
+
+docs/writing-a-backend.md shows how to use it. `Storage` is what an author fills in.
+"""
+
+from .fault_injection import Call
+from .storage import Storage, setting
+
+__all__ = ["Call", "Storage", "setting"]

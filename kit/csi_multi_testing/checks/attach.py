@@ -1,0 +1,172 @@
+"""Attaching: one node at a time, told truthfully, undone completely (csi-spec ControllerPublishVolume)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from csi_multi.contract import (
+    AccessMode,
+    AlreadyExists,
+    AttachRequest,
+    Capability,
+    FailedPrecondition,
+    Node,
+    NotFound,
+    StorageError,
+    Strings,
+    Volume,
+)
+from csi_multi.contract import backend as b
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..context import Trial
+from ..protocol import BLOCK
+
+MOST = 4096  # bytes of a publish context, keys and values (csi-spec 2.2)
+NOBODY = Node(name="no-such-node", id="no-such-node")
+
+
+def use(t: Trial) -> Capability:
+    """Return how volumes are used, by one node."""
+    return replace(t.storage.capability or BLOCK, mode=AccessMode.SINGLE_NODE_WRITER)
+
+
+def two(t: Trial) -> tuple[Node, Node]:
+    expect(len(t.storage.nodes) > 1, "Storage.nodes has one node only; two are needed")
+    return t.storage.nodes[0], t.storage.nodes[1]
+
+
+def attach(t: Trial, volume: Volume, node: Node, *, read_only: bool = False) -> Strings:
+    context: Strings = t.attach(volume, node, capability=use(t), read_only=read_only)
+    return context
+
+
+def expect_only_at(t: Trial, volume: Volume, node: Node, what: str) -> None:
+    """Demand that the volume is attached there: nobody else gets it, and the refusal says who has it."""
+    other = next(one for one in t.storage.nodes if one != node)
+    said: list[str] = []
+    with t.refused(FailedPrecondition, what=f"{what}: attach to {other.id!r}, while it is attached to {node.id!r}"):
+        try:
+            attach(t, volume, other)
+        except StorageError as error:
+            said.append(str(error))
+            raise
+    names = [name for name in (node.name, node.id, node.fact) if name]
+    expect(
+        any(name in said[0] for name in names),
+        f"{what}: attach to {other.id!r} was refused with {said[0]!r}, which does not name {node.id!r}, where it is",
+    )
+
+
+@check(b.Attach, given=("nodes",))
+def attaching_gives_a_context_and_repeated_the_same(t: Trial) -> None:
+    node, volume = t.storage.nodes[0], t.volume()
+
+    first = attach(t, volume, node)
+
+    for key, value in first.items():
+        good = isinstance(key, str) and isinstance(value, str)
+        expect(good, f"attach gave the context {key!r}: {value!r}: keys and values are strings")
+    size = sum(len(text.encode()) for item in first.items() for text in item)
+    expect(size <= MOST, f"attach gave a context of {size} bytes: {MOST} are allowed")
+    same(attach(t, volume, node), first, "attach, repeated")
+    t.door.restart()
+    same(attach(t, volume, node), first, "attach, repeated in the next process")
+
+
+@check(b.Attach, given=("nodes",))
+def a_volume_of_one_node_is_not_attached_to_a_second(t: Trial) -> None:
+    node, _ = two(t)
+    volume = t.volume()
+    attach(t, volume, node)
+
+    expect_only_at(t, volume, node, "a volume with one writer")
+
+
+@check(b.Attach, given=("nodes",))
+def an_unknown_node_is_not_found(t: Trial) -> None:
+    volume = t.volume()
+
+    with t.refused(NotFound, what=f"attach to {NOBODY.id!r}, a node that does not exist"):
+        attach(t, volume, NOBODY)
+
+    attach(t, volume, t.storage.nodes[0])  # and nothing stays of it
+
+
+@check(b.Attach, given=("nodes",), on=On.BACKEND)
+def what_does_not_exist_can_neither_be_attached_nor_detached(t: Trial) -> None:
+    node, volume = t.storage.nodes[0], t.volume()
+    t.door.delete(volume.handle)
+
+    wanted = AttachRequest(handle=volume.handle, node=node, capability=use(t), secrets=t.storage.secrets)
+    with t.refused(NotFound, what="attach of a volume that was deleted"):
+        t.backend.attach(wanted)
+    for where in (node, None):
+        with t.refused(NotFound, what="detach of a volume that was deleted"):
+            t.backend.detach(volume.handle, where, t.storage.secrets)
+
+
+@check(b.ReadOnlyAttach, given=("nodes",))
+def another_kind_of_access_on_the_same_node_is_refused(t: Trial) -> None:
+    node, volume = t.storage.nodes[0], t.volume()
+    for read_only in (True, False):
+        first = attach(t, volume, node, read_only=read_only)
+        what = f"attach with read_only {not read_only}, while it is attached there with {read_only}"
+        with t.refused(AlreadyExists, what=what):
+            attach(t, volume, node, read_only=not read_only)
+        same(attach(t, volume, node, read_only=read_only), first, f"attach, repeated after: {what}")
+        t.door.detach(volume.handle, node)
+
+
+@check(b.Attach, given=("nodes",))
+def a_detached_volume_is_free_for_another_node(t: Trial) -> None:
+    one, other = two(t)
+    volume = t.volume()
+    for node, where in ((one, one), (other, None)):
+        attach(t, volume, node)
+        t.door.detach(volume.handle, where)
+        t.door.detach(volume.handle, where)  # an orchestrator may ask again
+    attach(t, volume, one)
+    expect_only_at(t, volume, one, "attached again")
+
+
+@check(b.Attach, given=("nodes",), on=On.BACKEND)
+def a_detachment_of_nothing_is_told_as_such(t: Trial) -> None:
+    one, other = two(t)
+    volume = t.volume()
+    asked: list[tuple[Node | None, str]] = [(one, "attached nowhere"), (None, "attached nowhere")]
+    for node, state in asked:
+        with t.refused(NotFound, what=f"detach from {node and node.id!r} of a volume that is {state}"):
+            t.backend.detach(volume.handle, node, t.storage.secrets)
+    attach(t, volume, one)
+    with t.refused(NotFound, what=f"detach from {other.id!r} of a volume that is attached to {one.id!r}"):
+        t.backend.detach(volume.handle, other, t.storage.secrets)
+
+
+@check(b.Attach, given=("nodes",))
+def detaching_another_node_leaves_this_one_alone(t: Trial) -> None:
+    one, other = two(t)
+    volume = t.volume()
+    attach(t, volume, one)
+
+    t.door.detach(volume.handle, other)
+
+    expect_only_at(t, volume, one, f"after a detach from {other.id!r}")
+
+
+@check(b.Attach, given=("nodes",))
+def an_attached_volume_is_not_deleted(t: Trial) -> None:
+    node, _ = two(t)
+    volume = t.volume()
+    if seen := not t.no_data():
+        t.fill(volume, "attached")
+    attach(t, volume, node)
+
+    with t.refused(FailedPrecondition, what=f"delete_volume, while it is attached to {node.id!r}"):
+        t.door.delete(volume.handle)
+
+    expect_only_at(t, volume, node, "after a refused delete_volume")
+    t.door.detach(volume.handle, node)
+    if seen:
+        t.expect_filled(volume, "attached", volume.size, "after a refused delete_volume")

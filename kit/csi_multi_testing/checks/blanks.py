@@ -1,0 +1,108 @@
+"""Whether a device may be formatted: what it says about that decides over somebody's data (Blank in model.py)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from csi_multi.contract import Blank, FailedPrecondition, SizeRange, Volume
+from csi_multi.contract import backend as b
+
+from ..assertions import Skipped, expect, same
+from ..check import On, check
+from ..context import BLOCK_SIZE, Trial
+from ..protocol import read_from
+from .devices import opened
+from .sources import cut
+
+FRESH = (Blank.ZEROED, Blank.STAMPED)
+
+
+def blank(t: Trial, volume: Volume, what: str) -> Blank:
+    """Open a volume's device and close it; return what open_device and find_device say, which must be the same."""
+    device = opened(t, volume)
+    found = t.backend.find_device(volume.handle)
+    same(found and found.blank, device.blank, f"{what}: Device.blank of find_device, against open_device's")
+    t.backend.close_device(volume.handle)
+    return device.blank
+
+
+def noting(t: Trial) -> Volume:
+    """Return a new volume. Raises Skipped where no notes are kept, which zeros make unnecessary."""
+    volume = t.volume()
+    fresh, own = blank(t, volume, "a new volume"), type(t.backend)
+    if own.formatting is b.Backend.formatting and own.formatted is b.Backend.formatted:
+        expect(fresh is Blank.ZEROED, f"Device.blank is {fresh}, but there is no formatted(): data would be formatted")
+        raise Skipped("the backend keeps no notes: neither formatting nor formatted is overridden")
+    return volume
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_new_volume_is_blank_in_the_way_it_says(t: Trial) -> None:
+    """Its space may have held the bytes of a volume that was deleted."""
+    used = t.volume()
+    t.fill(used, "kit used")
+    t.door.delete(used.handle)
+    volume = t.volume()
+
+    device = opened(t, volume)
+    told = f"open_device of a new volume: Device.blank is {device.blank}"
+    expect(device.blank in FRESH, f"{told}, the rule wants one of {FRESH}: otherwise nobody can ever use it")
+    if device.blank is Blank.ZEROED:
+        for offset in (0, volume.size - BLOCK_SIZE):
+            found = read_from(device.path, offset, BLOCK_SIZE)
+            expect(not any(found), f"{told}, but there are other bytes than zeros in the block at {offset}")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def what_is_noted_about_formatting_lasts(t: Trial) -> None:
+    """Before mkfs INTERRUPTED, after it NEVER, also for the next process."""
+    volume = noting(t)
+    for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER), ("formatted", Blank.NEVER)):
+        getattr(t.backend, method)(volume.handle)
+        for when in (method, f"{method} and a restart"):
+            same(blank(t, volume, when), wanted, f"{when}, then Device.blank")
+            t.door.restart()
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_note_is_taken_while_the_device_is_open(t: Trial) -> None:
+    """As the node engine does it: open, formatting, mkfs, formatted."""
+    volume = noting(t)
+    opened(t, volume)
+    for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER)):
+        getattr(t.backend, method)(volume.handle)
+        same(opened(t, volume).blank, wanted, f"{method} of an open device, then Device.blank of open_device")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_volume_that_was_formatted_is_never_blank_again(t: Trial) -> None:
+    """Not even when formatting comes once more, which may be refused."""
+    volume = noting(t)
+    t.backend.formatted(volume.handle)
+
+    with suppress(FailedPrecondition):
+        t.backend.formatting(volume.handle)
+    same(blank(t, volume, "formatted, then formatting"), Blank.NEVER, "formatted, then formatting: Device.blank")
+
+
+@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
+def a_volume_that_has_grown_is_as_blank_as_before(t: Trial) -> None:
+    volume = noting(t)
+    t.backend.formatted(volume.handle)
+
+    t.door.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    same(blank(t, volume, "expand_volume"), Blank.NEVER, "formatted, then expand_volume: Device.blank")
+
+
+@check(b.Snapshots, given=("devices",), data=True, on=On.BACKEND)
+def a_restored_volume_is_never_blank(t: Trial) -> None:
+    copy = t.copy(cut(t, t.volume()))
+
+    same(blank(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
+
+
+@check(b.Clone, given=("devices",), data=True, on=On.BACKEND)
+def a_cloned_volume_is_never_blank(t: Trial) -> None:
+    copy = t.copy(t.volume())
+
+    same(blank(t, copy, "clone_volume"), Blank.NEVER, "clone_volume, then Device.blank")

@@ -1,0 +1,105 @@
+"""How volumes may be used: what the backend says it cannot do is refused, the rest is kept on the volume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from csi_multi.contract import AccessMode, Capability, InvalidArgument, Mount, StorageError, Volume
+from csi_multi.contract.params import parse
+from csi_multi.core.idempotent import FS_TYPE
+
+from ..assertions import Skipped, expect
+from ..check import On, check
+from ..context import Trial
+from ..operations.base import described
+from ..protocol import BLOCK, Wish
+from .conflicts import conflict
+from .creation import nothing_new, repeats
+
+EVERY = tuple(Capability(mode=mode, mount=mount) for mode in AccessMode for mount in (None, Mount()))
+
+
+def words(capability: Capability) -> str:
+    return f"{capability.mode.name} as {'a raw block device' if capability.block else 'a filesystem'}"
+
+
+def mounted(t: Trial, fs_type: str = "") -> Capability:
+    return replace(t.storage.capability or BLOCK, mount=Mount(fs_type=fs_type))
+
+
+def made_or_skipped(t: Trial, wish: Wish) -> Volume:
+    """Make a volume for a use that not every backend allows."""
+    try:
+        return t.create(wish)
+    except InvalidArgument as error:
+        raise Skipped(f"no volume can be used as {words(wish.capabilities[0])}: {error}") from None
+
+
+@check(on=On.BACKEND)
+def what_is_unsupported_is_told_in_words(t: Trial) -> None:
+    """`unsupported` answers for every use, with and without parameters, and agrees with `access_modes`."""
+    own = parse(type(t.backend).Parameters, t.storage.parameters, "parameters")
+    for capability in EVERY:
+        for parameters in (None, own):
+            said = t.backend.unsupported(capability, parameters)
+            what = f"unsupported({words(capability)}, {parameters!r})"
+            expect(isinstance(said, str), f"{what}: answered {said!r}, the rule wants a text, empty for what is fine")
+            if capability.mode not in t.backend.access_modes:
+                expect(said, f"{what}: answered '', but the mode is not in access_modes")
+
+
+@check(on=On.BACKEND)
+def every_declared_access_mode_can_be_used_somehow(t: Trial) -> None:
+    """As a filesystem or as a raw block device, as far as is known before the parameters are."""
+    for mode in t.backend.access_modes:
+        said = [t.backend.unsupported(one) for one in EVERY if one.mode is mode]
+        expect(not all(said), f"{mode.name} is in access_modes, but unsupported refuses every use of it: {said}")
+
+
+@check()
+def an_unsupported_use_is_refused_before_anything_is_made(t: Trial) -> None:
+    """Every use is made possible or refused as InvalidArgument; what is made can be had again."""
+    for mode in (AccessMode.MULTI_NODE_MULTI_WRITER, AccessMode.SINGLE_NODE_READER_ONLY):
+        for mount in (None, Mount()):
+            wish = t.wish(capability=Capability(mode=mode, mount=mount))
+            what = f"create_volume for {words(wish.capabilities[0])}"
+            before = t.new()
+            try:
+                made = t.create(wish)
+            except StorageError as error:
+                told = f"{what}: raised {described(error)}, the rule wants InvalidArgument for what is unsupported"
+                expect(isinstance(error, InvalidArgument), told)
+                nothing_new(t, before, f"{what}: refused, but")
+                continue
+            repeats(t, made, wish, f"repeated for {words(wish.capabilities[0])}")
+            t.door.delete(made.handle)
+            t.forget(made)
+
+
+@check()
+def a_volume_for_a_filesystem_remembers_which(t: Trial) -> None:
+    wish = t.wish(capability=mounted(t))
+    made = made_or_skipped(t, wish)
+
+    context = dict(made.stamp.context)
+    expect(context.get(FS_TYPE), f"create_volume: the context {context!r}, the rule wants the stamp's, with {FS_TYPE}")
+    repeats(t, made, wish, "repeated for a filesystem")
+
+
+@check()
+def a_block_volume_is_not_one_for_a_filesystem(t: Trial) -> None:
+    block, filesystem = replace(t.storage.capability or BLOCK, mount=None), mounted(t)
+    wishes = [t.wish(capability=wanted) for wanted in (block, filesystem)]
+    made = [made_or_skipped(t, wish) for wish in wishes]
+
+    for wish, volume, other in zip(wishes, made, (filesystem, block), strict=True):
+        again = replace(wish, capabilities=(other,))
+        conflict(t, wish, volume, again, f"for {words(other)}, where one for {words(wish.capabilities[0])} is")
+
+
+@check()
+def another_filesystem_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+    wish = t.wish(capability=mounted(t, "ext4"))
+    made = made_or_skipped(t, wish)
+
+    conflict(t, wish, made, replace(wish, capabilities=(mounted(t, "xfs"),)), "for xfs instead of ext4")

@@ -1,0 +1,164 @@
+"""Capacity: what is told can be made, no more than that, and a use or a place that cannot be served has none.
+
+Storage may be shared, so that what is free changes under our feet: a number that looks wrong is asked for
+again before it is called wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from csi_multi.contract import AccessMode, Capability, CapacityReport, Mount, OutOfRange, ResourceExhausted
+from csi_multi.contract import backend as b
+
+from ..assertions import Broken, Skipped, expect
+from ..check import On, check
+from ..context import Trial
+
+SANE = 64  # times Storage.size: a volume that is larger is not worth making
+TRIES = 3
+BOUNDLESS = 1 << 62  # bytes
+
+
+def most(report: CapacityReport) -> int:
+    """Return the size of the largest volume that can be made, going by what capacity() says."""
+    return report.available if report.maximum is None else min(report.available, report.maximum)
+
+
+def some(t: Trial) -> CapacityReport:
+    """Return the report. Raises Skipped for a storage that has no room for a volume."""
+    report = t.door.capacity()
+    if most(report) < max(t.size, report.minimum or 0):
+        raise Skipped(f"capacity() tells {report.available} bytes, too few for a volume of Storage.size")
+    return report
+
+
+@check(b.Capacity)
+def the_numbers_of_the_capacity_fit_each_other(t: Trial) -> None:
+    report = t.door.capacity()
+
+    numbers = {"available": report.available, "maximum": report.maximum, "minimum": report.minimum}
+    for name, number in numbers.items():
+        expect(number is None or number >= 0, f"capacity().{name} is {number}: never negative")
+    if report.minimum is not None and report.maximum is not None and most(report):
+        text = f"capacity().minimum is {report.minimum}, more than maximum, {report.maximum}"
+        expect(report.minimum <= report.maximum, text)
+
+
+@check(b.Capacity)
+def what_is_told_to_be_there_can_be_made(t: Trial) -> None:
+    size = most(some(t))
+    if size > SANE * t.size:
+        raise Skipped(f"the largest volume has {size} bytes, more than {SANE} times Storage.size")
+
+    try:
+        made = t.volume(size=size)
+    except (ResourceExhausted, OutOfRange) as error:
+        if most(t.door.capacity()) < size:
+            raise Skipped("others take space from this storage") from error
+        raise Broken(f"capacity() tells that a volume of {size} bytes can be made, but: {error}") from error
+    expect(made.size >= size, f"create_volume gave {made.size} bytes, asked for were {size}")
+
+
+@check(b.Capacity)
+def more_than_is_told_to_be_there_is_refused(t: Trial) -> None:
+    for number in range(TRIES):
+        report = t.door.capacity()
+        size = (report.available if report.maximum is None else report.maximum) + t.size
+        if size > BOUNDLESS:
+            raise Skipped("capacity() tells no limit that could be exceeded")
+        try:
+            made = t.volume(size=size)
+        except (ResourceExhausted, OutOfRange):
+            return
+        t.door.delete(made.handle)
+        if most(t.door.capacity()) >= size and number < TRIES - 1:
+            continue  # others gave space back meanwhile
+        raise Broken(
+            f"a volume of {size} bytes could be made, where capacity() told {report}: "
+            "tell what may be promised, not what is free, or refuse what exceeds it"
+        )
+
+
+@check(b.Capacity)
+def a_volume_takes_its_size_from_the_capacity_or_nothing(t: Trial) -> None:
+    """Three volumes, of which one must be right: beside us others may take space and give it back."""
+    some(t)
+    changes = []
+    for _ in range(TRIES):
+        before = t.door.capacity().available
+        made = t.volume()
+        taken = before - t.door.capacity().available
+        if 0 <= taken <= SANE * made.size:  # overprovision multiplies what the storage's own records take
+            return
+        changes.append(taken)
+        t.door.delete(made.handle)
+    raise Broken(f"capacity().available fell by {changes} bytes when a volume of {made.size} bytes was made, each time")
+
+
+@check(b.Capacity)
+def a_deleted_volume_gives_its_capacity_back(t: Trial) -> None:
+    some(t)
+    for _ in range(TRIES):
+        before = t.door.capacity().available
+        made = t.volume(size=2 * t.size)
+        while_there = t.door.capacity().available
+        t.door.delete(made.handle)
+        after = t.door.capacity().available
+        if before - after < made.size // 2:
+            return
+    raise Broken(
+        f"capacity().available was {before} bytes, {while_there} with a volume of {made.size} bytes, "
+        f"and {after} after it was deleted: every time some is lost"
+    )
+
+
+def uses() -> Iterator[Capability]:
+    for mode in AccessMode:
+        yield Capability(mode=mode)
+        yield Capability(mode=mode, mount=Mount(fs_type="ext4"))
+
+
+@check(b.Capacity, on=On.BACKEND)
+def a_use_has_capacity_exactly_if_it_is_supported(t: Trial) -> None:
+    some(t)
+    parameters = t.direct.request(t.wish()).parameters
+    for use in uses():
+        reason = t.backend.unsupported(use, parameters)
+        found = t.door.capacity(capabilities=(use,)).available
+        what = f"capacity for {use.mode.name} {'as a block device' if use.block else 'with a filesystem'}"
+        expect(not reason or not found, f"{what} is {found} bytes, but unsupported() says: {reason}")
+        expect(reason or found, f"{what} is 0, but unsupported() has no objection and there is capacity without it")
+
+
+@check(b.Capacity)
+def capacity_is_told_for_any_place_without_an_error(t: Trial) -> None:
+    for place in ({"nobody-knows": "this"}, {**t.door.segments(), "nobody-knows": "this"}, t.door.segments(), {}):
+        found = t.door.capacity(segments=place).available
+        expect(found >= 0, f"capacity at {place} is {found} bytes: never negative")
+
+
+@check(b.Capacity, b.NodeLocal)
+def other_nodes_than_this_have_no_capacity(t: Trial) -> None:
+    some(t)
+    here = t.door.segments()
+    expect(t.door.capacity(segments=here).available, f"capacity at {here}, where this node is: 0 bytes")
+    elsewhere = {**here, "node": f"{here['node']}0"}
+    found = t.door.capacity(segments=elsewhere).available
+    expect(not found, f"capacity at {elsewhere}, another node's place: {found} bytes, the rule wants 0")
+
+
+@check(b.Capacity, b.Topology, given=("unreachable",))
+def places_out_of_reach_have_no_capacity(t: Trial) -> None:
+    for place in t.storage.unreachable:
+        found = t.door.capacity(segments=place).available
+        expect(not found, f"capacity at {place}, where no volume can be made: {found} bytes, the rule wants 0")
+
+
+@check(b.Capacity, b.Topology, given=("reachable",))
+def places_in_reach_have_capacity(t: Trial) -> None:
+    some(t)
+    for place in t.storage.reachable:
+        for segments in (place, {**place, "of-another-instance": "here"}):
+            found = t.door.capacity(segments=segments).available
+            expect(found, f"capacity at {segments}, where volumes can be made: 0 bytes")

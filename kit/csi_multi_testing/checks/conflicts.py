@@ -1,0 +1,106 @@
+"""Another request under a name that is taken: AlreadyExists, and what is there stays as it is.
+
+topology.py has the one for another place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from csi_multi.contract import AlreadyExists, Busy, SizeRange, Volume
+from csi_multi.contract import backend as b
+
+from ..assertions import Broken
+from ..check import check
+from ..context import Trial, source
+from ..operations.base import ready
+from ..protocol import Wish
+from .creation import nothing_new, repeats, unchanged
+
+
+def conflict(t: Trial, first: Wish, made: Volume, second: Wish, what: str) -> None:
+    """Demand that the second request is refused where the first was served, and changes nothing."""
+    before = t.new()
+    what = f"create_volume with a name that is taken, {what}"
+    with t.refused(AlreadyExists, what=what):
+        try:
+            t.create(second)
+        except Busy as error:  # what the core makes of it: somebody must be at work under the name
+            told = f"{what}: AlreadyExists was raised, but find_volume then found nothing ({error})"
+            raise Broken(told) from error
+    unchanged(t, made, f"{what}: refused, then")
+    nothing_new(t, before, f"{what}: refused, but")
+    repeats(t, made, first, "the first request again after a conflict")
+
+
+@check()
+def a_larger_size_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+    wish = t.wish()
+    made = t.create(wish)
+
+    conflict(
+        t, wish, made, replace(wish, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
+    )
+
+
+@check()
+def a_smaller_limit_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+    wish = t.wish()
+    made = t.create(wish)
+
+    smaller = SizeRange(required=1, limit=made.size - 1)
+    conflict(t, wish, made, replace(wish, size=smaller), "with a limit one byte below its size")
+
+
+@check(data=True)
+def a_conflict_leaves_the_bytes_alone(t: Trial) -> None:
+    wish = t.wish()
+    made = t.create(wish)
+    t.fill(made, "kit conflict")
+
+    conflict(
+        t, wish, made, replace(wish, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
+    )
+
+    t.expect_filled(made, "kit conflict", made.size, "the volume that was there before a refused create_volume")
+
+
+@check(given=("other_parameters",))
+def other_parameters_under_a_taken_name_are_a_conflict(t: Trial) -> None:
+    wish = t.wish()
+    made = t.create(wish)
+
+    conflict(t, wish, made, replace(wish, parameters=t.storage.other_parameters or {}), "with other parameters")
+
+
+@check(b.Modify, given=("other_mutable",))
+def other_mutable_parameters_under_a_taken_name_are_a_conflict(t: Trial) -> None:
+    wish = t.wish()
+    made = t.create(wish)
+
+    conflict(t, wish, made, replace(wish, mutable=t.storage.other_mutable or {}), "with other mutable parameters")
+
+
+@check(b.Snapshots)
+def another_snapshot_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+    origin = t.volume()
+    one, other = ready(t, t.snapshot(origin)), ready(t, t.snapshot(origin))
+    empty = t.wish(size=origin.size)
+    full = replace(empty, name=t.name(), source=source(one))
+    plain, copy = t.create(empty), t.create(full)
+
+    conflict(t, empty, plain, replace(empty, source=source(one)), "from a snapshot, where an empty volume is")
+    conflict(t, full, copy, replace(full, source=None), "empty, where a volume from a snapshot is")
+    conflict(t, full, copy, replace(full, source=source(other)), "from another snapshot")
+
+
+@check(b.Clone)
+def another_volume_as_source_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+    one, other = t.volume(), t.volume()
+    empty = t.wish(size=one.size)
+    full = replace(empty, name=t.name(), source=source(one))
+    plain, copy = t.create(empty), t.create(full)
+
+    conflict(t, empty, plain, replace(empty, source=source(one)), "as a clone, where an empty volume is")
+    conflict(t, full, copy, replace(full, source=None), "empty, where a clone is")
+    conflict(t, full, copy, replace(full, source=source(other)), "as a clone of another volume")

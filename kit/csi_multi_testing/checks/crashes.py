@@ -1,0 +1,90 @@
+"""A process may die at any call: the same request again gets what it asks for, once, and nothing leaks."""
+
+from __future__ import annotations
+
+from csi_multi.contract import AlreadyExists
+from csi_multi.contract import backend as b
+
+from ..check import On, check
+from ..context import Trial
+from ..disturbance import Disturbance, reborn
+from ..fault_injection import Fault
+from ..operations.base import Operation, firmly
+from ..operations.changing import Attach, DeleteGroup, DeleteSnapshot, DeleteVolume, Detach, ExpandVolume, ModifyVolume
+from ..operations.making import Clone, Create, Groups, Making, Restore, Snapshots
+
+
+def recovers(operation: Operation) -> None:
+    """Die at every call; the next process gets the same request, once after resume() and once at once."""
+    for resume in (True, False):
+        deaths = Disturbance(operation, Fault.DEATH)
+        for call in deaths:
+            deaths.strike(call)
+            what = f"{deaths.where}, repeated {'after resume' if resume else 'at once'}"
+            reborn(operation.t, what, resume=resume)
+            operation.survived(what)
+            operation.prove(firmly(operation.act, what), what)
+            if isinstance(operation, Making):
+                with operation.t.refused(AlreadyExists, what=f"{what}; then another request under the name"):
+                    operation.other()
+            operation.finish(what)
+
+
+@check(on=On.BACKEND)
+def a_creation_that_died_anywhere_is_made_once(t: Trial) -> None:
+    recovers(Create(t))
+
+
+@check(b.Snapshots, on=On.BACKEND)
+def a_restore_that_died_anywhere_is_made_once(t: Trial) -> None:
+    recovers(Restore(t))
+
+
+@check(b.Clone, on=On.BACKEND)
+def a_clone_that_died_anywhere_is_made_once(t: Trial) -> None:
+    recovers(Clone(t))
+
+
+@check(b.Snapshots, on=On.BACKEND)
+def a_snapshot_that_died_anywhere_is_cut_once(t: Trial) -> None:
+    recovers(Snapshots(t))
+
+
+@check(b.GroupSnapshots, on=On.BACKEND)
+def a_group_snapshot_that_died_anywhere_is_cut_once(t: Trial) -> None:
+    recovers(Groups(t))
+
+
+@check(on=On.BACKEND)
+def a_deletion_of_a_volume_that_died_anywhere_is_finished(t: Trial) -> None:
+    recovers(DeleteVolume(t))
+
+
+@check(b.Snapshots, on=On.BACKEND)
+def a_deletion_of_a_snapshot_that_died_anywhere_is_finished(t: Trial) -> None:
+    recovers(DeleteSnapshot(t))
+
+
+@check(b.GroupSnapshots, on=On.BACKEND)
+def a_deletion_of_a_group_that_died_anywhere_is_finished(t: Trial) -> None:
+    recovers(DeleteGroup(t))
+
+
+@check(b.Expand, on=On.BACKEND)
+def a_growth_that_died_anywhere_is_finished(t: Trial) -> None:
+    recovers(ExpandVolume(t))
+
+
+@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
+def a_modification_that_died_anywhere_is_finished(t: Trial) -> None:
+    recovers(ModifyVolume(t))
+
+
+@check(b.Attach, given=("nodes",), on=On.BACKEND)
+def an_attachment_that_died_anywhere_is_made(t: Trial) -> None:
+    recovers(Attach(t))
+
+
+@check(b.Attach, given=("nodes",), on=On.BACKEND)
+def a_detachment_that_died_anywhere_is_finished(t: Trial) -> None:
+    recovers(Detach(t))

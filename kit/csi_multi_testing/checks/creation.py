@@ -1,0 +1,143 @@
+"""Creation and deletion as an orchestrator asks for them, once and again: one name, one volume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from csi_multi.contract import NotFound, SizeRange, Snapshot, Volume
+from csi_multi.contract import backend as b
+
+from ..assertions import expect, same
+from ..check import check
+from ..context import Trial, source
+from ..operations.base import attempt, described, firmly, ready
+from ..protocol import Wish
+
+
+@check()
+def a_volume_can_be_made_found_and_deleted(t: Trial) -> None:
+    made = t.volume()
+
+    unchanged(t, made, "after create_volume")
+    t.door.delete(made.handle)
+    with t.refused(NotFound, what="get_volume after delete_volume"):
+        t.door.get(made.handle)
+
+
+def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
+    """Yield the fields in which two values differ, and how: two long values side by side are hard to read."""
+    if is_dataclass(wanted) and type(found) is type(wanted):
+        for field in fields(wanted):
+            yield from differences(getattr(found, field.name), getattr(wanted, field.name), f"{where}.{field.name}")
+    elif isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        for key in sorted({*found, *wanted}):
+            yield from differences(found.get(key), wanted.get(key), f"{where}[{key!r}]")
+    elif found != wanted:
+        yield f"{where or 'it'} is {found!r}, the rule wants {wanted!r}"
+
+
+def same_record(found: Any, wanted: Any, what: str) -> None:
+    """Raise Broken unless both are equal."""
+    told = "; ".join(differences(found, wanted))
+    expect(not told, f"{what}: {told}")
+
+
+def unchanged(t: Trial, volume: Volume, what: str) -> None:
+    """Demand that a volume is what it was."""
+    found, error = attempt(lambda: t.door.get(volume.handle))
+    expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {described(error) if error else ''}")
+    same_record(found, volume, f"{what}: get_volume({volume.handle!r})")
+
+
+def nothing_new(t: Trial, before: set[str], what: str) -> None:
+    """Demand that nothing was made. What was deleted before may go in the meantime: some systems take their time."""
+    made = t.new() - before
+    expect(not made, f"{what}: new on the storage: {', '.join(sorted(made)[:10])}")
+
+
+def repeats(t: Trial, first: Volume, again: Wish, what: str) -> None:
+    """Demand that a request gets the volume that is there, and makes nothing."""
+    before = t.new()
+    same_record(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
+    nothing_new(t, before, f"create_volume, {what}")
+    unchanged(t, first, f"create_volume, {what}")
+
+
+@check()
+def a_repeated_request_gets_the_same_volume(t: Trial) -> None:
+    wish = t.wish()
+
+    repeats(t, t.create(wish), wish, "repeated")
+
+
+@check()
+def a_repeated_request_may_come_with_a_wider_range(t: Trial) -> None:
+    """csi-spec: the volume that exists must be compatible with what is asked, not asked for in the same words."""
+    wish = t.wish()
+    made = t.create(wish)
+
+    for what, size in (
+        ("a smaller required size", SizeRange(required=1)),
+        ("its own size as required size and limit", SizeRange(required=made.size, limit=made.size)),
+        ("only a limit, far above its size", SizeRange(limit=4 * made.size)),
+        ("no size at all", SizeRange()),
+    ):
+        repeats(t, made, replace(wish, size=size), f"repeated with {what}")
+
+
+@check()
+def a_repeated_request_may_come_in_another_order(t: Trial) -> None:
+    wish = t.wish()
+    wish = replace(wish, capabilities=wish.capabilities * 2)
+    made = t.create(wish)
+
+    once = replace(
+        wish,
+        capabilities=wish.capabilities[:1],
+        parameters=dict(reversed(list(wish.parameters.items()))),
+        mutable=dict(reversed(list(wish.mutable.items()))),
+    )
+    repeats(t, made, once, "repeated with each capability said once and parameters in another order")
+
+
+@check()
+def a_name_is_free_again_after_the_deletion(t: Trial) -> None:
+    name = t.name()
+    first = t.volume(name)
+    t.door.delete(first.handle)
+
+    what = "create_volume with a name that was used before"
+    second = firmly(lambda: t.volume(name, first.size + 1), what)
+
+    expect(second.size > first.size, f"{what}: asked for {first.size + 1} bytes, got {second!r}")
+    unchanged(t, second, what)
+
+
+@check()
+def a_deletion_may_be_repeated(t: Trial) -> None:
+    """The answer may have been lost: the orchestrator asks until it hears that the volume is gone."""
+    made = t.volume()
+
+    t.door.delete(made.handle)
+    firmly(lambda: t.door.delete(made.handle), "delete_volume, repeated")
+    with t.refused(NotFound, what="get_volume after delete_volume, twice"):
+        t.door.get(made.handle)
+
+
+def _names_its_source(t: Trial, of: Volume | Snapshot) -> None:
+    copy = t.copy(of)
+
+    same(copy.stamp.source, source(of), "the content source in the answer to create_volume")
+    unchanged(t, copy, "a copy")
+
+
+@check(b.Snapshots)
+def a_restored_volume_names_its_snapshot(t: Trial) -> None:
+    _names_its_source(t, ready(t, t.snapshot(t.volume())))
+
+
+@check(b.Clone)
+def a_cloned_volume_names_its_source(t: Trial) -> None:
+    _names_its_source(t, t.volume())

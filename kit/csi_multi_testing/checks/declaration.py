@@ -1,0 +1,125 @@
+"""What a backend declares about itself, and whether its objects come up, look after themselves and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from csi_multi.contract import backend as b
+from csi_multi.contract.params import describe
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.backend_proxy import Guard
+from csi_multi.loading.backend_validation import SCHEMAS, unfit
+
+from ..assertions import Broken, expect, same
+from ..check import CHECKS, On, check
+from ..context import Trial
+from ..lifecycle import Life
+
+
+@check(on=On.BACKEND)
+def the_driver_can_use_the_class(t: Trial) -> None:
+    kind = type(t.backend)
+
+    reason = unfit(kind)
+
+    expect(not reason, f"{kind.__name__} {reason}")
+
+
+def features_in(kind: type) -> Iterator[tuple[type[b.Backend], list[str]]]:
+    """Yield the classes that ask for methods beyond Backend's, and which. Private ones are an author's own affair."""
+    for one in kind.__mro__:
+        if issubclass(one, b.Backend) and one not in (b.Backend, *b.TOOLS):
+            asked = [name for name, value in vars(one).items() if getattr(value, "__isabstractmethod__", False)]
+            own = [name for name in asked if not name.startswith("_") and not hasattr(b.Backend, name)]
+            if own or one in b.FEATURES:
+                yield one, own
+
+
+@check(on=On.BACKEND)
+def every_feature_is_known_and_has_checks(t: Trial) -> None:
+    covered = {feature for one in CHECKS.values() for feature in one.features}
+    for feature, methods in features_in(type(t.backend)):
+        name = feature.__name__
+        expect(
+            feature in b.FEATURES,
+            f"unknown feature: {name} asks for {', '.join(methods)}, which the driver never calls; "
+            "the features are those of csi_multi.contract.FEATURES (methods of a base of your own begin with _)",
+        )
+        expect(feature in covered, f"the kit has no check for the feature {name}: a newer one is needed")
+
+
+class Judge(Guard):
+    """The driver's own guard around a backend's answers, with a verdict instead of an error."""
+
+    def wrong(self, name: str, wrong: str) -> NoReturn:
+        self.first = getattr(self, "first", f"{name}{wrong}")
+        raise Broken(f"{self.first}: the driver refuses such an answer")
+
+
+@check(on=On.BACKEND)
+def every_answer_has_the_types_of_the_contract(t: Trial) -> None:
+    kind = type(t.backend)
+    Judge("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
+
+    Life(t, lambda: None).run()
+
+
+@check(on=On.BACKEND)
+def every_field_of_a_schema_is_described(t: Trial) -> None:
+    for name in SCHEMAS:
+        for field, _, _, text in describe(getattr(type(t.backend), name)):
+            expect(text.strip(), f"{name}.{field} has no description, which its users read: Annotated[..., Doc('...')]")
+
+
+@check(on=On.BACKEND)
+def a_constructor_asks_nobody(t: Trial) -> None:
+    with t.fuse.blown(0):
+        t.storage.connect(t.fuse.host(LocalHost()))
+    calls = t.fuse.calls
+
+    text = f"the constructor made {len(calls)} calls through the boundary ({', '.join(calls[:3])})"
+    expect(not calls, f"{text}: a storage that is down would keep the whole driver from starting")
+
+
+@check(on=On.BACKEND)
+def a_healthy_storage_is_said_to_be_healthy(t: Trial) -> None:
+    fresh: Any = t.storage.connect(LocalHost())
+    try:
+        for method in ("check", "resume", "check", "resume", "check"):
+            same(getattr(fresh, method)(), None, method)
+        made = t.volume()
+        same(fresh.get_volume(made.handle), t.door.get(made.handle), "get_volume of an object after check and resume")
+        for method in ("check", "resume"):
+            getattr(fresh, method)()
+    finally:
+        fresh.close()
+    same(t.door.get(made.handle), made, "get_volume after check, resume and close of another object")
+
+
+@check(on=On.BACKEND)
+def a_second_object_does_no_harm_to_the_first(t: Trial) -> None:
+    """As when a new process starts while the old one still ends, or in another replica."""
+    first = t.volume()
+    if seen := not t.no_data():
+        t.fill(first, "first")
+    other: Any = t.storage.connect(LocalHost())
+    expect(other is not t.backend, "Storage.connect gave the same object twice: a new one is needed every time")
+
+    other.resume()
+    second = t.volume()
+    same(other.get_volume(second.handle), second, "get_volume of a second object, of a volume that the first one made")
+    other.close()
+
+    for made in (first, second):
+        same(t.door.get(made.handle), made, "get_volume after a second object was closed")
+    t.backend.check()
+    if seen:
+        t.expect_filled(first, "first", first.size, "after a second object came and went")
+
+
+@check(on=On.BACKEND)
+def an_object_that_was_never_used_can_be_closed(t: Trial) -> None:
+    fresh: Any = t.storage.connect(LocalHost())
+
+    same(fresh.close(), None, "close of an object that was never used")

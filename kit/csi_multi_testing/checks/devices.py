@@ -1,0 +1,201 @@
+"""Devices: there while they are open, provably the right ones, and as read-only as they say (Device in model.py)."""
+
+from __future__ import annotations
+
+import os
+
+from csi_multi.contract import Device, FailedPrecondition, InUse, NotFound, OpenRequest, SizeRange, Strings, Volume
+from csi_multi.contract import backend as b
+from csi_multi.host import sysfs
+
+from ..assertions import Broken, Skipped, expect, same
+from ..check import On, check
+from ..context import BLOCK_SIZE, Trial, pattern
+from ..protocol import read_from, write_to
+from .sources import answer
+
+
+def attached(t: Trial, volume: Volume) -> Strings:
+    """Do what comes before a device can be opened, and return the publish context."""
+    context: Strings = t.attach(volume, t.direct.node()) if b.Attach in t.features else {}
+    return context
+
+
+def opened(t: Trial, volume: Volume, *, read_only: bool = False) -> Device:
+    """Open a volume's device, to be closed at the end."""
+    context = attached(t, volume)
+    t.opens(volume)
+    device: Device = t.backend.open_device(
+        OpenRequest(
+            handle=volume.handle,
+            read_only=read_only,
+            block=True,
+            volume_context=volume.stamp.context,
+            publish_context=context,
+            secrets=t.storage.secrets,
+        )
+    )
+    return device
+
+
+def expect_bytes(device: Device, seed: str, what: str) -> None:
+    found = read_from(device.path, 0, BLOCK_SIZE)
+    expect(found == pattern(seed), f"{what}: {device.path} shows other bytes than were written")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_device_is_found_while_it_is_open(t: Trial) -> None:
+    """And looking for it changes nothing; closing it is fine again and again."""
+    volume, other = t.volume(), t.volume()
+    attached(t, volume)
+    closed = t.new()
+    same(t.backend.find_device(volume.handle), None, "find_device before open_device")
+    device = opened(t, volume)
+    before = t.new()
+
+    for _ in range(2):
+        same(t.backend.find_device(volume.handle), device, "find_device after open_device")
+        same(t.backend.find_device(other.handle), None, "find_device of a volume that is not open, beside one that is")
+    same(t.new(), before, "find_device: what is on the storage afterwards")
+    for time in ("close_device", "close_device, twice"):
+        t.backend.close_device(volume.handle)
+        same(t.backend.find_device(volume.handle), None, f"{time}, then find_device")
+        same(t.new(), closed, f"{time}: what is on the storage afterwards")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def opening_twice_gives_the_same_device(t: Trial) -> None:
+    volume = t.volume()
+    first = opened(t, volume)
+    write_to(first.path, 0, pattern("kit device"))
+
+    second = opened(t, volume)
+    same(second, first, "open_device, a second time")
+    expect_bytes(second, "kit device", "open_device, a second time")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def what_is_written_to_a_device_outlives_its_closing(t: Trial) -> None:
+    volume = t.volume()
+    write_to(opened(t, volume).path, 0, pattern("kit device"))
+    t.backend.close_device(volume.handle)
+
+    expect_bytes(opened(t, volume), "kit device", "open_device, written, close_device, open_device")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def two_volumes_have_two_devices(t: Trial) -> None:
+    first, second = (opened(t, volume) for volume in (t.volume(), t.volume()))
+
+    for name in ("path", "number", "proof"):
+        found = getattr(first, name)
+        expect(found != getattr(second, name), f"open_device of two volumes: Device.{name} of both is {found!r}")
+    write_to(first.path, 0, pattern("kit first"))
+    write_to(second.path, 0, pattern("kit second"))
+    expect_bytes(first, "kit first", "open_device of two volumes, both written, then the first")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_device_proves_what_it_is(t: Trial) -> None:
+    """The node engine checks this right before it formats, mounts or binds."""
+    device = opened(t, t.volume())
+
+    try:
+        number = sysfs.number_of(device.path)
+    except sysfs.DeviceGone as error:
+        raise Broken(f"open_device: Device.path: {error}") from None
+    same(device.number, number, f"open_device: Device.number, against what {device.path} is")
+    expect(device.proof, "open_device: Device.proof is empty, so nothing tells this device from another")
+    for name, text in device.proof.items():
+        expect(text, f"open_device: Device.proof says that {name} is empty, which proves nothing")
+        same(sysfs.attribute(number, name), text, f"open_device: what /sys/dev/block/{number}/{name} holds")
+    same(device.read_only, sysfs.read_only(number), "open_device: Device.read_only, against what the kernel says")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_device_opened_read_only_takes_no_writes(t: Trial) -> None:
+    volume = t.volume()
+    write_to(opened(t, volume).path, 0, pattern("kit before"))
+    t.backend.close_device(volume.handle)
+    device = opened(t, volume, read_only=True)
+
+    same(device.read_only, True, "open_device, asked for read_only: Device.read_only")
+    try:
+        write_to(device.path, 0, pattern("kit written"))
+    except OSError:
+        refused = True
+    else:
+        refused = False
+    expect(refused, f"open_device, asked for read_only: {device.path} takes writes")
+    expect_bytes(device, "kit before", "open_device, asked for read_only, after an attempt to write")
+    t.backend.close_device(volume.handle)
+    same(opened(t, volume).read_only, False, "open_device, not read_only any more: Device.read_only")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def an_open_device_is_found_by_the_next_process(t: Trial) -> None:
+    """The driver is restarted while pods go on running."""
+    volume = t.volume()
+    device = opened(t, volume)
+    write_to(device.path, 0, pattern("kit device"))
+
+    t.door.restart()
+    same(t.backend.find_device(volume.handle), device, "find_device after a restart")
+    expect_bytes(device, "kit device", "open_device, then a restart")
+    same(opened(t, volume), device, "open_device after a restart, with the device open all the time")
+    t.backend.close_device(volume.handle)
+    same(t.backend.find_device(volume.handle), None, "close_device after a restart, then find_device")
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_volume_that_is_gone_has_no_device(t: Trial) -> None:
+    """A node may not know whether a volume exists; closing is fine in any case, or nodes could never be cleaned up."""
+    volume = t.volume()
+    t.door.delete(volume.handle)
+
+    with t.refused(NotFound, what="open_device of a volume that was deleted"):
+        t.opens(volume)
+        t.backend.open_device(OpenRequest(handle=volume.handle, block=True, secrets=t.storage.secrets))
+    try:
+        found = t.backend.find_device(volume.handle)
+    except NotFound:
+        found = None
+    same(found, None, "find_device of a volume that was deleted")
+    answer("close_device of a volume that was deleted", t.backend.close_device, volume.handle)
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_volume_whose_device_is_open_is_not_deleted(t: Trial) -> None:
+    volume = t.volume()
+    device = opened(t, volume)
+    write_to(device.path, 0, pattern("kit device"))
+
+    what = "delete_volume of a volume whose device is open"
+    with t.refused(InUse, FailedPrecondition, what=what):
+        t.door.delete(volume.handle)
+    same(t.backend.find_device(volume.handle), device, f"{what}: refused, then find_device")
+    same(t.door.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp that get_volume tells")
+    expect_bytes(device, "kit device", f"{what}: refused")
+
+
+@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
+def an_open_device_takes_the_size_of_its_volume(t: Trial) -> None:
+    """The same device, grown: there may be a mounted filesystem on it."""
+    if not t.backend.online:
+        raise Skipped("volumes grow while they are not in use (Expand.online is False)")
+    volume = t.volume()
+    device = opened(t, volume)
+    write_to(device.path, volume.size - BLOCK_SIZE, pattern("kit end"))
+    done = t.door.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    if done.node_required:
+        t.backend.refresh_device(volume.handle)
+
+    what = f"expand_volume of an open device{', refresh_device' if done.node_required else ''}"
+    same(t.backend.find_device(volume.handle), device, f"{what}, then find_device")
+    with device.path.open("rb") as file:
+        same(file.seek(0, os.SEEK_END), done.size, f"{what}: the bytes that {device.path} shows")
+    found = read_from(device.path, volume.size - BLOCK_SIZE, BLOCK_SIZE)
+    expect(found == pattern("kit end"), f"{what}: what was written to the old end is not there afterwards")
+    write_to(device.path, done.size - BLOCK_SIZE, pattern("kit new end"))
+    found = read_from(device.path, done.size - BLOCK_SIZE, BLOCK_SIZE)
+    expect(found == pattern("kit new end"), f"{what}: what is written to the new end is not there afterwards")

@@ -1,0 +1,149 @@
+"""What cannot be read is not absent, empty, closed, full or healthy: a failed look is an error, or the truth."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from csi_multi.contract import backend as b
+from csi_multi.core.idempotent import UNSETTLED
+
+from ..assertions import Skipped, expect
+from ..check import On, check
+from ..context import Trial, pages
+from ..disturbance import MOST, at_call, struck
+from ..fault_injection import Fault
+from ..operations.base import described
+from ..operations.making import timeless
+from .devices import opened
+
+Look = Callable[[], Any]
+ASK_AGAIN = "Busy, Unavailable or Timeout"
+
+
+def never_lies(
+    t: Trial, looks: dict[str, Look], true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
+) -> None:
+    """Let every call of these methods fail, one at a time and from there on: they answer the truth, or ask for time."""
+    met = {
+        name: sum(_one(t, name, look, true, fault, lasting) for fault, lasting in KINDS) for name, look in looks.items()
+    }
+    if blind := [name for name, calls in met.items() if not calls]:
+        text = f"{' and '.join(blind)}: no call through the boundary was seen: name them in Storage.calls or files"
+        if len(blind) == len(met):
+            raise Skipped(text)
+        t.note(text)
+
+
+KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
+
+
+def _one(t: Trial, name: str, look: Look, true: Callable[[Any, Any], bool], fault: Fault, lasting: bool) -> int:
+    wanted = look()
+    for call in itertools.count(1):
+        found, error = struck(t.fuse, call, fault, look, lasting=lasting)
+        if not t.fuse.reached or call > MOST:
+            return call - 1
+        where = f"{name}, whose call {call} ({at_call(t.fuse, call)}) {fault.value}"
+        if error:
+            expect(isinstance(error, UNSETTLED), f"{where}: raised {described(error)}, the rule wants {ASK_AGAIN}")
+        else:
+            expect(true(found, wanted), f"{where}: answered {found!r}, the rule wants {wanted!r} or {ASK_AGAIN}")
+    return 0
+
+
+@check(on=On.BACKEND)
+def a_volume_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
+    volume = t.volume()
+    never_lies(
+        t,
+        {
+            "get_volume": lambda: t.backend.get_volume(volume.handle),
+            "find_volume": lambda: t.backend.find_volume(volume.stamp.name),
+        },
+    )
+
+
+@check(b.Snapshots, on=On.BACKEND)
+def a_snapshot_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
+    cut = t.snapshot(t.volume())
+    never_lies(
+        t,
+        {
+            "get_snapshot": lambda: timeless(t.backend.get_snapshot(cut.handle)),
+            "find_snapshot": lambda: timeless(t.backend.find_snapshot(cut.stamp.name)),
+        },
+    )
+
+
+@check(b.GroupSnapshots, on=On.BACKEND)
+def a_group_snapshot_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
+    group = t.group([t.volume(), t.volume()])
+    never_lies(
+        t,
+        {
+            "get_group_snapshot": lambda: timeless(t.backend.get_group_snapshot(group.handle)),
+            "find_group_snapshot": lambda: timeless(t.backend.find_group_snapshot(group.stamp.name)),
+        },
+    )
+
+
+@check(b.ListVolumes, on=On.BACKEND)
+def volumes_that_cannot_be_listed_are_not_left_out(t: Trial) -> None:
+    ours = {t.volume().handle, t.volume().handle}
+    never_lies(
+        t,
+        {"list_volumes": lambda: ours & {one.handle for one in pages(t.door.list_volumes)}},
+    )
+
+
+@check(b.ListSnapshots, on=On.BACKEND)
+def snapshots_that_cannot_be_listed_are_not_left_out(t: Trial) -> None:
+    volume = t.volume()
+    ours = {t.snapshot(volume).handle, t.snapshot(volume).handle}
+    never_lies(
+        t,
+        {
+            "list_snapshots": lambda: ours & {one.handle for one in pages(t.door.list_snapshots)},
+            "list_snapshots of a volume": lambda: (
+                ours & {one.handle for one in pages(t.door.list_snapshots, source=volume.handle)}
+            ),
+        },
+    )
+
+
+@check(b.Capacity, on=On.BACKEND)
+def a_capacity_that_cannot_be_read_is_not_zero(t: Trial) -> None:
+    never_lies(t, {"capacity": t.door.capacity}, lambda found, wanted: found.available > 0 or not wanted.available)
+
+
+@check(b.VolumeHealthReporter, on=On.BACKEND)
+def health_that_cannot_be_read_is_not_a_missing_volume(t: Trial) -> None:
+    volume = t.volume()
+    looks: dict[str, Look] = {"volume_health": lambda: t.door.health(volume.handle)}
+    if b.VolumeHealthLister in t.features:
+        looks["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.door.list_health)}
+    never_lies(t, looks)
+
+
+@check(given=("devices",), data=True, on=On.BACKEND)
+def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: Trial) -> None:
+    volume = t.volume()
+    opened(t, volume)
+
+    never_lies(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
+
+
+@check(on=On.BACKEND)
+def a_storage_that_answers_nothing_is_told_by_check(t: Trial) -> None:
+    with t.fuse.blown(0):
+        t.backend.check()
+    if not t.fuse.calls:
+        raise Skipped("check: no call through the boundary was seen: name them in Storage.calls or files")
+    for fault in (Fault.ERROR, Fault.TIMEOUT):
+        _, error = struck(t.fuse, 1, fault, t.backend.check, lasting=True)
+        if t.fuse.struck:
+            told = f"raised {described(error)}" if error else "succeeded"
+            text = f"check, while every call to the storage {fault.value}: {told}, the rule wants Unavailable"
+            expect(isinstance(error, UNSETTLED), text)

@@ -1,0 +1,171 @@
+"""What carries another stamp, or none, belongs to somebody else: not listed, not found, never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from csi_multi.contract import (
+    AttachRequest,
+    ExpandRequest,
+    FailedPrecondition,
+    ModifyRequest,
+    NotFound,
+    OpenRequest,
+    SizeRange,
+    SnapshotRequest,
+    Source,
+    SourceKind,
+    StorageError,
+)
+from csi_multi.contract import backend as b
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..context import Trial
+from ..listings import Listing, snapshots, volumes
+from ..protocol import BLOCK
+
+REFUSALS = (NotFound, FailedPrecondition)
+
+
+def untouched(t: Trial, theirs: set[str], what: str) -> None:
+    lost = sorted(theirs - t.resources())
+    expect(not lost, f"{what}: {', '.join(lost[:5])} is gone, and belonged to somebody else")
+
+
+def theirs_put(t: Trial) -> set[str]:
+    theirs = t.foreign()
+    expect(theirs, "Storage.foreign put nothing on the storage that Storage.resources sees")
+    return theirs
+
+
+def unlisted(listing: Listing) -> None:
+    """In pages as small as can be, too: leaving things out must not disturb what the cursor says."""
+    t = listing.t
+    ours = [listing.make(t.name()).handle]
+    before = sorted(listing.handles())
+    theirs_put(t)
+    same(sorted(listing.handles()), before, f"{listing.method} once somebody else's things are there")
+    ours.append(listing.make(t.name()).handle)
+    found = listing.handles(listing.small())
+    listing.expect_all(ours, found, "where somebody else's things are left out")
+    same(sorted(found), sorted({*before, *ours}), f"{listing.method}, page by page")
+
+
+@check(b.ListVolumes, given=("foreign", "resources"))
+def volumes_of_others_are_not_listed(t: Trial) -> None:
+    unlisted(volumes(t))
+
+
+@check(b.ListSnapshots, given=("foreign", "resources"))
+def snapshots_of_others_are_not_listed(t: Trial) -> None:
+    unlisted(snapshots(t))
+
+
+def names_of(handle: str) -> list[str]:
+    """Return the requested names under which a handle may have come to be."""
+    return sorted({handle, handle.rpartition("/")[2]})
+
+
+@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+def what_belongs_to_others_is_not_found(t: Trial) -> None:
+    theirs_put(t)
+    for handle in t.storage.foreign_handles:
+        asked: list[tuple[str, str]] = [("get_volume", handle), *(("find_volume", name) for name in names_of(handle))]
+        if b.Snapshots in t.features:
+            asked += [("get_snapshot", handle), *(("find_snapshot", name) for name in names_of(handle))]
+        for method, word in asked:
+            with t.refused(*REFUSALS, what=f"{method}({word!r}), which belongs to somebody else"):
+                getattr(t.backend, method)(word)
+
+
+@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+def what_belongs_to_others_cannot_be_deleted(t: Trial) -> None:
+    theirs = theirs_put(t)
+    methods = ["delete_volume", *(["delete_snapshot"] if b.Snapshots in t.features else [])]
+    for handle in t.storage.foreign_handles:
+        told = False
+        for method in methods:
+            what = f"{method}({handle!r}), which belongs to somebody else"
+            with t.refused(*REFUSALS, what=what):
+                try:
+                    getattr(t.backend, method)(handle, t.storage.secrets)
+                except FailedPrecondition:
+                    told = True
+                    raise
+            untouched(t, theirs, what)
+        expect(
+            told,
+            f"{' and '.join(methods)}, of {handle!r}, which belongs to somebody else: NotFound, which the orchestrator "
+            "takes for success; the rule wants FailedPrecondition",
+        )
+
+
+def uses(t: Trial, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
+    """Yield what could be done with a volume: the feature it takes, the method, and how it is called."""
+    backend, secrets = t.backend, t.storage.secrets
+    size = SizeRange(required=1 << 40)
+    stamp = t.direct.request(t.wish()).stamp
+    copy = t.direct.request(t.wish(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
+    yield b.Expand, "expand_volume", lambda: backend.expand_volume(ExpandRequest(handle=handle, size=size))
+    yield b.Clone, "clone_volume", lambda: t.made(backend.clone_volume(copy))
+    cut = SnapshotRequest(stamp=stamp, source=handle, secrets=secrets)
+    yield b.Snapshots, "create_snapshot", lambda: t.made(backend.create_snapshot(cut))
+    own = type(backend).MutableParameters()
+    yield b.Modify, "modify_volume", lambda: backend.modify_volume(ModifyRequest(handle=handle, mutable=own))
+    if t.storage.nodes:
+        wanted = AttachRequest(handle=handle, node=t.storage.nodes[0], capability=BLOCK, secrets=secrets)
+        yield b.Attach, "attach", lambda: backend.attach(wanted)
+
+
+@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+def what_belongs_to_others_cannot_be_used(t: Trial) -> None:
+    theirs = theirs_put(t)
+    for handle in t.storage.foreign_handles:
+        for feature, method, act in uses(t, handle):
+            if feature in t.features:
+                what = f"{method} on {handle!r}, which belongs to somebody else"
+                with t.refused(*REFUSALS, what=what):
+                    act()
+                untouched(t, theirs, what)
+
+
+@check(given=("foreign", "foreign_handles", "resources", "devices"), on=On.BACKEND)
+def a_device_of_others_is_not_opened(t: Trial) -> None:
+    theirs_put(t)
+    for handle in t.storage.foreign_handles:
+        with t.refused(*REFUSALS, what=f"open_device({handle!r}), which belongs to somebody else: it may be formatted"):
+            t.backend.open_device(OpenRequest(handle=handle, secrets=t.storage.secrets))
+            t.backend.close_device(handle)
+
+
+@check(given=("foreign", "foreign_handles", "resources"))
+def a_name_that_others_use_is_not_taken_over(t: Trial) -> None:
+    theirs = theirs_put(t)
+    for handle in t.storage.foreign_handles:
+        for name in names_of(handle):
+            what = f"create_volume {name!r}, where {handle!r} belongs to somebody else"
+            try:
+                made = t.door.create(t.wish(name))
+            except StorageError:
+                continue  # no volume is better than somebody else's
+            finally:
+                untouched(t, theirs, what)
+            t.made(made)  # where theirs is a snapshot, a volume may well have the same handle
+            expect(made.handle != handle or t.new(), f"{what}: the answer is that very one")
+
+
+@check(given=("foreign", "resources"))
+def what_belongs_to_others_survives_all_work_beside_it(t: Trial) -> None:
+    theirs = theirs_put(t)
+    volume = t.volume()
+    if b.Snapshots in t.features:
+        t.door.delete_snapshot(t.snapshot(volume).handle)
+    if b.Expand in t.features:
+        t.door.expand(volume.handle, SizeRange(required=2 * t.size))
+    untouched(t, theirs, "work on a volume of ours")
+    t.door.restart()  # and so resume(), which finishes what an earlier process left
+    untouched(t, theirs, "resume, called for a process that starts")
+    t.door.delete(volume.handle)
+    untouched(t, theirs, "delete_volume of ours")

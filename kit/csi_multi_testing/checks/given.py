@@ -1,0 +1,95 @@
+"""Whether what the author told the kit fits together: a Storage with a mistake makes other checks say nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from csi_multi.contract import InvalidArgument, NotFound, ids, unknown
+from csi_multi.contract.params import parse
+from csi_multi.loading.backend_proxy import methods
+
+from ..assertions import Broken, expect
+from ..check import On, check
+from ..context import Trial
+from ..fault_plan import PATHS
+from ..protocol import BLOCK
+
+
+def parsed(t: Trial, name: str) -> Any:
+    """Return class parameters of Storage as the backend gets them."""
+    schema = type(t.backend).Parameters if name.endswith("parameters") else type(t.backend).MutableParameters
+    values: Mapping[str, str] = getattr(t.storage, name) or {}
+    try:
+        return parse(schema, values, f"Storage.{name}")
+    except InvalidArgument as error:
+        raise Broken(str(error)) from error
+
+
+@check(on=On.BACKEND)
+def the_given_parameters_are_valid_and_differ(t: Trial) -> None:
+    for name in ("parameters", "mutable"):
+        expect(
+            getattr(t.storage, f"other_{name}") is None or parsed(t, name) != parsed(t, f"other_{name}"),
+            f"Storage.other_{name} means the same as Storage.{name}: a request with them would be no conflict",
+        )
+        parsed(t, name)
+    use = t.storage.capability or BLOCK
+    reason = t.backend.unsupported(use, parsed(t, "parameters"))
+    expect(not reason, f"Storage.capability cannot be used with Storage.parameters: {reason}")
+
+
+@check(on=On.BACKEND)
+def the_given_sizes_fit_each_other(t: Trial) -> None:
+    size, least = t.storage.size, 3 * t.storage.size
+    expect(size > 0, f"Storage.size is {size}: bytes of a volume")
+    expect(
+        t.storage.too_large > least, f"Storage.too_large is {t.storage.too_large}, but {least} bytes must be possible"
+    )
+    for exact in t.storage.exact_sizes:
+        expect(0 < exact < t.storage.too_large, f"Storage.exact_sizes: {exact} is not a size that a volume can have")
+
+
+@check(on=On.BACKEND)
+def what_is_given_is_given_whole(t: Trial) -> None:
+    pairs = {"foreign": "resources", "foreign_handles": "foreign", "read": "write", "write": "read"}
+    for name, needed in pairs.items():
+        text = f"Storage.{name} is given without Storage.{needed}, and of no use alone"
+        expect(not getattr(t.storage, name) or getattr(t.storage, needed), text)
+    for method in t.storage.budgets:
+        known = methods(type(t.backend))
+        expect(method in known, unknown("Storage.budgets", method, known, "method"))
+    if t.storage.resources:
+        found = t.storage.resources()
+        good = not isinstance(found, str) and all(isinstance(one, str) for one in found)
+        expect(good, f"Storage.resources gave {type(found).__name__}: a collection of names is needed")
+
+
+@check(given=("files",), on=On.BACKEND)
+def the_given_files_are_where_the_backend_works(t: Trial) -> None:
+    """Else every crash between two calls is one that nobody tries."""
+    for path in t.storage.files:
+        expect(path.is_absolute(), f"Storage.files has {path}: absolute paths are needed")
+    with t.fuse.blown(0):
+        t.volume()
+    seen = any(call.partition(" ")[0] in PATHS for call in t.fuse.calls)
+    names = ", ".join(map(str, t.storage.files))
+    expect(seen, f"Storage.files is {names}, but create_volume opened, made and removed nothing below")
+
+
+@check(given=("nodes",), on=On.BACKEND)
+def the_given_nodes_are_named_as_the_driver_names_them(t: Trial) -> None:
+    instance = t.backend.setting.instance
+    expect(len({node.id for node in t.storage.nodes}) > 1, "Storage.nodes: two different ones are needed, or none")
+    for node in t.storage.nodes:
+        try:
+            read = ids.split_node(node.id, instance)
+        except NotFound as error:
+            raise Broken(f"Storage.nodes: {error}") from error
+        expect(read == node, f"Storage.nodes has {node}, but its id, read by the driver, means {read}")
+
+
+@check(given=("reachable", "unreachable"), on=On.BACKEND)
+def no_given_place_is_in_reach_and_out_of_it(t: Trial) -> None:
+    both = [place for place in t.storage.reachable if place in t.storage.unreachable]
+    expect(not both, f"Storage.reachable and Storage.unreachable both have {both}")

@@ -1,0 +1,139 @@
+"""Handles: short and plain enough for ids, the same for ever, and unknown ones are told as such (csi-spec 2.2).
+
+node_local.py has what handles of NodeLocal backends owe beside it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from csi_multi.contract import NotFound
+from csi_multi.contract import backend as b
+from csi_multi.contract.ids import MAX_HANDLE, MAX_NODE
+
+from ..assertions import Skipped, expect, same
+from ..check import On, check
+from ..context import Trial
+from ..operations.base import absent, firmly
+from .creation import nothing_new, repeats, unchanged
+from .names import padded
+
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def garbage(t: Trial) -> tuple[str, ...]:
+    """Return handles that nobody ever made; no node's name stands before any of them."""
+    long = "x" * (200 if t.door.on is On.BACKEND else 100)  # the core takes no id of more than 128 bytes
+    return ("", "/", "..", "../../../../etc/passwd", "-rf", "*", long, "ü💾", "a b\n", "';--", "%s{}")
+
+
+def near(handle: str) -> tuple[str, ...]:
+    """Return handles that were never made, but come close to one that was."""
+    last = handle.rpartition("/")[2]
+    return (
+        f"{handle}x",
+        f"{handle}\n",
+        f" {handle}",
+        f"{handle}/",
+        f"./{handle}",
+        f"{handle}/../{last}",
+        handle.removesuffix(last) + last.swapcase(),
+    )
+
+
+def _unknown(t: Trial, handle: str) -> None:
+    absent(lambda: t.door.get(handle), f"get_volume({handle!r}), a handle that was never made")
+    if t.door.on is On.BACKEND:
+        what = f"delete_volume({handle!r}), a handle that was never made"
+        absent(lambda: t.backend.delete_volume(handle, t.storage.secrets), what)
+    else:
+        firmly(lambda: t.door.delete(handle), f"delete_volume({handle!r}), a handle that was never made")
+
+
+@check()
+def a_handle_of_any_shape_is_looked_for_and_not_found(t: Trial) -> None:
+    for handle in garbage(t):
+        _unknown(t, handle)
+
+
+@check()
+def a_handle_that_is_nearly_right_is_not_found(t: Trial) -> None:
+    made = t.volume()
+    before = t.new()
+    for handle in near(made.handle):
+        if handle != made.handle:
+            _unknown(t, handle)
+            unchanged(t, made, f"after delete_volume({handle!r})")
+    nothing_new(t, before, "after delete_volume with handles that were never made")
+
+
+@check(b.Snapshots)
+def a_snapshot_of_any_handle_is_looked_for_and_not_found(t: Trial) -> None:
+    for handle in garbage(t):
+        what = f"get_snapshot({handle!r}), a handle that was never made"
+        absent(lambda handle=handle: t.door.get_snapshot(handle), what)  # type: ignore[misc]
+        firmly(lambda handle=handle: t.door.delete_snapshot(handle), f"delete_snapshot({handle!r}) of nothing")  # type: ignore[misc]
+
+
+@check(b.Snapshots)
+def a_volume_is_not_taken_for_a_snapshot_nor_the_reverse(t: Trial) -> None:
+    made = t.volume()
+    cut = t.snapshot(made)
+    if cut.handle == made.handle:
+        raise Skipped("handles of volumes and of snapshots are told apart by where they are used")
+
+    with t.refused(NotFound, what="get_volume with the handle of a snapshot"):
+        t.door.get(cut.handle)
+    with t.refused(NotFound, what="get_snapshot with the handle of a volume"):
+        t.door.get_snapshot(made.handle)
+    firmly(lambda: t.door.delete(cut.handle), "delete_volume with the handle of a snapshot")
+    firmly(lambda: t.door.delete_snapshot(made.handle), "delete_snapshot with the handle of a volume")
+    unchanged(t, made, "after delete_snapshot with the handle of a volume")
+    what = "after delete_volume with the handle of a snapshot: get_snapshot"
+    same(firmly(lambda: t.door.get_snapshot(cut.handle), what).source, made.handle, f"{what}, the source")
+
+
+def _fits(t: Trial, handle: str, method: str) -> None:
+    """An id is the instance's name, a slash and the handle. Both names in it may be longer elsewhere."""
+    size, where = len(handle.encode()), ""
+    if t.door.on is On.BACKEND and b.NodeLocal in t.features:
+        size, where = size + MAX_NODE - len(t.backend.node_of(handle)), f" on a node with a name of {MAX_NODE} bytes"
+    room = f"{method}: the handle {handle!r} has {size} bytes{where}, {MAX_HANDLE} fit into an id (ids.MAX_HANDLE)"
+    expect(size <= MAX_HANDLE, room)
+    expect(not CONTROL.search(handle), f"{method}: the handle {handle!r} contains a control character")
+
+
+@check()
+def a_handle_fits_into_an_id_however_long_the_name(t: Trial) -> None:
+    for name in (padded(t.name()), padded(f"{t.name()}\t", "💾")):
+        made = t.volume(name)
+        _fits(t, made.handle, f"create_volume with a name of {len(name.encode())} bytes")
+
+
+@check(b.Snapshots)
+def a_snapshots_handle_fits_into_an_id(t: Trial) -> None:
+    cut = t.snapshot(t.volume(padded(t.name())), padded(f"{t.name()}\t", "💾"))
+
+    _fits(t, cut.handle, "create_snapshot with the longest names")
+
+
+@check(b.GroupSnapshots)
+def a_groups_handles_fit_into_ids(t: Trial) -> None:
+    group = t.group([t.volume(padded(t.name()))], padded(f"{t.name()}\t", "💾"))
+
+    for handle in (group.handle, *(one.handle for one in group.snapshots)):
+        _fits(t, handle, "create_group_snapshot with the longest names")
+
+
+@check()
+def a_handle_still_works_after_a_restart(t: Trial) -> None:
+    wish = t.wish()
+    made = t.create(wish)
+
+    t.door.restart()
+
+    unchanged(t, made, "after a restart")
+    repeats(t, made, wish, "repeated after a restart")
+    t.door.delete(made.handle)
+    with t.refused(NotFound, what="get_volume after a restart and delete_volume"):
+        t.door.get(made.handle)

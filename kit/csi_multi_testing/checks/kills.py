@@ -1,0 +1,181 @@
+"""kill -9 at any moment: the same request again gets what it asks for, once, and nothing leaks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
+
+from csi_multi.contract import SizeRange, Snapshot, Volume
+from csi_multi.contract import backend as b
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..concurrency import PATIENCE
+from ..context import Trial
+from ..operations.base import absent, firmly, ready
+from ..operations.making import SEED, origin
+
+MOMENTS = 8  # of an operation, spread over the time it takes
+
+
+class Killed(ABC):
+    """An operation whose driver is killed."""
+
+    words: str
+
+    def __init__(self, trial: Trial) -> None:
+        self.t = trial
+        self.wish = trial.wish()
+        self.counts: list[int] = []  # of resources that each repetition made; the first was undisturbed
+
+    def prepare(self) -> None:
+        """Choose or make something new to work on."""
+        self.wish = self.t.wish()
+
+    @abstractmethod
+    def act(self) -> Any:
+        """Ask for it. The same request each time, until the next preparation."""
+
+    @abstractmethod
+    def prove(self, answer: Any, what: str) -> None:
+        """Demand that the state is what was asked for, and remove it."""
+
+    def once(self, what: str) -> None:
+        """Demand that as many resources are there as after an undisturbed run."""
+        self.counts.append(len(self.t.resources() - self.before))
+        text = f"{what}: the storage holds {self.counts[-1]} new resources, an undisturbed run makes {self.counts[0]}"
+        expect(self.counts[-1] == self.counts[0], text)
+
+    def survives(self) -> None:
+        """Kill the driver at several moments, ask again, and look."""
+        lasts = self._undisturbed()
+        for moment in range(MOMENTS):
+            after = lasts * moment / MOMENTS
+            self._begin()
+            thread = threading.Thread(target=self._try, daemon=True)
+            thread.start()
+            time.sleep(after)
+            self.t.door.restart()
+            thread.join(PATIENCE)
+            what = f"{self.words}, killed after {after * 1000:.0f} ms and repeated"
+            expect(not thread.is_alive(), f"{what}: the first call does not come back within {PATIENCE:g} s")
+            self._end(firmly(self.act, what), what)
+        self.t.note(f"{self.words}, killed {MOMENTS} times within {lasts * 1000:.0f} ms")
+
+    def _undisturbed(self) -> float:
+        """Return the seconds that the operation takes."""
+        self._begin()
+        started = time.monotonic()
+        answer = self.act()
+        lasts = time.monotonic() - started
+        self._end(answer, f"{self.words}, undisturbed")
+        return lasts
+
+    def _begin(self) -> None:
+        self.before = self.t.resources()
+        self.prepare()
+
+    def _try(self) -> None:
+        try:
+            self.act()
+        except BaseException:  # its process has been killed: anything may come
+            return
+
+    def _end(self, answer: Any, what: str) -> None:
+        self.prove(answer, what)
+        left = self.t.resources() - self.before
+        expect(not left, f"{what}: left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
+
+    def delete(self, volume: Volume, what: str) -> None:
+        firmly(partial(self.t.door.delete, volume.handle), f"{what}, then delete_volume")
+        self.t.forget(volume)
+
+
+class Creation(Killed):
+    words = "create_volume"
+
+    def act(self) -> Volume:
+        return self.t.create(self.wish)
+
+    def prove(self, answer: Volume, what: str) -> None:
+        same(self.act(), answer, f"{what}: create_volume, once more")
+        self.once(what)
+        self.delete(answer, what)
+
+
+class Deletion(Killed):
+    words = "delete_volume"
+
+    def prepare(self) -> None:
+        self.volume = self.t.volume()
+
+    def act(self) -> None:
+        self.t.door.delete(self.volume.handle)
+
+    def prove(self, answer: None, what: str) -> None:
+        absent(partial(self.t.door.get, self.volume.handle), f"{what}, then get_volume")
+        self.t.forget(self.volume)
+
+
+class Growth(Killed):
+    words = "expand_volume"
+
+    def prepare(self) -> None:
+        self.volume = origin(self.t)
+
+    def act(self) -> int:
+        return self.t.door.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
+
+    def prove(self, answer: int, what: str) -> None:
+        expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, asked for were {2 * self.t.size}")
+        same(self.t.door.get(self.volume.handle).size, answer, f"{what}: the size that get_volume tells")
+        if not self.t.no_data():
+            self.t.expect_filled(self.volume, SEED, self.volume.size, what)
+        self.delete(self.volume, what)
+
+
+class Cut(Killed):
+    words = "create_snapshot"
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial)
+        self.origin = origin(trial)
+
+    def prepare(self) -> None:
+        self.name = self.t.name("cut")
+
+    def act(self) -> Snapshot:
+        return self.t.snapshot(self.origin, self.name)
+
+    def prove(self, answer: Snapshot, what: str) -> None:
+        same(self.act().handle, answer.handle, f"{what}: create_snapshot, once more")
+        self.once(what)
+        if not self.t.no_data():
+            copy = firmly(partial(self.t.copy, ready(self.t, answer)), f"{what}, then restore_volume")
+            self.t.expect_filled(copy, SEED, self.origin.size, f"{what}: a volume restored from the snapshot")
+            self.delete(copy, what)
+        firmly(partial(self.t.door.delete_snapshot, answer.handle), f"{what}, then delete_snapshot")
+        self.t.forget(answer)
+
+
+@check(on=On.WIRE)
+def a_creation_survives_kill_9_at_any_moment(t: Trial) -> None:
+    Creation(t).survives()
+
+
+@check(on=On.WIRE)
+def a_deletion_survives_kill_9_at_any_moment(t: Trial) -> None:
+    Deletion(t).survives()
+
+
+@check(b.Expand, on=On.WIRE)
+def a_growth_survives_kill_9_at_any_moment(t: Trial) -> None:
+    Growth(t).survives()
+
+
+@check(b.Snapshots, on=On.WIRE)
+def a_snapshot_survives_kill_9_at_any_moment(t: Trial) -> None:
+    Cut(t).survives()

@@ -1,0 +1,101 @@
+"""Modification: what is set changes, the rest stays, a mistake changes nothing (csi-spec ControllerModifyVolume).
+
+What a volume's mutable parameters are now, no answer of the contract tells. A storage may allow few
+changes of one volume, so every volume here gets one, repeated at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from csi_multi.contract import InvalidArgument, NotFound
+from csi_multi.contract import backend as b
+from csi_multi.contract.params import camel, fields
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..context import Trial
+
+ODD = "noSuchParameterOfAnyKind"
+
+
+def other(t: Trial) -> dict[str, str]:
+    """Return the parameters that a volume is to have instead."""
+    return dict(t.storage.other_mutable or {})
+
+
+@check(b.Modify, given=("other_mutable",))
+def a_modified_volume_is_the_same_volume(t: Trial) -> None:
+    wish = t.wish()
+    made = t.create(wish)
+    if seen := not t.no_data():
+        t.fill(made, "modified")
+
+    t.door.modify(made.handle, other(t))
+    t.door.modify(made.handle, other(t))  # the answer may have been lost
+
+    same(t.door.get(made.handle), made, "get_volume after modify_volume: size, stamp and all")
+    same(t.create(wish), made, "create_volume, repeated after modify_volume")
+    if seen:
+        t.expect_filled(made, "modified", made.size, "after modify_volume")
+
+
+@check(b.Modify, given=("other_mutable",))
+def a_modification_can_be_repeated_by_the_next_process(t: Trial) -> None:
+    made = t.volume()
+    t.door.modify(made.handle, other(t))
+    t.door.restart()
+
+    t.door.modify(made.handle, other(t))
+
+    same(t.door.get(made.handle), made, "get_volume after modify_volume was repeated")
+
+
+@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
+def a_modification_reaches_the_storage(t: Trial) -> None:
+    """As far as the kit sees the boundary: a creation must have been seen there, too."""
+    with t.fuse.blown(0):
+        made = t.volume()
+    seen = t.fuse.calls
+
+    with t.fuse.blown(0):
+        t.door.modify(made.handle, other(t))
+
+    text = f"modify_volume to {other(t)} made no call through the boundary, where create_volume made {len(seen)}"
+    expect(t.fuse.calls or not seen, f"{text}: nothing can have changed")
+
+
+@check(b.Modify, given=("other_mutable",))
+def what_does_not_exist_is_not_modified(t: Trial) -> None:
+    made = t.volume()
+    t.door.delete(made.handle)
+
+    with t.refused(NotFound, what="modify_volume of a volume that was deleted"):
+        t.door.modify(made.handle, other(t))
+
+
+@check(b.Modify, given=("other_mutable",))
+def a_modification_with_a_mistake_is_refused_whole(t: Trial) -> None:
+    made = t.volume()
+
+    with t.refused(InvalidArgument, what=f"modify_volume with {other(t)} and {ODD!r}, which nobody knows"):
+        t.door.modify(made.handle, {**other(t), ODD: "1"})
+
+    same(t.door.get(made.handle), made, "get_volume after a refused modify_volume")
+    t.door.modify(made.handle, other(t))  # the refusal did not spoil the volume
+
+
+@check(b.Modify, on=On.BACKEND)
+def a_mutable_parameter_that_is_not_set_can_be_told(t: Trial) -> None:
+    """With a default of its own, a field looks set in every modification, and is reset by it."""
+    schema = type(t.backend).MutableParameters
+    expect(fields(schema), "MutableParameters has no field: what could modify_volume change?")
+    for field in fields(schema):
+        name = f"MutableParameters.{field.name} ({camel(field.name)!r})"
+        expect(not field.required, f"{name} is required: every modification would have to set it")
+        default: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        unset = default is None or default is msgspec.UNSET or default in ({}, (), [])
+        text = f"{name} has the default {default!r}, so that who sets another field resets this one"
+        expect(unset, f"{text}: let it be None, and put the default where volumes are made")

@@ -1,0 +1,137 @@
+"""Names are any text of up to 128 bytes: each is served, and no two are mixed up (csi-spec 2.2)."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from csi_multi.contract import NotFound, leaf
+from csi_multi.contract import backend as b
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..context import Trial
+from ..operations.base import firmly
+from .creation import repeats, unchanged
+
+MOST = 128  # bytes
+
+
+def padded(text: str, fill: str = "n") -> str:
+    """Return the text with as much behind it as a name may have."""
+    room = MOST - len(text.encode())
+    return text + fill * (room // len(fill.encode())) + "n" * (room % len(fill.encode()))
+
+
+def odd(unique: str) -> tuple[str, ...]:
+    """Return names that files, shells, patterns, tags or protocols may trip over, each allowed by csi-spec."""
+    return (
+        padded(unique),
+        padded(f"{unique}-💾", "💾"),
+        f"a/{unique}//b/",
+        f"../../{unique}/..",
+        f".{unique}",
+        f"--{unique}=*",
+        f"{unique}\tTAB\r\nLF ",
+        f" '{unique}\"`$(id)`;\\",
+        f"{unique}%2F%s{{}}@#:,[~]?",
+    )
+
+
+def alike(unique: str) -> tuple[str, ...]:
+    """Return names that a careless way of making other names from them would take for the same."""
+    composed = f"{unique}-é"
+    return (
+        unique,
+        unique.replace("K", "k", 1),
+        f"{unique} ",
+        f"{unique}/a",
+        f"{unique}-a",
+        f"{unique}_a",
+        composed,
+        unicodedata.normalize("NFD", composed),
+        leaf(f"{unique}/a"),
+        padded(unique)[:-1] + "x",
+        padded(unique)[:-1] + "y",
+    )
+
+
+def _served(t: Trial, name: str) -> None:
+    what = f"the name {name!r}"
+    made = firmly(lambda: t.volume(name), f"create_volume with {what}")
+    repeats(t, made, t.wish(name), f"repeated with {what}")
+    if t.door.on is On.BACKEND:
+        same(t.backend.find_volume(name), made, f"find_volume with {what}")
+    t.door.delete(made.handle)
+    with t.refused(NotFound, what=f"get_volume after delete_volume of {what}"):
+        t.door.get(made.handle)
+    t.forget(made)
+
+
+@check()
+def any_name_that_csi_allows_serves_a_volume(t: Trial) -> None:
+    for name in odd(t.name()):
+        _served(t, name)
+
+
+@check()
+def names_that_are_only_dots_serve_a_volume(t: Trial) -> None:
+    for name in (".", ".."):
+        _served(t, name)
+
+
+@check()
+def names_that_are_nearly_the_same_are_different_volumes(t: Trial) -> None:
+    names = alike(t.name("Kit"))
+    made = {name: firmly(lambda name=name: t.volume(name), f"create_volume with {name!r}") for name in names}  # type: ignore[misc]
+
+    _told_apart({name: volume.handle for name, volume in made.items()}, "create_volume")
+    gone, *rest = names
+    t.door.delete(made[gone].handle)
+    for name in rest:
+        repeats(t, made[name], t.wish(name), f"repeated with {name!r} after {gone!r} was deleted")
+    if t.door.on is On.BACKEND:
+        with t.refused(NotFound, what=f"find_volume with {gone!r}, deleted, beside {rest[0]!r}"):
+            t.backend.find_volume(gone)
+
+
+def _told_apart(handles: dict[str, str], method: str) -> None:
+    first: dict[str, str] = {}
+    for name, handle in handles.items():
+        other = first.setdefault(handle, name)
+        expect(other == name, f"{method}: the names {other!r} and {name!r} gave the same handle {handle!r}")
+
+
+@check()
+def a_handle_is_a_name_like_any_other(t: Trial) -> None:
+    """The name of one volume is the handle of another: nobody takes the one for the other."""
+    first = t.volume(f"{t.name()}/first")
+    second = t.volume(first.handle)
+
+    _told_apart({"the first": first.handle, first.handle: second.handle}, "create_volume")
+    t.door.delete(second.handle)
+    unchanged(t, first, "after delete_volume of the volume that has its handle as name")
+
+
+@check(b.Snapshots)
+def any_name_that_csi_allows_serves_a_snapshot(t: Trial) -> None:
+    origin, unique = t.volume(), t.name()
+    names = (*odd(unique)[:4], unique.capitalize(), unique)
+    cut = {name: firmly(lambda name=name: t.snapshot(origin, name), f"create_snapshot with {name!r}") for name in names}  # type: ignore[misc]
+
+    _told_apart({name: snapshot.handle for name, snapshot in cut.items()}, "create_snapshot")
+    for name, snapshot in cut.items():
+        again = t.snapshot(origin, name)
+        same(again.handle, snapshot.handle, f"create_snapshot, repeated with the name {name!r}")
+
+
+@check(b.Snapshots)
+def a_volume_and_a_snapshot_may_have_the_same_name(t: Trial) -> None:
+    name = t.name()
+    made = t.volume(name)
+    what = "create_snapshot with the name of a volume"
+    cut = firmly(lambda: t.snapshot(made, name), what)
+
+    unchanged(t, made, what)
+    same(t.door.get_snapshot(cut.handle).source, made.handle, f"{what}: the source that get_snapshot answers")
+    t.door.delete_snapshot(cut.handle)
+    unchanged(t, made, "after delete_snapshot of the snapshot with its name")

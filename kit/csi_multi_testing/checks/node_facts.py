@@ -1,0 +1,43 @@
+"""What a node tells about itself becomes part of its node id, which orchestrators keep for years."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from csi_multi.contract import backend as b
+from csi_multi.contract import ids
+from csi_multi.host.command import LocalHost
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..context import Trial
+
+
+@check(b.NodeFacts, on=On.BACKEND)
+def the_fact_of_a_node_fits_into_its_id(t: Trial) -> None:
+    fact, where = t.backend.node_fact(), t.backend.setting
+    good = isinstance(fact, str) and ids.FACT.fullmatch(fact)
+    expect(good, f"node_fact gave {fact!r}: it is of letters, digits and -_.: and not empty")
+
+    text = ids.join_node(where.node, {where.instance: fact})
+    expect(
+        len(text) <= ids.MAX_NODE_ID, f"node_fact makes a node id of {len(text)} bytes: {ids.MAX_NODE_ID} are allowed"
+    )
+    same(ids.split_node(text, where.instance).fact, fact, f"the fact in node id {text!r}")
+
+
+@check(b.NodeFacts, on=On.BACKEND)
+def the_fact_of_a_node_does_not_change(t: Trial) -> None:
+    fact = t.backend.node_fact()
+
+    same(t.backend.node_fact(), fact, "node_fact, asked again")
+    other: Any = t.storage.connect(LocalHost())
+    same(other.node_fact(), fact, "node_fact of another process on the same node")
+
+
+@check(b.NodeFacts, on=On.BACKEND)
+def a_node_takes_a_number_of_volumes_or_any(t: Trial) -> None:
+    found = t.backend.max_volumes()
+
+    good = isinstance(found, int) and not isinstance(found, bool) and found >= 0
+    expect(good, f"max_volumes gave {found!r}: a whole number, 0 for no known limit")

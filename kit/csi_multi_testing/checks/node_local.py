@@ -1,0 +1,93 @@
+"""Node-local volumes: a handle names its node, and no other node answers for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from csi_multi.contract import NotFound, OpenRequest, ResourceExhausted, TopologyRequirement, WrongNode
+from csi_multi.contract import backend as b
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..context import Trial
+from .topology import telling
+
+ODD = ("?", "?/?", "no handle \N{SNOWMAN}", "/", "//")
+
+
+@check(b.NodeLocal)
+def the_node_and_its_volumes_name_the_node(t: Trial) -> None:
+    telling(t)
+
+
+@check(b.NodeLocal, on=On.BACKEND)
+def a_handle_starts_with_the_name_of_its_node(t: Trial) -> None:
+    node, made = t.backend.setting.node, t.volume()
+    handles = {"volume": made.handle}
+    if b.Snapshots in t.features:
+        handles["snapshot"] = t.snapshot(made).handle
+
+    for kind, handle in handles.items():
+        expect(
+            handle.startswith(node), f"the handle of a {kind}, {handle!r}, does not start with the node's name {node!r}"
+        )
+    same(t.backend.node_of(made.handle), node, f"node_of({made.handle!r})")
+
+
+@check(b.NodeLocal, on=On.BACKEND)
+def the_node_of_a_handle_is_told_without_asking_anybody(t: Trial) -> None:
+    made = t.volume()
+    elsewhere = others(t, made.handle)[0]
+    with t.fuse.blown(0):
+        t.backend.node_of(made.handle)
+        same(t.backend.node_of(elsewhere), f"{t.backend.setting.node}0", f"node_of({elsewhere!r})")
+    calls = t.fuse.calls
+    expect(not calls, f"node_of made calls, where the handle alone is to tell: {', '.join(calls[:3])}")
+
+
+@check(b.NodeLocal, on=On.BACKEND)
+def a_handle_without_a_node_is_not_found(t: Trial) -> None:
+    for handle in ODD:
+        for method in ("node_of", "get_volume"):
+            with t.refused(NotFound, what=f"{method}({handle!r})"):
+                getattr(t.backend, method)(handle)
+
+
+@check(b.NodeLocal)
+def a_volume_is_made_on_this_node_or_not_at_all(t: Trial) -> None:
+    here = t.door.segments()
+    elsewhere = {**here, "node": f"{here['node']}0"}
+    made = t.volume(topology=TopologyRequirement(requisite=(elsewhere, here), preferred=(elsewhere,)))
+    same(
+        [place["node"] for place in t.door.places(made)], [here["node"]], "the node of a volume made here or elsewhere"
+    )
+
+    before = t.resources()
+    with t.refused(ResourceExhausted, what=f"create_volume for another node, {elsewhere}"):
+        t.volume(topology=TopologyRequirement(requisite=(elsewhere,)))
+    same(sorted(t.resources() - before), [], "left behind by a creation for another node")
+
+
+def others(t: Trial, handle: str) -> list[str]:
+    """Return handles as two other nodes would have made them, one with a name that begins like ours."""
+    node = t.backend.setting.node
+    expect(handle.startswith(node), f"handle {handle!r} does not start with the node's name {node!r}")
+    return [f"{name}{handle.removeprefix(node)}" for name in (f"{node}0", "elsewhere")]
+
+
+@check(b.NodeLocal, on=On.BACKEND)
+def a_handle_of_another_node_never_means_a_volume_of_this_one(t: Trial) -> None:
+    made = t.volume()
+    if seen := not t.no_data():
+        t.fill(made, "here")
+    secrets = t.storage.secrets
+    for handle in others(t, made.handle):
+        asked: list[tuple[str, tuple[Any, ...]]] = [("get_volume", (handle,)), ("delete_volume", (handle, secrets))]
+        if t.storage.devices:
+            asked.append(("open_device", (OpenRequest(handle=handle, secrets=secrets),)))
+        for method, words in asked:
+            with t.refused(WrongNode, what=f"{method}({handle!r}), a handle of another node"):
+                getattr(t.backend, method)(*words)
+    same(t.door.get(made.handle), made, "get_volume after volumes of other nodes were asked for")
+    if seen:
+        t.expect_filled(made, "here", made.size, "a volume, after others of other nodes were asked for")

@@ -1,0 +1,21 @@
+"""Nothing that matters lives in memory: a life with a restart between any two calls gets the same answers."""
+
+from __future__ import annotations
+
+from ..assertions import expect, same
+from ..check import check
+from ..context import Trial
+from ..lifecycle import Life
+
+
+@check()
+def a_life_with_a_restart_between_any_two_calls_is_the_same(t: Trial) -> None:
+    whole, broken = Life(t, lambda: None), Life(t, t.door.restart)
+
+    whole.run()
+    broken.run()
+
+    for (words, wanted), (_, found) in zip(whole.told, broken.told, strict=False):
+        same(found, wanted, f"{words}, with a restart between any two calls")
+    expect(len(whole.told) == len(broken.told), "a life with restarts has another number of calls")
+    t.note(f"{len(broken.told)} restarts")

@@ -1,0 +1,174 @@
+"""Snapshots: cut once per name, unchanging, and as lasting as csi-spec DeleteVolume wants them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from csi_multi.contract import AlreadyExists, NotFound, Snapshot
+from csi_multi.contract import backend as b
+
+from ..assertions import expect, same
+from ..check import On, check
+from ..context import Trial, pages
+from ..operations.base import ready
+from ..operations.making import SEED, origin, timeless
+from .sources import answer, cut, served
+
+SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone is further off
+
+
+def unchanged(t: Trial, made: Snapshot, what: str) -> None:
+    what = f"{what}, then get_snapshot"
+    same(timeless(answer(what, t.door.get_snapshot, made.handle)), timeless(made), what)
+
+
+@check(b.Snapshots)
+def a_snapshot_can_be_cut_found_and_deleted(t: Trial) -> None:
+    """Deleting it a second time is fine, too: the first answer may have been lost."""
+    volume = t.volume()
+    made = t.snapshot(volume)
+
+    same(made.source, volume.handle, "create_snapshot: the source that it answers")
+    same(made.group, "", "create_snapshot: the group that it answers")
+    unchanged(t, made, "create_snapshot")
+    for _ in range(2):
+        t.door.delete_snapshot(made.handle)
+        with t.refused(NotFound, what="get_snapshot after delete_snapshot"):
+            t.door.get_snapshot(made.handle)
+    same(t.door.get(volume.handle), volume, "delete_snapshot, then get_volume of its source")
+
+
+@check(b.Snapshots, on=On.BACKEND)
+def a_snapshot_that_is_not_there_is_told_as_such(t: Trial) -> None:
+    name = t.name("cut")
+    made = t.snapshot(t.volume(), name)
+    for other in (t.name("cut"), name[:-1], f"{name}0"):
+        with t.refused(NotFound, what=f"find_snapshot({other!r}), a name that nobody asked for, beside {name!r}"):
+            t.backend.find_snapshot(other)
+
+    same(timeless(t.backend.find_snapshot(name)), timeless(made), "find_snapshot with the name of create_snapshot")
+    t.backend.delete_snapshot(made.handle, t.storage.secrets)
+    with t.refused(NotFound, what="find_snapshot after delete_snapshot"):
+        t.backend.find_snapshot(name)
+    with t.refused(NotFound, what="delete_snapshot, a second time"):
+        t.backend.delete_snapshot(made.handle, t.storage.secrets)
+
+
+@check(b.Snapshots)
+def a_repeated_request_gets_the_same_snapshot(t: Trial) -> None:
+    """The creation time, too, and also from another process."""
+    volume, name = t.volume(), t.name("cut")
+    made = t.snapshot(volume, name)
+    before = t.new()
+
+    for when in ("repeated", "repeated after a restart"):
+        same(timeless(t.snapshot(volume, name)), timeless(made), f"create_snapshot, {when}")
+        same(t.new(), before, f"the storage after create_snapshot, {when}")
+        unchanged(t, made, f"create_snapshot, {when}")
+        t.door.restart()
+
+
+@check(b.Snapshots)
+def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: Trial) -> None:
+    volume, other, name = t.volume(), t.volume(), t.name("cut")
+    made = t.snapshot(volume, name)
+    before = t.new()
+
+    what = "create_snapshot of another volume with a name that is taken"
+    with t.refused(AlreadyExists, what=what):
+        t.snapshot(other, name)
+    same(t.new(), before, f"{what}: refused, but the storage changed")
+    unchanged(t, made, what)
+    same(timeless(t.snapshot(volume, name)), timeless(made), f"{what}, then the first request again")
+
+
+@check(b.Snapshots)
+def a_snapshot_needs_a_volume_that_is_there(t: Trial) -> None:
+    volume, name = t.volume(), t.name("cut")
+    t.door.delete(volume.handle)
+    before = t.new()
+
+    what = "create_snapshot of a volume that was deleted"
+    with t.refused(NotFound, what=what):
+        t.snapshot(volume, name)
+    same(t.new(), before, f"{what}: refused, but the storage changed")
+    if t.door.on is On.BACKEND:
+        with t.refused(NotFound, what=f"{what}: refused, then find_snapshot"):
+            t.backend.find_snapshot(name)
+
+
+@check(b.Snapshots)
+def a_snapshot_tells_when_it_was_cut(t: Trial) -> None:
+    volume = t.volume()
+    earliest = datetime.now(UTC)
+    made = t.snapshot(volume).created
+
+    what = f"create_snapshot: Snapshot.created is {made!r}"
+    expect(isinstance(made, datetime) and made.tzinfo is not None, f"{what}, the rule wants a time with a time zone")
+    expect(made > earliest - SKEW, f"{what}, {earliest - made} before the request; the rule wants the time of the cut")
+    expect(made < datetime.now(UTC) + SKEW, f"{what}, which is in the future; the rule wants the time of the cut")
+
+
+@check(b.Snapshots)
+def the_size_of_a_snapshot_is_enough_to_restore_it(t: Trial) -> None:
+    """csi-spec CreateSnapshot: size_bytes is the minimum size of a volume made from it."""
+    volume = origin(t)
+    made = ready(t, t.snapshot(volume))
+    told = f"create_snapshot of a volume of {volume.size} bytes: Snapshot.size is {made.size}"
+    expect(0 < made.size <= volume.size, f"{told}, the rule wants the smallest volume that can be restored from it")
+
+    what = f"{told}, restore_volume with exactly that"
+    copy = answer(what, t.copy, made, size=made.size, limit=made.size)
+    same(copy.size, made.size, f"{what}: its size")
+    if made.size == volume.size and not t.no_data():
+        t.expect_filled(copy, SEED, volume.size, what)
+
+
+@check(b.Snapshots, data=True)
+def a_snapshot_keeps_its_bytes_when_its_volume_is_written(t: Trial) -> None:
+    volume = origin(t)
+    made = t.snapshot(volume)
+    t.fill(volume, "kit later")
+
+    copy = t.copy(ready(t, made))
+    t.expect_filled(copy, SEED, volume.size, "a snapshot of a volume that was written afterwards, restored")
+    t.expect_filled(volume, "kit later", volume.size, "a volume that was written after a snapshot of it was cut")
+
+
+@check(b.Snapshots, data=True)
+def a_deleted_snapshot_takes_no_bytes_of_others_with_it(t: Trial) -> None:
+    """Three cuts with writes between them; the one in the middle goes."""
+    volume, made = origin(t), {}
+    for seed in (SEED, "kit second", "kit third"):
+        t.fill(volume, seed)
+        made[seed] = cut(t, volume)
+
+    gone = served(t, t.door.delete_snapshot, made["kit second"].handle)
+    what = f"delete_snapshot of the second of three: {'served' if gone else 'refused'}"
+    for seed in (SEED, "kit third"):
+        copy = answer(f"{what}, then restore_volume from another", t.copy, made[seed])
+        t.expect_filled(copy, seed, volume.size, f"{what}, then a volume restored from another")
+    t.expect_filled(volume, "kit third", volume.size, f"{what}, then the volume")
+
+
+@check(b.Snapshots)
+def snapshots_outlive_their_volume_or_keep_it(t: Trial) -> None:
+    """csi-spec DeleteVolume: refused and unchanged, or served with snapshots that are as good as before."""
+    volume = origin(t)
+    made = cut(t, volume)
+    before = t.new()
+
+    gone = served(t, t.door.delete, volume.handle)
+    what = f"delete_volume of a volume that has a snapshot: {'served' if gone else 'refused'}"
+    if not gone:
+        same(answer(f"{what}, then get_volume", t.door.get, volume.handle), volume, f"{what}, then get_volume")
+        same(t.new(), before, f"{what}, but the storage changed")
+        if not t.no_data():
+            t.expect_filled(volume, SEED, volume.size, f"{what}, then the volume")
+    unchanged(t, made, what)
+    if b.ListSnapshots in t.features:
+        listed = [one.handle for one in pages(t.door.list_snapshots) if one.handle == made.handle]
+        same(listed, [made.handle], f"{what}, then what list_snapshots says about the snapshot")
+    copy = answer(f"{what}, then restore_volume", t.copy, made)
+    if not t.no_data():
+        t.expect_filled(copy, SEED, volume.size, f"{what}, then a volume restored from the snapshot")

@@ -1,0 +1,216 @@
+"""Volumes that start as a copy of a snapshot or of another volume: their bytes, their size, their independence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from csi_multi.contract import FailedPrecondition, NotFound, OutOfRange, Snapshot, StorageError, Volume
+from csi_multi.contract import backend as b
+
+from ..assertions import Broken, Skipped, expect, same
+from ..check import On, check
+from ..context import BLOCK_SIZE, Trial, pattern, source
+from ..operations.base import described, ready
+from ..operations.making import SEED, origin, timeless
+from .creation import repeats
+
+T = TypeVar("T")
+Of = Volume | Snapshot
+Take = Callable[[Trial, Volume], Of]  # from a volume to what is to be copied
+
+
+def cut(t: Trial, volume: Volume) -> Snapshot:
+    return ready(t, t.snapshot(volume))
+
+
+def itself(_t: Trial, volume: Volume) -> Volume:
+    return volume
+
+
+def method(of: Of) -> str:
+    return "clone_volume" if isinstance(of, Volume) else "restore_volume"
+
+
+def answer(what: str, ask: Callable[..., T], *words: Any, **more: Any) -> T:
+    """Return what a question gives where a broken rule may show as a failure. Raises Broken with what was tried."""
+    try:
+        return ask(*words, **more)
+    except StorageError as error:
+        raise Broken(f"{what}: raised {described(error)}, the rule wants it to succeed") from error
+
+
+def served(t: Trial, delete: Callable[[str], None], handle: str) -> bool:
+    """Whether a deletion was served: it may be refused as long as something depends on the thing."""
+    try:
+        delete(handle)
+    except t.door.kind_of(FailedPrecondition):
+        return False
+    return True
+
+
+def holds(t: Trial, take: Take) -> None:
+    volume = origin(t)
+    of = take(t, volume)
+    copy = t.copy(of)
+    expect(copy.size >= of.size, f"{method(of)}: {copy.size} bytes, made from {of.size}")
+    same(t.door.get(copy.handle).size, copy.size, f"the size that get_volume tells, against {method(of)}'s")
+    t.expect_filled(copy, SEED, volume.size, f"{method(of)}, the new volume")
+    t.expect_filled(volume, SEED, volume.size, f"{method(of)}, the volume that was copied")
+
+
+@check(b.Snapshots, data=True)
+def a_restored_volume_holds_the_bytes_of_its_snapshot(t: Trial) -> None:
+    holds(t, cut)
+
+
+@check(b.Clone, data=True)
+def a_cloned_volume_holds_the_bytes_of_its_source(t: Trial) -> None:
+    holds(t, itself)
+
+
+def grows(t: Trial, take: Take) -> None:
+    """csi-spec CreateVolume: refused as OutOfRange, or as large as asked for, with the data."""
+    volume = origin(t)
+    of = take(t, volume)
+    wanted, name, before = volume.size + t.size, t.name(), t.new()
+    what = f"{method(of)}, asked for {wanted} bytes from {of.size}"
+    try:
+        copy = t.copy(of, name, wanted)
+    except t.door.kind_of(OutOfRange) as error:
+        same(t.new(), before, f"{what}: refused, but the storage changed")
+        raise Skipped(f"copies are not larger than what they are made from: {error}") from None
+    expect(copy.size >= wanted, f"{what}: answered a size of {copy.size} bytes")
+    same(t.door.get(copy.handle).size, copy.size, f"{what}: the size that get_volume tells")
+    t.expect_filled(copy, SEED, volume.size, what)
+    t.write(copy, pattern("kit end"), copy.size - BLOCK_SIZE)
+    found = t.read(copy, BLOCK_SIZE, copy.size - BLOCK_SIZE)
+    expect(found == pattern("kit end"), f"{what}: what is written to the last block is not there afterwards")
+    t.expect_filled(copy, SEED, volume.size, f"{what}, after a write to its end")
+
+
+@check(b.Snapshots, data=True)
+def a_restored_volume_may_be_larger_than_its_snapshot(t: Trial) -> None:
+    grows(t, cut)
+
+
+@check(b.Clone, data=True)
+def a_cloned_volume_may_be_larger_than_its_source(t: Trial) -> None:
+    grows(t, itself)
+
+
+def never_shrinks(t: Trial, take: Take) -> None:
+    of = take(t, t.volume())
+    name, before = t.name(), t.new()
+    what = f"{method(of)} with a limit one byte below the {of.size} bytes of its source"
+
+    with t.refused(OutOfRange, what=what):
+        t.copy(of, name, 1, limit=of.size - 1)
+    nothing_made(t, name, before, what)
+
+
+def nothing_made(t: Trial, name: str, before: set[str], what: str) -> None:
+    same(t.new(), before, f"{what}: refused, but the storage changed")
+    if t.door.on is On.BACKEND:
+        with t.refused(NotFound, what=f"{what}: refused, then find_volume"):
+            t.backend.find_volume(name)
+
+
+@check(b.Snapshots)
+def a_restored_volume_is_never_smaller_than_its_snapshot(t: Trial) -> None:
+    never_shrinks(t, cut)
+
+
+@check(b.Clone)
+def a_cloned_volume_is_never_smaller_than_its_source(t: Trial) -> None:
+    never_shrinks(t, itself)
+
+
+def stands_apart(t: Trial, take: Take) -> None:
+    volume = origin(t)
+    of = take(t, volume)
+    copy = t.copy(of)
+
+    t.fill(copy, "kit copy")
+    t.expect_filled(volume, SEED, volume.size, f"{method(of)}: the source, after writes to the new volume")
+    t.fill(volume, "kit origin")
+    t.expect_filled(copy, "kit copy", copy.size, f"{method(of)}: the new volume, after writes to its source")
+    if isinstance(of, Snapshot):
+        t.expect_filled(t.copy(of), SEED, volume.size, "restore_volume, again after writes to the first copy")
+
+
+@check(b.Snapshots, data=True)
+def a_restored_volume_and_its_origin_share_no_writes(t: Trial) -> None:
+    stands_apart(t, cut)
+
+
+@check(b.Clone, data=True)
+def a_cloned_volume_and_its_source_share_no_writes(t: Trial) -> None:
+    stands_apart(t, itself)
+
+
+def needs_source(t: Trial, of: Of, delete: Callable[[str], None]) -> None:
+    delete(of.handle)
+    name, before = t.name(), t.new()
+    what = f"{method(of)} from what was deleted"
+
+    with t.refused(NotFound, what=what):
+        t.copy(of, name)
+    nothing_made(t, name, before, what)
+
+
+@check(b.Snapshots)
+def a_restore_from_a_snapshot_that_is_gone_is_refused(t: Trial) -> None:
+    needs_source(t, t.snapshot(t.volume()), t.door.delete_snapshot)
+
+
+@check(b.Clone)
+def a_clone_of_a_volume_that_is_gone_is_refused(t: Trial) -> None:
+    needs_source(t, t.volume(), t.door.delete)
+
+
+def outlives(t: Trial, take: Take) -> None:
+    """What is deleted may be what the copy still reads from; then the deletion is to be refused."""
+    volume = origin(t)
+    of = take(t, volume)
+    wish = t.wish(size=0, source=source(of))
+    copy = t.create(wish)
+    delete, get = (
+        (t.door.delete, t.door.get) if isinstance(of, Volume) else (t.door.delete_snapshot, t.door.get_snapshot)
+    )
+    gone = served(t, delete, of.handle)
+
+    what = f"deleting what {method(of)} copied: {'served' if gone else 'refused'}"
+    if not t.no_data():
+        t.expect_filled(copy, SEED, volume.size, f"{what}, then the copy")
+    if not gone:
+        found = answer(f"{what}, then asked for it", get, of.handle)
+        same(timeless(found), timeless(of), f"{what}, then it")
+        return
+    repeats(t, copy, wish, f"repeated after {method(of)}'s source was deleted")
+
+
+@check(b.Snapshots)
+def a_restored_volume_stays_whole_when_its_snapshot_is_deleted(t: Trial) -> None:
+    outlives(t, cut)
+
+
+@check(b.Clone)
+def a_cloned_volume_stays_whole_when_its_source_is_deleted(t: Trial) -> None:
+    outlives(t, itself)
+
+
+@check(b.Snapshots, data=True)
+def a_copy_of_a_copy_holds_the_bytes_of_both(t: Trial) -> None:
+    """The head comes from the first, the tail was written to the second."""
+    volume = origin(t)
+    first = t.copy(cut(t, volume))
+    t.write(first, pattern("kit second tail"), volume.size - BLOCK_SIZE)
+    second = t.copy(cut(t, first))
+
+    head, tail = t.read(second), t.read(second, BLOCK_SIZE, volume.size - BLOCK_SIZE)
+    expect(head == pattern(SEED), "restore_volume of a snapshot of a restored volume: bytes of the first are missing")
+    expect(
+        tail == pattern("kit second tail"),
+        "restore_volume of a snapshot of a restored volume: bytes written to that volume are missing",
+    )

@@ -1,0 +1,153 @@
+"""A backend tells the truth and keeps what it was given; what counts as success is the core's business."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from csi_multi.contract import AlreadyExists, NotFound, Snapshot, SnapshotRequest, Volume, VolumeRequest
+from csi_multi.contract import backend as b
+
+from ..assertions import same
+from ..check import On, check
+from ..context import Trial, pages, source
+from ..operations.base import firmly, ready
+from .creation import repeats, same_record
+
+CONTEXT = {
+    "fsType": "xfs",
+    "csi-multi.fs/blockSize": "4096",
+    "options": "-m 0 -E lazy_itable_init=0,discard; [a]: {b} #c",
+    "quoted": 'it\'s "quoted", with a \\ and a % and an = sign',
+    "ünïcode": "größe 💾",
+    "empty": "",
+}
+STAMPED = 1024  # bytes of the largest context: the core writes far less
+METADATA = {
+    "pvc/name": "n" * 253,
+    "pvc/namespace": 'größe 💾 "it\'s" ; $(id) `id` \\ %s {} = , @ # -rf ../..',
+    "pv/name": "a\nb\tc\r\n",
+    "": "",
+    "name": "",
+    "--unknown": " ",
+}
+
+
+def request(t: Trial, **changes: object) -> VolumeRequest:
+    """Return what the core hands to create_volume, with something in its place."""
+    return replace(t.direct.request(t.wish()), **changes)  # type: ignore[arg-type]
+
+
+def create(t: Trial, wanted: VolumeRequest) -> Volume:
+    made: Volume = t.backend.create_volume(wanted)
+    t.made(made)
+    return made
+
+
+def firmly_made(t: Trial, wanted: VolumeRequest, what: str) -> Volume:
+    return firmly(lambda: create(t, wanted), f"create_volume with {what}")
+
+
+@check(on=On.BACKEND)
+def a_taken_name_is_told_as_such(t: Trial) -> None:
+    wish = t.wish()
+    _told(t, t.create(wish), "create_volume", t.direct.request(wish))
+
+
+def _told(t: Trial, made: Volume, method: str, request: VolumeRequest) -> None:
+    """Demand AlreadyExists. A repeated request, not another one, may also get the volume it made before."""
+    act = getattr(t.backend, method)
+    try:
+        again = act(request)
+    except AlreadyExists:
+        again = None
+    if again is not None:
+        t.made(again)
+        same(again, made, f"{method}, repeated: what it answers instead of AlreadyExists")
+    with t.refused(AlreadyExists, what=f"{method} with a name that is taken"):
+        t.made(act(replace(request, stamp=replace(request.stamp, digest="another"))))
+
+
+def _taken_by_a_copy(t: Trial, of: Volume | Snapshot, method: str) -> None:
+    wish = t.wish(size=0, source=source(of))
+    _told(t, t.create(wish), method, t.direct.request(wish))
+
+
+@check(b.Snapshots, on=On.BACKEND)
+def a_name_taken_by_a_restored_volume_is_told_as_such(t: Trial) -> None:
+    _taken_by_a_copy(t, ready(t, t.snapshot(t.volume())), "restore_volume")
+
+
+@check(b.Clone, on=On.BACKEND)
+def a_name_taken_by_a_clone_is_told_as_such(t: Trial) -> None:
+    _taken_by_a_copy(t, t.volume(), "clone_volume")
+
+
+@check(b.Snapshots, on=On.BACKEND)
+def a_name_taken_by_a_snapshot_is_told_as_such(t: Trial) -> None:
+    volume = t.volume()
+    cut = t.snapshot(volume)
+
+    again = SnapshotRequest(stamp=cut.stamp, source=volume.handle, secrets=t.storage.secrets)
+    with t.refused(AlreadyExists, what="create_snapshot with a name that is taken"):
+        t.made(t.backend.create_snapshot(again))
+
+
+@check(on=On.BACKEND)
+def a_deletion_of_nothing_is_told_as_such(t: Trial) -> None:
+    made = t.volume()
+    t.backend.delete_volume(made.handle, t.storage.secrets)
+
+    with t.refused(NotFound, what="delete_volume, a second time"):
+        t.backend.delete_volume(made.handle, t.storage.secrets)
+
+
+@check(on=On.BACKEND)
+def a_name_that_is_not_taken_is_told_as_such(t: Trial) -> None:
+    name = t.name()
+    made = t.volume(name)
+    for other in (t.name(), name[:-1], f"{name}0", made.handle if made.handle != name else "", ""):
+        with t.refused(NotFound, what=f"find_volume({other!r}), a name that nobody asked for, beside {name!r}"):
+            t.backend.find_volume(other)
+
+    same(t.backend.find_volume(name), made, "find_volume with the name of create_volume")
+    t.backend.delete_volume(made.handle, t.storage.secrets)
+    with t.refused(NotFound, what="find_volume after delete_volume"):
+        t.backend.find_volume(name)
+
+
+@check(on=On.BACKEND)
+def a_stamp_comes_back_unchanged(t: Trial) -> None:
+    wanted = request(t)
+    stamp = replace(wanted.stamp, name=f"{wanted.name}/größe 'x'", digest="0123456789abcdef" * 2, context=CONTEXT)
+    made = firmly_made(t, replace(wanted, stamp=stamp), "a context of several keys")
+
+    same_record(made.stamp, stamp, "the stamp that create_volume answers")
+    for moment in ("", " after a restart"):
+        if moment:
+            t.door.restart()
+        same_record(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp that get_volume answers{moment}")
+        same_record(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp that find_volume answers{moment}")
+        if b.ListVolumes in t.features:
+            listed = [one.stamp for one in pages(t.door.list_volumes) if one.handle == made.handle]
+            same_record(dict(enumerate(listed)), {0: stamp}, f"the stamp that list_volumes answers{moment}")
+
+
+@check(on=On.BACKEND)
+def the_largest_stamp_comes_back_unchanged(t: Trial) -> None:
+    """Tags and attributes have limits of their own, which a long name and a full context meet."""
+    wanted = request(t)
+    stamp = replace(wanted.stamp, name=f"{wanted.name}-".ljust(128, "n"), context={"k" * 24: "v" * (STAMPED - 24)})
+    made = firmly_made(t, replace(wanted, stamp=stamp), f"a name of 128 bytes and a context of {STAMPED}")
+
+    same_record(t.backend.get_volume(made.handle).stamp, stamp, "the stamp that get_volume answers")
+    same_record(t.backend.find_volume(stamp.name).stamp, stamp, "the stamp that find_volume answers")
+
+
+@check(on=On.BACKEND)
+def odd_metadata_does_no_harm(t: Trial) -> None:
+    """It is for tags that people read: what does not fit into one is changed or left out."""
+    wanted = request(t, metadata=METADATA)
+    made = firmly_made(t, wanted, "odd metadata")
+
+    same_record(made.stamp, wanted.stamp, "the stamp that create_volume answers to odd metadata")
+    repeats(t, made, t.wish(wanted.name), "repeated without the odd metadata of the first time")

@@ -1,0 +1,153 @@
+"""Topology: volumes are made where they are asked for, and tell from where they can be reached (csi-spec 2.4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from csi_multi.contract import AlreadyExists, InvalidArgument, ResourceExhausted, Segments, TopologyRequirement, Volume
+from csi_multi.contract import backend as b
+from csi_multi.contract.ids import NODE
+from csi_multi.core.topology import covers, satisfies
+
+from ..assertions import Skipped, expect, same
+from ..check import On, check
+from ..context import Trial
+
+
+def required(*places: Segments, preferred: tuple[Segments, ...] = ()) -> TopologyRequirement:
+    return TopologyRequirement(requisite=places, preferred=preferred)
+
+
+def satisfied(t: Trial, volume: Volume, *places: Segments, what: str) -> None:
+    found = t.door.places(volume)
+    expect(satisfies(found, required(*places)), f"{what}: it is reachable from {list(found)} only")
+
+
+def described(segments: Segments, what: str) -> None:
+    """Demand segments that CSI can carry, and that come back as they went out."""
+    for key, value in segments.items():
+        expect(isinstance(key, str) and NODE.fullmatch(key), f"{what}: key {key!r} is not 1 to 63 of A-Za-z0-9-_.")
+        expect(
+            isinstance(value, str) and NODE.fullmatch(value), f"{what}: {key}={value!r} is not 1 to 63 of A-Za-z0-9-_."
+        )
+        expect(key == key.lower(), f"{what}: key {key!r} comes back as {key.lower()!r}: keys are lower case")
+
+
+def telling(t: Trial) -> None:
+    """A node and a volume speak of the same keys, and go on to do so."""
+    offered = t.door.segments()
+    volume = t.volume()
+    places = t.door.places(volume)
+    expect(offered, "this node offers no segments, so no volume of a backend with a topology could be used here")
+    described(offered, "node_segments")
+    for place in places:
+        described(place, "Volume.topology")
+        odd = sorted(set(place) - set(offered))
+        expect(not odd, f"Volume.topology names {odd}, which no node offers: the volume is reachable from nowhere")
+    t.door.restart()
+    same(t.door.segments(), offered, "node_segments of the next process")
+    same(t.door.places(t.door.get(volume.handle)), places, "Volume.topology in the next process")
+    if b.ListVolumes in t.features:
+        found = [one for one in t.door.list_volumes().items if one.handle == volume.handle]
+        if found:
+            same(t.door.places(found[0]), places, "Volume.topology in list_volumes")
+
+
+@check(b.Topology)
+def nodes_and_volumes_speak_of_the_same_places(t: Trial) -> None:
+    telling(t)
+
+
+@check(b.Topology, on=On.BACKEND)
+def the_segment_node_is_the_name_of_the_node(t: Trial) -> None:
+    found = t.backend.node_segments().get("node", t.backend.setting.node)
+    same(found, t.backend.setting.node, "node_segments()['node'], which node-local backends beside this one share")
+
+
+@check(b.Topology, given=("reachable",))
+def a_volume_is_made_where_it_has_to_be(t: Trial) -> None:
+    for place in t.storage.reachable:
+        for wanted in (place, {**place, "of-another-instance": "here"}):
+            made = t.volume(topology=required(wanted))
+            satisfied(t, made, wanted, what=f"create_volume for {wanted}")
+
+
+def two_places(t: Trial) -> tuple[Segments, Segments]:
+    if len(t.storage.reachable) < 2:
+        raise Skipped("Storage.reachable has one place only: which of two is preferred cannot be seen")
+    return t.storage.reachable[0], t.storage.reachable[1]
+
+
+@check(b.Topology, given=("reachable",))
+def a_volume_is_made_where_it_had_better_be(t: Trial) -> None:
+    places = two_places(t)
+    for preferred in (places, places[::-1]):
+        made = t.volume(topology=required(*places, preferred=preferred))
+        satisfied(t, made, preferred[0], what=f"create_volume, anywhere of {places}, {preferred[0]} preferred")
+
+
+@check(b.Topology, given=("reachable", "unreachable"))
+def a_place_out_of_reach_is_refused_and_nothing_made(t: Trial) -> None:
+    wish = t.wish(topology=required(*t.storage.unreachable))
+    before = t.resources()
+    with t.refused(ResourceExhausted, what=f"create_volume, only for {list(t.storage.unreachable)}"):
+        t.create(wish)
+    same(sorted(t.resources() - before), [], "left behind by a creation that no place could serve")
+    place = t.storage.reachable[0]
+    made = t.create(replace(wish, topology=required(place)))
+    satisfied(t, made, place, what=f"create_volume again, for {place}")
+
+
+@check(b.Topology, given=("reachable", "unreachable"))
+def of_many_places_one_in_reach_is_taken(t: Trial) -> None:
+    there = t.storage.reachable[0]
+    places = (*t.storage.unreachable, there)
+    for preferred in ((), places):
+        made = t.volume(topology=required(*places, preferred=preferred))
+        satisfied(t, made, there, what=f"create_volume, anywhere of {list(places)}, preferred {list(preferred)}")
+
+
+@check(b.Topology, given=("unreachable",))
+def a_wish_for_a_place_does_not_bind(t: Trial) -> None:
+    try:
+        t.volume(topology=required(preferred=t.storage.unreachable))
+    except (ResourceExhausted, InvalidArgument) as error:
+        what = f"create_volume with nothing required and {list(t.storage.unreachable)} preferred"
+        expect(False, f"{what}: {error}; the rule wants a volume anywhere")
+
+
+@check(b.Topology, given=("reachable", "unreachable"))
+def a_volume_elsewhere_is_not_the_one_that_is_asked_for(t: Trial) -> None:
+    wish = t.wish(topology=required(t.storage.reachable[0]))
+    made = t.create(wish)
+
+    same(t.create(wish), made, "create_volume, repeated for the same place")
+    other = replace(wish, topology=required(*t.storage.unreachable))
+    if satisfies(t.door.places(made), other.topology):
+        raise Skipped(f"the volume is reachable from {list(t.storage.unreachable)}, too")
+    with t.refused(AlreadyExists, what="create_volume, repeated for a place from where the volume is not reachable"):
+        t.create(other)
+    same(t.door.get(made.handle), made, "get_volume after its name was asked for elsewhere")
+
+
+@check(b.Topology, given=("reachable",))
+def a_volume_is_reachable_from_the_node_it_was_made_for(t: Trial) -> None:
+    here = t.door.segments()
+    if not any(covers(here, place) for place in t.storage.reachable):
+        raise Skipped("no place in Storage.reachable is this node's")
+    made = t.volume(topology=required(here))
+    satisfied(t, made, here, what=f"create_volume for this node, {here}")
+
+
+@check(b.Topology, b.Clone, given=("reachable",))
+def a_copy_is_where_it_has_to_be_or_refused(t: Trial) -> None:
+    """A storage need not copy from one place to another, but must not put the copy elsewhere."""
+    origin = t.volume(topology=required(t.storage.reachable[0]))
+    for place in t.storage.reachable:
+        try:
+            made = t.copy(origin, topology=required(place))
+        except ResourceExhausted as error:
+            what = f"clone_volume for {place}, where its source is: {error}"
+            expect(not satisfies(t.door.places(origin), required(place)), what)
+        else:
+            satisfied(t, made, place, what=f"clone_volume for {place}")

@@ -1,0 +1,75 @@
+"""Several calls at the same moment, and no waiting for ever."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from csi_multi.contract import StorageError
+from csi_multi.core.idempotent import UNSETTLED
+
+from .assertions import Broken, expect
+from .context import Trial
+from .operations.base import described
+
+Act = tuple[str, Callable[[], Any]]  # and what it is called in a verdict
+
+PATIENCE = 60.0  # seconds for all of them together
+OFTEN = 1e-5  # seconds between two switches of Python's threads
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    words: str
+    answer: Any = None
+    error: Exception | None = None
+
+
+def at_once(acts: Sequence[Act]) -> list[Outcome]:
+    """Do these, each in a thread, at the same moment. Raises Broken for one that does not come back."""
+    barrier = threading.Barrier(len(acts))
+    found: list[Outcome | None] = [None] * len(acts)
+
+    def run(number: int, words: str, act: Callable[[], Any]) -> None:
+        barrier.wait()
+        try:
+            found[number] = Outcome(words, answer=act())
+        except Exception as error:
+            found[number] = Outcome(words, error=error)
+
+    threads = [threading.Thread(target=run, args=(number, *act), daemon=True) for number, act in enumerate(acts)]
+    with _switching_often():
+        for thread in threads:
+            thread.start()
+        ends = time.monotonic() + PATIENCE
+        for thread in threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+    hung = [words for (words, _), outcome in zip(acts, found, strict=True) if outcome is None]
+    expect(not hung, f"{' and '.join(sorted(set(hung)))}: does not come back within {PATIENCE:g} s")
+    return [outcome for outcome in found if outcome]
+
+
+@contextmanager
+def _switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(OFTEN)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def answers(t: Trial, outcomes: Sequence[Outcome], *allowed: type[StorageError]) -> list[Any]:
+    """Return the answers. Raises Broken for an error that is neither unsettled nor of these classes."""
+    wanted: tuple[type[StorageError], ...] = (*UNSETTLED, *allowed)
+    fine = tuple(t.door.kind_of(kind) for kind in wanted)
+    for one in outcomes:
+        if one.error and not isinstance(one.error, fine):
+            names = ", ".join(kind.__name__ for kind in wanted)
+            raise Broken(f"{one.words}: raised {described(one.error)}, the rule wants one of {names}") from one.error
+    return [one.answer for one in outcomes if not one.error]

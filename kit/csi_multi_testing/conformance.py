@@ -1,0 +1,149 @@
+"""`csi-multi conformance`: every check of the kit against a configured instance, for people without pytest."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import io
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from csi_multi.commands.demo import Interrupt
+from csi_multi.config.document import ConfigError
+from csi_multi.config.settings import load_config
+from csi_multi.loading.loader import UnfitBackend
+from csi_multi.logs.handlers import set_up_logging
+
+from . import sanity, storage_file, tested_instance
+from .check import Check, On
+from .checks import CHECKS
+from .conformance_run import Session
+from .driver import Process, alone
+from .junit import as_junit
+from .progress import Progress
+from .report import Backend, Report, as_json, as_text
+from .tested_instance import Subject, Unusable
+
+
+def conformance(options: argparse.Namespace) -> int:
+    """Return 0 when nothing failed, 1 when something did, 2 when the run was refused. Raises ConfigError."""
+    checks = [one for one in CHECKS.values() if options.only in f"{one.group}: {one.name}"]
+    if options.list:
+        print("\n".join(map(described, checks)))
+        print(f"\n{storage_file.explained()}")
+        return 0
+    if not (options.config and options.backend):
+        raise ConfigError("conformance: --config FILE and --backend NAME are required")
+    suite = sanity.chosen(options.sanity, options.only)
+    if not checks and suite.silent:
+        raise ConfigError(f"--only {options.only!r} is part of no name of a check or a group; --list shows them")
+    for file in (options.json, options.junit):
+        _writable(file)
+    return _run(options, checks, suite)
+
+
+def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Suite) -> int:
+    """Judge the instance in a directory of its own, which stays when something failed: it has the logs."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a report is not lost to a terminal's encoding
+    settings = alone(load_config(options.config), options.backend)
+    told = storage_file.load(options.storage)
+    process = Process(settings)
+    report = None
+    try:
+        with _logging_to(process.directory / "kit.log"):
+            loaded = tested_instance.load(settings, told)
+            before = loaded.inventory()
+            if not permitted(loaded, before, yes=options.yes):
+                return 2
+            report = judged(loaded, process, checks, suite, before)
+    except (UnfitBackend, Unusable) as error:
+        print(f"csi-multi: backend {options.backend!r} cannot be tested: {error}", file=sys.stderr)
+        return 1
+    finally:
+        kept = report is not None and not report.passed
+        process.forget(logs=not kept)
+    for name, text in report.logs.items():
+        (process.directory / name).write_text(text, encoding="utf-8")
+    print(as_text(report, str(process.directory) if kept else ""))
+    for file, form in ((options.json, as_json), (options.junit, as_junit)):
+        if file:
+            file.write_text(form(report), encoding="utf-8")
+    return 0 if report.passed else 1
+
+
+def described(one: Check) -> str:
+    """Return a line that tells what a check is and what it needs."""
+    needs = [feature.__name__ for feature in one.features] + [f"Storage.{name}" for name in one.given]
+    needs += ["the bytes of volumes"] if one.data else []
+    where = {On.ANY: "wire", On.WIRE: "wire", On.BACKEND: "backend"}[one.on]
+    return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"
+
+
+def permitted(loaded: Subject, before: set[str], *, yes: bool) -> bool:
+    """Say what is about to happen; return whether it may."""
+    count = f"lists {len(before)} volumes and snapshots" if before else "lists nothing"
+    holds = count if loaded.lists else "cannot say what it holds"
+    about = f"backend {loaded.name!r} ({loaded.kind}, {loaded.package}), which {holds} now"
+    print(f"WARNING: this makes volumes and deletes them again on {about}", flush=True)
+    if yes:
+        return True
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+    if loaded.lists and not before:
+        return True
+    print("csi-multi: refused: it may be in use. Give --yes, or a backend that lists nothing", file=sys.stderr)
+    return False
+
+
+def judged(loaded: Subject, process: Process, checks: Sequence[Check], suite: sanity.Suite, before: set[str]) -> Report:
+    """Run everything; interrupted, what is known so far."""
+    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    progress = Progress(len(checks), sys.stdout)
+    with Interrupt() as interrupt:
+        session = Session(loaded.measured(), process, progress, interrupt)
+        try:
+            outside = [one for one in checks if one.on is not On.BACKEND]
+            if outside or not suite.silent:
+                session.wire(outside, lambda: suite.results(process, loaded.storage))
+            session.backend([one for one in checks if one.on is On.BACKEND])
+            complete = True
+        except KeyboardInterrupt:
+            complete = False
+            progress.say("interrupted: what was made is removed; looking at what is left")
+        session.unchanged(before)
+    progress.done()
+    features = tuple(sorted(one.__name__ for one in loaded.features))
+    return Report(
+        backend=Backend(instance=loaded.name, kind=loaded.kind, package=loaded.package, features=features),
+        started=started.isoformat(timespec="seconds"),
+        seconds=round(time.monotonic() - clock, 3),
+        complete=complete,
+        results=tuple(session.results),
+    )
+
+
+def _writable(file: Path | None) -> None:
+    """Find out before an hour of checks."""
+    if file and not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"{file} cannot be written")
+
+
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """What the backend object logs in this process belongs into a file, not between the results."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    root.handlers.clear()
+    try:
+        with file.open("w", encoding="utf-8") as stream:
+            set_up_logging("info", "json", stream)
+            yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)

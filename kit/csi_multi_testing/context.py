@@ -1,0 +1,303 @@
+"""One check's view of the storage: short ways to ask, names that nobody else uses, and the clean-up."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import Any, cast
+
+from csi_multi.contract import (
+    FEATURES,
+    Backend,
+    Capability,
+    GroupSnapshot,
+    ListSnapshots,
+    ListVolumes,
+    Node,
+    SizeRange,
+    Snapshot,
+    Source,
+    SourceKind,
+    StorageError,
+    Topology,
+    Volume,
+)
+
+from .assertions import Broken, expect
+from .fault_injection import Fuse
+from .in_process import Direct
+from .protocol import BLOCK, Door, Wish, read_from, write_to
+from .storage import Storage
+
+BLOCK_SIZE = 4096
+
+
+def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
+    """Return the feature classes that a backend declares."""
+    return frozenset(one for one in FEATURES if issubclass(backend, one))
+
+
+class Trial:
+    """Use it as a context: leaving it removes what was made, and raises Broken when anything stays."""
+
+    def __init__(
+        self, storage: Storage, door: Door, features: Collection[type[Backend]], fuse: Fuse, run: str = ""
+    ) -> None:
+        """`run` stands in all names, and must be used for one trial only."""
+        self.storage = storage
+        self.door = door
+        self.features = features
+        self.fuse = fuse
+        self.notes: list[str] = []
+        self._names = itertools.count(1)
+        self._run = run or uuid.uuid4().hex[:8]
+        self._volumes: dict[str, None] = {}
+        self._snapshots: dict[str, None] = {}
+        self._groups: dict[str, None] = {}
+        self._attached: dict[str, None] = {}
+        self._open: dict[str, None] = {}
+        self._before: set[str] = set()
+        self._calls = ExitStack()
+
+    @property
+    def direct(self) -> Direct:
+        """The in-process door, for checks that are `On.BACKEND`."""
+        return cast(Direct, self.door)
+
+    @property
+    def backend(self) -> Any:
+        """The backend object, for checks that are `On.BACKEND`."""
+        return self.direct.backend
+
+    @property
+    def size(self) -> int:
+        return self.storage.size
+
+    def name(self, text: str = "kit") -> str:
+        """Return a name for something new, at most 128 bytes when `text` is short."""
+        return f"{text}-{self._run}-{next(self._names)}"
+
+    def note(self, text: str) -> None:
+        """Add a measured fact to the report."""
+        self.notes.append(text)
+
+    # Asking
+
+    def wish(
+        self,
+        name: str = "",
+        size: int | None = None,
+        *,
+        limit: int = 0,
+        capability: Capability | None = None,
+        **more: Any,
+    ) -> Wish:
+        """Return a request for a volume; `size` None is the storage's cheap size."""
+        wanted = SizeRange(required=self.size if size is None else size, limit=limit)
+        used = (capability or self.storage.capability or BLOCK,)
+        more = {"parameters": self.storage.parameters, "mutable": self.storage.mutable, "capabilities": used, **more}
+        return Wish(name=name or self.name(), size=wanted, **more)
+
+    def create(self, wish: Wish) -> Volume:
+        """Make a volume, to be removed at the end."""
+        volume = self.door.create(wish)
+        self._volumes[volume.handle] = None
+        return volume
+
+    def volume(self, name: str = "", size: int | None = None, **more: Any) -> Volume:
+        return self.create(self.wish(name, size, **more))
+
+    def copy(self, of: Volume | Snapshot, name: str = "", size: int | None = 0, **more: Any) -> Volume:
+        """Make a volume from a snapshot or another volume; size 0 leaves it to the backend."""
+        return self.create(self.wish(name, size, source=source(of), **more))
+
+    def snapshot(self, of: Volume, name: str = "") -> Snapshot:
+        snapshot = self.door.snapshot(name or self.name("cut"), of.handle)
+        self._snapshots[snapshot.handle] = None
+        return snapshot
+
+    def group(self, of: Collection[Volume], name: str = "") -> GroupSnapshot:
+        group = self.door.group(name or self.name("group"), [one.handle for one in of])
+        self._groups[group.handle] = None
+        return group
+
+    def attach(self, volume: Volume, node: Node, **more: Any) -> Any:
+        context = self.door.attach(volume.handle, node, **more)
+        self._attached[volume.handle] = None
+        return context
+
+    def made(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
+        """Remember what was made past this object, to be removed at the end."""
+        for thing in things:
+            self._home(thing)[thing.handle] = None
+
+    def _home(self, thing: Volume | Snapshot | GroupSnapshot) -> dict[str, None]:
+        return {Volume: self._volumes, Snapshot: self._snapshots, GroupSnapshot: self._groups}[type(thing)]
+
+    def forget(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
+        """Do not remove at the end what the check itself has deleted: some checks make hundreds."""
+        for thing in things:
+            self._home(thing).pop(thing.handle, None)
+            if isinstance(thing, Volume):
+                self._attached.pop(thing.handle, None)
+                self._open.pop(thing.handle, None)
+
+    def opens(self, volume: Volume) -> None:
+        """Close the volume's device at the end: a check that is `On.BACKEND` opens it."""
+        self._open[volume.handle] = None
+
+    @contextmanager
+    def refused(self, *kinds: type[StorageError], what: str) -> Iterator[None]:
+        """Demand that the block raises one of these classes; `what` says what was tried."""
+        wanted = tuple(self.door.kind_of(kind) for kind in kinds)
+        names = " or ".join(kind.__name__ for kind in kinds)
+        try:
+            yield
+        except wanted:
+            return
+        except StorageError as error:
+            raise Broken(f"{what}: raised {type(error).__name__} ({error}), the rule wants {names}") from error
+        raise Broken(f"{what}: succeeded, the rule wants {names}")
+
+    # Bytes
+
+    def no_data(self) -> str:
+        """Why the bytes of volumes cannot be seen; "" if they can."""
+        if self.storage.read and self.storage.write:
+            return ""
+        if not self.storage.devices:
+            return "the bytes of volumes cannot be seen: neither Storage.devices nor Storage.read and write given"
+        return "" if os.geteuid() == 0 else "devices can only be opened by root"
+
+    def write(self, volume: Volume, data: bytes, offset: int = 0) -> None:
+        self._write(volume, (offset, data))
+
+    def read(self, volume: Volume, length: int = BLOCK_SIZE, offset: int = 0) -> bytes:
+        return self._read(volume, (offset, length))[0]
+
+    def _write(self, volume: Volume, *pieces: tuple[int, bytes]) -> None:
+        """Write them in one opening of the volume: each may cost commands, or seconds."""
+        if write := self.storage.write:
+            for offset, data in pieces:
+                write(volume.handle, offset, data)
+            return
+        with self.door.shown(volume.handle) as path:
+            for offset, data in pieces:
+                write_to(path, offset, data)
+
+    def _read(self, volume: Volume, *places: tuple[int, int]) -> list[bytes]:
+        if read := self.storage.read:
+            return [read(volume.handle, offset, length) for offset, length in places]
+        with self.door.shown(volume.handle, read_only=True) as path:
+            return [read_from(path, offset, length) for offset, length in places]
+
+    def fill(self, volume: Volume, seed: str) -> None:
+        """Write known bytes at the head and at the tail of a volume."""
+        self._write(volume, (0, pattern(seed)), (volume.size - BLOCK_SIZE, pattern(f"{seed} tail")))
+
+    def expect_filled(self, volume: Volume, seed: str, size: int, what: str) -> None:
+        """Demand the bytes that `fill` wrote when the volume had this size."""
+        head, tail = self._read(volume, (0, BLOCK_SIZE), (size - BLOCK_SIZE, BLOCK_SIZE))
+        expect(head == pattern(seed), f"{what}: the first block differs from what was written")
+        expect(tail == pattern(f"{seed} tail"), f"{what}: the last block differs from what was written")
+
+    # What is there
+
+    def resources(self) -> set[str]:
+        """Return everything on the storage, as far as it can be told."""
+        if self.storage.resources:
+            return set(self.storage.resources())
+        found: set[str] = set()
+        if ListVolumes in self.features:
+            found |= {f"volume {one.handle}" for one in pages(self.door.list_volumes)}
+        if ListSnapshots in self.features:
+            found |= {f"snapshot {one.handle}" for one in pages(self.door.list_snapshots)}
+        return found
+
+    def new(self) -> set[str]:
+        """Return what is on the storage now and was not when the check began."""
+        return self.resources() - self._before
+
+    def foreign(self) -> set[str]:
+        """Let the author put things of somebody else on the storage; return what is new. It is to stay."""
+        before = self.resources()
+        (self.storage.foreign or (lambda: None))()
+        theirs = self.resources() - before
+        self._before |= theirs
+        return theirs
+
+    def __enter__(self) -> Trial:
+        self._calls.enter_context(self.fuse.around(self.storage.calls))
+        self._before = self.resources()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        with self._calls:
+            if error is None:
+                self._leave()
+                return
+            with suppress(Exception):  # the verdict is more important than the clean-up after it
+                self._remove()
+
+    def _leave(self) -> None:
+        self._remove()
+        if left := self.new():
+            raise Broken(f"left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
+
+    def _remove(self) -> None:
+        for handle in self._open:
+            self.backend.close_device(handle)
+        for handle in self._attached:
+            self.door.detach(handle, None)
+        for handle in self._groups:
+            self.door.delete_group(handle)
+        # What depends on what differs between storage systems: copies first, then whatever is left.
+        rest = [(self.door.delete, handle) for handle in reversed(self._volumes)]
+        rest += [(self.door.delete_snapshot, handle) for handle in reversed(self._snapshots)]
+        for last in (False, False, True):
+            kept = []
+            for delete, handle in rest:
+                try:
+                    delete(handle)
+                except StorageError:
+                    if last:
+                        raise
+                    kept.append((delete, handle))
+            rest = kept
+
+
+def source(of: Volume | Snapshot) -> Source:
+    kind = SourceKind.VOLUME if isinstance(of, Volume) else SourceKind.SNAPSHOT
+    return Source(kind=kind, handle=of.handle)
+
+
+def pattern(seed: str, length: int = BLOCK_SIZE) -> bytes:
+    """Return bytes that only this seed gives."""
+    return hashlib.shake_128(seed.encode()).digest(length)
+
+
+def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:
+    """Return all items of a paged listing. Raises Broken for a cursor that does not move on."""
+    items, cursor = [], ""
+    while True:
+        page = read(cursor, limit, **more)
+        items += page.items
+        if not page.cursor:
+            return items
+        expect(page.cursor != cursor, f"the listing repeats cursor {cursor!r}")
+        cursor = page.cursor
+
+
+def in_process(storage: Storage) -> Trial:
+    """Return a trial of the backend object that the storage connects to."""
+    fuse = Fuse(storage.files)
+    door = Direct(storage, fuse)
+    features = features_of(type(door.backend))
+    if isinstance(door.backend, Topology) and door.backend.everywhere:
+        features -= {Topology}  # as the driver advertises none, then
+    return Trial(storage, door, features, fuse)

@@ -1,0 +1,118 @@
+"""Let one thing go wrong at every call of an operation, one call after the other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from csi_multi.contract import StorageError
+
+from .assertions import Broken, Skipped
+from .context import Trial
+from .fault_injection import Died, Fault, Fuse
+from .operations.base import Operation, attempt, described
+
+MOST = 400  # calls of one operation: more cannot be met in sensible time
+WORDS = 100  # of a call in a verdict
+
+
+class Disturbance:
+    """Iterate over it for the numbers of the calls; in the loop, `strike` once or more.
+
+    Before each number the operation gets a new subject. With a death the last number is beyond the last
+    call: the process dies before its answer is heard.
+    """
+
+    def __init__(self, operation: Operation, fault: Fault, *, lasting: bool = False) -> None:
+        self.operation = operation
+        self.fault = fault
+        self.lasting = lasting
+        self.where = ""  # what happened, in words
+
+    def __iter__(self) -> Iterator[int]:
+        calls, may_be_silent = measured(self.operation)
+        if self.fault.silent and not any(may_be_silent):
+            return  # only files: they always answer
+        met = 0
+        for call in itertools.count(1):
+            if call > MOST:
+                raise Broken(
+                    f"{self.operation.method} makes more than {MOST} calls through the boundary: "
+                    "name fewer directories or functions in Storage.files and Storage.calls"
+                )
+            if self.fault.silent and not (may_be_silent[call - 1 : call] or [True])[0]:
+                continue
+            if self.fault is Fault.DEATH and self._looks(calls[call - 1 : call]):
+                continue
+            self.operation.ready()
+            self._over = True
+            yield call
+            if self._over:
+                break
+            met += 1
+        lasting = " for good" if self.lasting else ""
+        self.operation.t.note(f"{self.operation.method} {self.fault.value}{lasting}, calls met: {met}")
+
+    def _looks(self, call: list[str]) -> bool:
+        """Whether a call changes nothing, as the author says: dying there is dying at the next."""
+        return bool(call) and call[0].startswith(self.operation.t.storage.looks)
+
+    def strike(self, call: int) -> tuple[Any, Exception | None]:
+        """Run the operation with the fault at this call. Returns its answer, or its error; None for the dead."""
+        fuse, method = self.operation.t.fuse, self.operation.method
+        answer, error = struck(fuse, call, self.fault, self.operation.act, lasting=self.lasting)
+        self._over = not fuse.reached
+        if self.fault is Fault.DEATH:
+            moment = f"instead of call {call} ({at_call(fuse, call)})" if fuse.struck else "before it was heard"
+            self.where = f"{method}, whose process died {moment}"
+            return None, None
+        rest = ", as all after it do" if self.lasting else ""
+        self.where = f"{method}, whose call {call} ({at_call(fuse, call)}) {self.fault.value}{rest}"
+        return answer, error
+
+    @property
+    def struck(self) -> bool:
+        return self.operation.t.fuse.struck
+
+
+def struck(
+    fuse: Fuse, call: int, fault: Fault, act: Callable[[], Any], *, lasting: bool = False
+) -> tuple[Any, Exception | None]:
+    """Act with a fault at a call. Returns the answer or the error; (None, None) for a death."""
+    with fuse.blown(call, fault, lasting=lasting):
+        try:
+            answer, error = attempt(act)
+        except Died:
+            return None, None
+    if fault is Fault.DEATH and error and not fuse.struck:
+        raise error
+    return answer, error
+
+
+def at_call(fuse: Fuse, call: int) -> str:
+    """Return the call of the last block in a few words."""
+    text = fuse.calls[call - 1] if call <= len(fuse.calls) else "none"
+    return text if len(text) <= WORDS else f"{text[: WORDS // 2]}...{text[-WORDS // 2 :]}"
+
+
+def measured(operation: Operation) -> tuple[list[str], list[bool]]:
+    """Run the operation undisturbed and return its calls, and whether each can time out. Raises Skipped for none."""
+    operation.ready()
+    with operation.t.fuse.blown(0):
+        answer = operation.act()
+    calls, may_be_silent = operation.t.fuse.calls, operation.t.fuse.may_be_silent
+    what = f"{operation.method}, undisturbed"
+    operation.prove(answer, what)
+    operation.finish(what)
+    if not calls:
+        raise Skipped(f"{operation.method}: no call through the boundary was seen: name them in Storage.calls or files")
+    return calls, may_be_silent
+
+
+def reborn(trial: Trial, what: str, *, resume: bool) -> None:
+    """Start the next process over the same storage."""
+    try:
+        trial.direct.restart(resume=resume)
+    except StorageError as error:
+        raise Broken(f"{what}: resume raised {described(error)}") from error

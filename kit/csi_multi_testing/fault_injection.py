@@ -1,0 +1,184 @@
+"""The boundary of a backend: count the calls that leave it, and at a chosen one die, fail or time out.
+
+Three kinds of calls count: commands of the host it was given, functions its author names (Call), and
+operating system calls on files below the directories its author names (charge.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from csi_multi.contract import TIME_LIMIT, CommandFailed, CommandTimedOut, Host, Result
+
+from .fault_plan import Charge, Died, Fault, spellings, unseen, watched
+
+__all__ = ["Call", "Died", "Fault", "Fuse"]
+
+UNEXPECTED = range(70, 80)  # exit statuses that no program uses for an answer
+
+
+def _unreachable() -> Exception:
+    return ConnectionError("the kit made this call fail")
+
+
+def _silent() -> Exception:
+    return TimeoutError("the kit made this call time out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A function through which a backend reaches its storage, for example botocore's _make_api_call.
+
+    `error` and `timeout` make the exceptions that the function raises when the storage fails or does
+    not answer: the real library's own. Name it where it is looked up when it is called: the module
+    that imported a function, the class that defines a method. `told` puts a call into words from its arguments
+    (those of a method without self), for Storage.looks and for the reports; default: the name.
+    """
+
+    owner: Any  # a class, module or object
+    name: str
+    told: Callable[..., str] | None = None
+    error: Callable[[], Exception] = _unreachable
+    timeout: Callable[[], Exception] = _silent
+
+
+class Fuse:
+    """All calls of one backend's boundary. Use one at a time: `with fuse.blown(3, Fault.DEATH): ...`"""
+
+    def __init__(self, files: tuple[Path, ...] = ()) -> None:
+        self._files = spellings(files)
+        self._charge: Charge | None = None
+        self._last = Charge(0, Fault.DEATH)
+        self._lives = 0  # of the process that the backend stands for
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls of the current or last block, in words."""
+        return list(self._last.calls)
+
+    @property
+    def may_be_silent(self) -> list[bool]:
+        """Which of these calls can time out: those on files of this machine cannot."""
+        return list(self._last.may_be_silent)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the last block came as far as the chosen call."""
+        return self._last.reached
+
+    @property
+    def struck(self) -> bool:
+        """Whether the fault happened there: a timeout never does at a call on a file."""
+        return self._last.struck
+
+    @property
+    def story(self) -> str:
+        """What the last fault was, in words; "" when none happened."""
+        last = self._last
+        if not (last.struck and last.at):
+            return ""
+        return f"call {last.at} ({last.calls[last.at - 1]}) {last.fault.value}"
+
+    @contextmanager
+    def blown(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
+        """Let the fault strike at this call (from 1) of the block, and at all after it if it is lasting.
+
+        0 counts only. After a death nothing gets through until the end of the block, and no command
+        ever after through a host that was given out before.
+        """
+        charge = Charge(at, fault, lasting, self._files)
+        self._charge = self._last = charge
+        try:
+            with watched(charge):
+                yield
+        finally:
+            self._charge = None
+            self._lives += charge.dead
+
+    def host(self, host: Host) -> Host:
+        """Return a door to the machine whose commands count."""
+        return _Door(host, self, self._lives)
+
+    @contextmanager
+    def around(self, calls: tuple[Call, ...]) -> Iterator[None]:
+        """Let the author's own functions count for the block."""
+        with ExitStack() as stack:
+            for call in calls:
+                stack.enter_context(self._patched(call))
+            yield
+
+    @contextmanager
+    def _patched(self, call: Call) -> Iterator[None]:
+        absent = object()
+        own = getattr(call.owner, "__dict__", {}).get(call.name, absent)
+        setattr(call.owner, call.name, self._counted(call))
+        try:
+            yield
+        finally:
+            if own is absent:
+                delattr(call.owner, call.name)
+            else:
+                setattr(call.owner, call.name, own)
+
+    def _counted(self, call: Call) -> Any:
+        """Return what to put in the function's place: a descriptor of its own kind on a class."""
+        found = inspect.getattr_static(call.owner, call.name)
+        on_class = isinstance(call.owner, type)
+        kind = type(found) if on_class and isinstance(found, staticmethod | classmethod) else None
+        real = found.__func__ if kind else found if on_class else getattr(call.owner, call.name)
+        bound = on_class and kind is not staticmethod
+
+        @wraps(real)
+        def counted(*args: Any, **words: Any) -> Any:
+            shown = args[1:] if bound else args
+            what = call.told(*shown, **words) if call.told else call.name
+            return self.through(what, lambda: real(*args, **words), call.error, call.timeout)
+
+        return kind(counted) if kind else counted
+
+    def through(
+        self, what: str, act: Callable[[], Any], error: Callable[[], Exception], timeout: Callable[[], Exception]
+    ) -> Any:
+        """Make a call through the boundary. Raises what the fault makes of it."""
+        charge = self._charge
+        if charge is None or not charge.pass_through(what):
+            return act()
+        if charge.fault.late:
+            act()
+        raise error() if charge.fault is Fault.ERROR else timeout()
+
+    def alive(self, life: int) -> None:
+        """Raise Died for a process that died in an earlier block."""
+        if life != self._lives:
+            raise Died("this process has died")
+
+
+class _Door:
+    """A Host whose commands count."""
+
+    def __init__(self, host: Host, fuse: Fuse, life: int) -> None:
+        self._host = host
+        self._fuse = fuse
+        self._life = life
+
+    def run(
+        self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
+    ) -> Result:
+        def act() -> Result:
+            with unseen():
+                return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
+
+        def failed() -> Exception:
+            status = next(status for status in UNEXPECTED if status not in ok)
+            return CommandFailed(argv, Result(status, "", "the kit made this command fail"))
+
+        self._fuse.alive(self._life)
+        return self._fuse.through(  # type: ignore[no-any-return]
+            " ".join(argv), act, failed, lambda: CommandTimedOut(argv, timeout)
+        )

@@ -1,0 +1,28 @@
+"""A run that is interrupted ends between two calls to the storage, so that everything made is known and removed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+from csi_multi.commands.demo import Interrupt
+
+from .protocol import Door
+
+__all__ = ["Interrupt", "interruptible"]
+
+
+def interruptible(door: Door, interrupt: Interrupt) -> Door:
+    """Return the door, at which KeyboardInterrupt is raised in the main thread once a signal came."""
+    return cast(Door, _Watched(door, interrupt))
+
+
+class _Watched:
+    def __init__(self, door: Door, interrupt: Interrupt) -> None:
+        self._door = door
+        self._interrupt = interrupt
+
+    def __getattr__(self, name: str) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            self._interrupt.act()
+        return getattr(self._door, name)

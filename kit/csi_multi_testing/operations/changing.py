@@ -1,0 +1,213 @@
+"""Operations on what is there: deleting, growing, modifying, attaching."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+from csi_multi.contract import Expansion, GroupSnapshot, Node, PublishedNodes, SizeRange, Snapshot, Strings, Volume
+
+from ..assertions import expect, same
+from ..context import Trial
+from ..protocol import BLOCK
+from .base import Operation, absent, attempt
+from .making import origin
+
+DATA = "kit before"
+
+
+class Deleting(Operation):
+    """Something is removed by its handle."""
+
+    get: ClassVar[str]  # a method of the door
+
+    def prepare(self) -> None:
+        self.thing = self.make()
+        self.present = self.t.resources()
+
+    @abstractmethod
+    def make(self) -> Any:
+        """Make what is to be deleted."""
+
+    def look(self) -> Any:
+        return getattr(self.t.door, self.get)(self.thing.handle)
+
+    def prove(self, answer: Any, what: str) -> None:
+        absent(self.look, f"{what}: asked for what was deleted")
+        left = self.t.resources() - self.before
+        expect(not left, f"{what}: left behind: {', '.join(sorted(left)[:10])}")
+        self.t.forget(self.thing)
+
+    def untouched(self) -> bool:
+        return attempt(self.look)[1] is None and self.t.resources() == self.present
+
+    def remove(self) -> None:
+        self.act()
+
+
+class DeleteVolume(Deleting):
+    method = "delete_volume"
+    get = "get"
+
+    def make(self) -> Volume:
+        return origin(self.t)
+
+    def act(self) -> None:
+        self.t.door.delete(self.thing.handle)
+
+
+class DeleteSnapshot(Deleting):
+    method = "delete_snapshot"
+    get = "get_snapshot"
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial)
+        self.origin = origin(trial)
+
+    def make(self) -> Snapshot:
+        return self.t.snapshot(self.origin)
+
+    def act(self) -> None:
+        self.t.door.delete_snapshot(self.thing.handle)
+
+
+class DeleteGroup(Deleting):
+    method = "delete_group_snapshot"
+    get = "get_group"
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial)
+        self.sources = [trial.volume(), trial.volume()]
+
+    def make(self) -> GroupSnapshot:
+        return self.t.group(self.sources)
+
+    def act(self) -> None:
+        self.t.door.delete_group(self.thing.handle)
+
+
+class OnVolume(Operation):
+    """A volume of its own is changed."""
+
+    def prepare(self) -> None:
+        self.volume = self.t.volume()
+        if not self.t.no_data():
+            self.t.fill(self.volume, DATA)
+
+    def survived(self, what: str) -> None:
+        self.usable(what)
+
+    def usable(self, what: str) -> None:
+        """Demand that the volume is there, with its bytes."""
+        found, error = attempt(lambda: self.t.door.get(self.volume.handle))
+        expect(error is None and found, f"{what}: get_volume raised {error!r}")
+        if not self.t.no_data():
+            self.t.expect_filled(self.volume, DATA, self.volume.size, what)
+
+    def remove(self) -> None:
+        self.t.door.delete(self.volume.handle)
+        self.t.forget(self.volume)
+
+
+class ExpandVolume(OnVolume):
+    method = "expand_volume"
+
+    @property
+    def wanted(self) -> int:
+        return 2 * self.t.size
+
+    def act(self) -> Expansion:
+        return self.t.door.expand(self.volume.handle, SizeRange(required=self.wanted))
+
+    def prove(self, answer: Any, what: str) -> None:
+        expect(answer.size >= self.wanted, f"{what}: answered {answer.size} bytes, asked for were {self.wanted}")
+        same(self.t.door.get(self.volume.handle).size, answer.size, f"{what}: the size that get_volume tells")
+        self.usable(what)
+
+    def untouched(self) -> bool:
+        return self.t.door.get(self.volume.handle).size == self.volume.size
+
+
+class ModifyVolume(OnVolume):
+    method = "modify_volume"
+
+    def act(self) -> None:
+        self.t.door.modify(self.volume.handle, self.t.storage.other_mutable or {})
+
+    def prove(self, answer: Any, what: str) -> None:
+        same(self.t.door.get(self.volume.handle), self.volume, f"{what}: get_volume")
+        self.usable(what)
+
+    def untouched(self) -> bool:
+        return False  # nobody can tell what the storage has now
+
+
+class Attaching(OnVolume):
+    """The volume and two nodes."""
+
+    @property
+    def nodes(self) -> tuple[Node, Node]:
+        expect(len(self.t.storage.nodes) > 1, "Storage.nodes: two are needed")
+        return self.t.storage.nodes[0], self.t.storage.nodes[1]
+
+    def attach(self, node: Node) -> Strings:
+        context: Strings = self.t.attach(self.volume, node, capability=self.t.storage.capability or BLOCK)
+        return context
+
+    def usable(self, what: str) -> None:
+        found, error = attempt(lambda: self.t.door.get(self.volume.handle))
+        expect(error is None and found, f"{what}: get_volume raised {error!r}")
+
+    def published(self) -> tuple[str, ...] | None:
+        """Return where the volume is attached; None: the backend does not tell."""
+        return self.t.door.get(self.volume.handle).published_nodes if PublishedNodes in self.t.features else None
+
+    def remove(self) -> None:
+        self.t.door.detach(self.volume.handle, None)
+        super().remove()
+
+
+class Attach(Attaching):
+    method = "attach"
+    _keys: list[str] | None = None
+
+    def act(self) -> Strings:
+        return self.attach(self.nodes[0])
+
+    def prove(self, answer: Any, what: str) -> None:
+        if self._keys is None:
+            self._keys = sorted(answer)
+        same(sorted(answer), self._keys, f"{what}: the keys of the publish context")
+        if (nodes := self.published()) is not None:
+            same(nodes, (self.nodes[0].id,), f"{what}: published_nodes")
+        elsewhere = attempt(lambda: self.attach(self.nodes[1]))[1]
+        if elsewhere is None:
+            self.t.door.detach(self.volume.handle, self.nodes[1])
+        if (self.t.storage.capability or BLOCK).mode.single_node:
+            expect(elsewhere is not None, f"{what}: a second node could attach the volume for a single-node mode")
+
+    def untouched(self) -> bool:
+        if self.published() or attempt(lambda: self.attach(self.nodes[1]))[1]:
+            return False
+        self.t.door.detach(self.volume.handle, self.nodes[1])
+        return True
+
+
+class Detach(Attaching):
+    method = "detach"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.attach(self.nodes[0])
+
+    def act(self) -> None:
+        self.t.door.detach(self.volume.handle, self.nodes[0])
+
+    def prove(self, answer: Any, what: str) -> None:
+        same(self.published() or (), (), f"{what}: published_nodes")
+        error = attempt(lambda: self.attach(self.nodes[1]))[1]
+        expect(error is None, f"{what}: another node cannot attach the volume: {error!r}")
+        self.t.door.detach(self.volume.handle, self.nodes[1])
+
+    def untouched(self) -> bool:
+        return self.nodes[0].id in (self.published() or ())

@@ -1,0 +1,152 @@
+"""Operations on the node: a volume's device, and what is noted before and after it is formatted."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from csi_multi.contract import Backend, Blank, Device, OpenRequest, SizeRange
+
+from ..assertions import Broken, Skipped, expect, same
+from ..context import BLOCK_SIZE, pattern
+from ..protocol import read_from
+from .base import attempt
+from .changing import DATA, OnVolume
+
+
+class OnDevice(OnVolume):
+    """A volume that this node uses."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.context = {}
+        for node in self.t.storage.nodes:
+            if node.name == self.t.backend.setting.node:
+                self.context = self.t.attach(self.volume, node)
+
+    def open(self) -> Device:
+        self.t.opens(self.volume)
+        request = OpenRequest(
+            handle=self.volume.handle, block=True, publish_context=self.context, secrets=self.t.storage.secrets
+        )
+        device: Device = self.t.backend.open_device(request)
+        return device
+
+    def found(self) -> Device | None:
+        device: Device | None = self.t.backend.find_device(self.volume.handle)
+        return device
+
+    def usable(self, what: str) -> None:
+        """Demand that what is open, if anything, shows the volume."""
+        device, error = attempt(self.found)
+        expect(error is None, f"{what}: find_device raised {error!r}")
+        if device:
+            expect(read_from(device.path, 0, BLOCK_SIZE) == pattern(DATA), f"{what}: {device.path} shows other bytes")
+
+    def remove(self) -> None:
+        self.t.backend.close_device(self.volume.handle)
+        if self.context:
+            self.t.door.detach(self.volume.handle, None)
+        super().remove()
+
+
+class OpenDevice(OnDevice):
+    method = "open_device"
+
+    def act(self) -> Device:
+        return self.open()
+
+    def prove(self, answer: Any, what: str) -> None:
+        found = self.found()
+        same((found.path, found.number) if found else None, (answer.path, answer.number), f"{what}: find_device")
+        self.usable(what)
+
+    def untouched(self) -> bool:
+        return self.found() is None
+
+
+class CloseDevice(OnDevice):
+    method = "close_device"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.closed = self.t.resources()
+        self.open()
+
+    def act(self) -> None:
+        self.t.backend.close_device(self.volume.handle)
+
+    def prove(self, answer: Any, what: str) -> None:
+        same(self.found(), None, f"{what}: find_device")
+        left = self.t.resources() - self.closed
+        expect(not left, f"{what}: left behind: {', '.join(sorted(left)[:10])}")
+
+    def untouched(self) -> bool:
+        return self.found() is not None
+
+
+class RefreshDevice(OnDevice):
+    method = "refresh_device"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.open()
+        self.size = self.t.door.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
+
+    def act(self) -> None:
+        self.t.backend.refresh_device(self.volume.handle)
+
+    def prove(self, answer: Any, what: str) -> None:
+        device = self.found()
+        if device is None:
+            raise Broken(f"{what}: find_device does not find the device any more")
+        with device.path.open("rb") as file:
+            same(file.seek(0, os.SEEK_END), self.size, f"{what}: the bytes that the device shows")
+        self.usable(what)
+
+    def untouched(self) -> bool:
+        return False  # it may have been refreshed as it grew
+
+
+class Formatting(OnDevice):
+    method = "formatting"
+    wanted = Blank.INTERRUPTED
+
+    def prepare(self) -> None:
+        if getattr(type(self.t.backend), self.method) is getattr(Backend, self.method):
+            raise Skipped(f"the backend keeps no notes: {self.method} is not overridden")
+        self.volume, self.context = self.t.volume(), {}
+        self.fresh = self.blank()
+
+    def blank(self) -> Blank:
+        device = self.open()
+        self.t.backend.close_device(self.volume.handle)
+        return device.blank
+
+    def act(self) -> None:
+        self.t.backend.formatting(self.volume.handle)
+
+    def usable(self, what: str) -> None:
+        blank, error = attempt(self.blank)
+        expect(error is None, f"{what}: open_device raised {error!r}")
+        known = (self.fresh, self.wanted)
+        expect(blank in known, f"{what}: Device.blank is {blank}, the rule wants one of {known}")
+
+    def prove(self, answer: Any, what: str) -> None:
+        same(self.blank(), self.wanted, f"{what}: Device.blank")
+
+    def untouched(self) -> bool:
+        return self.blank() is self.fresh
+
+
+class Formatted(Formatting):
+    method = "formatted"
+    wanted = Blank.NEVER
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.t.backend.formatting(self.volume.handle)
+        self.fresh = self.blank()
+
+    def act(self) -> None:
+        self.t.backend.formatted(self.volume.handle)

@@ -1,0 +1,200 @@
+"""Operations that make one resource under a name: volumes, copies, snapshots, groups of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
+
+from csi_multi.contract import GroupSnapshot, Snapshot, Stamp, Volume
+
+from ..assertions import expect, same
+from ..context import Trial, source
+from ..protocol import Wish
+from .base import Operation, absent, attempt, is_absent, ready
+
+SEED = "kit source"
+
+
+class Making(Operation):
+    """Something is made under a name, once."""
+
+    found_by: str  # the contract's method
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial)
+        self.name = ""
+        self.made: Any = None
+        self._stamp: Stamp | None = None  # of what an undisturbed run made
+        self._count = 0  # of resources that it made
+
+    def prepare(self) -> None:
+        self.name, self.made = self.t.name(), None
+
+    def find(self) -> Any:
+        return getattr(self.t.backend, self.found_by)(self.name)
+
+    @abstractmethod
+    def other(self) -> Any:
+        """Ask for something else under the same name."""
+
+    @abstractmethod
+    def delete(self, handle: str) -> None:
+        """Delete what was made."""
+
+    def prove(self, answer: Any, what: str) -> None:
+        self.made = answer
+        new = self.t.resources() - self.before
+        if self._stamp is None:
+            self._stamp, self._count = answer.stamp, len(new)
+        same(answer.stamp, replace(self._stamp, name=self.name), f"{what}: the stamp")
+        found, error = attempt(self.find)
+        expect(error is None, f"{what}: {self.found_by} raised {error!r}")
+        same(timeless(found), timeless(answer), f"{what}: {self.found_by}")
+        if not self.t.no_data():
+            self.prove_data(answer, what)
+        expect(
+            len(new) == self._count,
+            f"{what}: the storage holds {len(new)} new resources ({', '.join(sorted(new)[:10])}), "
+            f"an undisturbed {self.method} makes {self._count}",
+        )
+
+    def prove_data(self, made: Any, what: str) -> None:
+        """Demand the right bytes."""
+
+    def is_unknown(self) -> bool:
+        """Whether nothing has the name."""
+        return is_absent(self.find)
+
+    def untouched(self) -> bool:
+        return self.is_unknown() and not self.t.resources() - self.before
+
+    def remove(self) -> None:
+        if self.made is None:
+            return
+        self.delete(self.made.handle)
+        self.t.forget(self.made)
+        absent(self.find, f"{self.found_by} after the deletion")
+        self.made = None
+
+
+class Create(Making):
+    method = "create_volume"
+    found_by = "find_volume"
+
+    def wish(self, **more: Any) -> Wish:
+        return self.t.wish(self.name, **more)
+
+    def act(self) -> Volume:
+        return self.t.create(self.wish())
+
+    def other(self) -> Volume:
+        if self.t.storage.other_parameters is not None:
+            return self.t.create(self.wish(parameters=self.t.storage.other_parameters))
+        return self.t.volume(self.name, 3 * self.t.size)
+
+    def delete(self, handle: str) -> None:
+        self.t.door.delete(handle)
+
+    def prove(self, answer: Any, what: str) -> None:
+        wanted = self.wish().size
+        expect(wanted.holds(answer.size), f"{what}: the volume has {answer.size} bytes, asked for was {wanted}")
+        super().prove(answer, what)
+
+
+class Restore(Create):
+    method = "restore_volume"
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial)
+        self.origin = origin(trial)
+        self.source: Volume | Snapshot = self.source_of(self.origin)
+
+    def source_of(self, volume: Volume) -> Volume | Snapshot:
+        return ready(self.t, self.t.snapshot(volume))
+
+    def wish(self, **more: Any) -> Wish:
+        return self.t.wish(self.name, 0, source=source(self.source), **more)
+
+    def other(self) -> Volume:
+        """The same name for an empty volume: somebody changed their mind."""
+        return self.t.volume(self.name)
+
+    def prove_data(self, made: Volume, what: str) -> None:
+        self.t.expect_filled(made, SEED, self.origin.size, what)
+
+
+class Clone(Restore):
+    method = "clone_volume"
+
+    def source_of(self, volume: Volume) -> Volume:
+        return volume
+
+
+class Snapshots(Making):
+    method = "create_snapshot"
+    found_by = "find_snapshot"
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial)
+        self.origin = origin(trial)
+        self.second = trial.volume()
+
+    def act(self) -> Snapshot:
+        return self.t.snapshot(self.origin, self.name)
+
+    def other(self) -> Snapshot:
+        return self.t.snapshot(self.second, self.name)
+
+    def delete(self, handle: str) -> None:
+        self.t.door.delete_snapshot(handle)
+
+    def prove(self, answer: Any, what: str) -> None:
+        same(answer.source, self.origin.handle, f"{what}: the snapshot's source")
+        super().prove(answer, what)
+
+    def prove_data(self, made: Snapshot, what: str) -> None:
+        copy = self.t.copy(ready(self.t, made))
+        self.t.expect_filled(copy, SEED, self.origin.size, f"{what}: a volume restored from the snapshot")
+        self.t.door.delete(copy.handle)
+        self.t.forget(copy)
+
+
+class Groups(Snapshots):
+    method = "create_group_snapshot"
+    found_by = "find_group_snapshot"
+
+    def act(self) -> GroupSnapshot:  # type: ignore[override]
+        return self.t.group([self.origin, self.second], self.name)
+
+    def other(self) -> GroupSnapshot:  # type: ignore[override]
+        return self.t.group([self.second], self.name)
+
+    def delete(self, handle: str) -> None:
+        self.t.door.delete_group(handle)
+
+    def prove(self, answer: Any, what: str) -> None:
+        sources = sorted(one.source for one in answer.snapshots)
+        same(sources, sorted((self.origin.handle, self.second.handle)), f"{what}: the members' sources")
+        Making.prove(self, answer, what)
+
+    def prove_data(self, made: Any, what: str) -> None:
+        [member] = [one for one in made.snapshots if one.source == self.origin.handle]
+        super().prove_data(member, what)
+
+
+def origin(trial: Trial) -> Volume:
+    """Return a volume to copy, with known bytes where they can be written."""
+    volume = trial.volume()
+    if not trial.no_data():
+        trial.fill(volume, SEED)
+    return volume
+
+
+def timeless(made: Any) -> Any:
+    """Return it without what may change while nobody asks for it."""
+    if isinstance(made, Snapshot):
+        return replace(made, ready=True)
+    if isinstance(made, GroupSnapshot):
+        return replace(made, snapshots=tuple(timeless(one) for one in made.snapshots))
+    return made

@@ -1,0 +1,52 @@
+"""The pytest plugin: a test that asks for `csi_contract` runs once per check of the kit.
+
+    @pytest.fixture
+    def storage(tmp_path):
+        return Storage(connect=lambda host: OwnBackend(Config(...), setting(host)), ...)
+
+    def test_contract(csi_contract):
+        csi_contract()
+
+Registered under the entry point group pytest11; nothing but this module needs pytest, and nothing is
+imported until a test asks for `csi_contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .storage import Storage
+
+FIXTURE = "csi_contract"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if FIXTURE in metafunc.fixturenames:
+        from .checks import CHECKS
+
+        ids = [f"{one.group}: {name}" for name, one in CHECKS.items()]
+        metafunc.parametrize(FIXTURE, list(CHECKS), ids=ids, indirect=True)
+
+
+@pytest.fixture
+def csi_contract(request: pytest.FixtureRequest, storage: Storage) -> Callable[[], None]:
+    """One check of the kit against the module's `storage` fixture; call it."""
+    from .assertions import Broken
+    from .check import CHECKS, State, run
+    from .context import in_process
+
+    def judge() -> None:
+        outcome = run(CHECKS[request.param], in_process(storage))
+        request.node.user_properties += [("note", note) for note in outcome.notes]
+        if outcome.state is State.SKIPPED:
+            pytest.skip(outcome.text)
+        if isinstance(outcome.error, Broken):
+            pytest.fail(outcome.text, pytrace=False)
+        if outcome.error:
+            raise AssertionError(outcome.text) from outcome.error
+
+    return judge

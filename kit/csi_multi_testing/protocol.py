@@ -1,0 +1,124 @@
+"""What an orchestrator can ask of one backend, so that the same checks run in process and over the wire.
+
+direct.py has the door in process, wire.py the other one. Answers are model values, failures the classes
+of errors.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from csi_multi.contract import (
+    AccessMode,
+    Capability,
+    CapacityReport,
+    Expansion,
+    Extent,
+    GroupSnapshot,
+    HealthEntry,
+    Node,
+    Page,
+    Segments,
+    SizeRange,
+    Snapshot,
+    Source,
+    StorageError,
+    Strings,
+    TopologyRequirement,
+    Volume,
+    VolumeHealth,
+)
+
+from .check import On
+
+BLOCK = Capability(mode=AccessMode.SINGLE_NODE_WRITER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """CreateVolume in the orchestrator's terms: class parameters are still strings."""
+
+    name: str
+    size: SizeRange = field(default_factory=SizeRange)
+    capabilities: tuple[Capability, ...] = (BLOCK,)
+    parameters: Strings = field(default_factory=dict)
+    mutable: Strings = field(default_factory=dict)
+    source: Source | None = None
+    topology: TopologyRequirement | None = None
+    secrets: Strings = field(default_factory=dict, repr=False)
+
+
+class Door(Protocol):
+    """The operations. Over the wire a Volume's stamp holds what CSI shows: its context and source."""
+
+    on: On
+
+    def kind_of(self, error: type[StorageError]) -> type[StorageError]:
+        """Return the class as precisely as this door can tell it."""
+        ...
+
+    def create(self, wish: Wish) -> Volume: ...
+    def delete(self, handle: str) -> None: ...
+    def get(self, handle: str) -> Volume: ...
+    def list_volumes(self, cursor: str = "", limit: int = 0) -> Page[Volume]: ...
+    def expand(self, handle: str, size: SizeRange) -> Expansion: ...
+    def modify(self, handle: str, mutable: Strings) -> None: ...
+    def capacity(
+        self, segments: Segments | None = None, capabilities: tuple[Capability, ...] = ()
+    ) -> CapacityReport: ...
+    def snapshot(self, name: str, source: str) -> Snapshot: ...
+    def get_snapshot(self, handle: str) -> Snapshot: ...
+    def delete_snapshot(self, handle: str) -> None: ...
+    def list_snapshots(self, cursor: str = "", limit: int = 0, source: str | None = None) -> Page[Snapshot]: ...
+    def group(self, name: str, sources: Sequence[str]) -> GroupSnapshot: ...
+    def get_group(self, handle: str) -> GroupSnapshot: ...
+    def delete_group(self, handle: str) -> None: ...
+    def attach(
+        self, handle: str, node: Node, capability: Capability = BLOCK, *, read_only: bool = False
+    ) -> Strings: ...
+    def detach(self, handle: str, node: Node | None) -> None: ...
+    def allocated(self, handle: str, offset: int = 0) -> list[Extent]: ...
+    def changed(self, base: str, target: str, offset: int = 0) -> list[Extent]: ...
+    def health(self, handle: str) -> tuple[HealthEntry, ...]: ...
+    def list_health(self, cursor: str = "", limit: int = 0) -> Page[VolumeHealth]: ...
+    def places(self, volume: Volume) -> tuple[Segments, ...]:
+        """Return from where a volume is reachable; empty: from everywhere."""
+        ...
+
+    def segments(self) -> Segments:
+        """Return what this node offers."""
+        ...
+
+    def shown(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
+        """Have a block device with the volume's bytes, for the block."""
+        ...
+
+    def restart(self) -> None:
+        """End the process without warning, and start it again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def read_from(path: Path, offset: int, length: int) -> bytes:
+    """Read a device's bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, length, offset)
+    finally:
+        os.close(descriptor)
+
+
+def write_to(path: Path, offset: int, data: bytes) -> None:
+    """Write to a device, through to the medium."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, data, offset)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

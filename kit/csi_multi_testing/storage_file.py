@@ -1,0 +1,82 @@
+"""What a person tells `csi-multi conformance` about a real system: the fields of Storage, in a YAML file.
+
+storage:
+  size: 1073741824
+  nodes: ["node-1;cloud=i-0abc", "node-2;cloud=i-0def"]
+  unreachable: [{zone: eu-west-1c}]
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from csi_multi.config.document import ConfigError, read
+from csi_multi.config.settings import Config
+from csi_multi.contract import Doc, NotFound, Schema, ids, unknown
+from csi_multi.contract.params import describe
+
+from .storage import MIB, Connect, Storage
+
+SECTION = "storage"
+Text = dict[str, str]
+
+
+class Given(Schema, frozen=True, kw_only=True):
+    """The `storage:` section; what is left out skips the checks that need it."""
+
+    size: Annotated[int, Doc("bytes of a volume that is cheap to make; three times as much too", ge=1)] = 16 * MIB
+    exact_sizes: Annotated[tuple[int, ...], Doc("sizes that can be made exactly")] = ()
+    too_large: Annotated[int, Doc("bytes that no volume can have", ge=1)] = 1 << 60
+    parameters: Annotated[Text, Doc("StorageClass parameters of the volumes, without `backend`")] = msgspec.field(
+        default_factory=dict
+    )
+    other_parameters: Annotated[Text | None, Doc("different, equally valid ones")] = None
+    mutable: Annotated[Text, Doc("VolumeAttributesClass parameters of the volumes")] = msgspec.field(
+        default_factory=dict
+    )
+    other_mutable: Annotated[Text | None, Doc("different, equally valid ones")] = None
+    secrets: Annotated[Text, Doc("sent with every request that takes secrets")] = msgspec.field(default_factory=dict)
+    nodes: Annotated[tuple[str, ...], Doc("node ids that volumes can be attached to, two or more")] = ()
+    reachable: Annotated[tuple[Text, ...], Doc("segments where volumes can be made, without prefix")] = ()
+    unreachable: Annotated[tuple[Text, ...], Doc("segments where they cannot")] = ()
+    devices: Annotated[bool, Doc("whether devices can be opened here; default: as root")] = msgspec.field(
+        default_factory=lambda: os.geteuid() == 0
+    )
+    files: Annotated[tuple[str, ...], Doc("directories of the storage: failures of files are tried there")] = ()
+
+
+def explained() -> str:
+    """Return a line for every key that the section takes."""
+    lines = [f"  {name}: {text} ({kind})" for name, kind, _, text in describe(Given)]
+    return "\n".join([f"The file of --storage has one section, `{SECTION}:`, with any of", *lines])
+
+
+def load(file: Path | None) -> Given:
+    """Read the file's section; without a file everything has its default. Raises ConfigError."""
+    if file is None:
+        return Given()
+    document = read(file)
+    for key in document.values:
+        if key != SECTION:
+            raise document.error((key,), unknown("top level", key, [SECTION]))
+    values = document.values.get(SECTION)
+    if not isinstance(values, dict):
+        raise document.error((SECTION,), f"'{SECTION}' must be a mapping")
+    return document.section((SECTION,), Given, values)
+
+
+def storage(given: Given, settings: Config, connect: Connect) -> Storage:
+    """Return what the checks get. Raises ConfigError for what only a Storage can judge."""
+    known = {name: getattr(given, name) for name in given.__struct_fields__}
+    instance = settings.instances[0].name
+    try:
+        known["nodes"] = tuple(map(functools.partial(ids.split_node, instance=instance), given.nodes))
+    except NotFound as error:
+        raise ConfigError(f"{SECTION}.nodes: {error}") from None
+    known["files"] = tuple(map(Path, given.files))
+    return Storage(connect=connect, **known)

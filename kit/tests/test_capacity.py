@@ -1,0 +1,151 @@
+"""Backends that are wrong about their space, and the checks that see it (test_topology.py has the places)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from csi_multi_testing import memory
+from csi_multi_testing.check import CHECKS, Outcome, State
+from csi_multi_testing.checks import capacity
+from csi_multi_testing.memory import GRANULE, MemoryBackend
+from csi_multi_testing.storage import MIB, Storage
+
+from csi_multi.contract import CapacityReport, CapacityRequest, ResourceExhausted, Strings, Volume, VolumeRequest
+
+ROOM = 512 * MIB  # little enough to be filled by one volume
+
+
+def small(kind: type[MemoryBackend], **given: Any) -> Callable[[], Storage]:
+    """Return what makes a storage that a volume can fill."""
+
+    def storage() -> Storage:
+        return memory.storage(kind, capacity=ROOM, **given)
+
+    storage.__name__ = kind.__name__
+    return storage
+
+
+class Reporting(MemoryBackend):
+    """Reports something else than it should."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        return self.report(super().capacity(request).available, request)
+
+    def report(self, free: int, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=free)
+
+
+class Sparse(Reporting):
+    """Lets anything be made."""
+
+    def _free(self) -> int:
+        return 1 << 60
+
+    def report(self, free: int, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=ROOM)
+
+
+class Indebted(Reporting):
+    def report(self, free: int, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=free - 2 * ROOM)
+
+
+class Upended(Reporting):
+    def report(self, free: int, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=free, minimum=2 * free, maximum=free)
+
+
+class Reserving(MemoryBackend):
+    """Keeps a reserve that it does not tell of."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        if request.size.required > self._free() - 10 * GRANULE:
+            raise ResourceExhausted("this would touch the reserve")
+        return super().create_volume(request)
+
+
+class Counting(Reporting):
+    """Adds up what is used and calls it free."""
+
+    def report(self, free: int, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=2 * ROOM - free)
+
+
+class Leaking(MemoryBackend):
+    """Does not count deleted volumes as gone."""
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        size = self.get_volume(handle).size
+        super().delete_volume(handle, secrets)
+        self.shelf.iops["lost"] = self.shelf.iops.get("lost", 0) + size
+
+    def _free(self) -> int:
+        return super()._free() - self.shelf.iops.get("lost", 0)
+
+
+class Indifferent(MemoryBackend):
+    """Tells no number when it is asked for a use: only the plain question was tried."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        found = super().capacity(request)
+        return replace(found, available=0) if request.capabilities else found
+
+
+class Picky(MemoryBackend):
+    """Takes places for a mistake."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        if request.segments and "nobody-knows" in request.segments:
+            raise KeyError("nobody-knows")
+        return super().capacity(request)
+
+
+BROKEN = [
+    (capacity.the_numbers_of_the_capacity_fit_each_other, small(Indebted), "never negative"),
+    (capacity.the_numbers_of_the_capacity_fit_each_other, small(Upended), "more than maximum"),
+    (capacity.what_is_told_to_be_there_can_be_made, small(Reserving), "can be made, but: this would touch the reserve"),
+    (capacity.more_than_is_told_to_be_there_is_refused, small(Sparse), "tell what may be promised, not what is free"),
+    (capacity.a_volume_takes_its_size_from_the_capacity_or_nothing, small(Counting), "each time"),
+    (capacity.a_deleted_volume_gives_its_capacity_back, small(Leaking), "every time some is lost"),
+    (capacity.a_use_has_capacity_exactly_if_it_is_supported, small(Indifferent), "is 0, but unsupported() has no"),
+    (capacity.capacity_is_told_for_any_place_without_an_error, small(Picky), "KeyError"),
+]
+
+
+@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
+def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
+    fails(check, backend, words)
+
+
+@pytest.mark.parametrize("one", [one for one in CHECKS.values() if one.group == "capacity"], ids=lambda one: one.name)
+def test_a_small_storage_passes(judged: Callable[..., Outcome], one: Any) -> None:
+    outcome = judged(one.body, small(MemoryBackend))
+
+    places = {"NodeLocal", "Topology"} & {feature.__name__ for feature in one.features}
+    assert outcome.state is (State.SKIPPED if places else State.PASSED), outcome.text
+
+
+class Full(MemoryBackend):
+    def _free(self) -> int:
+        return 0
+
+
+class Shared(MemoryBackend):
+    """Is used by somebody else, too, whenever something is made."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        self.shelf.iops["taken"] = self.shelf.iops.get("taken", 0) + 100 * GRANULE
+        return super().create_volume(request)
+
+    def _free(self) -> int:
+        return super()._free() - self.shelf.iops.get("taken", 0)
+
+
+@pytest.mark.parametrize("kind", [Full, Shared])
+def test_what_cannot_be_judged_is_skipped(judged: Callable[..., Outcome], kind: Any) -> None:
+    outcome = judged(capacity.what_is_told_to_be_there_can_be_made, small(kind))
+
+    assert outcome.state is State.SKIPPED, outcome.text

@@ -1,0 +1,186 @@
+"""Backends that say something final, untrue or nothing at all when a call fails, and the checks that see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+from csi_multi_testing.checks import failed_reads, faults
+from csi_multi_testing.memory import MemoryBackend
+from csi_multi_testing.operations import base
+
+from csi_multi.contract import (
+    CapacityReport,
+    CapacityRequest,
+    FailedPrecondition,
+    HealthEntry,
+    Page,
+    PageRequest,
+    Snapshot,
+    Strings,
+    Timeout,
+    Unavailable,
+    Volume,
+    VolumeRequest,
+    missing,
+)
+
+CHANGES = (
+    *("create_volume", "restore_volume", "clone_volume", "delete_volume", "create_snapshot", "delete_snapshot"),
+    *("create_group_snapshot", "delete_group_snapshot", "expand_volume", "modify_volume", "attach", "detach"),
+)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "PAUSES", (0, 0))
+
+
+def changing(failed: Callable[[], Any]) -> Callable[[type[MemoryBackend]], type[MemoryBackend]]:
+    """Make a backend whose changes do this when the storage fails or does not answer."""
+
+    def around(method: Any) -> Any:
+        @wraps(method)
+        def guarded(*args: Any) -> Any:
+            try:
+                return method(*args)
+            except (Unavailable, Timeout):
+                return failed()
+
+        return guarded
+
+    def decorate(kind: type[MemoryBackend]) -> type[MemoryBackend]:
+        for name in CHANGES:
+            setattr(kind, name, around(getattr(kind, name)))
+        return kind
+
+    return decorate
+
+
+def final() -> None:
+    raise FailedPrecondition("the storage did not do it")
+
+
+def unknown() -> None:
+    raise missing("volume", "in question")
+
+
+def foreign() -> None:
+    raise RuntimeError("exit status 5")
+
+
+@changing(final)
+class GivesUp(MemoryBackend):
+    """Calls every failure final, whatever it leaves behind."""
+
+
+class Drafts(MemoryBackend):
+    """Makes the space of a volume before the volume."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        self.shelf.put(self.shelf.data, f"draft of {request.name}", {})
+        made = super().create_volume(request)
+        self.shelf.drop(self.shelf.data, f"draft of {request.name}")
+        return made
+
+
+@changing(final)
+class DraftsAndGivesUp(Drafts):
+    """Forgets the draft when the volume cannot be made."""
+
+
+@changing(unknown)
+class TakesSilenceForAbsence(MemoryBackend):
+    """Turns a timeout into NotFound."""
+
+
+@changing(foreign)
+class LetsThrough(MemoryBackend):
+    """Raises what its library raises."""
+
+
+@changing(lambda: None)
+class Swallows(MemoryBackend):
+    """Logs a failure and goes on."""
+
+
+class Blind(MemoryBackend):
+    """Answers a failed look with what an empty storage would say."""
+
+    def get_volume(self, handle: str) -> Volume:
+        try:
+            return super().get_volume(handle)
+        except (Unavailable, Timeout):
+            raise missing("volume", handle) from None
+
+    def get_snapshot(self, handle: str) -> Snapshot:
+        try:
+            return super().get_snapshot(handle)
+        except Unavailable:
+            raise missing("snapshot", handle) from None
+
+    def get_group_snapshot(self, handle: str) -> Any:
+        try:
+            return super().get_group_snapshot(handle)
+        except Timeout:
+            raise missing("group snapshot", handle) from None
+
+    def list_volumes(self, page: PageRequest) -> Page[Volume]:
+        try:
+            return super().list_volumes(page)
+        except Unavailable:
+            return Page(items=())
+
+    def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
+        try:
+            return super().list_snapshots(page, source)
+        except Timeout:
+            return Page(items=())
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        try:
+            return super().capacity(request)
+        except Timeout:
+            return CapacityReport(available=0)
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return ()
+
+
+BROKEN = [
+    (
+        faults.a_creation_whose_calls_fail_is_not_forgotten,
+        DraftsAndGivesUp,
+        "which is final, though something is half-done",
+    ),
+    (faults.a_creation_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "which is not true"),
+    (faults.a_creation_whose_calls_fail_is_not_forgotten, LetsThrough, "not one of errors.py"),
+    (faults.a_restore_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
+    (faults.a_clone_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
+    (faults.a_snapshot_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
+    (faults.a_group_snapshot_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
+    (faults.a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
+    (faults.a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "succeeded all the same"),
+    (faults.a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
+    (faults.a_deletion_of_a_snapshot_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
+    (faults.a_deletion_of_a_group_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
+    (faults.a_growth_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "which is not true"),
+    (faults.a_modification_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
+    (faults.an_attachment_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "which is not true"),
+    (faults.a_detachment_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
+    (failed_reads.a_volume_that_cannot_be_read_is_not_unknown, Blind, "raised NotFound"),
+    (failed_reads.a_snapshot_that_cannot_be_read_is_not_unknown, Blind, "raised NotFound"),
+    (failed_reads.a_group_snapshot_that_cannot_be_read_is_not_unknown, Blind, "raised NotFound"),
+    (failed_reads.volumes_that_cannot_be_listed_are_not_left_out, Blind, "answered set()"),
+    (failed_reads.snapshots_that_cannot_be_listed_are_not_left_out, Blind, "answered set()"),
+    (failed_reads.a_capacity_that_cannot_be_read_is_not_zero, Blind, "answered CapacityReport(available=0"),
+    (failed_reads.health_that_cannot_be_read_is_not_a_missing_volume, Blind, "raised NotFound"),
+]
+
+
+@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
+def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
+    fails(check, backend, words)

@@ -1,0 +1,169 @@
+"""Backends that speak badly about health, and the checks that see it; the same said well passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from csi_multi_testing import memory
+from csi_multi_testing.check import State
+from csi_multi_testing.checks import CHECKS, health
+from csi_multi_testing.memory import MemoryBackend
+from csi_multi_testing.storage import Storage
+
+from csi_multi.contract import (
+    Health,
+    HealthEntry,
+    NotFound,
+    Page,
+    PageRequest,
+    StorageHealth,
+    StorageHealthEntry,
+    Strings,
+    VolumeHealth,
+)
+from csi_multi.contract import backend as b
+
+ILL = HealthEntry(status=Health.DEGRADED, reason="OneDiskLeft", message="one disk is left of two; replace the other")
+FULL = StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason="PoolAlmostFull", message="97 % are used")
+
+
+class Nodal(MemoryBackend, b.NodeHealthReporter):
+    """Sees the same from the node."""
+
+    def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
+        return self.volume_health(handle, {})
+
+    def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
+        return (FULL,)
+
+
+def ward(kind: type[MemoryBackend]) -> Callable[[], Storage]:
+    """Return a storage with volumes that are ill, before any check."""
+
+    def storage() -> Storage:
+        made = memory.storage(kind)
+        backend: Any = made.backend()
+        for number in range(3):
+            backend.shelf.health[f"ill-{number}"] = (ILL, replace(ILL, reason="Slow", message="slow"))
+        return made
+
+    return storage
+
+
+class Asked(Nodal):
+    """Knows the volumes that are ill when asked for each."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        if handle in self.shelf.health:
+            return self.shelf.health[handle]
+        return super().volume_health(handle, secrets)
+
+
+class Chatty(Nodal):
+    """Says that all is well."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return (replace(ILL, reason="Healthy", message="all is well"),)
+
+
+class Careless(Nodal):
+    """Nothing is wrong with what is not there."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        return ()
+
+
+class Complete(Asked):
+    """Lists the healthy, too."""
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        return Page(items=tuple(VolumeHealth(handle=handle) for handle in self.shelf.volumes))
+
+
+class Endless(Asked):
+    """Knows no pages."""
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        return super().list_volume_health(PageRequest(), secrets)
+
+
+class Worded(Asked):
+    """Tells what is wrong in sentences."""
+
+    entries: tuple[HealthEntry, ...] = (replace(ILL, reason="one disk left"),)
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        found = super().list_volume_health(page, secrets)
+        return replace(found, items=tuple(replace(one, entries=self.entries) for one in found.items))
+
+
+class Wordless(Worded):
+    entries = (replace(ILL, message=""),)
+
+
+class Twice(Worded):
+    entries = (ILL, replace(ILL, message="the same once more"))
+
+
+class Open(MemoryBackend):
+    """Takes any cursor for the start."""
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        return super().list_volume_health(PageRequest(limit=page.limit), secrets)
+
+
+class Unused(Nodal):
+    """Takes what is not open for broken."""
+
+    def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
+        return (replace(ILL, status=Health.INACCESSIBLE, reason="NotOpen", message="it is not open"),)
+
+
+class Unaware(Nodal):
+    """Nothing is wrong on the node with what is not there."""
+
+    def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
+        try:
+            return super().node_volume_health(handle)
+        except NotFound:
+            return ()
+
+
+class Percent(Nodal):
+    """Has the numbers in the reason."""
+
+    def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
+        return (replace(FULL, reason="Pool97%Full"),)
+
+
+BROKEN = [
+    (health.a_new_volume_is_healthy, Chatty, "volume_health of a new volume: found"),
+    (health.a_new_volume_is_healthy, Careless, "succeeded, the rule wants NotFound"),
+    (health.only_unhealthy_volumes_are_listed_as_such, Complete, "with nothing that is wrong with it"),
+    (health.only_unhealthy_volumes_are_listed_as_such, ward(Endless), "gave 3 items, asked for was 1"),
+    (health.only_unhealthy_volumes_are_listed_as_such, ward(Worded), "'one disk left' is not a CamelCase word"),
+    (health.only_unhealthy_volumes_are_listed_as_such, ward(Wordless), "OneDiskLeft comes without a message"),
+    (health.only_unhealthy_volumes_are_listed_as_such, ward(Twice), "DEGRADED OneDiskLeft is there twice"),
+    (health.a_volume_in_a_listing_of_health_is_as_when_asked_for, ward(Twice), "against list_volume_health"),
+    (health.a_cursor_into_health_that_nobody_issued_is_refused, Open, "succeeded, the rule wants InvalidToken"),
+    (health.a_new_volume_is_healthy_on_its_node, Unused, "which is not open: found"),
+    (health.a_new_volume_is_healthy_on_its_node, Unaware, "succeeded, the rule wants NotFound"),
+    (health.what_is_wrong_with_the_storage_is_told_in_words, Percent, "is not a CamelCase word"),
+]
+
+
+@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
+def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
+    fails(check, backend, words)
+
+
+@pytest.mark.parametrize("name", [name for name, one in CHECKS.items() if one.group == "health"])
+def test_a_ward_that_is_told_well_passes(judged: Any, name: str) -> None:
+    outcome = judged(CHECKS[name].body, ward(Asked))
+
+    assert outcome.state in (State.PASSED, State.SKIPPED), outcome.text
+    assert outcome.state is State.PASSED or "Storage.devices" in outcome.text

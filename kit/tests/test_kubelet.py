@@ -1,0 +1,107 @@
+"""Bytes over the wire: a volume is attached, staged and published for them, and nothing of that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from csi_multi_loop.backend import LoopBackend
+from csi_multi_loop.config import Config
+from csi_multi_testing.csi_wire import Wire
+from csi_multi_testing.protocol import Wish, read_from, write_to
+from csi_multi_testing.storage import MIB, Storage, setting
+
+from csi_multi.contract import (
+    Attach,
+    AttachRequest,
+    Device,
+    FailedPrecondition,
+    Node,
+    NotFound,
+    OpenRequest,
+    SizeRange,
+    Strings,
+)
+from csi_multi.host import loopdev, mounts
+
+pytestmark = pytest.mark.root
+
+
+class Attaching(LoopBackend, Attach):
+    """Opens a device only where the volume is attached, with what attach returned."""
+
+    attached: ClassVar[dict[str, str]] = {}
+    deaf: ClassVar[bool] = False
+
+    def attach(self, request: AttachRequest) -> Strings:
+        if not self.deaf:
+            self.attached[request.handle] = request.node.id
+        return {"key": request.handle}
+
+    def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
+        if not self.attached.pop(handle, None):
+            raise NotFound("not attached")
+
+    def open_device(self, request: OpenRequest) -> Device:
+        if request.handle not in self.attached or dict(request.publish_context) != {"key": request.handle}:
+            raise FailedPrecondition(f"{request.handle} is not attached")
+        return super().open_device(request)
+
+
+@pytest.fixture
+def door(tmp_path: Path, driver_of: Any) -> Iterator[Wire]:
+    options = Config(directory=str(tmp_path / "volumes"), reserve_percent=0, min_size=MIB)
+    storage = Storage(connect=lambda host: Attaching(options, setting(host)), size=MIB, devices=True)
+    door = Wire(storage, "kit", driver_of(storage, tmp_path))
+    yield door
+    door.close()
+    assert not [file for file in loopdev.bound().values() if file.startswith(f"{tmp_path}/")]
+    assert not [mount.target for mount in mounts.table() if "csi-multi-kit-" in mount.target]
+    assert not list(Path("/tmp").glob("csi-multi-kit-*"))
+
+
+def test_bytes_come_back(door: Wire) -> None:
+    volume = door.create(Wish(name="bytes", size=SizeRange(required=MIB)))
+
+    with door.shown(volume.handle) as path:
+        write_to(path, 4096, b"data")
+
+    with door.shown(volume.handle, read_only=True) as path:
+        assert read_from(path, 4096, 4) == b"data"
+    assert Attaching.attached == {}
+    door.delete(volume.handle)
+
+
+def test_what_is_only_read_cannot_be_written(door: Wire) -> None:
+    volume = door.create(Wish(name="read", size=SizeRange(required=MIB)))
+
+    with door.shown(volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
+        write_to(path, 0, b"data")
+
+    with door.shown(volume.handle, read_only=True) as path:
+        assert read_from(path, 0, 4) == bytes(4)
+    door.delete(volume.handle)
+
+
+def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Wire) -> None:
+    volume = door.create(Wish(name="held", size=SizeRange(required=MIB)))
+    door.attach(volume.handle, door.node())
+
+    with door.shown(volume.handle) as path:
+        write_to(path, 0, b"data")
+
+    assert Attaching.attached == {volume.handle: door.node().id}
+    door.detach(volume.handle, None)
+    door.delete(volume.handle)
+
+
+def test_a_failure_is_told_and_everything_undone(door: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = door.create(Wish(name="broken", size=SizeRange(required=MIB)))
+    monkeypatch.setattr(Attaching, "deaf", True)
+
+    with pytest.raises(FailedPrecondition, match="is not attached"), door.shown(volume.handle):
+        pass
+
+    door.delete(volume.handle)

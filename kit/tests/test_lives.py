@@ -1,0 +1,180 @@
+"""Backends that remember what they should store, count too many calls, or do not survive being killed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from csi_multi_testing import memory
+from csi_multi_testing.check import CHECKS, On, State, run
+from csi_multi_testing.checks import budgets, kills, restarts
+from csi_multi_testing.context import Trial, features_of
+from csi_multi_testing.fault_injection import Died, Fuse
+from csi_multi_testing.in_process import Direct
+from csi_multi_testing.memory import MemoryBackend, Shelf
+from csi_multi_testing.operations import base
+from csi_multi_testing.storage import Storage
+
+from csi_multi.contract import AttachRequest, PageRequest, Strings, Volume, VolumeRequest
+
+STEP = 0.001  # seconds that one call takes which can be killed
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "PAUSES", (0, 0))
+
+
+class RemembersAttachments(MemoryBackend):
+    """Knows from memory where volumes are attached."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seen: dict[str, str] = {}
+
+    def attach(self, request: AttachRequest) -> Strings:
+        self.seen[request.handle] = request.node.id
+        return super().attach(request)
+
+    def _shown(self, volume: Volume) -> Volume:
+        nodes = (self.seen[volume.handle],) if volume.handle in self.seen else ()
+        return replace(super()._shown(volume), published_nodes=nodes)
+
+
+class AsksOneByOne(MemoryBackend):
+    """Looks at each volume of a listing once more."""
+
+    def list_volumes(self, page: PageRequest) -> Any:
+        for one in super().list_volumes(page).items:
+            self.get_volume(one.handle)
+        return super().list_volumes(page)
+
+
+def within_budget(kind: type[MemoryBackend], **budgets: int) -> Any:
+    return lambda: memory.storage(kind, budgets=budgets)
+
+
+class Mortal(MemoryBackend):
+    """Takes time for each call that changes something, and can be killed meanwhile."""
+
+    def __init__(self, config: Any, setting: Any, shelf: Shelf) -> None:
+        super().__init__(config, setting, _Through(shelf, self))  # type: ignore[arg-type]
+        self.dead = False
+
+
+class _Through:
+    """A shelf as a process sees it that may be dead."""
+
+    def __init__(self, shelf: Shelf, owner: Mortal) -> None:
+        self._shelf = shelf
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._shelf, name)
+        if name not in ("put", "drop"):
+            return found
+
+        def change(*args: Any) -> Any:
+            if not self._owner.dead:
+                time.sleep(STEP)
+            if self._owner.dead:
+                raise Died(name)
+            return found(*args)
+
+        return change
+
+
+class Process(Direct):
+    """A door to a backend that can be killed: stands for the one over the wire."""
+
+    on = On.WIRE
+
+    def restart(self, *, resume: bool = True) -> None:
+        self.backend.dead = True
+        super().restart(resume=resume)
+
+
+def judged_killed(check: Any, storage: Storage) -> Any:
+    door = Process(storage, Fuse())
+    return run(CHECKS[check.__name__.replace("_", " ")], Trial(storage, door, features_of(type(door.backend)), Fuse()))
+
+
+class Torn(Mortal):
+    """Changes in two calls what must be changed in one, and forgets what it deletes before it is gone."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        for _ in range(3):
+            self.shelf.put(self.shelf.data, f"draft {time.monotonic()}", {})
+        made = super().create_volume(request)
+        for key in [key for key in self.shelf.data if key.startswith("draft")][-3:]:
+            self.shelf.drop(self.shelf.data, key)
+        return made
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        self.get_volume(handle)
+        self.shelf.put(self.shelf.data, handle, {})
+        self.shelf.drop(self.shelf.volumes, handle)
+        time.sleep(5 * STEP)
+        self.shelf.drop(self.shelf.data, handle)
+
+
+class TornCopies(Mortal):
+    """Shows what it has not finished."""
+
+    def create_snapshot(self, request: Any) -> Any:
+        made = super().create_snapshot(request)
+        blocks = self.shelf.data[f"@{made.handle}"]
+        self.shelf.data[f"@{made.handle}"] = {}
+        time.sleep(5 * STEP)
+        self.shelf.put(self.shelf.data, f"@{made.handle}", blocks)
+        return made
+
+    def expand_volume(self, request: Any) -> Any:
+        blocks = self.shelf.data.get(request.handle, {})
+        grown = super().expand_volume(request)
+        self.shelf.data[request.handle] = {}
+        time.sleep(5 * STEP)
+        self.shelf.put(self.shelf.data, request.handle, blocks)
+        return grown
+
+
+BROKEN = [
+    (restarts.a_life_with_a_restart_between_any_two_calls_is_the_same, RemembersAttachments, "get_volume, attached"),
+    (
+        budgets.no_method_makes_more_calls_than_its_budget,
+        within_budget(MemoryBackend, create_volume=1),
+        "create_volume: ",
+    ),
+    (budgets.no_method_makes_more_calls_than_its_budget, within_budget(MemoryBackend, creat_volume=1), "not a method"),
+    (budgets.no_method_makes_more_calls_than_its_budget, within_budget(AsksOneByOne, list_volumes=4), "beside 20"),
+    (kills.a_creation_survives_kill_9_at_any_moment, Torn, "draft"),
+    (kills.a_deletion_survives_kill_9_at_any_moment, Torn, "left behind"),
+    (kills.a_growth_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
+    (kills.a_snapshot_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
+]
+
+
+@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
+def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
+    if CHECKS[check.__name__.replace("_", " ")].on is not On.WIRE:
+        fails(check, backend, words)
+        return
+    outcome = judged_killed(check, memory.storage(backend))
+    assert outcome.state is State.FAILED, outcome.text
+    assert words in outcome.text
+
+
+@pytest.mark.parametrize("check", [one.body for one in CHECKS.values() if one.group == "kills"])
+def test_who_can_be_killed_at_any_moment_passes(check: Any) -> None:
+    outcome = judged_killed(check, memory.storage(Mortal))
+
+    assert outcome.state is State.PASSED, outcome.text
+
+
+def test_a_budget_that_is_kept_passes_and_is_noted(judged: Any) -> None:
+    outcome = judged(budgets.no_method_makes_more_calls_than_its_budget, within_budget(MemoryBackend, get_volume=1))
+
+    assert outcome.state is State.PASSED, outcome.text
+    assert "get_volume: 1 calls, budget 1" in outcome.notes

@@ -1,0 +1,182 @@
+"""The reports of a conformance run: text, JSON and JUnit, the progress line, and what csi-sanity reports."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from csi_multi_testing import memory, sanity
+from csi_multi_testing.check import State
+from csi_multi_testing.junit import as_junit
+from csi_multi_testing.progress import Progress
+from csi_multi_testing.report import Backend, Report, Result, as_json, as_text, clean
+
+from csi_multi.config.document import ConfigError
+
+NASTY = '\x00\x1b[31m]]> <b> & "q" \ud800 ￾ 🙂\ttab'
+PASSED = Result(group="creation", name="one", where="wire", state=State.PASSED, seconds=1.5, notes=("3 calls met",))
+FAILED = Result(group="creation", name="two", where="backend", state=State.FAILED, text="found 1\nwanted 2", log="{}")
+SKIPPED = Result(group="sizes", name="three", where="wire", state=State.SKIPPED, text="Storage.nodes not given")
+FOREIGN = Result(group="csi-sanity", name="spec", where="csi-sanity", state=State.PASSED)
+
+
+def report(*results: Result, complete: bool = True) -> Report:
+    backend = Backend(instance="fast", kind="lvm", package="csi-multi-lvm 1.2", features=("Clone",))
+    return Report(backend=backend, started="2026-01-01T00:00:00+00:00", seconds=2.0, complete=complete, results=results)
+
+
+def test_the_text_has_every_failure_skip_note_and_a_table() -> None:
+    text = as_text(report(FOREIGN, PASSED, FAILED, SKIPPED), "/tmp/logs")
+
+    assert "FAILED  creation: two (backend)\n    found 1\n    wanted 2\n    log: /tmp/logs/failure-1.log" in text
+    assert "SKIPPED 1: Storage.nodes not given\n    three" in text
+    assert "  one: 3 calls met" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
+    assert ["creation", "1", "1", "0", "1.5"] in rows
+    assert ["all", "2", "1", "1", "2.0"] in rows
+    assert [row[0] for row in rows if row[0] in ("creation", "sizes", "csi-sanity")][-1] == "csi-sanity"
+    assert "backend fast (lvm, csi-multi-lvm 1.2): failed: 2 passed, 1 failed, 1 skipped, 2.0 s" in text
+    assert text.endswith("kept in /tmp/logs")
+
+
+def test_a_run_that_did_not_end_has_not_passed() -> None:
+    assert report(PASSED).passed
+    assert not report(PASSED, complete=False).passed
+    assert "stopped early" in as_text(report(PASSED, complete=False))
+
+
+def test_the_json_says_what_ran_where() -> None:
+    found = json.loads(as_json(report(PASSED, FAILED)))
+
+    assert found["schema"] == 1
+    assert found["driver"].startswith("csi-multi ")
+    assert found["machine"]["python"]
+    assert found["backend"] == {
+        "instance": "fast",
+        "kind": "lvm",
+        "package": "csi-multi-lvm 1.2",
+        "features": ["Clone"],
+    }
+    assert [(one["name"], one["state"], one["log"]) for one in found["results"]] == [
+        ("one", "passed", ""),
+        ("two", "failed", "{}"),
+    ]
+
+
+def test_the_junit_report_has_a_suite_per_group() -> None:
+    top = ElementTree.fromstring(as_junit(report(PASSED, FAILED, SKIPPED)).encode())
+
+    assert {name: top.get(name) for name in ("tests", "failures", "skipped", "errors", "time")} == {
+        "tests": "3",
+        "failures": "1",
+        "skipped": "1",
+        "errors": "0",
+        "time": "2.000",
+    }
+    assert [suite.get("name") for suite in top] == ["fast.creation", "fast.sizes"]
+    failure = next(top.iter("failure"))
+    assert (failure.get("message"), failure.text) == ("found 1", "found 1\nwanted 2")
+    assert next(top.iter("skipped")).get("message") == "Storage.nodes not given"
+    assert next(top.iter("system-out")).text == "3 calls met"
+
+
+def test_no_text_can_spoil_the_junit_report() -> None:
+    nasty = [Result(group="g", name=NASTY, where="wire", state=state, text=NASTY, log=NASTY) for state in State]
+
+    top = ElementTree.fromstring(as_junit(report(*nasty)).encode())
+
+    assert len(list(top.iter("testcase"))) == 3
+    assert next(top.iter("failure")).text == clean(NASTY)
+    assert clean(NASTY).startswith(r"\x00\x1b[31m]]>")
+    assert r"\ud800" in clean(NASTY)
+
+
+def test_the_json_report_takes_any_text_that_a_driver_can_say() -> None:
+    nasty = Result(group="g", name="n", where="wire", state=State.FAILED, text=NASTY)
+
+    assert json.loads(as_json(report(nasty)))["results"][0]["text"] == clean(NASTY)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_line_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    out = Terminal()
+    progress = Progress(2, out)
+
+    for one in (FAILED, PASSED):
+        progress.begin(one.group, one.name * 40)
+        progress.end(one)
+    progress.done()
+
+    lines = out.getvalue().split("\r\x1b[K")
+    assert "\n" not in out.getvalue()
+    assert lines[2].startswith("████████████············ 1/2, 1 failed  creation: one")
+    assert max(map(len, lines)) == 59
+    assert lines[-1] == ""
+
+
+def test_elsewhere_every_check_has_a_line() -> None:
+    out = io.StringIO()
+    progress = Progress(1, out)
+
+    progress.begin("creation", "one")
+    progress.end(PASSED)
+    progress.done()
+
+    assert out.getvalue() == "PASSED     1.50 s  creation: one (wire)\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "only", "suite"),
+    [
+        ("no", "", sanity.Suite(silent=True)),
+        ("auto", "creation", sanity.Suite(silent=True)),
+        ("auto", "sanity", sanity.Suite("/opt/csi-sanity")),
+        ("sh", "", sanity.Suite("/bin/sh")),
+    ],
+)
+def test_csi_sanity_is_chosen(monkeypatch: pytest.MonkeyPatch, wanted: str, only: str, suite: Any) -> None:
+    monkeypatch.setenv("CSI_SANITY", "/opt/csi-sanity")
+    monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
+
+    assert sanity.chosen(wanted, only) == suite
+
+
+def test_csi_sanity_that_is_not_there_is_skipped_unless_it_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CSI_SANITY", raising=False)
+    monkeypatch.setattr("shutil.which", lambda _program: None)
+
+    skipped = list(sanity.chosen("auto", "").results(None, memory.storage()))  # type: ignore[arg-type]
+
+    assert [(one.state, one.text.partition(":")[0]) for one in skipped] == [
+        (State.SKIPPED, "csi-sanity was not found"),
+    ]
+    with pytest.raises(ConfigError, match="no such program"):
+        sanity.chosen("/opt/csi-sanity", "")
+
+
+def test_ginkgos_report_is_read(tmp_path: Path) -> None:
+    specs = [
+        {"LeafNodeType": "BeforeSuite"},
+        {
+            "LeafNodeType": "It",
+            "ContainerHierarchyTexts": ["Node Service"],
+            "LeafNodeText": "should work",
+            "State": "failed",
+            "RunTime": 1_500_000_000,
+            "Failure": {"Message": "expected\nmore"},
+        },
+    ]
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps([{"SpecReports": specs}]))
+
+    assert sanity.specs(file) == [sanity.Spec("Node Service > should work", "failed", "expected\nmore", 1.5)]
+    assert sanity.specs(tmp_path / "absent.json") == []

@@ -1,0 +1,181 @@
+"""Backends that are polite instead of truthful, or lose what they were given, and the checks that see it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from csi_multi_testing.checks import stamps
+from csi_multi_testing.memory import MemoryBackend
+
+from csi_multi.contract import (
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    Page,
+    PageRequest,
+    Snapshot,
+    SnapshotRequest,
+    Strings,
+    Volume,
+    VolumeRequest,
+)
+
+from .test_conflicts import Obliging
+from .test_names import Searching
+
+
+class CutObliging(MemoryBackend):
+    """Answers a taken name with the snapshot that is there."""
+
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        try:
+            return super().create_snapshot(request)
+        except AlreadyExists:
+            return self.find_snapshot(request.name)
+
+
+class Polite(MemoryBackend):
+    """Says that it has deleted what was not there."""
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        if handle in self.shelf.volumes:
+            super().delete_volume(handle, secrets)
+
+
+class Lasting(MemoryBackend):
+    """Finds what was deleted in a copy of the names."""
+
+    def find_volume(self, name: str) -> Volume:
+        rows = self.shelf.__dict__.setdefault("copy", {})
+        rows.update(self.shelf.volumes)
+        found: Volume | None = rows.get(self.leaf(name))
+        return found or super().find_volume(name)
+
+
+class Kept(MemoryBackend):
+    """Keeps of a stamp what `kept` makes of it."""
+
+    def kept(self, context: Strings) -> Strings:
+        raise NotImplementedError
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        made = super().create_volume(request)
+        stamp = replace(made.stamp, context=self.kept(made.stamp.context))
+        self.shelf.volumes[made.handle] = replace(made, stamp=stamp)
+        return made
+
+
+class Sparing(Kept):
+    """Drops values that are empty."""
+
+    def kept(self, context: Strings) -> Strings:
+        return {key: value for key, value in context.items() if value}
+
+
+class Ascii(Kept):
+    """Keeps what fits into a tag."""
+
+    def kept(self, context: Strings) -> Strings:
+        return {key: value.encode("ascii", "ignore").decode() for key, value in context.items()}
+
+
+class Listed(MemoryBackend):
+    """Lists volumes without reading their stamps."""
+
+    def list_volumes(self, page: PageRequest) -> Page[Volume]:
+        found = super().list_volumes(page)
+        items = [replace(one, stamp=replace(one.stamp, digest="", context={})) for one in found.items]
+        return replace(found, items=tuple(items))
+
+
+class Unstored(MemoryBackend):
+    """Has the stamp in memory."""
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.contexts: dict[str, Strings] = {}
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        made = super().create_volume(request)
+        self.contexts[made.handle] = made.stamp.context
+        return made
+
+    def get_volume(self, handle: str) -> Volume:
+        found = super().get_volume(handle)
+        return replace(found, stamp=replace(found.stamp, context=self.contexts.get(handle, {})))
+
+    def list_volumes(self, page: PageRequest) -> Page[Volume]:
+        found = super().list_volumes(page)
+        return replace(found, items=tuple(self.get_volume(one.handle) for one in found.items))
+
+
+class Tagging(MemoryBackend):
+    """Hands metadata on to a storage that is particular about tags."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        if any(not key or len(value) > 200 for key, value in request.metadata.items()):
+            raise InvalidArgument("a tag is malformed")
+        return super().create_volume(request)
+
+
+class Mixing(MemoryBackend):
+    """Keeps the metadata among what the stamp holds."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        context = {**request.stamp.context, **request.metadata}
+        return super().create_volume(replace(request, stamp=replace(request.stamp, context=context)))
+
+
+class Wary(MemoryBackend):
+    """Raises the wrong class for a name that is taken."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        try:
+            return super().create_volume(request)
+        except AlreadyExists as error:
+            raise InvalidArgument(str(error)) from None
+
+
+class Nothing(MemoryBackend):
+    """Has None for a name that is not taken."""
+
+    def find_volume(self, name: str) -> Any:
+        try:
+            return super().find_volume(name)
+        except NotFound:
+            return None
+
+
+class Clipped(MemoryBackend):
+    """Keeps of a stamp's context what fits into one tag of 255 bytes."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        context = {key: value[:255] for key, value in request.stamp.context.items()}
+        return super().create_volume(replace(request, stamp=replace(request.stamp, context=context)))
+
+
+BROKEN = [
+    (stamps.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp that get_volume answers"),
+    (stamps.a_taken_name_is_told_as_such, Obliging, "succeeded, the rule wants AlreadyExists"),
+    (stamps.a_taken_name_is_told_as_such, Wary, "raised InvalidArgument"),
+    (stamps.a_name_taken_by_a_restored_volume_is_told_as_such, Obliging, "restore_volume with a name that is taken"),
+    (stamps.a_name_taken_by_a_clone_is_told_as_such, Obliging, "clone_volume with a name that is taken: succeeded"),
+    (stamps.a_name_taken_by_a_snapshot_is_told_as_such, CutObliging, "create_snapshot with a name that is taken: succ"),
+    (stamps.a_deletion_of_nothing_is_told_as_such, Polite, "delete_volume, a second time: succeeded"),
+    (stamps.a_name_that_is_not_taken_is_told_as_such, Searching, "a name that nobody asked for"),
+    (stamps.a_name_that_is_not_taken_is_told_as_such, Nothing, "a name that nobody asked for"),
+    (stamps.a_name_that_is_not_taken_is_told_as_such, Lasting, "find_volume after delete_volume: succeeded"),
+    (stamps.a_stamp_comes_back_unchanged, Sparing, "get_volume answers: .context['empty'] is None"),
+    (stamps.a_stamp_comes_back_unchanged, Ascii, "get_volume answers: .context['ünïcode'] is"),
+    (stamps.a_stamp_comes_back_unchanged, Listed, "list_volumes answers: [0].digest is ''"),
+    (stamps.a_stamp_comes_back_unchanged, Unstored, "the stamp that get_volume answers after a restart"),
+    (stamps.odd_metadata_does_no_harm, Tagging, "odd metadata: raised InvalidArgument (a tag is malformed)"),
+    (stamps.odd_metadata_does_no_harm, Mixing, "the stamp that create_volume answers to odd metadata"),
+]
+
+
+@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
+def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
+    fails(check, backend, words)

@@ -1,0 +1,178 @@
+"""The door over CSI: what passes in process passes over the wire, and failures keep their class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from csi_multi_testing import memory, messages
+from csi_multi_testing.assertions import Broken
+from csi_multi_testing.check import On, State, run
+from csi_multi_testing.checks import CHECKS
+from csi_multi_testing.context import Trial, features_of
+from csi_multi_testing.csi_wire import Wire
+from csi_multi_testing.fault_injection import Fuse
+from csi_multi_testing.memory import MemoryBackend
+from csi_multi_testing.protocol import Wish
+from csi_multi_testing.storage import DRIVER, NODE, Storage
+
+from csi_multi.contract import AccessMode, Capability, Mount, errors
+from csi_multi.rpc import convert
+
+WIRED = [name for name, one in CHECKS.items() if one.on is not On.BACKEND]
+
+
+@pytest.fixture(scope="module")
+def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterator[Callable[..., Wire]]:
+    """Return a door to a storage: door_to(storage)."""
+    doors: list[Wire] = []
+
+    def door_to(storage: Storage) -> Wire:
+        doors.append(Wire(storage, "kit", driver_of(storage, tmp_path_factory.mktemp("w"))))
+        return doors[-1]
+
+    yield door_to
+    for door in doors:
+        door.close()
+
+
+@pytest.fixture(scope="module")
+def door(door_to: Callable[..., Wire]) -> Wire:
+    return door_to(memory.storage())
+
+
+@pytest.mark.parametrize("name", WIRED)
+def test_the_backend_in_memory_passes_over_the_wire(door: Wire, name: str) -> None:
+    outcome = run(CHECKS[name], Trial(door.storage, door, features_of(MemoryBackend), Fuse()))
+
+    assert outcome.state is not State.FAILED, outcome.text
+
+
+def test_a_volume_is_the_same_in_every_answer(door: Wire) -> None:
+    wish = Wish(name="answers", capabilities=(Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount()),))
+
+    made = door.create(wish)
+
+    assert made.stamp.context == {"fsType": "ext4"}
+    assert door.get(made.handle) == made
+    assert [one for one in door.list_volumes().items if one.handle == made.handle] == [made]
+    door.delete(made.handle)
+
+
+def test_groups_are_found_and_deleted_without_naming_their_members(door: Wire) -> None:
+    volume = door.create(Wish(name="grouped"))
+    group = door.group("members", [volume.handle])
+
+    assert door.get_group(group.handle) == group
+    assert [one.group for one in group.snapshots] == [group.handle]
+    door.delete_group(group.handle)
+    with pytest.raises(errors.NotFound):
+        door.get_group(group.handle)
+    door.delete(volume.handle)
+
+
+def test_what_was_made_survives_a_restart(door: Wire) -> None:
+    made = door.create(Wish(name="survivor"))
+
+    door.restart()
+
+    assert door.get(made.handle) == made
+    door.delete(made.handle)
+
+
+def test_detaching_forgets_the_attachment(door: Wire) -> None:
+    volume, node = door.create(Wish(name="attached")), door.node()
+
+    door.attach(volume.handle, node)
+    held = set(door.attached)
+    door.detach(volume.handle, None)
+    door.delete(volume.handle)
+
+    assert (held, door.attached) == ({(volume.handle, NODE)}, set())
+
+
+class Failing(MemoryBackend):
+    """Answers every question for a volume with the error whose name the handle is."""
+
+    def get_volume(self, handle: str) -> Any:
+        kind = getattr(errors, handle, None)
+        raise kind("on purpose") if kind else ValueError("on purpose")
+
+
+@pytest.fixture(scope="module")
+def failing(door_to: Callable[..., Wire]) -> Wire:
+    return door_to(memory.storage(Failing))
+
+
+TREE = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+
+
+@pytest.mark.parametrize("kind", TREE)
+def test_a_failure_arrives_as_the_class_that_the_door_names(failing: Wire, kind: type[errors.StorageError]) -> None:
+    with pytest.raises(errors.StorageError, match="on purpose") as found:
+        failing.get(kind.__name__)
+
+    assert isinstance(found.value, failing.kind_of(kind))
+
+
+def test_the_classes_are_told_apart_as_far_as_codes_can() -> None:
+    told = {kind.__name__: messages.kind_of(kind).__name__ for kind in TREE}
+
+    assert {name: other for name, other in told.items() if name != other} == {
+        "InUse": "FailedPrecondition",
+        "WrongNode": "FailedPrecondition",
+        "InvalidToken": "Busy",
+    }
+
+
+def test_a_bug_behind_the_wire_is_a_verdict(failing: Wire) -> None:
+    with pytest.raises(Broken, match=r"ControllerGetVolume answered INTERNAL .*errors\.py"):
+        failing.get("no-class")
+
+
+def test_an_id_of_another_instance_is_a_verdict() -> None:
+    with pytest.raises(Broken, match="volume id 'other/v' is not kit/<handle>"):
+        messages.Messages(DRIVER, "kit").handle("volume", "other/v")
+
+
+def test_topology_keys_lose_their_prefix_and_nothing_else() -> None:
+    own = messages.Messages(DRIVER, "kit")
+    segments = {"zone": "a", "Rack": "b"}
+
+    assert own.segments(own.topology(segments)) == segments
+    with pytest.raises(Broken, match=r"topology key 'kit.csi-multi.example/zone' does not start with 'other/'"):
+        messages.Messages("other", "kit").segments(own.topology({"zone": "a"}))
+
+
+@pytest.mark.parametrize("mount", [None, Mount(), Mount(fs_type="xfs", flags=("noatime",), group="12")])
+def test_capabilities_come_back_from_their_messages(mount: Mount | None) -> None:
+    for mode in AccessMode:
+        item = Capability(mode=mode, mount=mount)
+
+        assert convert.capability(messages.capability(item)) == item
+
+
+def test_secrets_are_sent_where_an_rpc_takes_them(door_to: Callable[..., Wire]) -> None:
+    seen: list[Any] = []
+
+    class Curious(MemoryBackend):
+        def delete_volume(self, handle: str, secrets: Any) -> None:
+            seen.append(dict(secrets))
+            super().delete_volume(handle, secrets)
+
+    door = door_to(replace(memory.storage(Curious), secrets={"key": "word"}))
+    door.delete(door.create(Wish(name="secret")).handle)
+
+    assert seen == [{"key": "word"}]
+
+
+def test_a_driver_that_is_gone_is_unavailable(door_to: Callable[..., Wire]) -> None:
+    door = door_to(memory.storage())
+    door._driver.kill()
+
+    with pytest.raises(errors.Unavailable):
+        door.get("any")
+    assert grpc.StatusCode.UNAVAILABLE in messages.KINDS
