@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
-from csi_multi_testing.memory import MemoryBackend, Shelf
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage
 from stevedore.extension import ExtensionManager
 
 from csi_multi.config.settings import Driver
@@ -37,7 +37,7 @@ class Served:
     client: Client
     registry: Registry
     endpoint: str
-    shelves: dict[str, Shelf] = field(default_factory=dict)
+    shelves: dict[str, MemoryStorage] = field(default_factory=dict)
 
     def backend(self, name: str) -> Any:
         return self.registry.get(name).backend
@@ -82,12 +82,14 @@ def _complete(answer: Any) -> None:
 def make() -> Make:
     """Make an instance: make("fast"), make("fast", OwnBackend, capacity=1)."""
 
-    def instance(name: str, kind: type[Backend] = MemoryBackend, shelf: Shelf | None = None, **config: Any) -> Instance:
+    def instance(
+        name: str, kind: type[Backend] = MemoryBackend, shelf: MemoryStorage | None = None, **config: Any
+    ) -> Instance:
         host: Host = LocalHost()
         setting = Setting(instance=name, driver=DRIVER, cluster="default", node=NODE, host=host)
         options = kind.Config(**config)
         if issubclass(kind, MemoryBackend):
-            return Instance(name, kind.__name__, kind(options, setting, shelf or Shelf()))
+            return Instance(name, kind.__name__, kind(options, setting, shelf or MemoryStorage()))
         return Instance(name, kind.__name__, kind(options, setting))
 
     return instance

@@ -34,7 +34,7 @@ from .backend import (
     not_imported,
     not_ours_to_delete,
 )
-from .dry_run import Known, Rehearsal, RehearsedHost, Step, Unforeseen
+from .dry_run import CommandPurpose, DryRunHost, DryRunReport, Step, Unpredictable
 from .errors import (
     AlreadyExists,
     Busy,
@@ -126,9 +126,12 @@ __all__ = [
     "Clone",
     "CommandFailed",
     "CommandMissing",
+    "CommandPurpose",
     "CommandTimedOut",
     "Device",
     "Doc",
+    "DryRunHost",
+    "DryRunReport",
     "Expand",
     "ExpandRequest",
     "Expansion",
@@ -146,7 +149,6 @@ __all__ = [
     "InvalidArgument",
     "InvalidToken",
     "Keys",
-    "Known",
     "ListSnapshots",
     "ListVolumes",
     "Modify",
@@ -165,8 +167,6 @@ __all__ = [
     "PermissionDenied",
     "PublishedNodes",
     "ReadOnlyAttach",
-    "Rehearsal",
-    "RehearsedHost",
     "ResourceExhausted",
     "Result",
     "Schema",
@@ -189,7 +189,7 @@ __all__ = [
     "TopologyRequirement",
     "Unauthenticated",
     "Unavailable",
-    "Unforeseen",
+    "Unpredictable",
     "Unsupported",
     "Volume",
     "VolumeHealth",

@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .dry_run import Rehearsal
+from .dry_run import DryRunReport
 from .errors import FailedPrecondition, NotFound
 from .machine import Host
 from .model import (
@@ -382,7 +382,7 @@ class Explain(Backend):
     """`csi-multi explain` can tell what the creation of a volume would do. The driver itself never asks for that."""
 
     @abstractmethod
-    def rehearsed(self, rehearsal: Rehearsal) -> Backend:
+    def dry_run(self, report: DryRunReport) -> Backend:
         """Return a backend like this one that changes nothing, for one creation, and writes into `rehearsal`.
 
         It goes through its own code, over doors that note what changes something and do it not. It raises

@@ -13,7 +13,7 @@ from .errors import Unavailable
 from .machine import TIME_LIMIT, Host, Result
 
 
-class Unforeseen(Unavailable):
+class Unpredictable(Unavailable):
     """What follows depends on what an earlier step would have made, or on what was not asked."""
 
 
@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class DryRunReport:
     """The notes of one creation.
 
     `offline`: the storage is not asked. A look is then answered with what is usual, which is noted with
@@ -50,14 +50,14 @@ class Rehearsal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class CommandPurpose:
     """What a backend knows of one of its commands: why it is run, and whether it only looks."""
 
     why: str
     looks: bool = False
 
 
-class RehearsedHost:
+class DryRunHost:
     """A host for a backend that works by commands.
 
     `known` says of a command what it is for, None of one that nobody expected: that is not run. `answer` is asked
@@ -67,12 +67,12 @@ class RehearsedHost:
     def __init__(
         self,
         host: Host,
-        rehearsal: Rehearsal,
-        known: Callable[[Sequence[str]], Known | None],
+        report: DryRunReport,
+        known: Callable[[Sequence[str]], CommandPurpose | None],
         answer: Callable[[Sequence[str]], str | None],
     ) -> None:
         self._host = host
-        self._rehearsal = rehearsal
+        self._report = report
         self._known = known
         self._answer = answer
 
@@ -81,11 +81,11 @@ class RehearsedHost:
     ) -> Result:
         known = self._known(argv)
         if known is None:
-            raise Unforeseen(f"{' '.join(argv)} would be run; what it does is not known here, so it was not")
+            raise Unpredictable(f"{' '.join(argv)} would be run; what it does is not known here, so it was not")
         if not known.looks:
-            self._rehearsal.change(*argv, why=known.why)
+            self._report.change(*argv, why=known.why)
             return Result(0, "", "")
-        self._rehearsal.look(*argv, why=known.why)
+        self._report.look(*argv, why=known.why)
         answer = self._answer(argv)
         if answer is not None:
             return Result(0, answer, "")

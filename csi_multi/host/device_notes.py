@@ -14,7 +14,7 @@ from pathlib import Path
 from ..contract.errors import Unavailable
 
 
-class Marks:
+class DeviceNotes:
     """Every method raises Unavailable when the files cannot be told or changed."""
 
     def __init__(self, directory: Path) -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 
-class Broken(AssertionError):
+class CheckFailed(AssertionError):
     """The backend broke a rule. The text names the method, what was found, and what the rule wants."""
 
 
-class Skipped(Exception):
+class CheckSkipped(Exception):
     """The check does not apply here; the text says what is missing."""
 
 
 def expect(condition: object, text: str) -> None:
     """Raise Broken with this text unless the condition holds."""
     if not condition:
-        raise Broken(text)
+        raise CheckFailed(text)
 
 
 def same(found: Any, wanted: Any, what: str) -> None:
     """Raise Broken unless both are equal."""
     if found != wanted:
-        raise Broken(f"{what}: found {_short(found)}, the rule wants {_short(wanted)}")
+        raise CheckFailed(f"{what}: found {_short(found)}, the rule wants {_short(wanted)}")
 
 
 def _short(value: Any, most: int = 400) -> str:

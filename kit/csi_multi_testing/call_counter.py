@@ -17,17 +17,17 @@ from csi_multi.contract import (
 )
 from csi_multi.contract import backend as b
 
-from .context import Trial, source
+from .context import CheckContext, source
 from .operations.base import ready
 from .protocol import BLOCK
 
 T = TypeVar("T")
 
 
-class Meter:
+class CallCounter:
     """`made` has the calls of the costliest call of each method, in words."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         self.t = trial
         self.secrets = trial.storage.secrets
         self.made: dict[str, list[str]] = {}

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from csi_multi.contract import FEATURES, Backend
 
-from .assertions import Broken, Skipped
+from .assertions import CheckFailed, CheckSkipped
 
 if TYPE_CHECKING:
-    from .context import Trial
+    from .context import CheckContext
 
-Body = Callable[["Trial"], None]
+Body = Callable[["CheckContext"], None]
 
 
 class On(enum.Enum):
@@ -39,7 +39,7 @@ class Check:
     data: bool  # needs the bytes of volumes
     on: On
 
-    def missing(self, trial: Trial) -> str:
+    def missing(self, trial: CheckContext) -> str:
         """Why the check does not apply; "" if it does."""
         if absent := [one.__name__ for one in self.features if one not in trial.features]:
             return f"the backend does not declare {' and '.join(absent)}"
@@ -89,7 +89,7 @@ class Outcome:
     error: BaseException | None = None
 
 
-def run(one: Check, trial: Trial) -> Outcome:
+def run(one: Check, trial: CheckContext) -> Outcome:
     """Run a check, clean up behind it, and look for what it left. Never raises for a verdict."""
     started = time.monotonic()
 
@@ -102,9 +102,9 @@ def run(one: Check, trial: Trial) -> Outcome:
     try:
         with trial:
             one.body(trial)
-    except Skipped as reason:
+    except CheckSkipped as reason:
         return outcome(State.SKIPPED, str(reason))
-    except Broken as error:
+    except CheckFailed as error:
         return outcome(State.FAILED, str(error), error)
     except Exception as error:
         before = f"; the last fault before it: {trial.fuse.story}" if trial.fuse.story else ""

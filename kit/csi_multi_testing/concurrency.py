@@ -13,8 +13,8 @@ from typing import Any
 from csi_multi.contract import StorageError
 from csi_multi.core.idempotent import UNSETTLED
 
-from .assertions import Broken, expect
-from .context import Trial
+from .assertions import CheckFailed, expect
+from .context import CheckContext
 from .operations.base import described
 
 Act = tuple[str, Callable[[], Any]]  # and what it is called in a verdict
@@ -64,12 +64,14 @@ def _switching_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def answers(t: Trial, outcomes: Sequence[Outcome], *allowed: type[StorageError]) -> list[Any]:
+def answers(t: CheckContext, outcomes: Sequence[Outcome], *allowed: type[StorageError]) -> list[Any]:
     """Return the answers. Raises Broken for an error that is neither unsettled nor of these classes."""
     wanted: tuple[type[StorageError], ...] = (*UNSETTLED, *allowed)
     fine = tuple(t.door.kind_of(kind) for kind in wanted)
     for one in outcomes:
         if one.error and not isinstance(one.error, fine):
             names = ", ".join(kind.__name__ for kind in wanted)
-            raise Broken(f"{one.words}: raised {described(one.error)}, the rule wants one of {names}") from one.error
+            raise CheckFailed(
+                f"{one.words}: raised {described(one.error)}, the rule wants one of {names}"
+            ) from one.error
     return [one.answer for one in outcomes if not one.error]

@@ -22,12 +22,12 @@ from csi_multi.logs.handlers import set_up_logging
 from . import sanity, storage_file, tested_instance
 from .check import Check, On
 from .checks import CHECKS
-from .conformance_run import Session
+from .conformance_run import ConformanceRun
 from .driver import Process, alone
 from .junit import as_junit
 from .progress import Progress
 from .report import Backend, Report, as_json, as_text
-from .tested_instance import Subject, Unusable
+from .tested_instance import TestedInstance, Unusable
 
 
 def conformance(options: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def described(one: Check) -> str:
     return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"
 
 
-def permitted(loaded: Subject, before: set[str], *, yes: bool) -> bool:
+def permitted(loaded: TestedInstance, before: set[str], *, yes: bool) -> bool:
     """Say what is about to happen; return whether it may."""
     count = f"lists {len(before)} volumes and snapshots" if before else "lists nothing"
     holds = count if loaded.lists else "cannot say what it holds"
@@ -101,12 +101,14 @@ def permitted(loaded: Subject, before: set[str], *, yes: bool) -> bool:
     return False
 
 
-def judged(loaded: Subject, process: Process, checks: Sequence[Check], suite: sanity.Suite, before: set[str]) -> Report:
+def judged(
+    loaded: TestedInstance, process: Process, checks: Sequence[Check], suite: sanity.Suite, before: set[str]
+) -> Report:
     """Run everything; interrupted, what is known so far."""
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     progress = Progress(len(checks), sys.stdout)
     with Interrupt() as interrupt:
-        session = Session(loaded.measured(), process, progress, interrupt)
+        session = ConformanceRun(loaded.measured(), process, progress, interrupt)
         try:
             outside = [one for one in checks if one.on is not On.BACKEND]
             if outside or not suite.silent:

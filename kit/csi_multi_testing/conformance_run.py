@@ -14,27 +14,27 @@ from csi_multi.commands.demo import Interrupt
 from csi_multi.contract import StorageError
 from csi_multi.process.driver_process import NotServing
 
-from .assertions import Broken
+from .assertions import CheckFailed
 from .check import Check, Outcome, State, run
-from .context import Trial
-from .csi_wire import Wire
+from .context import CheckContext
+from .csi_wire import CsiWire
 from .driver import Process
-from .fault_injection import Fuse
+from .fault_injection import FaultInjector
 from .interrupt import interruptible
 from .progress import Progress
-from .protocol import Door
+from .protocol import BackendProtocol
 from .report import Result
-from .tested_instance import Subject, Unusable
+from .tested_instance import TestedInstance, Unusable
 
 WHOLE = "instance"  # the group of what is demanded of the run as a whole
 
 Suite = Callable[[], Iterable[Result]]
 
 
-class Session:
+class ConformanceRun:
     """Keeps the results, those of an interrupted run too."""
 
-    def __init__(self, subject: Subject, driver: Process, progress: Progress, interrupt: Interrupt) -> None:
+    def __init__(self, subject: TestedInstance, driver: Process, progress: Progress, interrupt: Interrupt) -> None:
         self.results: list[Result] = []
         self.run_id = uuid.uuid4().hex[:6]
         self._subject = subject
@@ -45,13 +45,13 @@ class Session:
     def wire(self, checks: Sequence[Check], suite: Suite) -> None:
         """Run checks over the wire, then csi-sanity; at last the driver must end as a supervisor wants it to."""
         try:
-            door = Wire(self._subject.storage, self._subject.name, self._driver)
-        except (NotServing, StorageError, Broken) as error:
+            door = CsiWire(self._subject.storage, self._subject.name, self._driver)
+        except (NotServing, StorageError, CheckFailed) as error:
             self._demand("wire", "the driver starts", str(error))
             return
         try:
             for one in checks:
-                self._judge(one, door, Fuse())
+                self._judge(one, door, FaultInjector())
             for result in suite():
                 self._progress.more(1)
                 self._keep(result)
@@ -77,10 +77,10 @@ class Session:
             changes.append(f"names of this run contain {self.run_id!r}; what else changed was somebody else's doing")
         self._demand("backend", name, "\n".join(changes))
 
-    def _judge(self, one: Check, door: Door, fuse: Fuse) -> None:
+    def _judge(self, one: Check, door: BackendProtocol, fuse: FaultInjector) -> None:
         subject, number = self._subject, len(self.results)
         watched = interruptible(door, self._interrupt)
-        trial = Trial(subject.storage, watched, subject.features, fuse, f"{self.run_id}-{number}")
+        trial = CheckContext(subject.storage, watched, subject.features, fuse, f"{self.run_id}-{number}")
         self._progress.begin(one.group, one.name)
         self._driver.mark()
         found = run(one, trial)
@@ -98,7 +98,7 @@ class Session:
 
     def _log(self, found: Outcome) -> str:
         """Return what was logged during a check that failed, and how an error came about that is no verdict."""
-        foreign = found.error if not isinstance(found.error, Broken) else None
+        foreign = found.error if not isinstance(found.error, CheckFailed) else None
         return self._driver.since_mark() + ("".join(traceback.format_exception(foreign)) if foreign else "")
 
     def _demand(self, where: str, name: str, text: str) -> None:
@@ -115,6 +115,6 @@ class Session:
 def _refusal(act: Callable[[], None]) -> str:
     try:
         act()
-    except Broken as error:
+    except CheckFailed as error:
         return str(error)
     return ""

@@ -28,10 +28,10 @@ from csi_multi.contract import (
     Volume,
 )
 
-from .assertions import Broken, expect
-from .fault_injection import Fuse
-from .in_process import Direct
-from .protocol import BLOCK, Door, Wish, read_from, write_to
+from .assertions import CheckFailed, expect
+from .fault_injection import FaultInjector
+from .in_process import InProcess
+from .protocol import BLOCK, BackendProtocol, VolumeSpec, read_from, write_to
 from .storage import Storage
 
 BLOCK_SIZE = 4096
@@ -42,11 +42,16 @@ def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
     return frozenset(one for one in FEATURES if issubclass(backend, one))
 
 
-class Trial:
+class CheckContext:
     """Use it as a context: leaving it removes what was made, and raises Broken when anything stays."""
 
     def __init__(
-        self, storage: Storage, door: Door, features: Collection[type[Backend]], fuse: Fuse, run: str = ""
+        self,
+        storage: Storage,
+        door: BackendProtocol,
+        features: Collection[type[Backend]],
+        fuse: FaultInjector,
+        run: str = "",
     ) -> None:
         """`run` stands in all names, and must be used for one trial only."""
         self.storage = storage
@@ -65,9 +70,9 @@ class Trial:
         self._calls = ExitStack()
 
     @property
-    def direct(self) -> Direct:
+    def direct(self) -> InProcess:
         """The in-process door, for checks that are `On.BACKEND`."""
-        return cast(Direct, self.door)
+        return cast(InProcess, self.door)
 
     @property
     def backend(self) -> Any:
@@ -96,14 +101,14 @@ class Trial:
         limit: int = 0,
         capability: Capability | None = None,
         **more: Any,
-    ) -> Wish:
+    ) -> VolumeSpec:
         """Return a request for a volume; `size` None is the storage's cheap size."""
         wanted = SizeRange(required=self.size if size is None else size, limit=limit)
         used = (capability or self.storage.capability or BLOCK,)
         more = {"parameters": self.storage.parameters, "mutable": self.storage.mutable, "capabilities": used, **more}
-        return Wish(name=name or self.name(), size=wanted, **more)
+        return VolumeSpec(name=name or self.name(), size=wanted, **more)
 
-    def create(self, wish: Wish) -> Volume:
+    def create(self, wish: VolumeSpec) -> Volume:
         """Make a volume, to be removed at the end."""
         volume = self.door.create(wish)
         self._volumes[volume.handle] = None
@@ -161,8 +166,8 @@ class Trial:
         except wanted:
             return
         except StorageError as error:
-            raise Broken(f"{what}: raised {type(error).__name__} ({error}), the rule wants {names}") from error
-        raise Broken(f"{what}: succeeded, the rule wants {names}")
+            raise CheckFailed(f"{what}: raised {type(error).__name__} ({error}), the rule wants {names}") from error
+        raise CheckFailed(f"{what}: succeeded, the rule wants {names}")
 
     # Bytes
 
@@ -231,7 +236,7 @@ class Trial:
         self._before |= theirs
         return theirs
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> CheckContext:
         self._calls.enter_context(self.fuse.around(self.storage.calls))
         self._before = self.resources()
         return self
@@ -247,7 +252,7 @@ class Trial:
     def _leave(self) -> None:
         self._remove()
         if left := self.new():
-            raise Broken(f"left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
+            raise CheckFailed(f"left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def _remove(self) -> None:
         for handle in self._open:
@@ -293,11 +298,11 @@ def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:
         cursor = page.cursor
 
 
-def in_process(storage: Storage) -> Trial:
+def in_process(storage: Storage) -> CheckContext:
     """Return a trial of the backend object that the storage connects to."""
-    fuse = Fuse(storage.files)
-    door = Direct(storage, fuse)
+    fuse = FaultInjector(storage.files)
+    door = InProcess(storage, fuse)
     features = features_of(type(door.backend))
     if isinstance(door.backend, Topology) and door.backend.everywhere:
         features -= {Topology}  # as the driver advertises none, then
-    return Trial(storage, door, features, fuse)
+    return CheckContext(storage, door, features, fuse)

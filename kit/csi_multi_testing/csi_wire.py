@@ -38,7 +38,7 @@ from . import messages
 from .check import On
 from .kubelet import published
 from .messages import Messages
-from .protocol import BLOCK, Wish
+from .protocol import BLOCK, VolumeSpec
 from .storage import Storage
 
 
@@ -58,7 +58,7 @@ class Driver(Protocol):
         ...
 
 
-class Wire:
+class CsiWire:
     """CSI spoken to one instance. What CSI keeps secret is empty: names, digests and clusters of stamps.
 
     Bytes are read and written as on a node: attach, stage, publish as a raw block, undo all of it.
@@ -104,7 +104,7 @@ class Wire:
 
     # Volumes
 
-    def create(self, wish: Wish) -> Volume:
+    def create(self, wish: VolumeSpec) -> Volume:
         fields: dict[str, Any] = {"secrets": wish.secrets} if wish.secrets else {}
         if wish.size.required or wish.size.limit:  # a range that says nothing is left out
             fields["capacity_range"] = messages.size_range(wish.size)

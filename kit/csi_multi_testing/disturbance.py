@@ -8,9 +8,9 @@ from typing import Any
 
 from csi_multi.contract import StorageError
 
-from .assertions import Broken, Skipped
-from .context import Trial
-from .fault_injection import Died, Fault, Fuse
+from .assertions import CheckFailed, CheckSkipped
+from .context import CheckContext
+from .fault_injection import Died, Fault, FaultInjector
 from .operations.base import Operation, attempt, described
 
 MOST = 400  # calls of one operation: more cannot be met in sensible time
@@ -37,7 +37,7 @@ class Disturbance:
         met = 0
         for call in itertools.count(1):
             if call > MOST:
-                raise Broken(
+                raise CheckFailed(
                     f"{self.operation.method} makes more than {MOST} calls through the boundary: "
                     "name fewer directories or functions in Storage.files and Storage.calls"
                 )
@@ -77,7 +77,7 @@ class Disturbance:
 
 
 def struck(
-    fuse: Fuse, call: int, fault: Fault, act: Callable[[], Any], *, lasting: bool = False
+    fuse: FaultInjector, call: int, fault: Fault, act: Callable[[], Any], *, lasting: bool = False
 ) -> tuple[Any, Exception | None]:
     """Act with a fault at a call. Returns the answer or the error; (None, None) for a death."""
     with fuse.blown(call, fault, lasting=lasting):
@@ -90,7 +90,7 @@ def struck(
     return answer, error
 
 
-def at_call(fuse: Fuse, call: int) -> str:
+def at_call(fuse: FaultInjector, call: int) -> str:
     """Return the call of the last block in a few words."""
     text = fuse.calls[call - 1] if call <= len(fuse.calls) else "none"
     return text if len(text) <= WORDS else f"{text[: WORDS // 2]}...{text[-WORDS // 2 :]}"
@@ -106,13 +106,15 @@ def measured(operation: Operation) -> tuple[list[str], list[bool]]:
     operation.prove(answer, what)
     operation.finish(what)
     if not calls:
-        raise Skipped(f"{operation.method}: no call through the boundary was seen: name them in Storage.calls or files")
+        raise CheckSkipped(
+            f"{operation.method}: no call through the boundary was seen: name them in Storage.calls or files"
+        )
     return calls, may_be_silent
 
 
-def reborn(trial: Trial, what: str, *, resume: bool) -> None:
+def reborn(trial: CheckContext, what: str, *, resume: bool) -> None:
     """Start the next process over the same storage."""
     try:
         trial.direct.restart(resume=resume)
     except StorageError as error:
-        raise Broken(f"{what}: resume raised {described(error)}") from error
+        raise CheckFailed(f"{what}: resume raised {described(error)}") from error

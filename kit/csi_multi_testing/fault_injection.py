@@ -16,9 +16,9 @@ from typing import Any
 
 from csi_multi.contract import TIME_LIMIT, CommandFailed, CommandTimedOut, Host, Result
 
-from .fault_plan import Charge, Died, Fault, spellings, unseen, watched
+from .fault_plan import Died, Fault, FaultPlan, spellings, unseen, watched
 
-__all__ = ["Call", "Died", "Fault", "Fuse"]
+__all__ = ["Call", "Died", "Fault", "FaultInjector"]
 
 UNEXPECTED = range(70, 80)  # exit statuses that no program uses for an answer
 
@@ -48,13 +48,13 @@ class Call:
     timeout: Callable[[], Exception] = _silent
 
 
-class Fuse:
+class FaultInjector:
     """All calls of one backend's boundary. Use one at a time: `with fuse.blown(3, Fault.DEATH): ...`"""
 
     def __init__(self, files: tuple[Path, ...] = ()) -> None:
         self._files = spellings(files)
-        self._charge: Charge | None = None
-        self._last = Charge(0, Fault.DEATH)
+        self._charge: FaultPlan | None = None
+        self._last = FaultPlan(0, Fault.DEATH)
         self._lives = 0  # of the process that the backend stands for
 
     @property
@@ -92,7 +92,7 @@ class Fuse:
         0 counts only. After a death nothing gets through until the end of the block, and no command
         ever after through a host that was given out before.
         """
-        charge = Charge(at, fault, lasting, self._files)
+        charge = FaultPlan(at, fault, lasting, self._files)
         self._charge = self._last = charge
         try:
             with watched(charge):
@@ -162,7 +162,7 @@ class Fuse:
 class _Door:
     """A Host whose commands count."""
 
-    def __init__(self, host: Host, fuse: Fuse, life: int) -> None:
+    def __init__(self, host: Host, fuse: FaultInjector, life: int) -> None:
         self._host = host
         self._fuse = fuse
         self._life = life

@@ -50,7 +50,7 @@ class Fault(enum.Enum):
 
 
 @dataclass(slots=True)
-class Charge:
+class FaultPlan:
     """One block's calls, and the fault among them."""
 
     at: int  # which call, from 1; 0: only count
@@ -88,13 +88,13 @@ class Charge:
 
 
 # One hook for the life of the process: audit hooks cannot be removed.
-_WATCHED: list[Charge] = []
+_WATCHED: list[FaultPlan] = []
 _hooked = False
 _outside = threading.local()
 
 
 @contextmanager
-def watched(charge: Charge) -> Iterator[None]:
+def watched(charge: FaultPlan) -> Iterator[None]:
     """Let calls on the charge's files count for the block."""
     global _hooked
     if not charge.files:

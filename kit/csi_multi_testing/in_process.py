@@ -44,19 +44,19 @@ from csi_multi.core.locks import Locks
 from csi_multi.host.command import LocalHost
 
 from .check import On
-from .fault_injection import Fuse
-from .protocol import BLOCK, Wish
+from .fault_injection import FaultInjector
+from .protocol import BLOCK, VolumeSpec
 from .storage import Storage
 
 B = TypeVar("B", bound=b.Backend)
 
 
-class Direct:
+class InProcess:
     """The idempotent core over a backend object, with the locks that the core holds."""
 
     on = On.BACKEND
 
-    def __init__(self, storage: Storage, fuse: Fuse) -> None:
+    def __init__(self, storage: Storage, fuse: FaultInjector) -> None:
         self.storage = storage
         self.fuse = fuse
         self.attached: set[tuple[str, str]] = set()  # (handle, node id)
@@ -85,7 +85,7 @@ class Direct:
         setting = self.backend.setting
         return Stamp(driver=setting.driver, cluster=setting.cluster, name=name, digest=digest(*parameters), **more)
 
-    def request(self, wish: Wish) -> VolumeRequest:
+    def request(self, wish: VolumeSpec) -> VolumeRequest:
         """Return what the core hands to the backend for this wish."""
         fs_types = {one.mount.fs_type or "ext4" for one in wish.capabilities if one.mount}
         kind = type(self.backend)
@@ -105,7 +105,7 @@ class Direct:
             secrets=wish.secrets or self.storage.secrets,
         )
 
-    def create(self, wish: Wish) -> Volume:
+    def create(self, wish: VolumeSpec) -> Volume:
         shared = [(wish.source.kind.value, wish.source.handle)] if wish.source else []
         with self._locks.hold("CreateVolume", [("new volume", wish.name)], shared):
             return idempotent.create_volume(self.backend, self.request(wish), self.backend.setting.node)

@@ -7,18 +7,18 @@ from typing import Any, cast
 
 from csi_multi.commands.demo import Interrupt
 
-from .protocol import Door
+from .protocol import BackendProtocol
 
 __all__ = ["Interrupt", "interruptible"]
 
 
-def interruptible(door: Door, interrupt: Interrupt) -> Door:
+def interruptible(door: BackendProtocol, interrupt: Interrupt) -> BackendProtocol:
     """Return the door, at which KeyboardInterrupt is raised in the main thread once a signal came."""
-    return cast(Door, _Watched(door, interrupt))
+    return cast(BackendProtocol, _Watched(door, interrupt))
 
 
 class _Watched:
-    def __init__(self, door: Door, interrupt: Interrupt) -> None:
+    def __init__(self, door: BackendProtocol, interrupt: Interrupt) -> None:
         self._door = door
         self._interrupt = interrupt
 

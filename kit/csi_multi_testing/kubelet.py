@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from . import messages
 
 if TYPE_CHECKING:
-    from .csi_wire import Wire
+    from .csi_wire import CsiWire
 
 
 @contextmanager
-def published(door: Wire, handle: str, *, read_only: bool = False) -> Iterator[Path]:
+def published(door: CsiWire, handle: str, *, read_only: bool = False) -> Iterator[Path]:
     """Yield a block device with the volume's bytes, and undo all that led to it."""
     with ExitStack() as undo:
         staging, target = _paths(undo)
@@ -48,7 +48,7 @@ def _remove(path: Path) -> None:
         path.rmdir()
 
 
-def _attached(door: Wire, handle: str, undo: ExitStack) -> Any:
+def _attached(door: CsiWire, handle: str, undo: ExitStack) -> Any:
     """Attach to this node where the driver attaches; a volume that is attached here already stays so."""
     if not door.attaches():
         return {}

@@ -10,15 +10,15 @@ from csi_multi.contract import Expansion, GroupSnapshot, Page, SizeRange, Snapsh
 from csi_multi.contract import backend as b
 from csi_multi.core.idempotent import UNSETTLED
 
-from .assertions import Broken
-from .context import Trial, source
+from .assertions import CheckFailed
+from .context import CheckContext, source
 from .operations.base import PAUSES, attempt, described, ready
 
 
-class Life:
+class Lifecycle:
     """`between` is called before each call. `told` has (what was asked, what came back) when it is over."""
 
-    def __init__(self, trial: Trial, between: Callable[[], None]) -> None:
+    def __init__(self, trial: CheckContext, between: Callable[[], None]) -> None:
         self.t = trial
         self.between = between
         self.told: list[tuple[str, Any]] = []
@@ -81,7 +81,7 @@ class Life:
         """Ask for something twice and return it. Raises Broken when there is no answer."""
         made, error = self.ask(words, act)
         if error:
-            raise Broken(f"{words}: raised {described(error)}, the rule wants it to succeed") from error
+            raise CheckFailed(f"{words}: raised {described(error)}, the rule wants it to succeed") from error
         self._own.add(made.handle)
         self.told[-1] = (words, self.shape(made))
         self.ask(f"{words}, repeated", act)

@@ -8,9 +8,9 @@ from typing import Any
 
 from csi_multi.contract import Page, Volume, ids
 
-from .assertions import Broken, expect
+from .assertions import CheckFailed, expect
 from .check import On
-from .context import Trial
+from .context import CheckContext
 
 EMPTY = 100  # pages without an item in a row: such a listing gets nowhere
 LONG = 115  # of the 128 bytes of a name; a number follows
@@ -21,7 +21,7 @@ FEW = 20  # pages that somebody else's items may cost
 class Listing:
     """One of the two listings, and how its items are made, asked for and deleted."""
 
-    t: Trial
+    t: CheckContext
     method: str
     read: Callable[..., Page[Any]]
     make: Callable[[str], Any]  # a name -> what is made under it
@@ -82,10 +82,10 @@ class Listing:
             for item in page.items:
                 if item.handle == handle:
                     return item
-        raise Broken(f"{self.method} does not show {handle}, which exists")
+        raise CheckFailed(f"{self.method} does not show {handle}, which exists")
 
 
-def volumes(t: Trial) -> Listing:
+def volumes(t: CheckContext) -> Listing:
     def delete(handle: str) -> None:
         t.forget(t.door.get(handle))
         t.door.delete(handle)
@@ -93,7 +93,7 @@ def volumes(t: Trial) -> Listing:
     return Listing(t=t, method="list_volumes", read=t.door.list_volumes, make=t.volume, get=t.door.get, delete=delete)
 
 
-def snapshots(t: Trial, of: Volume | None = None) -> Listing:
+def snapshots(t: CheckContext, of: Volume | None = None) -> Listing:
     """Return the listing of snapshots; what is made is cut from one volume."""
     origin = of or t.volume()
 

@@ -1,6 +1,6 @@
 """A backend in memory with every controller feature: what the contract means, in its shortest form.
 
-It keeps its resources in a `Shelf`, which stands for the storage system: make a new backend over the
+It keeps its resources in a `MemoryStorage`, which stands for the storage system: make a new backend over the
 same shelf to see what a restart sees. It has bytes but no devices. Every change goes through `put` or
 `drop`, every look through `fetch`, `listed` or `promised`: the calls where the kit lets it die or fail.
 It has its shelf to itself, so it does not ask whose a stamp is.
@@ -89,7 +89,7 @@ class Attachment:
 
 
 @dataclass
-class Shelf:
+class MemoryStorage:
     """The storage system: what outlives a backend object."""
 
     volumes: dict[str, Volume] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Shelf:
         return [f"{kind} {key}" for kind in ("volumes", "snapshots", "groups", "data") for key in getattr(self, kind)]
 
 
-SHELVES: dict[str, Shelf] = {}  # by instance name, for servers that are built from a configuration
+SHELVES: dict[str, MemoryStorage] = {}  # by instance name, for servers that are built from a configuration
 
 
 class MemoryBackend(
@@ -151,9 +151,9 @@ class MemoryBackend(
     Parameters = Parameters
     MutableParameters = MutableParameters
 
-    def __init__(self, config: Any, setting: b.Setting, shelf: Shelf | None = None) -> None:
+    def __init__(self, config: Any, setting: b.Setting, shelf: MemoryStorage | None = None) -> None:
         super().__init__(config, setting)
-        self.shelf = shelf or SHELVES.setdefault(setting.instance, Shelf())
+        self.shelf = shelf or SHELVES.setdefault(setting.instance, MemoryStorage())
 
     def leaf(self, name: str) -> str:
         """Return the handle for a name that was asked for."""
@@ -400,7 +400,7 @@ def _silent() -> Exception:
 
 def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, **given: Any) -> Storage:
     """Return everything the kit can be told about a storage in memory; `given` replaces parts of it."""
-    shelf = Shelf()
+    shelf = MemoryStorage()
     names = (NODE, "node-2", "node-3")
     config = Config(nodes=names, capacity=capacity)
 

@@ -30,7 +30,7 @@ from csi_multi.contract import (
 from csi_multi.core import topology
 from csi_multi.rpc.status import CODES
 
-from .assertions import Broken
+from .assertions import CheckFailed
 
 # The class that a code stands for: the first in the table, which is the widest of those that share it.
 # The base says nothing, so no code stands for it.
@@ -57,7 +57,7 @@ def failure(rpc: str, error: grpc.RpcError) -> Exception:
     code, text = error.code(), error.details() or ""
     if code in KINDS:
         return KINDS[code](text)
-    return Broken(f"{rpc} answered {code.name} ({text}): a backend may raise only the classes of errors.py")
+    return CheckFailed(f"{rpc} answered {code.name} ({text}): a backend may raise only the classes of errors.py")
 
 
 def capability(item: Capability) -> pb.VolumeCapability:
@@ -105,7 +105,7 @@ class Messages:
         """Raises Broken for an id that is not of the instance."""
         owner, _, handle = text.partition("/")
         if owner != self.instance or not handle:
-            raise Broken(f"{kind} id {text!r} is not {self.instance}/<handle>")
+            raise CheckFailed(f"{kind} id {text!r} is not {self.instance}/<handle>")
         return handle
 
     def source(self, item: Source) -> pb.VolumeContentSource:
@@ -129,7 +129,7 @@ class Messages:
         """Return segments with the keys as they are written. Raises Broken for a prefix that is not the driver's."""
         prefix = f"{self.driver}/"
         if foreign := [key for key in message.segments if not key.startswith(prefix)]:
-            raise Broken(f"topology key {foreign[0]!r} does not start with {prefix!r}")
+            raise CheckFailed(f"topology key {foreign[0]!r} does not start with {prefix!r}")
         return {key.removeprefix(prefix): value for key, value in message.segments.items()}
 
     def volume(self, message: pb.Volume, published: Iterable[str] = ()) -> Volume:

@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def csi_contract(request: pytest.FixtureRequest, storage: Storage) -> Callable[[], None]:
     """One check of the kit against the module's `storage` fixture; call it."""
-    from .assertions import Broken
+    from .assertions import CheckFailed
     from .check import CHECKS, State, run
     from .context import in_process
 
@@ -44,7 +44,7 @@ def csi_contract(request: pytest.FixtureRequest, storage: Storage) -> Callable[[
         request.node.user_properties += [("note", note) for note in outcome.notes]
         if outcome.state is State.SKIPPED:
             pytest.skip(outcome.text)
-        if isinstance(outcome.error, Broken):
+        if isinstance(outcome.error, CheckFailed):
             pytest.fail(outcome.text, pytrace=False)
         if outcome.error:
             raise AssertionError(outcome.text) from outcome.error

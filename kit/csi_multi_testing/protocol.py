@@ -40,7 +40,7 @@ BLOCK = Capability(mode=AccessMode.SINGLE_NODE_WRITER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class VolumeSpec:
     """CreateVolume in the orchestrator's terms: class parameters are still strings."""
 
     name: str
@@ -53,7 +53,7 @@ class Wish:
     secrets: Strings = field(default_factory=dict, repr=False)
 
 
-class Door(Protocol):
+class BackendProtocol(Protocol):
     """The operations. Over the wire a Volume's stamp holds what CSI shows: its context and source."""
 
     on: On
@@ -62,7 +62,7 @@ class Door(Protocol):
         """Return the class as precisely as this door can tell it."""
         ...
 
-    def create(self, wish: Wish) -> Volume: ...
+    def create(self, wish: VolumeSpec) -> Volume: ...
     def delete(self, handle: str) -> None: ...
     def get(self, handle: str) -> Volume: ...
     def list_volumes(self, cursor: str = "", limit: int = 0) -> Page[Volume]: ...

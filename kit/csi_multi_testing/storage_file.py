@@ -26,7 +26,7 @@ SECTION = "storage"
 Text = dict[str, str]
 
 
-class Given(Schema, frozen=True, kw_only=True):
+class StorageFile(Schema, frozen=True, kw_only=True):
     """The `storage:` section; what is left out skips the checks that need it."""
 
     size: Annotated[int, Doc("bytes of a volume that is cheap to make; three times as much too", ge=1)] = 16 * MIB
@@ -52,14 +52,14 @@ class Given(Schema, frozen=True, kw_only=True):
 
 def explained() -> str:
     """Return a line for every key that the section takes."""
-    lines = [f"  {name}: {text} ({kind})" for name, kind, _, text in describe(Given)]
+    lines = [f"  {name}: {text} ({kind})" for name, kind, _, text in describe(StorageFile)]
     return "\n".join([f"The file of --storage has one section, `{SECTION}:`, with any of", *lines])
 
 
-def load(file: Path | None) -> Given:
+def load(file: Path | None) -> StorageFile:
     """Read the file's section; without a file everything has its default. Raises ConfigError."""
     if file is None:
-        return Given()
+        return StorageFile()
     document = read(file)
     for key in document.values:
         if key != SECTION:
@@ -67,10 +67,10 @@ def load(file: Path | None) -> Given:
     values = document.values.get(SECTION)
     if not isinstance(values, dict):
         raise document.error((SECTION,), f"'{SECTION}' must be a mapping")
-    return document.section((SECTION,), Given, values)
+    return document.section((SECTION,), StorageFile, values)
 
 
-def storage(given: Given, settings: Config, connect: Connect) -> Storage:
+def storage(given: StorageFile, settings: Config, connect: Connect) -> Storage:
     """Return what the checks get. Raises ConfigError for what only a Storage can judge."""
     known = {name: getattr(given, name) for name in given.__struct_fields__}
     instance = settings.instances[0].name

@@ -11,9 +11,9 @@ from csi_multi.loading.backend_proxy import said
 from csi_multi.loading.loader import UnfitBackend, connect, load_instances
 
 from . import storage_file
-from .context import Trial, features_of
-from .fault_injection import Fuse
-from .in_process import Direct
+from .context import CheckContext, features_of
+from .fault_injection import FaultInjector
+from .in_process import InProcess
 from .storage import Storage
 
 
@@ -22,7 +22,7 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True)
-class Subject:
+class TestedInstance:
     config: Config  # with this instance only
     cls: type[Backend]
     package: str
@@ -40,26 +40,26 @@ class Subject:
     def features(self) -> frozenset[type[Backend]]:
         return features_of(self.cls)
 
-    def direct(self) -> tuple[Direct, Fuse]:
+    def direct(self) -> tuple[InProcess, FaultInjector]:
         """Return a backend object of its own, behind the in-process door."""
-        fuse = Fuse(self.storage.files)
-        return Direct(self.storage, fuse), fuse
+        fuse = FaultInjector(self.storage.files)
+        return InProcess(self.storage, fuse), fuse
 
     def inventory(self) -> set[str]:
         """Return what the instance lists. Raises Unusable."""
         try:
             door, fuse = self.direct()
-            return Trial(self.storage, door, self.features, fuse).resources()
+            return CheckContext(self.storage, door, self.features, fuse).resources()
         except Exception as error:
             raise Unusable(f"listing what is there raised {type(error).__name__}: {said(error)}") from error
 
-    def measured(self) -> Subject:
+    def measured(self) -> TestedInstance:
         """Return it with the size that a volume really gets here.
 
         A size that is rounded up to a large minimum makes requests alike that a check means to differ.
         """
         door, fuse = self.direct()
-        trial = Trial(self.storage, door, self.features, fuse)
+        trial = CheckContext(self.storage, door, self.features, fuse)
         try:
             with trial:
                 size = trial.volume().size
@@ -72,7 +72,7 @@ class Subject:
         return ListVolumes in self.features
 
 
-def load(settings: Config, told: storage_file.Given) -> Subject:
+def load(settings: Config, told: storage_file.StorageFile) -> TestedInstance:
     """Load the one instance of the configuration. Raises ConfigError, and UnfitBackend for a broken package."""
     loaded = load_instances(settings, LocalHost())
     section = settings.instances[0]
@@ -84,4 +84,4 @@ def load(settings: Config, told: storage_file.Given) -> Subject:
     def connect_on(host: Host) -> Backend:
         return connect(settings, section, cls, host)
 
-    return Subject(settings, cls, instance.package, storage_file.storage(told, settings, connect_on))
+    return TestedInstance(settings, cls, instance.package, storage_file.storage(told, settings, connect_on))

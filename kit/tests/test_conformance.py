@@ -17,12 +17,12 @@ import pytest
 from csi_multi_testing import conformance, memory, storage_file, tested_instance
 from csi_multi_testing.assertions import expect
 from csi_multi_testing.check import Check, On
-from csi_multi_testing.context import Trial, in_process
+from csi_multi_testing.context import CheckContext, in_process
 from csi_multi_testing.driver import alone
 from csi_multi_testing.memory import MemoryBackend
-from csi_multi_testing.protocol import Wish
+from csi_multi_testing.protocol import VolumeSpec
 from csi_multi_testing.storage import Storage
-from csi_multi_testing.tested_instance import Subject
+from csi_multi_testing.tested_instance import TestedInstance
 
 from csi_multi.commands import cli
 from csi_multi.config.document import ConfigError
@@ -40,19 +40,19 @@ backends:
 Conform = Callable[..., int]
 
 
-def deletes(t: Trial) -> None:
+def deletes(t: CheckContext) -> None:
     made = t.volume()
     t.door.delete(made.handle)
     with t.refused(NotFound, what="get_volume after delete_volume"):
         t.door.get(made.handle)
 
 
-def finds(t: Trial) -> None:
+def finds(t: CheckContext) -> None:
     wish = t.wish()
     expect(t.create(wish) == t.backend.find_volume(wish.name), "find_volume: another volume")
 
 
-def own(name: str, body: Callable[[Trial], None], on: On) -> Check:
+def own(name: str, body: Callable[[CheckContext], None], on: On) -> Check:
     return Check(name=name, group="own", body=body, features=(), given=(), data=False, on=on)
 
 
@@ -71,8 +71,8 @@ def conform(file: Path, monkeypatch: pytest.MonkeyPatch, driver_of: Any) -> Conf
     """Run the verb over a storage: conform(storage, "--yes", ...)."""
 
     def conform(storage: Storage, *words: str) -> int:
-        def load(settings: Config, _told: storage_file.Given) -> Subject:
-            return Subject(settings, type(storage.backend()), "memory 1.0", replace(storage, resources=None))
+        def load(settings: Config, _told: storage_file.StorageFile) -> TestedInstance:
+            return TestedInstance(settings, type(storage.backend()), "memory 1.0", replace(storage, resources=None))
 
         monkeypatch.setattr(tested_instance, "load", load)
         monkeypatch.setattr(conformance, "Process", lambda _settings: driver_of(storage, file.parent))
@@ -189,7 +189,7 @@ def test_an_instance_that_holds_something_is_not_touched_without_consent(
     conform: Conform, capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage = memory.storage()
-    in_process(storage).door.create(Wish(name="precious"))
+    in_process(storage).door.create(VolumeSpec(name="precious"))
 
     refused, allowed = conform(storage), conform(storage, "--yes")
 
@@ -211,8 +211,8 @@ def test_a_terminal_is_asked(conform: Conform, monkeypatch: pytest.MonkeyPatch, 
 def test_the_size_is_one_that_the_backend_makes(file: Path) -> None:
     storage, settings = memory.storage(size=5000), alone(load_config(file), "kit")
 
-    assert Subject(settings, MemoryBackend, "memory 1.0", storage).measured().storage.size == 8192
-    assert Subject(settings, Hoarder, "memory 1.0", memory.storage(Hoarder)).measured().storage.size == 16 << 20
+    assert TestedInstance(settings, MemoryBackend, "memory 1.0", storage).measured().storage.size == 8192
+    assert TestedInstance(settings, Hoarder, "memory 1.0", memory.storage(Hoarder)).measured().storage.size == 16 << 20
 
 
 class Down(MemoryBackend):
@@ -232,7 +232,7 @@ def test_an_instance_that_cannot_be_asked_fails_with_the_reason(
 def test_a_broken_package_fails_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: Any) -> Subject:
+    def broken(*_: Any) -> TestedInstance:
         raise UnfitBackend("package memory 1.0: lacks find_volume")
 
     monkeypatch.setattr(tested_instance, "load", broken)

@@ -14,7 +14,7 @@ import pytest
 from csi_multi_testing import memory
 from csi_multi_testing.check import State
 from csi_multi_testing.checks import CHECKS, blanks, devices, health
-from csi_multi_testing.memory import MemoryBackend, Shelf, _origin
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage, _origin
 from csi_multi_testing.storage import MIB, NODE, Storage, setting
 
 from csi_multi.contract import (
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.root
 class Looped(MemoryBackend, b.NodeHealthReporter):
     """Volumes in memory, their bytes in files that loop devices show. Correct."""
 
-    def __init__(self, config: Any, setting: b.Setting, shelf: Shelf, root: Path) -> None:
+    def __init__(self, config: Any, setting: b.Setting, shelf: MemoryStorage, root: Path) -> None:
         super().__init__(config, setting, shelf)
         self.root = root
         self.loops = LoopFiles(setting.host)
@@ -136,7 +136,7 @@ def looped(kind: type[Looped]) -> Callable[[], Storage]:
     """Return a storage over a new directory."""
 
     def storage() -> Storage:
-        root, shelf = Path(tempfile.mkdtemp(prefix="kit-devices-")), Shelf()
+        root, shelf = Path(tempfile.mkdtemp(prefix="kit-devices-")), MemoryStorage()
         ROOTS.append(root)
         return Storage(
             connect=lambda host: kind(memory.Config(), setting(host), shelf, root),

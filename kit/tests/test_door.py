@@ -10,7 +10,7 @@ import pytest
 from csi_multi_testing import memory
 from csi_multi_testing.context import in_process
 from csi_multi_testing.memory import MemoryBackend
-from csi_multi_testing.protocol import Wish, read_from, write_to
+from csi_multi_testing.protocol import VolumeSpec, read_from, write_to
 
 from csi_multi.contract import Blank, Device, FailedPrecondition, OpenRequest
 
@@ -34,7 +34,7 @@ def door(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_bytes_are_read_and_written_on_an_attached_volume(door: Any) -> None:
-    volume = door.create(Wish(name="bytes"))
+    volume = door.create(VolumeSpec(name="bytes"))
 
     with door.shown(volume.handle) as path:
         write_to(path, 0, b"data")
@@ -45,7 +45,7 @@ def test_bytes_are_read_and_written_on_an_attached_volume(door: Any) -> None:
 
 
 def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Any) -> None:
-    volume = door.create(Wish(name="held"))
+    volume = door.create(VolumeSpec(name="held"))
     door.attach(volume.handle, door.node())
 
     with door.shown(volume.handle) as path:

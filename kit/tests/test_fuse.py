@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from csi_multi_testing.fault_injection import Call, Died, Fault, Fuse
+from csi_multi_testing.fault_injection import Call, Died, Fault, FaultInjector
 
 from csi_multi.contract import CommandFailed, CommandTimedOut
 from csi_multi.host.command import LocalHost
@@ -42,7 +42,7 @@ class Better(Pool):
 
 
 def test_a_command_counts_and_fails_as_commands_do() -> None:
-    fuse = Fuse()
+    fuse = FaultInjector()
     host = fuse.host(LocalHost())
     with fuse.blown(2, Fault.ERROR):
         assert host.run("echo", "1").stdout == "1\n"
@@ -55,7 +55,7 @@ def test_a_command_counts_and_fails_as_commands_do() -> None:
 
 
 def test_a_failure_has_a_status_that_the_caller_does_not_expect() -> None:
-    fuse = Fuse()
+    fuse = FaultInjector()
     with fuse.blown(1, Fault.ERROR), pytest.raises(CommandFailed) as found:
         fuse.host(LocalHost()).run("true", ok=tuple(range(75)))
 
@@ -63,7 +63,7 @@ def test_a_failure_has_a_status_that_the_caller_does_not_expect() -> None:
 
 
 def test_a_timeout_does_nothing_and_a_late_one_has_done_it(tmp_path: Path) -> None:
-    fuse = Fuse()
+    fuse = FaultInjector()
     host = fuse.host(LocalHost())
     for name, fault in (("early", Fault.TIMEOUT), ("late", Fault.LATE_TIMEOUT)):
         with fuse.blown(1, fault), pytest.raises(CommandTimedOut):
@@ -73,7 +73,7 @@ def test_a_timeout_does_nothing_and_a_late_one_has_done_it(tmp_path: Path) -> No
 
 
 def test_who_is_dead_stays_dead(tmp_path: Path) -> None:
-    fuse = Fuse((tmp_path,))
+    fuse = FaultInjector((tmp_path,))
     host, pool = fuse.host(LocalHost()), Pool()
     with fuse.around((Call(owner=pool, name="make"),)):
         with fuse.blown(1, Fault.DEATH):
@@ -93,7 +93,7 @@ def test_who_is_dead_stays_dead(tmp_path: Path) -> None:
 
 
 def test_a_lasting_fault_meets_all_later_calls() -> None:
-    fuse, pool = Fuse(), Pool()
+    fuse, pool = FaultInjector(), Pool()
     with fuse.around((Call(owner=pool, name="make"),)), fuse.blown(2, Fault.ERROR, lasting=True):
         pool.make("a")
         for name in ("b", "c"):
@@ -104,7 +104,7 @@ def test_a_lasting_fault_meets_all_later_calls() -> None:
 
 
 def test_beyond_the_last_call_nothing_happens() -> None:
-    fuse, pool = Fuse(), Pool()
+    fuse, pool = FaultInjector(), Pool()
     with fuse.around((Call(owner=pool, name="make"),)), fuse.blown(2):
         pool.make("a")
 
@@ -112,7 +112,7 @@ def test_beyond_the_last_call_nothing_happens() -> None:
 
 
 def test_methods_of_a_class_count_for_all_its_objects() -> None:
-    fuse, pool = Fuse(), Pool()
+    fuse, pool = FaultInjector(), Pool()
     calls = tuple(Call(owner=Pool, name=name) for name in ("make", "ping", "kind"))
     with fuse.around(calls), fuse.blown(0):
         assert pool.make("a") == "a"
@@ -127,7 +127,7 @@ def test_methods_of_a_class_count_for_all_its_objects() -> None:
 
 
 def test_an_author_may_put_calls_into_words() -> None:
-    fuse, pool, module = Fuse(), Pool(), types.ModuleType("library")
+    fuse, pool, module = FaultInjector(), Pool(), types.ModuleType("library")
     module.reach = lambda word: word.upper()  # type: ignore[attr-defined]
     told = {"told": lambda *words, **more: " ".join([*words, *more])}
     methods = tuple(Call(owner=Pool, name=name, **told) for name in ("make", "ping", "kind"))
@@ -141,7 +141,7 @@ def test_an_author_may_put_calls_into_words() -> None:
 
 
 def test_inherited_methods_count_for_the_named_class_only() -> None:
-    fuse = Fuse()
+    fuse = FaultInjector()
     calls = tuple(Call(owner=Better, name=name) for name in ("make", "ping", "kind"))
     with fuse.around(calls), fuse.blown(0):
         Pool().make("a")
@@ -152,7 +152,7 @@ def test_inherited_methods_count_for_the_named_class_only() -> None:
 
 
 def test_functions_of_modules_and_objects_count() -> None:
-    fuse, pool, other = Fuse(), Pool(), Pool()
+    fuse, pool, other = FaultInjector(), Pool(), Pool()
     module = types.ModuleType("library")
     module.reach = lambda word: word.upper()  # type: ignore[attr-defined]
     with fuse.around((Call(owner=module, name="reach"), Call(owner=pool, name="ping"))), fuse.blown(0):
@@ -163,7 +163,7 @@ def test_functions_of_modules_and_objects_count() -> None:
 
 
 def test_an_authors_errors_are_raised() -> None:
-    fuse, pool = Fuse(), Pool()
+    fuse, pool = FaultInjector(), Pool()
     call = Call(owner=pool, name="make", error=lambda: KeyError("e"), timeout=lambda: LookupError("t"))
     with fuse.around((call,)):
         with fuse.blown(1, Fault.ERROR), pytest.raises(KeyError):
@@ -188,7 +188,7 @@ def change_everything(at: Path) -> None:
 def test_files_below_the_directories_count(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "others").mkdir()
-    fuse = Fuse((tmp_path / "ours",))
+    fuse = FaultInjector((tmp_path / "ours",))
     with fuse.blown(0):
         change_everything(tmp_path / "others")
         change_everything(tmp_path / "ours")
@@ -202,7 +202,7 @@ def test_files_below_the_directories_count(tmp_path: Path) -> None:
 def test_a_move_into_the_directories_counts(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "draft").touch()
-    fuse = Fuse((tmp_path / "ours",))
+    fuse = FaultInjector((tmp_path / "ours",))
     with fuse.blown(1), pytest.raises(Died):
         (tmp_path / "draft").rename(tmp_path / "ours/file")
 
@@ -212,7 +212,7 @@ def test_a_move_into_the_directories_counts(tmp_path: Path) -> None:
 def test_a_directory_is_known_by_all_its_names(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    fuse = Fuse((tmp_path / "link",))
+    fuse = FaultInjector((tmp_path / "link",))
     with fuse.blown(0):
         (tmp_path / "link/a").write_text("")
         (tmp_path / "real/b").write_text("")
@@ -221,7 +221,7 @@ def test_a_directory_is_known_by_all_its_names(tmp_path: Path) -> None:
 
 
 def test_a_call_on_a_file_fails_but_never_times_out(tmp_path: Path) -> None:
-    fuse = Fuse((tmp_path,))
+    fuse = FaultInjector((tmp_path,))
     with fuse.blown(1, Fault.ERROR), pytest.raises(OSError, match="the kit made this call fail"):
         (tmp_path / "a").write_text("")
     assert os.listdir(tmp_path) == []
@@ -247,7 +247,7 @@ def in_thread(act: Callable[[], object]) -> BaseException | None:
 
 
 def test_threads_of_the_backend_count_where_paths_are_named(tmp_path: Path) -> None:
-    fuse = Fuse((tmp_path,))
+    fuse = FaultInjector((tmp_path,))
     directory = os.open(tmp_path, os.O_RDONLY)
     with fuse.blown(0):
         in_thread(lambda: os.listdir(directory))
@@ -267,7 +267,7 @@ def test_what_a_command_does_is_part_of_the_command(tmp_path: Path) -> None:
             (tmp_path / "log").write_text("")
             return super().run(*argv)
 
-    fuse = Fuse((tmp_path,))
+    fuse = FaultInjector((tmp_path,))
     with fuse.blown(0):
         fuse.host(Opening()).run("true")  # type: ignore[arg-type]
 
@@ -278,7 +278,7 @@ def test_a_descriptor_counts_where_its_file_lies(tmp_path: Path) -> None:
     ours, other = tmp_path / "ours", tmp_path / "other"
     for directory in (ours, other):
         directory.mkdir()
-    fuse = Fuse((ours,))
+    fuse = FaultInjector((ours,))
     held = {directory: os.open(directory, os.O_RDONLY) for directory in (ours, other)}
 
     with fuse.blown(0):

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
-from csi_multi_testing.csi_wire import Wire
-from csi_multi_testing.protocol import Wish, read_from, write_to
+from csi_multi_testing.csi_wire import CsiWire
+from csi_multi_testing.protocol import VolumeSpec, read_from, write_to
 from csi_multi_testing.storage import MIB, Storage, setting
 
 from csi_multi.contract import (
@@ -51,10 +51,10 @@ class Attaching(LoopBackend, Attach):
 
 
 @pytest.fixture
-def door(tmp_path: Path, driver_of: Any) -> Iterator[Wire]:
+def door(tmp_path: Path, driver_of: Any) -> Iterator[CsiWire]:
     options = Config(directory=str(tmp_path / "volumes"), reserve_percent=0, min_size=MIB)
     storage = Storage(connect=lambda host: Attaching(options, setting(host)), size=MIB, devices=True)
-    door = Wire(storage, "kit", driver_of(storage, tmp_path))
+    door = CsiWire(storage, "kit", driver_of(storage, tmp_path))
     yield door
     door.close()
     assert not [file for file in loopdev.bound().values() if file.startswith(f"{tmp_path}/")]
@@ -62,8 +62,8 @@ def door(tmp_path: Path, driver_of: Any) -> Iterator[Wire]:
     assert not list(Path("/tmp").glob("csi-multi-kit-*"))
 
 
-def test_bytes_come_back(door: Wire) -> None:
-    volume = door.create(Wish(name="bytes", size=SizeRange(required=MIB)))
+def test_bytes_come_back(door: CsiWire) -> None:
+    volume = door.create(VolumeSpec(name="bytes", size=SizeRange(required=MIB)))
 
     with door.shown(volume.handle) as path:
         write_to(path, 4096, b"data")
@@ -74,8 +74,8 @@ def test_bytes_come_back(door: Wire) -> None:
     door.delete(volume.handle)
 
 
-def test_what_is_only_read_cannot_be_written(door: Wire) -> None:
-    volume = door.create(Wish(name="read", size=SizeRange(required=MIB)))
+def test_what_is_only_read_cannot_be_written(door: CsiWire) -> None:
+    volume = door.create(VolumeSpec(name="read", size=SizeRange(required=MIB)))
 
     with door.shown(volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
         write_to(path, 0, b"data")
@@ -85,8 +85,8 @@ def test_what_is_only_read_cannot_be_written(door: Wire) -> None:
     door.delete(volume.handle)
 
 
-def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Wire) -> None:
-    volume = door.create(Wish(name="held", size=SizeRange(required=MIB)))
+def test_a_volume_that_a_check_has_attached_here_stays_attached(door: CsiWire) -> None:
+    volume = door.create(VolumeSpec(name="held", size=SizeRange(required=MIB)))
     door.attach(volume.handle, door.node())
 
     with door.shown(volume.handle) as path:
@@ -97,8 +97,8 @@ def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Wire) -> N
     door.delete(volume.handle)
 
 
-def test_a_failure_is_told_and_everything_undone(door: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    volume = door.create(Wish(name="broken", size=SizeRange(required=MIB)))
+def test_a_failure_is_told_and_everything_undone(door: CsiWire, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = door.create(VolumeSpec(name="broken", size=SizeRange(required=MIB)))
     monkeypatch.setattr(Attaching, "deaf", True)
 
     with pytest.raises(FailedPrecondition, match="is not attached"), door.shown(volume.handle):

@@ -10,10 +10,10 @@ import pytest
 from csi_multi_testing import memory
 from csi_multi_testing.check import CHECKS, On, State, run
 from csi_multi_testing.checks import budgets, kills, restarts
-from csi_multi_testing.context import Trial, features_of
-from csi_multi_testing.fault_injection import Died, Fuse
-from csi_multi_testing.in_process import Direct
-from csi_multi_testing.memory import MemoryBackend, Shelf
+from csi_multi_testing.context import CheckContext, features_of
+from csi_multi_testing.fault_injection import Died, FaultInjector
+from csi_multi_testing.in_process import InProcess
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage
 from csi_multi_testing.operations import base
 from csi_multi_testing.storage import Storage
 
@@ -59,7 +59,7 @@ def within_budget(kind: type[MemoryBackend], **budgets: int) -> Any:
 class Mortal(MemoryBackend):
     """Takes time for each call that changes something, and can be killed meanwhile."""
 
-    def __init__(self, config: Any, setting: Any, shelf: Shelf) -> None:
+    def __init__(self, config: Any, setting: Any, shelf: MemoryStorage) -> None:
         super().__init__(config, setting, _Through(shelf, self))  # type: ignore[arg-type]
         self.dead = False
 
@@ -67,7 +67,7 @@ class Mortal(MemoryBackend):
 class _Through:
     """A shelf as a process sees it that may be dead."""
 
-    def __init__(self, shelf: Shelf, owner: Mortal) -> None:
+    def __init__(self, shelf: MemoryStorage, owner: Mortal) -> None:
         self._shelf = shelf
         self._owner = owner
 
@@ -86,7 +86,7 @@ class _Through:
         return change
 
 
-class Process(Direct):
+class Process(InProcess):
     """A door to a backend that can be killed: stands for the one over the wire."""
 
     on = On.WIRE
@@ -97,8 +97,11 @@ class Process(Direct):
 
 
 def judged_killed(check: Any, storage: Storage) -> Any:
-    door = Process(storage, Fuse())
-    return run(CHECKS[check.__name__.replace("_", " ")], Trial(storage, door, features_of(type(door.backend)), Fuse()))
+    door = Process(storage, FaultInjector())
+    return run(
+        CHECKS[check.__name__.replace("_", " ")],
+        CheckContext(storage, door, features_of(type(door.backend)), FaultInjector()),
+    )
 
 
 class Torn(Mortal):

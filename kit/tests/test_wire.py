@@ -9,14 +9,14 @@ from typing import Any
 import grpc
 import pytest
 from csi_multi_testing import memory, messages
-from csi_multi_testing.assertions import Broken
+from csi_multi_testing.assertions import CheckFailed
 from csi_multi_testing.check import On, State, run
 from csi_multi_testing.checks import CHECKS
-from csi_multi_testing.context import Trial, features_of
-from csi_multi_testing.csi_wire import Wire
-from csi_multi_testing.fault_injection import Fuse
+from csi_multi_testing.context import CheckContext, features_of
+from csi_multi_testing.csi_wire import CsiWire
+from csi_multi_testing.fault_injection import FaultInjector
 from csi_multi_testing.memory import MemoryBackend
-from csi_multi_testing.protocol import Wish
+from csi_multi_testing.protocol import VolumeSpec
 from csi_multi_testing.storage import DRIVER, NODE, Storage
 
 from csi_multi.contract import AccessMode, Capability, Mount, errors
@@ -26,12 +26,12 @@ WIRED = [name for name, one in CHECKS.items() if one.on is not On.BACKEND]
 
 
 @pytest.fixture(scope="module")
-def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterator[Callable[..., Wire]]:
+def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterator[Callable[..., CsiWire]]:
     """Return a door to a storage: door_to(storage)."""
-    doors: list[Wire] = []
+    doors: list[CsiWire] = []
 
-    def door_to(storage: Storage) -> Wire:
-        doors.append(Wire(storage, "kit", driver_of(storage, tmp_path_factory.mktemp("w"))))
+    def door_to(storage: Storage) -> CsiWire:
+        doors.append(CsiWire(storage, "kit", driver_of(storage, tmp_path_factory.mktemp("w"))))
         return doors[-1]
 
     yield door_to
@@ -40,19 +40,19 @@ def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def door(door_to: Callable[..., Wire]) -> Wire:
+def door(door_to: Callable[..., CsiWire]) -> CsiWire:
     return door_to(memory.storage())
 
 
 @pytest.mark.parametrize("name", WIRED)
-def test_the_backend_in_memory_passes_over_the_wire(door: Wire, name: str) -> None:
-    outcome = run(CHECKS[name], Trial(door.storage, door, features_of(MemoryBackend), Fuse()))
+def test_the_backend_in_memory_passes_over_the_wire(door: CsiWire, name: str) -> None:
+    outcome = run(CHECKS[name], CheckContext(door.storage, door, features_of(MemoryBackend), FaultInjector()))
 
     assert outcome.state is not State.FAILED, outcome.text
 
 
-def test_a_volume_is_the_same_in_every_answer(door: Wire) -> None:
-    wish = Wish(name="answers", capabilities=(Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount()),))
+def test_a_volume_is_the_same_in_every_answer(door: CsiWire) -> None:
+    wish = VolumeSpec(name="answers", capabilities=(Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount()),))
 
     made = door.create(wish)
 
@@ -62,8 +62,8 @@ def test_a_volume_is_the_same_in_every_answer(door: Wire) -> None:
     door.delete(made.handle)
 
 
-def test_groups_are_found_and_deleted_without_naming_their_members(door: Wire) -> None:
-    volume = door.create(Wish(name="grouped"))
+def test_groups_are_found_and_deleted_without_naming_their_members(door: CsiWire) -> None:
+    volume = door.create(VolumeSpec(name="grouped"))
     group = door.group("members", [volume.handle])
 
     assert door.get_group(group.handle) == group
@@ -74,8 +74,8 @@ def test_groups_are_found_and_deleted_without_naming_their_members(door: Wire) -
     door.delete(volume.handle)
 
 
-def test_what_was_made_survives_a_restart(door: Wire) -> None:
-    made = door.create(Wish(name="survivor"))
+def test_what_was_made_survives_a_restart(door: CsiWire) -> None:
+    made = door.create(VolumeSpec(name="survivor"))
 
     door.restart()
 
@@ -83,8 +83,8 @@ def test_what_was_made_survives_a_restart(door: Wire) -> None:
     door.delete(made.handle)
 
 
-def test_detaching_forgets_the_attachment(door: Wire) -> None:
-    volume, node = door.create(Wish(name="attached")), door.node()
+def test_detaching_forgets_the_attachment(door: CsiWire) -> None:
+    volume, node = door.create(VolumeSpec(name="attached")), door.node()
 
     door.attach(volume.handle, node)
     held = set(door.attached)
@@ -103,7 +103,7 @@ class Failing(MemoryBackend):
 
 
 @pytest.fixture(scope="module")
-def failing(door_to: Callable[..., Wire]) -> Wire:
+def failing(door_to: Callable[..., CsiWire]) -> CsiWire:
     return door_to(memory.storage(Failing))
 
 
@@ -111,7 +111,7 @@ TREE = [kind for kind in vars(errors).values() if isinstance(kind, type)]
 
 
 @pytest.mark.parametrize("kind", TREE)
-def test_a_failure_arrives_as_the_class_that_the_door_names(failing: Wire, kind: type[errors.StorageError]) -> None:
+def test_a_failure_arrives_as_the_class_that_the_door_names(failing: CsiWire, kind: type[errors.StorageError]) -> None:
     with pytest.raises(errors.StorageError, match="on purpose") as found:
         failing.get(kind.__name__)
 
@@ -128,13 +128,13 @@ def test_the_classes_are_told_apart_as_far_as_codes_can() -> None:
     }
 
 
-def test_a_bug_behind_the_wire_is_a_verdict(failing: Wire) -> None:
-    with pytest.raises(Broken, match=r"ControllerGetVolume answered INTERNAL .*errors\.py"):
+def test_a_bug_behind_the_wire_is_a_verdict(failing: CsiWire) -> None:
+    with pytest.raises(CheckFailed, match=r"ControllerGetVolume answered INTERNAL .*errors\.py"):
         failing.get("no-class")
 
 
 def test_an_id_of_another_instance_is_a_verdict() -> None:
-    with pytest.raises(Broken, match="volume id 'other/v' is not kit/<handle>"):
+    with pytest.raises(CheckFailed, match="volume id 'other/v' is not kit/<handle>"):
         messages.Messages(DRIVER, "kit").handle("volume", "other/v")
 
 
@@ -143,7 +143,7 @@ def test_topology_keys_lose_their_prefix_and_nothing_else() -> None:
     segments = {"zone": "a", "Rack": "b"}
 
     assert own.segments(own.topology(segments)) == segments
-    with pytest.raises(Broken, match=r"topology key 'kit.csi-multi.example/zone' does not start with 'other/'"):
+    with pytest.raises(CheckFailed, match=r"topology key 'kit.csi-multi.example/zone' does not start with 'other/'"):
         messages.Messages("other", "kit").segments(own.topology({"zone": "a"}))
 
 
@@ -155,7 +155,7 @@ def test_capabilities_come_back_from_their_messages(mount: Mount | None) -> None
         assert convert.capability(messages.capability(item)) == item
 
 
-def test_secrets_are_sent_where_an_rpc_takes_them(door_to: Callable[..., Wire]) -> None:
+def test_secrets_are_sent_where_an_rpc_takes_them(door_to: Callable[..., CsiWire]) -> None:
     seen: list[Any] = []
 
     class Curious(MemoryBackend):
@@ -164,12 +164,12 @@ def test_secrets_are_sent_where_an_rpc_takes_them(door_to: Callable[..., Wire]) 
             super().delete_volume(handle, secrets)
 
     door = door_to(replace(memory.storage(Curious), secrets={"key": "word"}))
-    door.delete(door.create(Wish(name="secret")).handle)
+    door.delete(door.create(VolumeSpec(name="secret")).handle)
 
     assert seen == [{"key": "word"}]
 
 
-def test_a_driver_that_is_gone_is_unavailable(door_to: Callable[..., Wire]) -> None:
+def test_a_driver_that_is_gone_is_unavailable(door_to: Callable[..., CsiWire]) -> None:
     door = door_to(memory.storage())
     door._driver.kill()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_testing.memory import MemoryBackend, Shelf, listed
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage, listed
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.cluster.addresses import Listed
@@ -72,7 +72,7 @@ class LocalMemory(Plain):  # type: ignore[misc,valid-type]
     Parameters = MemoryBackend.Parameters
     MutableParameters = MemoryBackend.MutableParameters
 
-    def __init__(self, config: Any, setting: Setting, shelf: Shelf) -> None:
+    def __init__(self, config: Any, setting: Setting, shelf: MemoryStorage) -> None:
         b.Backend.__init__(self, config, setting)
         self.shelf = shelf
 
@@ -118,7 +118,7 @@ class Machine:
     """One node: its storage, and its driver as long as it runs."""
 
     name: str
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: MemoryStorage = field(default_factory=MemoryStorage)
     capacity: int = 1 << 40
     port: int = 0
     server: Any = None
@@ -179,7 +179,7 @@ class Rig:
         cluster = Cluster(**{"nodes": entries, "tls": tls, "attach_required": True, **more})
         self.nodes = Nodes(cluster, Listed(cluster.nodes), Credentials(tls))
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node="controller", host=LocalHost())
-        local = Instance("disk", "memory", self.kind(self.kind.Config(), setting, Shelf()), remote=True)
+        local = Instance("disk", "memory", self.kind(self.kind.Config(), setting, MemoryStorage()), remote=True)
         driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=16)
         registry = Registry([local, *others], None, default)
         server = build(driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_part(cluster, self.nodes))

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from csi_multi_testing.memory import MemoryBackend, Shelf
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.contract import Segments
@@ -99,7 +99,7 @@ def zones(rig: Any, make: Any) -> Any:
     instance = make("disk")
     far = Far.__new__(Far)
     b.Backend.__init__(far, MemoryBackend.Config(), instance.backend.setting)
-    far.shelf = Shelf()
+    far.shelf = MemoryStorage()
     for name in rig.machines:
         rig.start_node(name)
     rig.start_controller(Instance("far", "memory", far), topology={"node-1": {"zone": "a"}, "node-2": {"zone": "b"}})

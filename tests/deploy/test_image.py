@@ -58,7 +58,9 @@ def test_a_build_sees_sources_and_nothing_else() -> None:
     seen = {str(file.relative_to(ROOT)) for file in context(ROOT)}
 
     assert {"pyproject.toml", "requirements.lock", "csi_multi/process/serve.py", "backends/lvm/pyproject.toml"} <= seen
-    assert not [name for name in seen if name.startswith(("tests/", "kit/", ".git", "docs/", "config/")) or "/tests/" in name]
+    assert not [
+        name for name in seen if name.startswith(("tests/", "kit/", ".git", "docs/", "config/")) or "/tests/" in name
+    ]
 
 
 def test_no_step_takes_anything_that_is_not_pinned() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_testing.fault_injection import Fault, Fuse
+from csi_multi_testing.fault_injection import Fault, FaultInjector
 
 from csi_multi.contract import CommandFailed, Result, Unavailable
 from csi_multi.host import loopdev, sysfs
@@ -58,7 +58,7 @@ def test_a_file_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path)
 def test_a_device_that_cannot_be_asked_is_not_taken_for_another(image: Path, call: int) -> None:
     """Else a volume that is attached would seem free: it could be deleted, or attached twice."""
     device = loopdev.attach(LocalHost(), image)
-    fuse = Fuse((device,))
+    fuse = FaultInjector((device,))
     with fuse.blown(call, Fault.ERROR), pytest.raises(Unavailable, match="cannot tell"):
         loopdev.find(image)
     loopdev.detach(LocalHost(), device)

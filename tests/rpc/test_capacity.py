@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from csi_multi_testing.memory import MemoryBackend, Shelf
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.contract import UNLIMITED, AccessMode, Capability, CapacityReport, CapacityRequest, Segments
@@ -29,7 +29,7 @@ class Silent(Unknowing):  # type: ignore[misc,valid-type]
 
     def __init__(self, config: Any, setting: b.Setting) -> None:
         b.Backend.__init__(self, config, setting)
-        self.shelf = Shelf()
+        self.shelf = MemoryStorage()
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
         return "" if capability.mode.single_node else "one node at a time"

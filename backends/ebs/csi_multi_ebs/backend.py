@@ -16,6 +16,7 @@ from csi_multi.contract import (
     CapacityReport,
     CapacityRequest,
     Device,
+    DryRunReport,
     ExpandRequest,
     Expansion,
     ModifyRequest,
@@ -23,7 +24,6 @@ from csi_multi.contract import (
     OpenRequest,
     Page,
     PageRequest,
-    Rehearsal,
     Segments,
     Snapshot,
     SnapshotRequest,
@@ -198,10 +198,10 @@ class EbsBackend(
         """Ask for the zones, which needs the credentials and the network that everything else needs."""
         self._account.ec2.zones()
 
-    def rehearsed(self, rehearsal: Rehearsal) -> b.Backend:
-        from .explaining import Rehearsed  # which is one of these
+    def dry_run(self, report: DryRunReport) -> b.Backend:
+        from .explaining import DryRunBackend  # which is one of these
 
-        return Rehearsed(self.config, self.setting, rehearsal)
+        return DryRunBackend(self.config, self.setting, report)
 
     def close(self) -> None:
         self._account.ec2.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from csi_multi.contract import Rehearsal, Setting, Unforeseen, Volume, VolumeRequest
+from csi_multi.contract import DryRunReport, Setting, Unpredictable, Volume, VolumeRequest
 
 from .backend import EbsBackend
 from .config import Config
@@ -30,9 +30,9 @@ TAGS = {
 SETTLES = "looks until it can be attached, for all volumes that are in the making at once"
 
 
-class Rehearsed(EbsBackend):
-    def __init__(self, config: Config, setting: Setting, rehearsal: Rehearsal) -> None:
-        self._door = _Ec2(config, f"{setting.driver}-{setting.instance}", rehearsal)
+class DryRunBackend(EbsBackend):
+    def __init__(self, config: Config, setting: Setting, report: DryRunReport) -> None:
+        self._door = _Ec2(config, f"{setting.driver}-{setting.instance}", report)
         super().__init__(config, setting, self._door)
 
     def create_volume(self, request: VolumeRequest) -> Volume:
@@ -43,10 +43,10 @@ class Rehearsed(EbsBackend):
 class _Ec2(Ec2):
     """EC2 that is only asked. What would be made is shown as if it were there."""
 
-    def __init__(self, config: Config, session: str, rehearsal: Rehearsal) -> None:
+    def __init__(self, config: Config, session: str, report: DryRunReport) -> None:
         super().__init__(config, session)
         self._config = config
-        self._rehearsal = rehearsal
+        self._report = report
         self._zones = set(config.zones) or {f"{config.region}{letter}" for letter in "abc"}
         self._seen: dict[str, str] = {}  # zones of volumes
         self._made: list[dict[str, Any]] = []
@@ -60,18 +60,18 @@ class _Ec2(Ec2):
         told = {key: word for key, word in words.items() if word is not None}
         shown = (call, msgspec.json.encode(told).decode())
         if call in MAKES:
-            self._rehearsal.change(*shown, why=MAKES[call])
+            self._report.change(*shown, why=MAKES[call])
             return self._make(call, told)
         if call in TAGS:
-            self._rehearsal.change(*shown, why=TAGS[call])
+            self._report.change(*shown, why=TAGS[call])
             return {}
         if call not in LOOKS:
-            raise Unforeseen(f"{call} would be called; what becomes of it is not known")
+            raise Unpredictable(f"{call} would be called; what becomes of it is not known")
         if self._made and call == "DescribeVolumes":
-            self._rehearsal.look(*shown, why=SETTLES)
+            self._report.look(*shown, why=SETTLES)
             return {"Volumes": self._made}
-        self._rehearsal.look(*shown, why=LOOKS[call])
-        return self._imagined(call) if self._rehearsal.offline else self._asked(call, words)
+        self._report.look(*shown, why=LOOKS[call])
+        return self._imagined(call) if self._report.offline else self._asked(call, words)
 
     def _asked(self, call: str, words: dict[str, Any]) -> dict[str, Any]:
         answer = super()._call(call, **words)
@@ -80,12 +80,12 @@ class _Ec2(Ec2):
 
     def _imagined(self, call: str) -> dict[str, Any]:
         if call != "DescribeAvailabilityZones":
-            raise Unforeseen("what the source is like is not known")
-        self._rehearsal.assume(f"these zones exist and have room: {', '.join(sorted(self._zones))}")
+            raise Unpredictable("what the source is like is not known")
+        self._report.assume(f"these zones exist and have room: {', '.join(sorted(self._zones))}")
         return {"AvailabilityZones": [{"ZoneName": zone} for zone in self._zones]}
 
     def _make(self, call: str, told: dict[str, Any]) -> dict[str, Any]:
-        self._rehearsal.assume(f"EC2 makes it, and gives it an id: {ID} stands for it")
+        self._report.assume(f"EC2 makes it, and gives it an id: {ID} stands for it")
         made = {
             "VolumeId": ID,
             "State": "available",

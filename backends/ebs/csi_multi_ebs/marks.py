@@ -35,7 +35,7 @@ class Marks:
     """All of them. Every method raises Unavailable when the files cannot be told or changed."""
 
     def __init__(self, dev: Path) -> None:
-        self._notes = notes.Marks(dev / DIRECTORY)
+        self._notes = notes.DeviceNotes(dev / DIRECTORY)
 
     def write(self, handle: str, mark: Mark) -> None:
         """Note that the volume is open; atomic."""

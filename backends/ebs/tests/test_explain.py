@@ -12,7 +12,7 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.explaining import ID, LOOKS, MAKES
 
-from csi_multi.contract import InvalidArgument, Rehearsal, Unforeseen, VolumeRequest
+from csi_multi.contract import DryRunReport, InvalidArgument, Unpredictable, VolumeRequest
 
 from .accounts import GIB, A, B, SizeRange, asked, cut, parameters, places, setting, snapshot, volume
 from .rig import REGION, Cloud
@@ -28,9 +28,9 @@ def said(cloud: Cloud, since: int) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
-def told(rehearsal: Rehearsal) -> list[tuple[str, dict[str, str]]]:
+def told(report: DryRunReport) -> list[tuple[str, dict[str, str]]]:
     """Return the changes that are told, in the same form."""
-    steps = [step.words for step in rehearsal.steps if step.changes]
+    steps = [step.words for step in report.steps if step.changes]
     return [(name, dict(flat("", msgspec.json.decode(words)))) for name, words in steps]
 
 
@@ -73,33 +73,33 @@ def wishes(ebs: EbsBackend) -> dict[str, VolumeRequest]:
 def test_the_calls_that_are_told_are_those_of_a_creation(
     cloud: Cloud, ebs: EbsBackend, wishes: dict[str, VolumeRequest], kind: str
 ) -> None:
-    rehearsal, before = Rehearsal(), len(cloud.seen)
+    report, before = DryRunReport(), len(cloud.seen)
 
-    expected = make(ebs.rehearsed(rehearsal), wishes[kind])
+    expected = make(ebs.dry_run(report), wishes[kind])
     assert changes(cloud, before) == []
 
     before = len(cloud.seen)
     made = make(ebs, wishes[kind])
-    assert told(rehearsal) == said(cloud, before)
+    assert told(report) == said(cloud, before)
     assert replace(expected, handle=made.handle) == made
     assert expected.handle == ID
 
 
 def test_looks_are_told_with_what_they_are_for(ebs: EbsBackend) -> None:
-    rehearsal = Rehearsal()
-    ebs.rehearsed(rehearsal).create_volume(asked("pvc-1"))
+    report = DryRunReport()
+    ebs.dry_run(report).create_volume(asked("pvc-1"))
 
-    assert [(step.words[0], step.changes) for step in rehearsal.steps] == [
+    assert [(step.words[0], step.changes) for step in report.steps] == [
         ("DescribeAvailabilityZones", False),
         ("CreateVolume", True),
         ("DescribeVolumes", False),
     ]
-    assert all(step.why for step in rehearsal.steps)
+    assert all(step.why for step in report.steps)
 
 
 def test_what_ec2_would_refuse_is_refused(ebs: EbsBackend) -> None:
     with pytest.raises(InvalidArgument, match="iops"):
-        ebs.rehearsed(Rehearsal()).create_volume(asked("pvc-1", parameters=parameters(type="gp3", iops="999999")))
+        ebs.dry_run(DryRunReport()).create_volume(asked("pvc-1", parameters=parameters(type="gp3", iops="999999")))
 
 
 @pytest.fixture
@@ -109,22 +109,22 @@ def laptop() -> EbsBackend:
 
 
 def test_without_ec2_the_call_is_told_and_what_it_goes_by(laptop: EbsBackend) -> None:
-    rehearsal = Rehearsal(offline=True)
-    made = laptop.rehearsed(rehearsal).create_volume(asked("pvc-1", topology=places(B)))
+    report = DryRunReport(offline=True)
+    made = laptop.dry_run(report).create_volume(asked("pvc-1", topology=places(B)))
 
     assert made.topology == ({"zone": B},)
-    assert [name for name, *_ in told(rehearsal)] == ["CreateVolume"]
-    assert B in rehearsal.assumed[0]
+    assert [name for name, *_ in told(report)] == ["CreateVolume"]
+    assert B in report.assumed[0]
 
 
 def test_without_ec2_a_copy_cannot_be_told(laptop: EbsBackend) -> None:
-    with pytest.raises(Unforeseen, match="source"):
-        laptop.rehearsed(Rehearsal(offline=True)).clone_volume(asked("pvc-1", source=volume("vol-0123456789abcdef0")))
+    with pytest.raises(Unpredictable, match="source"):
+        laptop.dry_run(DryRunReport(offline=True)).clone_volume(asked("pvc-1", source=volume("vol-0123456789abcdef0")))
 
 
 def test_a_call_that_is_no_part_of_a_creation_is_not_made(laptop: EbsBackend) -> None:
-    rehearsed = laptop.rehearsed(Rehearsal())
+    dry_run = laptop.dry_run(DryRunReport())
 
-    with pytest.raises(Unforeseen, match="DeleteVolume"):
-        rehearsed._account.ec2.delete_volume("vol-0123456789abcdef0")  # type: ignore[attr-defined]
+    with pytest.raises(Unpredictable, match="DeleteVolume"):
+        dry_run._account.ec2.delete_volume("vol-0123456789abcdef0")  # type: ignore[attr-defined]
     assert all(name.startswith("Describe") for name in LOOKS)

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 from csi_multi_ebs.backend import EbsBackend
-from csi_multi_ebs.explaining import Rehearsed
+from csi_multi_ebs.explaining import DryRunBackend
 
 from csi_multi.contract import (
     IMPORTED,
     AlreadyExists,
+    DryRunReport,
     FailedPrecondition,
     InUse,
     InvalidArgument,
     NotFound,
-    Rehearsal,
     Stamp,
     StorageError,
 )
@@ -162,14 +162,14 @@ def test_what_is_no_volume_is_told_as_such(ebs: EbsBackend, id: str, kind: type[
 
 
 def test_what_would_be_done_is_told_and_not_done(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
-    id, rehearsal = by_hand(), Rehearsal()
+    id, report = by_hand(), DryRunReport()
     before = tags(cloud, id)
-    rehearsed: Any = ebs.rehearsed(rehearsal)
-    assert isinstance(rehearsed, Rehearsed)
+    dry_run: Any = ebs.dry_run(report)
+    assert isinstance(dry_run, DryRunBackend)
 
-    expected = rehearsed.import_volume(id, stamp())
+    expected = dry_run.import_volume(id, stamp())
     assert tags(cloud, id) == before
-    (step,) = (step for step in rehearsal.steps if step.changes)
+    (step,) = (step for step in report.steps if step.changes)
     words = msgspec.json.decode(step.words[1])
 
     assert ebs.import_volume(id, stamp()) == expected
@@ -179,12 +179,12 @@ def test_what_would_be_done_is_told_and_not_done(ebs: EbsBackend, by_hand: Calla
 
 
 def test_a_release_is_told_and_not_done(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
-    id, rehearsal = by_hand(), Rehearsal()
+    id, report = by_hand(), DryRunReport()
     ebs.import_volume(id, stamp())
     before = tags(cloud, id)
-    rehearsed: Any = ebs.rehearsed(rehearsal)
+    dry_run: Any = ebs.dry_run(report)
 
-    rehearsed.release_volume(id)
+    dry_run.release_volume(id)
 
-    assert [step.words[0] for step in rehearsal.steps if step.changes] == ["DeleteTags"]
+    assert [step.words[0] for step in report.steps if step.changes] == ["DeleteTags"]
     assert tags(cloud, id) == before

@@ -16,6 +16,7 @@ from csi_multi.contract import (
     CapacityRequest,
     Clone,
     Device,
+    DryRunReport,
     Expand,
     ExpandRequest,
     Expansion,
@@ -31,7 +32,6 @@ from csi_multi.contract import (
     OpenRequest,
     Page,
     PageRequest,
-    Rehearsal,
     Setting,
     Snapshot,
     SnapshotRequest,
@@ -264,10 +264,10 @@ class LoopBackend(
         self._volumes.sweep()
         self._snapshots.sweep()
 
-    def rehearsed(self, rehearsal: Rehearsal) -> LoopBackend:
-        from .explaining import Rehearsed  # which is one of these
+    def dry_run(self, report: DryRunReport) -> LoopBackend:
+        from .explaining import DryRunBackend  # which is one of these
 
-        return Rehearsed(self.config, self.setting, rehearsal)
+        return DryRunBackend(self.config, self.setting, report)
 
     # Health
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi.contract import Rehearsal, Setting, Unforeseen, VolumeRequest
+from csi_multi.contract import DryRunReport, Setting, Unpredictable, VolumeRequest
 from csi_multi.host import mounts
 from csi_multi.host.mounts import MountPoint
 
@@ -26,31 +26,31 @@ ROOM = 2**62  # bytes: everything fits
 SECTOR = 512  # bytes, of most disks
 
 
-class Rehearsed(LoopBackend):
-    def __init__(self, config: Config, setting: Setting, rehearsal: Rehearsal) -> None:
-        place = _Place(config, rehearsal)
+class DryRunBackend(LoopBackend):
+    def __init__(self, config: Config, setting: Setting, report: DryRunReport) -> None:
+        place = _Place(config, report)
         freezer = _Freezer(setting.host, place.directory / FROZEN)
-        freezer.rehearsal = rehearsal
-        super().__init__(config, setting, _Files(rehearsal), place, freezer)
-        self._rehearsal = rehearsal
+        freezer.report = report
+        super().__init__(config, setting, _Files(report), place, freezer)
+        self._report = report
 
     def _source(self, kind: str, request: VolumeRequest) -> str:
-        if self._rehearsal.offline:
-            raise Unforeseen(f"what the {kind} holds is not known")
+        if self._report.offline:
+            raise Unpredictable(f"what the {kind} holds is not known")
         return super()._source(kind, request)
 
 
 class _Files(Files):
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self._rehearsal = rehearsal
+    def __init__(self, report: DryRunReport) -> None:
+        self._report = report
 
     def prepare(self, directory: Path) -> None:
-        if not directory.is_dir() or self._rehearsal.offline:
-            self._rehearsal.change("mkdir", "-p", str(directory), why="the instance's own directory, on first use")
+        if not directory.is_dir() or self._report.offline:
+            self._report.change("mkdir", "-p", str(directory), why="the instance's own directory, on first use")
 
     def mkdir(self, directory: Path) -> None:
         why = "where it is built, out of sight; a directory that a killed process left is taken over"
-        self._rehearsal.change("mkdir", "-m", "700", str(directory), why=why)
+        self._report.change("mkdir", "-m", "700", str(directory), why=why)
 
     @contextmanager
     def held(self, directory: Path, *, wait: bool = False) -> Iterator[None]:
@@ -61,68 +61,68 @@ class _Files(Files):
         """The directory would be new."""
 
     def clear(self, directory: Path) -> None:
-        self._rehearsal.change("rm", "-r", str(directory), why="what is left of it goes")
+        self._report.change("rm", "-r", str(directory), why="what is left of it goes")
 
     def save(self, file: Path, value: File) -> None:
         text = msgspec.json.encode(value).decode()
-        self._rehearsal.change("write", str(file), text, why="whose it is, its size, and how far its formatting is")
+        self._report.change("write", str(file), text, why="whose it is, its size, and how far its formatting is")
 
     def touch(self, image: Path) -> None:
-        self._rehearsal.change("touch", str(image), why="the image: a sparse file, which takes space as it is written")
+        self._report.change("touch", str(image), why="the image: a sparse file, which takes space as it is written")
 
     def link(self, file: Path, image: Path) -> None:
-        self._rehearsal.change("ln", str(file), str(image), why="the file stays where it is, and has a second name")
+        self._report.change("ln", str(file), str(image), why="the file stays where it is, and has a second name")
 
     def truncate(self, image: Path, size: int) -> None:
         why = f"its size: {size} bytes, a multiple of 4096; all of them read as zeros"
-        self._rehearsal.change("truncate", "-s", str(size), str(image), why=why)
+        self._report.change("truncate", "-s", str(size), str(image), why=why)
 
     def fill(self, image: Path, source: Path, *, shares: bool) -> None:
         how = "--reflink=always" if shares else "--sparse=always"
         why = "the source's bytes, by sharing its blocks" if shares else "the source's bytes, but for its holes"
-        self._rehearsal.change("cp", how, str(source), str(image), why=why)
+        self._report.change("cp", how, str(source), str(image), why=why)
 
     def can_reflink(self, directory: Path) -> bool:
         kind = _filesystem(directory)
-        if self._rehearsal.offline:
+        if self._report.offline:
             kind = "one that is not known"
         shares = kind in SHARING
         can = "can" if shares else "cannot"
-        self._rehearsal.assume(f"files of the directory's filesystem ({kind}) {can} share blocks; the driver tries it")
+        self._report.assume(f"files of the directory's filesystem ({kind}) {can} share blocks; the driver tries it")
         return shares
 
     def sync(self, path: Path) -> None:
-        self._rehearsal.change("sync", str(path), why="so that it survives a power cut")
+        self._report.change("sync", str(path), why="so that it survives a power cut")
 
     def rename(self, old: Path, new: Path) -> None:
         does = "disappears" if new.name.startswith(GONE) else "appears, whole,"
-        self._rehearsal.change("mv", "-T", str(old), str(new), why=f"the volume {does} in one step")
+        self._report.change("mv", "-T", str(old), str(new), why=f"the volume {does} in one step")
 
 
 class _Place(Place):
     """A directory that is not made; before its first use what it would lie on is asked."""
 
-    def __init__(self, config: Config, rehearsal: Rehearsal) -> None:
-        super().__init__(config, _Files(rehearsal))
-        self._rehearsal = rehearsal
+    def __init__(self, config: Config, report: DryRunReport) -> None:
+        super().__init__(config, _Files(report))
+        self._report = report
 
     def guard(self) -> None:
-        if not self._rehearsal.offline:
+        if not self._report.offline:
             super().guard()
 
     def free(self) -> tuple[int, int]:
-        if self._rehearsal.offline:
-            self._rehearsal.assume("there is room in the directory")
+        if self._report.offline:
+            self._report.assume("there is room in the directory")
             return ROOM, 0
         told = super().free()
         why = f"{told[0]} bytes are free, of which {told[1]} stay so"
-        self._rehearsal.look("stat", "-f", str(self.existing), why=why)
+        self._report.look("stat", "-f", str(self.existing), why=why)
         return told
 
     def sector_size(self) -> int:
-        if not self._rehearsal.offline:
+        if not self._report.offline:
             return super().sector_size()
-        self._rehearsal.assume(f"the disk below has sectors of {SECTOR} bytes")
+        self._report.assume(f"the disk below has sectors of {SECTOR} bytes")
         return SECTOR
 
     @property
@@ -131,15 +131,15 @@ class _Place(Place):
 
 
 class _Freezer(Freezer):
-    rehearsal: Rehearsal
+    report: DryRunReport
 
     @contextmanager
     def frozen(self, leaf: str, found: list[MountPoint]) -> Iterator[None]:
         place = found[0].target
         why = "the source is mounted: everything written so far is in its image, and nothing half-written"
-        self.rehearsal.change("fsfreeze", "--freeze", place, why=why)
+        self.report.change("fsfreeze", "--freeze", place, why=why)
         yield
-        self.rehearsal.change("fsfreeze", "--unfreeze", place, why="the source's users go on")
+        self.report.change("fsfreeze", "--unfreeze", place, why="the source's users go on")
 
 
 def _filesystem(directory: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from csi_multi_loop.backend import LoopBackend
 
-from csi_multi.contract import Rehearsal, ResourceExhausted, Unforeseen, Volume, VolumeRequest
+from csi_multi.contract import DryRunReport, ResourceExhausted, Unpredictable, Volume, VolumeRequest
 from csi_multi.host.loopdev import bound
 
 from .conftest import MIB, Requests
@@ -52,7 +52,7 @@ def watched() -> Iterator[list[tuple[str, str]]]:
         WATCHED.events = None
 
 
-def told(rehearsal: Rehearsal) -> list[tuple[str, str]]:
+def told(report: DryRunReport) -> list[tuple[str, str]]:
     """Return the steps in the words of the kernel's calls."""
     called = {
         "mkdir": "mkdir",
@@ -66,7 +66,7 @@ def told(rehearsal: Rehearsal) -> list[tuple[str, str]]:
     path = {"mv": -2, "write": 1, "cp": -1, "ln": 1}
     return [
         (called[step.words[0]], step.words[path.get(step.words[0], -1)])
-        for step in rehearsal.steps
+        for step in report.steps
         if step.changes and step.words[0] != "sync"
     ]
 
@@ -123,13 +123,13 @@ def test_the_steps_that_are_told_are_those_of_a_creation(
     backend: LoopBackend, cases: dict[str, tuple[Any, VolumeRequest]], kind: str
 ) -> None:
     call, request = cases[kind]
-    rehearsal = Rehearsal()
-    expected = call(backend.rehearsed(rehearsal), request)
+    report = DryRunReport()
+    expected = call(backend.dry_run(report), request)
 
     with watched() as events:
         made = call(backend, request)
 
-    assert told(rehearsal) == done(events)
+    assert told(report) == done(events)
     assert made == expected
 
 
@@ -141,35 +141,35 @@ def test_nothing_is_changed(
     before = tree(tmp_path)
 
     with watched() as events:
-        call(backend.rehearsed(Rehearsal()), request)
+        call(backend.dry_run(DryRunReport()), request)
 
     assert events == []
     assert tree(tmp_path) == before
 
 
 def test_a_directory_that_is_not_there_yet_is_told_and_not_made(make: Make, ask: Requests, tmp_path: Path) -> None:
-    rehearsal = Rehearsal()
-    make(tmp_path / "new" / "pool").rehearsed(rehearsal).create_volume(ask.volume("pvc-1"))
+    report = DryRunReport()
+    make(tmp_path / "new" / "pool").dry_run(report).create_volume(ask.volume("pvc-1"))
 
-    assert rehearsal.steps[0].words == ("mkdir", "-p", str(tmp_path / "new" / "pool" / "volumes"))
+    assert report.steps[0].words == ("mkdir", "-p", str(tmp_path / "new" / "pool" / "volumes"))
     assert not (tmp_path / "new").exists()
 
 
 def test_what_does_not_fit_is_refused_as_a_creation_would_be(make: Make, ask: Requests) -> None:
-    rehearsal = Rehearsal()
+    report = DryRunReport()
 
     with pytest.raises(ResourceExhausted, match="do not fit"):
-        make().rehearsed(rehearsal).create_volume(ask.volume("pvc-1", 2**60))
-    assert [step.words[:2] for step in rehearsal.steps][-1] == ("rm", "-r")
+        make().dry_run(report).create_volume(ask.volume("pvc-1", 2**60))
+    assert [step.words[:2] for step in report.steps][-1] == ("rm", "-r")
 
 
 def test_without_the_storage_room_is_assumed_and_a_copy_cannot_be_told(make: Make, ask: Requests) -> None:
-    rehearsal = Rehearsal(offline=True)
-    away = make(Path("/no/such/place"), require_mount=True).rehearsed(rehearsal)
+    report = DryRunReport(offline=True)
+    away = make(Path("/no/such/place"), require_mount=True).dry_run(report)
 
     assert away.create_volume(ask.volume("pvc-1", 2**60)).size == 2**60
-    assert len(rehearsal.assumed) == 3
-    with pytest.raises(Unforeseen, match="not known"):
+    assert len(report.assumed) == 3
+    with pytest.raises(Unpredictable, match="not known"):
         away.clone_volume(ask.copy("pvc-2", "volume", "node-1/source"))
 
 
@@ -187,11 +187,11 @@ def test_a_source_that_is_in_use_is_told_to_be_frozen_and_is_not(
     device = opened(backend, source)
     host.run("mkfs.ext4", "-q", str(device))
     place = mount(device, tmp_path / "mounted")
-    rehearsal = Rehearsal()
+    report = DryRunReport()
 
-    backend.rehearsed(rehearsal).clone_volume(ask.copy("pvc-1", "volume", source))
+    backend.dry_run(report).clone_volume(ask.copy("pvc-1", "volume", source))
 
-    commands = [step.words[:3] for step in rehearsal.steps if step.words[0] == "fsfreeze"]
+    commands = [step.words[:3] for step in report.steps if step.words[0] == "fsfreeze"]
     assert commands == [("fsfreeze", "--freeze", str(place)), ("fsfreeze", "--unfreeze", str(place))]
     (place / "file").write_text("nobody waits")
     assert str(device) in {str(one) for one in bound()}

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 from csi_multi_loop.backend import LoopBackend
-from csi_multi_loop.explaining import Rehearsed
+from csi_multi_loop.explaining import DryRunBackend
 
 from csi_multi.contract import (
     IMPORTED,
     AlreadyExists,
     Blank,
+    DryRunReport,
     FailedPrecondition,
     InUse,
     InvalidArgument,
     NotFound,
     OpenRequest,
-    Rehearsal,
     ResourceExhausted,
     Stamp,
     StorageError,
@@ -174,7 +174,7 @@ def test_what_cannot_become_a_volume_is_refused_and_left_alone(
     before = tree(tmp_path)
 
     with pytest.raises(kind, match=words):
-        backend.rehearsed(Rehearsal()).import_volume(name, stamp())  # type: ignore[attr-defined]
+        backend.dry_run(DryRunReport()).import_volume(name, stamp())  # type: ignore[attr-defined]
     assert tree(tmp_path) == before
     with pytest.raises(kind, match=words):
         backend.import_volume(name, stamp())
@@ -196,29 +196,29 @@ def test_a_name_that_is_taken_is_refused(backend: LoopBackend, ask: Requests, im
 
 def test_what_would_be_done_is_told_and_not_done(backend: LoopBackend, image_file: Path, tmp_path: Path) -> None:
     backend.resume()
-    before, rehearsal = tree(tmp_path), Rehearsal()
-    rehearsed = backend.rehearsed(rehearsal)
-    assert isinstance(rehearsed, Rehearsed)
+    before, report = tree(tmp_path), DryRunReport()
+    dry_run = backend.dry_run(report)
+    assert isinstance(dry_run, DryRunBackend)
 
-    expected = rehearsed.import_volume(str(image_file), stamp())
+    expected = dry_run.import_volume(str(image_file), stamp())
     assert tree(tmp_path) == before
 
     with watched() as events:
         made = backend.import_volume(str(image_file), stamp())
     assert made == expected
-    assert told(rehearsal) == done(events)
+    assert told(report) == done(events)
 
 
 def test_a_release_is_told_and_not_done(backend: LoopBackend, image_file: Path, tmp_path: Path) -> None:
     made = backend.import_volume(str(image_file), stamp())
-    before, rehearsal = tree(tmp_path), Rehearsal()
-    rehearsed = backend.rehearsed(rehearsal)
-    assert isinstance(rehearsed, Rehearsed)
+    before, report = tree(tmp_path), DryRunReport()
+    dry_run = backend.dry_run(report)
+    assert isinstance(dry_run, DryRunBackend)
 
-    rehearsed.release_volume(made.handle)
+    dry_run.release_volume(made.handle)
 
     assert tree(tmp_path) == before
-    assert [step.words[0] for step in rehearsal.steps] == ["mv", "sync", "rm"]
+    assert [step.words[0] for step in report.steps] == ["mv", "sync", "rm"]
 
 
 def test_an_import_that_died_anywhere_is_made_once_and_loses_nothing(

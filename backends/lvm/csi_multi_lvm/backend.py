@@ -12,6 +12,7 @@ from csi_multi.contract import (
     CapacityRequest,
     Clone,
     Device,
+    DryRunReport,
     Expand,
     ExpandRequest,
     Expansion,
@@ -26,7 +27,6 @@ from csi_multi.contract import (
     OpenRequest,
     Page,
     PageRequest,
-    Rehearsal,
     Setting,
     Snapshot,
     SnapshotRequest,
@@ -212,8 +212,8 @@ class LvmBackend(
     def resume(self) -> None:
         self._remover.sweep()
 
-    def rehearsed(self, rehearsal: Rehearsal) -> LvmBackend:
-        return LvmBackend(self.config, replace(self.setting, host=Door(self.setting.host, rehearsal, self.config)))
+    def dry_run(self, report: DryRunReport) -> LvmBackend:
+        return LvmBackend(self.config, replace(self.setting, host=Door(self.setting.host, report, self.config)))
 
     # Health
 

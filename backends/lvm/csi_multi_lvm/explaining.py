@@ -8,21 +8,25 @@ from typing import Any
 
 import msgspec
 
-from csi_multi.contract import Host, Known, Rehearsal, RehearsedHost, Result, Unforeseen
+from csi_multi.contract import CommandPurpose, DryRunHost, DryRunReport, Host, Result, Unpredictable
 
 from .config import Config
 
 KNOWN = {
-    "fullreport": Known(looks=True, why="how large extents are, what is free, and what the thin pool has promised"),
-    "lvs": Known(looks=True, why="whether it is there, and whose it is"),
-    "lvcreate": Known(
+    "fullreport": CommandPurpose(
+        looks=True, why="how large extents are, what is free, and what the thin pool has promised"
+    ),
+    "lvs": CommandPurpose(looks=True, why="whether it is there, and whose it is"),
+    "lvcreate": CommandPurpose(
         why="makes it, inactive, with its stamp as tags: all in one command, so nothing half-made is left behind"
     ),
-    "lvextend": Known(why="gives it the size that was asked for"),
-    "lvconvert": Known(why="adds integrity, after the making because some kernels hang otherwise"),
-    "lvchange": Known(why="brings it, and the tags that say how far it is, to the next state"),
-    "lvrename": Known(why="changes the name, by which a volume of the driver's is found; the data stays as it is"),
-    "lvremove": Known(why="takes away what an earlier try left"),
+    "lvextend": CommandPurpose(why="gives it the size that was asked for"),
+    "lvconvert": CommandPurpose(why="adds integrity, after the making because some kernels hang otherwise"),
+    "lvchange": CommandPurpose(why="brings it, and the tags that say how far it is, to the next state"),
+    "lvrename": CommandPurpose(
+        why="changes the name, by which a volume of the driver's is found; the data stays as it is"
+    ),
+    "lvremove": CommandPurpose(why="takes away what an earlier try left"),
 }
 EXTENT_SIZE = re.compile(r'"vg_extent_size" *: *"([0-9]+)"')
 NAMED = re.compile(r'lv_name="([^"]+)"')
@@ -32,12 +36,12 @@ EXTENTS = 2**26  # of each: there is room for everything
 POOL = 2**60  # bytes
 
 
-class Door(RehearsedHost):
+class Door(DryRunHost):
     """A host whose lvm commands only look. Others are noted."""
 
-    def __init__(self, host: Host, rehearsal: Rehearsal, config: Config) -> None:
-        super().__init__(host, rehearsal, self._known, self._answered)
-        self._notes = rehearsal
+    def __init__(self, host: Host, report: DryRunReport, config: Config) -> None:
+        super().__init__(host, report, self._known, self._answered)
+        self._notes = report
         self._config = config
         self._extent = 0
 
@@ -47,12 +51,12 @@ class Door(RehearsedHost):
             self._extent = int(found[1])
         return result
 
-    def _known(self, argv: Sequence[str]) -> Known | None:
+    def _known(self, argv: Sequence[str]) -> CommandPurpose | None:
         verb = argv[argv.index("lvm") + 1] if "lvm" in argv[:-1] else ""
         known = KNOWN.get(verb)
         if known and verb == "lvcreate" and "-l" in argv and argv[argv.index("-l") + 1].isdecimal():
             extents = argv[argv.index("-l") + 1]
-            return Known(why=f"{known.why}; {extents} extents of {self._extent} bytes, in whole stripes")
+            return CommandPurpose(why=f"{known.why}; {extents} extents of {self._extent} bytes, in whole stripes")
         return known
 
     def _answered(self, argv: Sequence[str]) -> str | None:
@@ -60,14 +64,14 @@ class Door(RehearsedHost):
         if "lvs" in argv:
             made = {step.words[step.words.index("-n") + 1] for step in self._notes.steps if "-n" in step.words}
             if unmade := [name for name in NAMED.findall(" ".join(argv)) if name in made]:
-                raise Unforeseen(
+                raise Unpredictable(
                     f"{unmade[0]} is looked at once it is made; then a larger copy grows to its size (lvextend), a "
                     "copy that cannot share blocks is copied byte by byte, and its tag csi.todo goes (lvchange)"
                 )
         if not self._notes.offline:
             return None
         if "fullreport" not in argv:
-            raise Unforeseen("what is in the volume group is not known")
+            raise Unpredictable("what is in the volume group is not known")
         self._notes.assume(
             f"extents of {EXTENT} bytes, enough disks, and room on them: all that decides about the size"
         )

@@ -16,15 +16,15 @@ from csi_multi.commands.explain.explainer import Question, explain
 from csi_multi.contract import (
     AccessMode,
     Capability,
+    DryRunReport,
     Mount,
-    Rehearsal,
     Result,
     Setting,
     SizeRange,
     Source,
     SourceKind,
     Stamp,
-    Unforeseen,
+    Unpredictable,
     VolumeRequest,
 )
 
@@ -90,13 +90,13 @@ def config() -> Config:
     ],
 )
 def test_the_commands_that_are_told_are_those_that_a_creation_runs(parameters: dict[str, Any]) -> None:
-    real, looked_at, rehearsal = Machine(config()), Machine(config()), Rehearsal()
+    real, looked_at, report = Machine(config()), Machine(config()), DryRunReport()
 
     made = backend(real, config()).create_volume(request(**parameters))
-    told = backend(looked_at, config()).rehearsed(rehearsal).create_volume(request(**parameters))
+    told = backend(looked_at, config()).dry_run(report).create_volume(request(**parameters))
 
-    assert [step.words for step in rehearsal.steps] == real.ran
-    assert [step.changes for step in rehearsal.steps] == [argv[1] not in LOOKS for argv in real.ran]
+    assert [step.words for step in report.steps] == real.ran
+    assert [step.changes for step in report.steps] == [argv[1] not in LOOKS for argv in real.ran]
     assert told == made
     assert looked_at.verbs() <= {*LOOKS}
 
@@ -105,44 +105,44 @@ def test_the_commands_that_are_told_are_those_that_a_creation_runs(parameters: d
 def test_without_the_storage_the_commands_are_the_same_as_in_a_group_with_usual_extents(
     parameters: dict[str, Any],
 ) -> None:
-    real, laptop, rehearsal = Machine(config()), Machine(config()), Rehearsal(offline=True)
+    real, laptop, report = Machine(config()), Machine(config()), DryRunReport(offline=True)
 
     backend(real, config()).create_volume(request(**parameters))
-    backend(laptop, config()).rehearsed(rehearsal).create_volume(request(**parameters))
+    backend(laptop, config()).dry_run(report).create_volume(request(**parameters))
 
-    assert [step.words for step in rehearsal.steps] == real.ran
+    assert [step.words for step in report.steps] == real.ran
     assert laptop.ran == []
-    assert "extents of 4194304 bytes" in rehearsal.assumed[0]
+    assert "extents of 4194304 bytes" in report.assumed[0]
 
 
 def test_a_snapshot_of_the_same_size_is_restored_by_the_commands_that_are_told() -> None:
     source = Source(kind=SourceKind.SNAPSHOT, handle="node-1/vg0/snap-1")
-    real, looked_at, rehearsal = Machine(config()), Machine(config()), Rehearsal()
+    real, looked_at, report = Machine(config()), Machine(config()), DryRunReport()
 
     backend(real, config()).restore_volume(request(source, size=0))
-    backend(looked_at, config()).rehearsed(rehearsal).restore_volume(request(source, size=0))
+    backend(looked_at, config()).dry_run(report).restore_volume(request(source, size=0))
 
-    assert [step.words for step in rehearsal.steps] == real.ran
+    assert [step.words for step in report.steps] == real.ran
     assert looked_at.verbs() == {*LOOKS}
 
 
 def test_a_copy_that_goes_on_from_what_was_made_is_told_up_to_there() -> None:
     source = Source(kind=SourceKind.SNAPSHOT, handle="node-1/vg0/snap-1")
-    looked_at, rehearsal = Machine(config()), Rehearsal()
+    looked_at, report = Machine(config()), DryRunReport()
 
-    with pytest.raises(Unforeseen, match="lvextend"):
-        backend(looked_at, config()).rehearsed(rehearsal).restore_volume(request(source, size=3 * GIB))
+    with pytest.raises(Unpredictable, match="lvextend"):
+        backend(looked_at, config()).dry_run(report).restore_volume(request(source, size=3 * GIB))
 
-    assert [step.words[1] for step in rehearsal.steps if step.changes] == ["lvcreate"]
+    assert [step.words[1] for step in report.steps if step.changes] == ["lvcreate"]
     assert looked_at.verbs() <= {*LOOKS}
 
 
 def test_a_command_that_nobody_expects_is_not_run() -> None:
     machine = Machine(config())
-    host = backend(machine, config()).rehearsed(Rehearsal()).setting.host
+    host = backend(machine, config()).dry_run(DryRunReport()).setting.host
 
     for argv in (("lvm", "vgremove", "vg0"), ("dmsetup", "remove", "x"), ("lvm",), ("sh", "-c", "lvm lvs")):
-        with pytest.raises(Unforeseen):
+        with pytest.raises(Unpredictable):
             host.run(*argv)
     assert machine.ran == []
 

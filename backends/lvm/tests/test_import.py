@@ -17,11 +17,11 @@ from csi_multi.contract import (
     IMPORTED,
     AlreadyExists,
     Blank,
+    DryRunReport,
     FailedPrecondition,
     InUse,
     InvalidArgument,
     NotFound,
-    Rehearsal,
     Result,
     Setting,
     Stamp,
@@ -213,13 +213,13 @@ def test_what_is_open_or_the_drivers_own_is_not_released() -> None:
 
 
 def test_what_would_be_done_is_told_and_not_done() -> None:
-    machine, rehearsal = Machine(data={}), Rehearsal()
+    machine, report = Machine(data={}), DryRunReport()
     before = {name: {**row} for name, row in machine.rows.items()}
-    rehearsed: Any = over(machine).rehearsed(rehearsal)
+    dry_run: Any = over(machine).dry_run(report)
 
-    expected = rehearsed.import_volume("data", stamp())
+    expected = dry_run.import_volume("data", stamp())
     assert machine.rows == before
-    assert [step.words[1] for step in rehearsal.steps] == ["fullreport", "lvchange", "lvrename"]
+    assert [step.words[1] for step in report.steps] == ["fullreport", "lvchange", "lvrename"]
 
     assert over(machine).import_volume("data", stamp()) == expected
 

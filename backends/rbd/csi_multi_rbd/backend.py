@@ -16,6 +16,7 @@ from csi_multi.contract import (
     CapacityRequest,
     Clone,
     Device,
+    DryRunReport,
     Expand,
     ExpandRequest,
     Expansion,
@@ -28,7 +29,6 @@ from csi_multi.contract import (
     OpenRequest,
     Page,
     PageRequest,
-    Rehearsal,
     ResourceExhausted,
     Segments,
     Setting,
@@ -288,10 +288,10 @@ class RbdBackend(
             self._copier.resume(self._rbd)
             self._flattener.resume()
 
-    def rehearsed(self, rehearsal: Rehearsal) -> RbdBackend:
-        from .explaining import Rehearsed  # which is one of these
+    def dry_run(self, report: DryRunReport) -> RbdBackend:
+        from .explaining import DryRunBackend  # which is one of these
 
-        return Rehearsed(self.config, self.setting, rehearsal)
+        return DryRunBackend(self.config, self.setting, report)
 
     def close(self) -> None:
         self.purger.close()

@@ -21,7 +21,7 @@ from csi_multi.contract import (
     Unavailable,
 )
 from csi_multi.host.blockdev import Kernel
-from csi_multi.host.device_notes import Marks
+from csi_multi.host.device_notes import DeviceNotes
 
 from . import keys, nbd, nodehealth, options
 from .alone import await_alone, lost
@@ -59,7 +59,7 @@ class Devices:
         self._rbd = rbd
         self._kernel = kernel or Kernel()
         self._mapper = Mapper(config, self._kernel)
-        self._marks = Marks(self._kernel.dev / MARKS)
+        self._marks = DeviceNotes(self._kernel.dev / MARKS)
 
     def open(self, rbd: Rbd, image: Image, use: Use, request: OpenRequest, blank: Blank) -> Device:
         """Map the image, or find it mapped, as writable as asked.

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from csi_multi.contract import (
+    CommandPurpose,
+    DryRunReport,
     FailedPrecondition,
-    Known,
-    Rehearsal,
     Setting,
     Unavailable,
-    Unforeseen,
+    Unpredictable,
     Volume,
     VolumeRequest,
 )
@@ -25,37 +25,43 @@ from .config import Config
 from .shell import Answer, Shell
 
 KNOWN = {
-    "ceph df": Known(looks=True, why="how much the pool can be promised; the driver asks at its regular checks"),
-    "ceph osd": Known(looks=True, why="whether a full pool is why it is slow"),
-    "rbd info": Known(looks=True, why="what the image is like"),
-    "rbd image-meta list": Known(looks=True, why="whose the image is, and whether it is finished"),
-    "rbd ls": Known(looks=True, why="whether it is really not there"),
-    "rbd snap ls": Known(looks=True, why="which snapshots it has"),
-    "rbd status": Known(looks=True, why="who has it open"),
-    "rbd du": Known(looks=True, why="whether it holds data"),
-    "rbd import": Known(
+    "ceph df": CommandPurpose(
+        looks=True, why="how much the pool can be promised; the driver asks at its regular checks"
+    ),
+    "ceph osd": CommandPurpose(looks=True, why="whether a full pool is why it is slow"),
+    "rbd info": CommandPurpose(looks=True, why="what the image is like"),
+    "rbd image-meta list": CommandPurpose(looks=True, why="whose the image is, and whether it is finished"),
+    "rbd ls": CommandPurpose(looks=True, why="whether it is really not there"),
+    "rbd snap ls": CommandPurpose(looks=True, why="which snapshots it has"),
+    "rbd status": CommandPurpose(looks=True, why="who has it open"),
+    "rbd du": CommandPurpose(looks=True, why="whether it holds data"),
+    "rbd import": CommandPurpose(
         why="makes the image with its label and gives it its size last: so it is complete, or not ours"
     ),
-    "rbd clone": Known(why="makes the image, which shares its data with the snapshot"),
-    "rbd snap create": Known(why="holds the source's data of this moment"),
-    "rbd snap rm": Known(why="takes the snapshot out of sight; Ceph keeps it for as long as the clone needs it"),
-    "rbd resize": Known(why="gives it the size that was asked for"),
-    "rbd image-meta set": Known(why="writes the label: an image with a name and label of ours is a volume"),
-    "rbd image-meta remove": Known(why="takes the driver's own notes off"),
-    "rbd mv": Known(why="changes the name, by which a volume of the driver's is found; the data stays as it is"),
+    "rbd clone": CommandPurpose(why="makes the image, which shares its data with the snapshot"),
+    "rbd snap create": CommandPurpose(why="holds the source's data of this moment"),
+    "rbd snap rm": CommandPurpose(
+        why="takes the snapshot out of sight; Ceph keeps it for as long as the clone needs it"
+    ),
+    "rbd resize": CommandPurpose(why="gives it the size that was asked for"),
+    "rbd image-meta set": CommandPurpose(why="writes the label: an image with a name and label of ours is a volume"),
+    "rbd image-meta remove": CommandPurpose(why="takes the driver's own notes off"),
+    "rbd mv": CommandPurpose(
+        why="changes the name, by which a volume of the driver's is found; the data stays as it is"
+    ),
 }
 LONGEST = 2  # words of a verb
 SECRET = {ID: "USER-OF-THE-SECRET", KEY: base64.b64encode(bytes(16)).decode()}  # stands for what is not known here
 
 
-class Rehearsed(RbdBackend):
-    def __init__(self, config: Config, setting: Setting, rehearsal: Rehearsal) -> None:
-        super().__init__(config, setting, _Shell(rehearsal, secret=not config.keyring), _Nobody())
-        self._rehearsal = rehearsal
+class DryRunBackend(RbdBackend):
+    def __init__(self, config: Config, setting: Setting, report: DryRunReport) -> None:
+        super().__init__(config, setting, _Shell(report, secret=not config.keyring), _Nobody())
+        self._report = report
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        if self._rehearsal.offline:
-            self._rehearsal.assume("the pool exists, with room for it")
+        if self._report.offline:
+            self._report.assume("the pool exists, with room for it")
         elif self.config.keyring:
             self._space.report((request.parameters and request.parameters.data_pool) or self._pool)
         else:
@@ -75,21 +81,21 @@ class Rehearsed(RbdBackend):
 class _Shell(Shell):
     """Commands that only look are run, others are noted; with a key that is not known none is run."""
 
-    def __init__(self, rehearsal: Rehearsal, *, secret: bool) -> None:
+    def __init__(self, report: DryRunReport, *, secret: bool) -> None:
         super().__init__()
-        self._rehearsal = rehearsal
+        self._report = report
         self._secret = secret
 
     def ask(self, program: str, *words: str, timeout: float) -> Answer:
         command, known = shown(program, words), KNOWN.get(verb(program, words))
         if known is None:
-            raise Unforeseen(f"{' '.join(command)} would be run; what becomes of it is not known here")
+            raise Unpredictable(f"{' '.join(command)} would be run; what becomes of it is not known here")
         if not known.looks:
-            self._rehearsal.change(*command, why=known.why)
+            self._report.change(*command, why=known.why)
             return Answer(0, "", "")
-        self._rehearsal.look(*command, why=known.why)
-        if self._rehearsal.offline or self._secret:
-            raise Unforeseen("what is in the pool is not known")
+        self._report.look(*command, why=known.why)
+        if self._report.offline or self._secret:
+            raise Unpredictable("what is in the pool is not known")
         try:
             return super().ask(program, *words, timeout=timeout)
         except FailedPrecondition as error:  # there is no such program here
@@ -100,7 +106,7 @@ class _Nobody(Shell):
     """Nothing goes on in the background of a creation that is not done."""
 
     def ask(self, program: str, *words: str, timeout: float) -> Answer:
-        raise Unforeseen("this is done later, in the background")
+        raise Unpredictable("this is done later, in the background")
 
 
 def verb(program: str, words: Sequence[str]) -> str:

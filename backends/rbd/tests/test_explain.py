@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
-from csi_multi_rbd.explaining import KNOWN, Rehearsed, shown, verb
+from csi_multi_rbd.explaining import KNOWN, DryRunBackend, shown, verb
 from csi_multi_rbd.shell import Answer, Shell
 
 from csi_multi.contract import (
+    DryRunReport,
     NotFound,
-    Rehearsal,
     ResourceExhausted,
     Setting,
     Source,
     SourceKind,
     Unavailable,
-    Unforeseen,
+    Unpredictable,
     VolumeRequest,
 )
 
@@ -52,8 +52,8 @@ def make(backend: Any, request: VolumeRequest) -> Any:
     return (backend.restore_volume if request.source.kind is SourceKind.SNAPSHOT else backend.clone_volume)(request)
 
 
-def changes(rehearsal: Rehearsal) -> list[tuple[str, ...]]:
-    return [step.words for step in rehearsal.steps if step.changes]
+def changes(report: DryRunReport) -> list[tuple[str, ...]]:
+    return [step.words for step in report.steps if step.changes]
 
 
 @pytest.fixture
@@ -84,23 +84,23 @@ def test_the_commands_that_are_told_are_those_of_a_creation(
     wishes: dict[str, VolumeRequest],
     kind: str,
 ) -> None:
-    before, rehearsal, door = cluster.everything(namespace), Rehearsal(), Told()
+    before, report, door = cluster.everything(namespace), DryRunReport(), Told()
 
-    rehearsed = backend.rehearsed(rehearsal)
-    expected = make(rehearsed, wishes[kind])
-    rehearsed.close()
+    dry_run = backend.dry_run(report)
+    expected = make(dry_run, wishes[kind])
+    dry_run.close()
     assert cluster.everything(namespace) == before
 
     real = RbdBackend(config, setting, door)
     made = make(real, wishes[kind])
     real.close()
-    assert changes(rehearsal) == door.changes
+    assert changes(report) == door.changes
     assert made == expected
 
 
 def test_a_pool_without_room_refuses_it(backend: RbdBackend) -> None:
     with pytest.raises(ResourceExhausted, match="can be promised"):
-        backend.rehearsed(Rehearsal()).create_volume(volumes.wish(backend, "pvc-1", 2**60))
+        backend.dry_run(DryRunReport()).create_volume(volumes.wish(backend, "pvc-1", 2**60))
 
 
 def test_a_source_that_is_not_there_is_told_as_such(backend: RbdBackend) -> None:
@@ -108,7 +108,7 @@ def test_a_source_that_is_not_there_is_told_as_such(backend: RbdBackend) -> None
     wish = replace(volumes.wish(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
 
     with pytest.raises(NotFound):
-        backend.rehearsed(Rehearsal()).clone_volume(wish)
+        backend.dry_run(DryRunReport()).clone_volume(wish)
 
 
 def away(keyring: str = "/etc/ceph/keyring") -> RbdBackend:
@@ -117,28 +117,28 @@ def away(keyring: str = "/etc/ceph/keyring") -> RbdBackend:
 
 
 def test_without_the_cluster_the_command_is_told_and_what_it_goes_by() -> None:
-    rehearsal, backend = Rehearsal(offline=True), away()
+    report, backend = DryRunReport(offline=True), away()
 
-    made = backend.rehearsed(rehearsal).create_volume(volumes.wish(backend, "pvc-1", 32 * MIB + 1))
+    made = backend.dry_run(report).create_volume(volumes.wish(backend, "pvc-1", 32 * MIB + 1))
 
-    (command,) = changes(rehearsal)
+    (command,) = changes(report)
     assert made.size == 33 * MIB
     assert command[:1] == ("rbd",)
     assert "import" in command
     assert any(f"empty image of {33 * MIB} bytes" in word and '"name":"pvc-1"' in word for word in command)
-    assert rehearsal.assumed == ["the pool exists, with room for it"]
+    assert report.assumed == ["the pool exists, with room for it"]
 
 
 def test_a_key_that_comes_with_requests_is_neither_asked_for_nor_shown() -> None:
-    rehearsal, backend = Rehearsal(offline=True), away(keyring="")
+    report, backend = DryRunReport(offline=True), away(keyring="")
 
-    backend.rehearsed(rehearsal).create_volume(volumes.wish(backend, "pvc-1"))
+    backend.dry_run(report).create_volume(volumes.wish(backend, "pvc-1"))
 
-    (command,) = changes(rehearsal)
+    (command,) = changes(report)
     assert "(the key in the request's secrets)" in command
     assert "USER-OF-THE-SECRET" in command
     with pytest.raises(Unavailable, match="secrets"):
-        backend.rehearsed(Rehearsal()).create_volume(volumes.wish(backend, "pvc-1"))
+        backend.dry_run(DryRunReport()).create_volume(volumes.wish(backend, "pvc-1"))
 
 
 def test_without_the_cluster_a_copy_cannot_be_told() -> None:
@@ -146,17 +146,17 @@ def test_without_the_cluster_a_copy_cannot_be_told() -> None:
     source = Source(kind=SourceKind.VOLUME, handle="source")
     wish = replace(volumes.wish(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
 
-    with pytest.raises(Unforeseen, match="not known"):
-        backend.rehearsed(Rehearsal(offline=True)).clone_volume(wish)
+    with pytest.raises(Unpredictable, match="not known"):
+        backend.dry_run(DryRunReport(offline=True)).clone_volume(wish)
 
 
 def test_a_command_that_is_no_part_of_a_creation_is_not_run() -> None:
-    rehearsed = away().rehearsed(Rehearsal())
-    assert isinstance(rehearsed, Rehearsed)
+    dry_run = away().dry_run(DryRunReport())
+    assert isinstance(dry_run, DryRunBackend)
 
     for words in (("rm", "k8s/a"), ("trash", "purge"), ("snap", "purge", "k8s/a"), ("image-meta", "get", "a", "b")):
-        with pytest.raises(Unforeseen):
-            rehearsed._rbd.client.rbd(*words)
+        with pytest.raises(Unpredictable):
+            dry_run._rbd.client.rbd(*words)
 
 
 def test_looks_are_only_those_that_look() -> None:

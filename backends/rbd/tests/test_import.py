@@ -14,11 +14,11 @@ from csi_multi_rbd.shell import Answer, Shell
 from csi_multi.contract import (
     IMPORTED,
     AlreadyExists,
+    DryRunReport,
     FailedPrecondition,
     InUse,
     InvalidArgument,
     NotFound,
-    Rehearsal,
     Setting,
     Stamp,
     StorageError,
@@ -246,16 +246,16 @@ def test_an_old_name_that_is_taken_by_now_is_told(backend: RbdBackend, image: st
 
 
 def test_what_would_be_done_is_told_and_not_done(backend: RbdBackend, image: str, rbd: Run) -> None:
-    rehearsal = Rehearsal()
-    rehearsed: Any = backend.rehearsed(rehearsal)
+    report = DryRunReport()
+    dry_run: Any = backend.dry_run(report)
 
-    expected = rehearsed.import_volume(image, stamp())
+    expected = dry_run.import_volume(image, stamp())
     assert (listed(rbd), meta(rbd, image)) == ([image], {})
-    assert [step.words[step.words.index("--rados-osd-op-timeout") + 2] for step in rehearsal.steps if step.changes] == [
+    assert [step.words[step.words.index("--rados-osd-op-timeout") + 2] for step in report.steps if step.changes] == [
         "image-meta",
         "mv",
     ]
 
     assert backend.import_volume(image, stamp()) == expected
-    rehearsed.release_volume(expected.handle)
+    dry_run.release_volume(expected.handle)
     assert backend.get_volume(expected.handle) == expected

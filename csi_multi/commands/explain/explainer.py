@@ -11,7 +11,7 @@ from ...config.document import ConfigError
 from ...config.settings import Config, load_config
 from ...contract import ids
 from ...contract.backend import Explain, NodeLocal
-from ...contract.dry_run import Rehearsal, Unforeseen
+from ...contract.dry_run import DryRunReport, Unpredictable
 from ...contract.errors import (
     InvalidArgument,
     NotFound,
@@ -150,32 +150,32 @@ class _Explainer:
             )
         if not told.not_asked:
             try:
-                self._rehearse(instance, backend, request, Rehearsal())
+                self._rehearse(instance, backend, request, DryRunReport())
                 return
             except OUT_OF_REACH as error:
                 told.not_asked = str(error)
         try:
-            self._rehearse(instance, backend, request, Rehearsal(offline=True))
+            self._rehearse(instance, backend, request, DryRunReport(offline=True))
         except OUT_OF_REACH as error:
             told.goes_on = f"this cannot be told without the storage: {error}"
 
-    def _rehearse(self, instance: Instance, backend: Explain, request: VolumeRequest, rehearsal: Rehearsal) -> None:
+    def _rehearse(self, instance: Instance, backend: Explain, request: VolumeRequest, report: DryRunReport) -> None:
         """Raises OUT_OF_REACH, but for what cannot be foreseen."""
         told, volume = self._told, None
         idempotent.refuse_unusable(backend, request)
-        rehearsed = backend.rehearsed(rehearsal)
+        dry_run = backend.dry_run(report)
         try:
-            volume = idempotent.create_volume(rehearsed, request, self._driver.node)
-        except Unforeseen as error:
+            volume = idempotent.create_volume(dry_run, request, self._driver.node)
+        except Unpredictable as error:
             told.goes_on = str(error)
         except OUT_OF_REACH:
             raise
         except StorageError as error:
             told.refused = told.refused or self._refusal(error)
         finally:
-            rehearsed.close()
-        told.commands = tuple(Command(words=step.words, why=step.why, changes=step.changes) for step in rehearsal.steps)
-        told.assumed = tuple(rehearsal.assumed)
+            dry_run.close()
+        told.commands = tuple(Command(words=step.words, why=step.why, changes=step.changes) for step in report.steps)
+        told.assumed = tuple(report.assumed)
         if volume:
             self._made(instance, volume)
         told.placed = self._placed(instance)

@@ -13,7 +13,7 @@ from ...config.document import ConfigError
 from ...config.settings import Config, load_config
 from ...contract import ids
 from ...contract.backend import Import
-from ...contract.dry_run import Rehearsal
+from ...contract.dry_run import DryRunReport
 from ...contract.errors import InvalidArgument, NotFound, StorageError
 from ...contract.model import IMPORTED, AccessMode, Capability, Mount, Stamp
 from ...contract.params import unknown
@@ -93,14 +93,14 @@ def _backend(instance: Instance, *, apply: bool) -> Iterator[Import]:
     if apply:
         yield instance.backend
         return
-    rehearsal = Rehearsal()
-    rehearsed = instance.backend.rehearsed(rehearsal)
-    assert isinstance(rehearsed, Import)
+    report = DryRunReport()
+    dry_run = instance.backend.dry_run(report)
+    assert isinstance(dry_run, Import)
     try:
-        yield rehearsed
+        yield dry_run
     finally:
-        rehearsed.close()
-    changes = [step for step in rehearsal.steps if step.changes]
+        dry_run.close()
+    changes = [step for step in report.steps if step.changes]
     print("Nothing was changed. With --apply this is done:" if changes else "There is nothing to do.", file=sys.stderr)
     for step in changes:
         print(f"  {shlex.join(step.words)}\n      {step.why}", file=sys.stderr)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from csi_multi.contract import Blank, InUse, StorageError, Volume
 from csi_multi.contract import backend as b
 
-from ..assertions import Skipped, expect
+from ..assertions import CheckSkipped, expect
 from ..check import On, check
-from ..context import Trial, pattern
+from ..context import CheckContext, pattern
 from ..disturbance import Disturbance, reborn
 from ..fault_injection import Fault
 from ..operations.base import absent, attempt, described, firmly, ready
@@ -17,7 +17,7 @@ from ..operations.changing import DeleteVolume
 from ..operations.making import SEED, Clone, Create, Groups, Making, Restore, Snapshots
 
 
-def makings(t: Trial) -> Iterator[Making]:
+def makings(t: CheckContext) -> Iterator[Making]:
     """Every way to make something that the backend has."""
     yield Create(t)
     for feature, making in ((b.Snapshots, Restore), (b.Clone, Clone), (b.Snapshots, Snapshots)):
@@ -28,7 +28,7 @@ def makings(t: Trial) -> Iterator[Making]:
 
 
 @check(on=On.BACKEND)
-def what_died_twice_anywhere_is_made_once(t: Trial) -> None:
+def what_died_twice_anywhere_is_made_once(t: CheckContext) -> None:
     for making in makings(t):
         deaths = Disturbance(making, Fault.DEATH)
         for call in deaths:
@@ -42,7 +42,7 @@ def what_died_twice_anywhere_is_made_once(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def another_request_may_come_after_a_creation_that_died(t: Trial) -> None:
+def another_request_may_come_after_a_creation_that_died(t: CheckContext) -> None:
     """The user has edited the object: it is made as it is now, or refused. One thing at most is there."""
     for making in makings(t):
         deaths = Disturbance(making, Fault.DEATH)
@@ -62,7 +62,7 @@ def another_request_may_come_after_a_creation_that_died(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def a_name_whose_deletion_died_and_was_repeated_is_free(t: Trial) -> None:
+def a_name_whose_deletion_died_and_was_repeated_is_free(t: CheckContext) -> None:
     deletion = DeleteVolume(t)
     deaths = Disturbance(deletion, Fault.DEATH)
     for call in deaths:
@@ -78,7 +78,7 @@ def a_name_whose_deletion_died_and_was_repeated_is_free(t: Trial) -> None:
         t.forget(again)
 
 
-def _expect_no_bytes(t: Trial, volume: Volume, seed: str, what: str) -> None:
+def _expect_no_bytes(t: CheckContext, volume: Volume, seed: str, what: str) -> None:
     """Demand that a new volume does not show another's bytes, unless its device says that it may."""
     if t.no_data():
         return
@@ -118,11 +118,11 @@ class _DeleteSource(DeleteVolume):
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def snapshots_outlive_a_deletion_of_their_source_that_died(t: Trial) -> None:
+def snapshots_outlive_a_deletion_of_their_source_that_died(t: CheckContext) -> None:
     deletion = _DeleteSource(t)
     deletion.ready()
     if isinstance(attempt(deletion.act)[1], InUse):
-        raise Skipped("delete_volume refuses to delete a volume that has snapshots")
+        raise CheckSkipped("delete_volume refuses to delete a volume that has snapshots")
     deletion.remove()
     deaths = Disturbance(deletion, Fault.DEATH)
     for call in deaths:

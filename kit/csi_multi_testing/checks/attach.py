@@ -20,29 +20,29 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..protocol import BLOCK
 
 MOST = 4096  # bytes of a publish context, keys and values (csi-spec 2.2)
 NOBODY = Node(name="no-such-node", id="no-such-node")
 
 
-def use(t: Trial) -> Capability:
+def use(t: CheckContext) -> Capability:
     """Return how volumes are used, by one node."""
     return replace(t.storage.capability or BLOCK, mode=AccessMode.SINGLE_NODE_WRITER)
 
 
-def two(t: Trial) -> tuple[Node, Node]:
+def two(t: CheckContext) -> tuple[Node, Node]:
     expect(len(t.storage.nodes) > 1, "Storage.nodes has one node only; two are needed")
     return t.storage.nodes[0], t.storage.nodes[1]
 
 
-def attach(t: Trial, volume: Volume, node: Node, *, read_only: bool = False) -> Strings:
+def attach(t: CheckContext, volume: Volume, node: Node, *, read_only: bool = False) -> Strings:
     context: Strings = t.attach(volume, node, capability=use(t), read_only=read_only)
     return context
 
 
-def expect_only_at(t: Trial, volume: Volume, node: Node, what: str) -> None:
+def expect_only_at(t: CheckContext, volume: Volume, node: Node, what: str) -> None:
     """Demand that the volume is attached there: nobody else gets it, and the refusal says who has it."""
     other = next(one for one in t.storage.nodes if one != node)
     said: list[str] = []
@@ -60,7 +60,7 @@ def expect_only_at(t: Trial, volume: Volume, node: Node, what: str) -> None:
 
 
 @check(b.Attach, given=("nodes",))
-def attaching_gives_a_context_and_repeated_the_same(t: Trial) -> None:
+def attaching_gives_a_context_and_repeated_the_same(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
 
     first = attach(t, volume, node)
@@ -76,7 +76,7 @@ def attaching_gives_a_context_and_repeated_the_same(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",))
-def a_volume_of_one_node_is_not_attached_to_a_second(t: Trial) -> None:
+def a_volume_of_one_node_is_not_attached_to_a_second(t: CheckContext) -> None:
     node, _ = two(t)
     volume = t.volume()
     attach(t, volume, node)
@@ -85,7 +85,7 @@ def a_volume_of_one_node_is_not_attached_to_a_second(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",))
-def an_unknown_node_is_not_found(t: Trial) -> None:
+def an_unknown_node_is_not_found(t: CheckContext) -> None:
     volume = t.volume()
 
     with t.refused(NotFound, what=f"attach to {NOBODY.id!r}, a node that does not exist"):
@@ -95,7 +95,7 @@ def an_unknown_node_is_not_found(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",), on=On.BACKEND)
-def what_does_not_exist_can_neither_be_attached_nor_detached(t: Trial) -> None:
+def what_does_not_exist_can_neither_be_attached_nor_detached(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
     t.door.delete(volume.handle)
 
@@ -108,7 +108,7 @@ def what_does_not_exist_can_neither_be_attached_nor_detached(t: Trial) -> None:
 
 
 @check(b.ReadOnlyAttach, given=("nodes",))
-def another_kind_of_access_on_the_same_node_is_refused(t: Trial) -> None:
+def another_kind_of_access_on_the_same_node_is_refused(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
     for read_only in (True, False):
         first = attach(t, volume, node, read_only=read_only)
@@ -120,7 +120,7 @@ def another_kind_of_access_on_the_same_node_is_refused(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",))
-def a_detached_volume_is_free_for_another_node(t: Trial) -> None:
+def a_detached_volume_is_free_for_another_node(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
     for node, where in ((one, one), (other, None)):
@@ -132,7 +132,7 @@ def a_detached_volume_is_free_for_another_node(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_of_nothing_is_told_as_such(t: Trial) -> None:
+def a_detachment_of_nothing_is_told_as_such(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
     asked: list[tuple[Node | None, str]] = [(one, "attached nowhere"), (None, "attached nowhere")]
@@ -145,7 +145,7 @@ def a_detachment_of_nothing_is_told_as_such(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",))
-def detaching_another_node_leaves_this_one_alone(t: Trial) -> None:
+def detaching_another_node_leaves_this_one_alone(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
     attach(t, volume, one)
@@ -156,7 +156,7 @@ def detaching_another_node_leaves_this_one_alone(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",))
-def an_attached_volume_is_not_deleted(t: Trial) -> None:
+def an_attached_volume_is_not_deleted(t: CheckContext) -> None:
     node, _ = two(t)
     volume = t.volume()
     if seen := not t.no_data():

@@ -7,9 +7,9 @@ from contextlib import suppress
 from csi_multi.contract import Blank, FailedPrecondition, SizeRange, Volume
 from csi_multi.contract import backend as b
 
-from ..assertions import Skipped, expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import On, check
-from ..context import BLOCK_SIZE, Trial
+from ..context import BLOCK_SIZE, CheckContext
 from ..protocol import read_from
 from .devices import opened
 from .sources import cut
@@ -17,7 +17,7 @@ from .sources import cut
 FRESH = (Blank.ZEROED, Blank.STAMPED)
 
 
-def blank(t: Trial, volume: Volume, what: str) -> Blank:
+def blank(t: CheckContext, volume: Volume, what: str) -> Blank:
     """Open a volume's device and close it; return what open_device and find_device say, which must be the same."""
     device = opened(t, volume)
     found = t.backend.find_device(volume.handle)
@@ -26,18 +26,18 @@ def blank(t: Trial, volume: Volume, what: str) -> Blank:
     return device.blank
 
 
-def noting(t: Trial) -> Volume:
+def noting(t: CheckContext) -> Volume:
     """Return a new volume. Raises Skipped where no notes are kept, which zeros make unnecessary."""
     volume = t.volume()
     fresh, own = blank(t, volume, "a new volume"), type(t.backend)
     if own.formatting is b.Backend.formatting and own.formatted is b.Backend.formatted:
         expect(fresh is Blank.ZEROED, f"Device.blank is {fresh}, but there is no formatted(): data would be formatted")
-        raise Skipped("the backend keeps no notes: neither formatting nor formatted is overridden")
+        raise CheckSkipped("the backend keeps no notes: neither formatting nor formatted is overridden")
     return volume
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_new_volume_is_blank_in_the_way_it_says(t: Trial) -> None:
+def a_new_volume_is_blank_in_the_way_it_says(t: CheckContext) -> None:
     """Its space may have held the bytes of a volume that was deleted."""
     used = t.volume()
     t.fill(used, "kit used")
@@ -54,7 +54,7 @@ def a_new_volume_is_blank_in_the_way_it_says(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def what_is_noted_about_formatting_lasts(t: Trial) -> None:
+def what_is_noted_about_formatting_lasts(t: CheckContext) -> None:
     """Before mkfs INTERRUPTED, after it NEVER, also for the next process."""
     volume = noting(t)
     for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER), ("formatted", Blank.NEVER)):
@@ -65,7 +65,7 @@ def what_is_noted_about_formatting_lasts(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_is_taken_while_the_device_is_open(t: Trial) -> None:
+def a_note_is_taken_while_the_device_is_open(t: CheckContext) -> None:
     """As the node engine does it: open, formatting, mkfs, formatted."""
     volume = noting(t)
     opened(t, volume)
@@ -75,7 +75,7 @@ def a_note_is_taken_while_the_device_is_open(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_was_formatted_is_never_blank_again(t: Trial) -> None:
+def a_volume_that_was_formatted_is_never_blank_again(t: CheckContext) -> None:
     """Not even when formatting comes once more, which may be refused."""
     volume = noting(t)
     t.backend.formatted(volume.handle)
@@ -86,7 +86,7 @@ def a_volume_that_was_formatted_is_never_blank_again(t: Trial) -> None:
 
 
 @check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_has_grown_is_as_blank_as_before(t: Trial) -> None:
+def a_volume_that_has_grown_is_as_blank_as_before(t: CheckContext) -> None:
     volume = noting(t)
     t.backend.formatted(volume.handle)
 
@@ -95,14 +95,14 @@ def a_volume_that_has_grown_is_as_blank_as_before(t: Trial) -> None:
 
 
 @check(b.Snapshots, given=("devices",), data=True, on=On.BACKEND)
-def a_restored_volume_is_never_blank(t: Trial) -> None:
+def a_restored_volume_is_never_blank(t: CheckContext) -> None:
     copy = t.copy(cut(t, t.volume()))
 
     same(blank(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
 
 
 @check(b.Clone, given=("devices",), data=True, on=On.BACKEND)
-def a_cloned_volume_is_never_blank(t: Trial) -> None:
+def a_cloned_volume_is_never_blank(t: CheckContext) -> None:
     copy = t.copy(t.volume())
 
     same(blank(t, copy, "clone_volume"), Blank.NEVER, "clone_volume, then Device.blank")

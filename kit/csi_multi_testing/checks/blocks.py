@@ -7,24 +7,24 @@ from collections.abc import Callable, Iterator
 from csi_multi.contract import BlockMap, Extent, FailedPrecondition, NotFound, OutOfRange, Snapshot, Volume
 from csi_multi.contract import backend as b
 
-from ..assertions import Skipped, expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import On, check
-from ..context import BLOCK_SIZE, Trial, pattern
+from ..context import BLOCK_SIZE, CheckContext, pattern
 from .sources import cut, served
 
 
-def written(t: Trial) -> tuple[Volume, Snapshot]:
+def written(t: CheckContext) -> tuple[Volume, Snapshot]:
     """Return a volume with known bytes at both ends, and a snapshot of it."""
     volume = t.volume()
     t.fill(volume, "kit blocks")
     return volume, cut(t, volume)
 
 
-def changed(t: Trial, base: Snapshot, target: Snapshot, offset: int = 0) -> list[Extent]:
+def changed(t: CheckContext, base: Snapshot, target: Snapshot, offset: int = 0) -> list[Extent]:
     try:
         return t.door.changed(base.handle, target.handle, offset)
     except t.door.kind_of(FailedPrecondition) as error:
-        raise Skipped(f"changes are not tracked: {error}") from None
+        raise CheckSkipped(f"changes are not tracked: {error}") from None
 
 
 def middle(volume: Volume) -> int:
@@ -45,7 +45,7 @@ def expect_block(extents: list[Extent], offset: int, what: str) -> None:
 
 
 @check(b.ChangedBlocks, data=True)
-def what_was_written_is_allocated(t: Trial) -> None:
+def what_was_written_is_allocated(t: CheckContext) -> None:
     volume, made = written(t)
 
     found = t.door.allocated(made.handle)
@@ -54,7 +54,7 @@ def what_was_written_is_allocated(t: Trial) -> None:
 
 
 @check(b.ChangedBlocks, data=True)
-def what_was_changed_between_snapshots_is_told(t: Trial) -> None:
+def what_was_changed_between_snapshots_is_told(t: CheckContext) -> None:
     """Written for the first time, written again, and written with zeros."""
     volume, base = written(t)
     for offset, data in (
@@ -70,7 +70,7 @@ def what_was_changed_between_snapshots_is_told(t: Trial) -> None:
 
 
 @check(b.ChangedBlocks, data=True)
-def changes_add_up_over_the_snapshots_between(t: Trial) -> None:
+def changes_add_up_over_the_snapshots_between(t: CheckContext) -> None:
     volume, base = written(t)
     t.write(volume, pattern("kit first change"), middle(volume))
     cut(t, volume)
@@ -81,7 +81,7 @@ def changes_add_up_over_the_snapshots_between(t: Trial) -> None:
         expect_block(found, offset, f"changed_blocks with a snapshot between the two, written was at {offset}")
 
 
-def maps(t: Trial) -> Iterator[tuple[str, Volume, Callable[[int], BlockMap]]]:
+def maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], BlockMap]]]:
     """Yield both kinds of map by method: what was asked about, and how to ask."""
     volume, base = written(t)
     secrets = t.storage.secrets
@@ -101,7 +101,7 @@ def maps(t: Trial) -> Iterator[tuple[str, Volume, Callable[[int], BlockMap]]]:
 
 
 @check(b.ChangedBlocks, data=True, on=On.BACKEND)
-def extents_are_in_order_and_within_the_volume(t: Trial) -> None:
+def extents_are_in_order_and_within_the_volume(t: CheckContext) -> None:
     for method, volume, ask in maps(t):
         found = ask(0)
         same(found.size, volume.size, f"{method}: BlockMap.size, against the volume's")
@@ -124,7 +124,7 @@ def _in_order(method: str, found: BlockMap) -> None:
 
 
 @check(b.ChangedBlocks, data=True, on=On.BACKEND)
-def a_map_can_be_continued_from_any_offset(t: Trial) -> None:
+def a_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
     """What ends at or before the offset is left out, everything else is told as from the start."""
     for method, volume, ask in maps(t):
         whole = list(ask(0).extents)
@@ -138,7 +138,7 @@ def a_map_can_be_continued_from_any_offset(t: Trial) -> None:
 
 
 @check(b.ChangedBlocks, data=True)
-def an_offset_beyond_the_end_is_refused(t: Trial) -> None:
+def an_offset_beyond_the_end_is_refused(t: CheckContext) -> None:
     volume, base = written(t)
     target = cut(t, volume)
 
@@ -149,12 +149,12 @@ def an_offset_beyond_the_end_is_refused(t: Trial) -> None:
 
 
 @check(b.ChangedBlocks)
-def blocks_of_a_snapshot_that_is_gone_are_refused(t: Trial) -> None:
+def blocks_of_a_snapshot_that_is_gone_are_refused(t: CheckContext) -> None:
     volume = t.volume()
     old, made, gone = (cut(t, volume) for _ in range(3))
     for one in (old, gone):
         if not served(t, t.door.delete_snapshot, one.handle):
-            raise Skipped("a snapshot cannot be deleted as long as its volume has others")
+            raise CheckSkipped("a snapshot cannot be deleted as long as its volume has others")
 
     with t.refused(NotFound, what="allocated_blocks of a snapshot that was deleted"):
         t.door.allocated(gone.handle)

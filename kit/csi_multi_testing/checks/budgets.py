@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from ..assertions import expect
-from ..call_counter import Meter
+from ..call_counter import CallCounter
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 
 OTHERS = 20  # volumes beside the one that is worked on: calls per volume show
 SHOWN = 12  # calls in a verdict
 
 
 @check(given=("budgets",), on=On.BACKEND)
-def no_method_makes_more_calls_than_its_budget(t: Trial) -> None:
+def no_method_makes_more_calls_than_its_budget(t: CheckContext) -> None:
     budgets = t.storage.budgets
-    meter = Meter(t)
+    meter = CallCounter(t)
     meter.life()
     unknown = sorted(set(budgets) - set(meter.made))
     expect(
@@ -28,13 +28,13 @@ def no_method_makes_more_calls_than_its_budget(t: Trial) -> None:
 
     for _ in range(OTHERS):
         t.volume()
-    crowded = Meter(t)
+    crowded = CallCounter(t)
     crowded.life()
 
     _judge(crowded, f" beside {OTHERS} other volumes")
 
 
-def _judge(meter: Meter, where: str) -> None:
+def _judge(meter: CallCounter, where: str) -> None:
     over = []
     for method, most in meter.t.storage.budgets.items():
         if len(calls := meter.made[method]) > most:

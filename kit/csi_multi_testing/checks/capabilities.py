@@ -8,11 +8,11 @@ from csi_multi.contract import AccessMode, Capability, InvalidArgument, Mount, S
 from csi_multi.contract.params import parse
 from csi_multi.core.idempotent import FS_TYPE
 
-from ..assertions import Skipped, expect
+from ..assertions import CheckSkipped, expect
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..operations.base import described
-from ..protocol import BLOCK, Wish
+from ..protocol import BLOCK, VolumeSpec
 from .conflicts import conflict
 from .creation import nothing_new, repeats
 
@@ -23,20 +23,20 @@ def words(capability: Capability) -> str:
     return f"{capability.mode.name} as {'a raw block device' if capability.block else 'a filesystem'}"
 
 
-def mounted(t: Trial, fs_type: str = "") -> Capability:
+def mounted(t: CheckContext, fs_type: str = "") -> Capability:
     return replace(t.storage.capability or BLOCK, mount=Mount(fs_type=fs_type))
 
 
-def made_or_skipped(t: Trial, wish: Wish) -> Volume:
+def made_or_skipped(t: CheckContext, wish: VolumeSpec) -> Volume:
     """Make a volume for a use that not every backend allows."""
     try:
         return t.create(wish)
     except InvalidArgument as error:
-        raise Skipped(f"no volume can be used as {words(wish.capabilities[0])}: {error}") from None
+        raise CheckSkipped(f"no volume can be used as {words(wish.capabilities[0])}: {error}") from None
 
 
 @check(on=On.BACKEND)
-def what_is_unsupported_is_told_in_words(t: Trial) -> None:
+def what_is_unsupported_is_told_in_words(t: CheckContext) -> None:
     """`unsupported` answers for every use, with and without parameters, and agrees with `access_modes`."""
     own = parse(type(t.backend).Parameters, t.storage.parameters, "parameters")
     for capability in EVERY:
@@ -49,7 +49,7 @@ def what_is_unsupported_is_told_in_words(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def every_declared_access_mode_can_be_used_somehow(t: Trial) -> None:
+def every_declared_access_mode_can_be_used_somehow(t: CheckContext) -> None:
     """As a filesystem or as a raw block device, as far as is known before the parameters are."""
     for mode in t.backend.access_modes:
         said = [t.backend.unsupported(one) for one in EVERY if one.mode is mode]
@@ -57,7 +57,7 @@ def every_declared_access_mode_can_be_used_somehow(t: Trial) -> None:
 
 
 @check()
-def an_unsupported_use_is_refused_before_anything_is_made(t: Trial) -> None:
+def an_unsupported_use_is_refused_before_anything_is_made(t: CheckContext) -> None:
     """Every use is made possible or refused as InvalidArgument; what is made can be had again."""
     for mode in (AccessMode.MULTI_NODE_MULTI_WRITER, AccessMode.SINGLE_NODE_READER_ONLY):
         for mount in (None, Mount()):
@@ -77,7 +77,7 @@ def an_unsupported_use_is_refused_before_anything_is_made(t: Trial) -> None:
 
 
 @check()
-def a_volume_for_a_filesystem_remembers_which(t: Trial) -> None:
+def a_volume_for_a_filesystem_remembers_which(t: CheckContext) -> None:
     wish = t.wish(capability=mounted(t))
     made = made_or_skipped(t, wish)
 
@@ -87,7 +87,7 @@ def a_volume_for_a_filesystem_remembers_which(t: Trial) -> None:
 
 
 @check()
-def a_block_volume_is_not_one_for_a_filesystem(t: Trial) -> None:
+def a_block_volume_is_not_one_for_a_filesystem(t: CheckContext) -> None:
     block, filesystem = replace(t.storage.capability or BLOCK, mount=None), mounted(t)
     wishes = [t.wish(capability=wanted) for wanted in (block, filesystem)]
     made = [made_or_skipped(t, wish) for wish in wishes]
@@ -98,7 +98,7 @@ def a_block_volume_is_not_one_for_a_filesystem(t: Trial) -> None:
 
 
 @check()
-def another_filesystem_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+def another_filesystem_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     wish = t.wish(capability=mounted(t, "ext4"))
     made = made_or_skipped(t, wish)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from csi_multi.contract import AccessMode, Capability, CapacityReport, Mount, OutOfRange, ResourceExhausted
 from csi_multi.contract import backend as b
 
-from ..assertions import Broken, Skipped, expect
+from ..assertions import CheckFailed, CheckSkipped, expect
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 
 SANE = 64  # times Storage.size: a volume that is larger is not worth making
 TRIES = 3
@@ -25,16 +25,16 @@ def most(report: CapacityReport) -> int:
     return report.available if report.maximum is None else min(report.available, report.maximum)
 
 
-def some(t: Trial) -> CapacityReport:
+def some(t: CheckContext) -> CapacityReport:
     """Return the report. Raises Skipped for a storage that has no room for a volume."""
     report = t.door.capacity()
     if most(report) < max(t.size, report.minimum or 0):
-        raise Skipped(f"capacity() tells {report.available} bytes, too few for a volume of Storage.size")
+        raise CheckSkipped(f"capacity() tells {report.available} bytes, too few for a volume of Storage.size")
     return report
 
 
 @check(b.Capacity)
-def the_numbers_of_the_capacity_fit_each_other(t: Trial) -> None:
+def the_numbers_of_the_capacity_fit_each_other(t: CheckContext) -> None:
     report = t.door.capacity()
 
     numbers = {"available": report.available, "maximum": report.maximum, "minimum": report.minimum}
@@ -46,27 +46,27 @@ def the_numbers_of_the_capacity_fit_each_other(t: Trial) -> None:
 
 
 @check(b.Capacity)
-def what_is_told_to_be_there_can_be_made(t: Trial) -> None:
+def what_is_told_to_be_there_can_be_made(t: CheckContext) -> None:
     size = most(some(t))
     if size > SANE * t.size:
-        raise Skipped(f"the largest volume has {size} bytes, more than {SANE} times Storage.size")
+        raise CheckSkipped(f"the largest volume has {size} bytes, more than {SANE} times Storage.size")
 
     try:
         made = t.volume(size=size)
     except (ResourceExhausted, OutOfRange) as error:
         if most(t.door.capacity()) < size:
-            raise Skipped("others take space from this storage") from error
-        raise Broken(f"capacity() tells that a volume of {size} bytes can be made, but: {error}") from error
+            raise CheckSkipped("others take space from this storage") from error
+        raise CheckFailed(f"capacity() tells that a volume of {size} bytes can be made, but: {error}") from error
     expect(made.size >= size, f"create_volume gave {made.size} bytes, asked for were {size}")
 
 
 @check(b.Capacity)
-def more_than_is_told_to_be_there_is_refused(t: Trial) -> None:
+def more_than_is_told_to_be_there_is_refused(t: CheckContext) -> None:
     for number in range(TRIES):
         report = t.door.capacity()
         size = (report.available if report.maximum is None else report.maximum) + t.size
         if size > BOUNDLESS:
-            raise Skipped("capacity() tells no limit that could be exceeded")
+            raise CheckSkipped("capacity() tells no limit that could be exceeded")
         try:
             made = t.volume(size=size)
         except (ResourceExhausted, OutOfRange):
@@ -74,14 +74,14 @@ def more_than_is_told_to_be_there_is_refused(t: Trial) -> None:
         t.door.delete(made.handle)
         if most(t.door.capacity()) >= size and number < TRIES - 1:
             continue  # others gave space back meanwhile
-        raise Broken(
+        raise CheckFailed(
             f"a volume of {size} bytes could be made, where capacity() told {report}: "
             "tell what may be promised, not what is free, or refuse what exceeds it"
         )
 
 
 @check(b.Capacity)
-def a_volume_takes_its_size_from_the_capacity_or_nothing(t: Trial) -> None:
+def a_volume_takes_its_size_from_the_capacity_or_nothing(t: CheckContext) -> None:
     """Three volumes, of which one must be right: beside us others may take space and give it back."""
     some(t)
     changes = []
@@ -93,11 +93,13 @@ def a_volume_takes_its_size_from_the_capacity_or_nothing(t: Trial) -> None:
             return
         changes.append(taken)
         t.door.delete(made.handle)
-    raise Broken(f"capacity().available fell by {changes} bytes when a volume of {made.size} bytes was made, each time")
+    raise CheckFailed(
+        f"capacity().available fell by {changes} bytes when a volume of {made.size} bytes was made, each time"
+    )
 
 
 @check(b.Capacity)
-def a_deleted_volume_gives_its_capacity_back(t: Trial) -> None:
+def a_deleted_volume_gives_its_capacity_back(t: CheckContext) -> None:
     some(t)
     for _ in range(TRIES):
         before = t.door.capacity().available
@@ -107,7 +109,7 @@ def a_deleted_volume_gives_its_capacity_back(t: Trial) -> None:
         after = t.door.capacity().available
         if before - after < made.size // 2:
             return
-    raise Broken(
+    raise CheckFailed(
         f"capacity().available was {before} bytes, {while_there} with a volume of {made.size} bytes, "
         f"and {after} after it was deleted: every time some is lost"
     )
@@ -120,7 +122,7 @@ def uses() -> Iterator[Capability]:
 
 
 @check(b.Capacity, on=On.BACKEND)
-def a_use_has_capacity_exactly_if_it_is_supported(t: Trial) -> None:
+def a_use_has_capacity_exactly_if_it_is_supported(t: CheckContext) -> None:
     some(t)
     parameters = t.direct.request(t.wish()).parameters
     for use in uses():
@@ -132,14 +134,14 @@ def a_use_has_capacity_exactly_if_it_is_supported(t: Trial) -> None:
 
 
 @check(b.Capacity)
-def capacity_is_told_for_any_place_without_an_error(t: Trial) -> None:
+def capacity_is_told_for_any_place_without_an_error(t: CheckContext) -> None:
     for place in ({"nobody-knows": "this"}, {**t.door.segments(), "nobody-knows": "this"}, t.door.segments(), {}):
         found = t.door.capacity(segments=place).available
         expect(found >= 0, f"capacity at {place} is {found} bytes: never negative")
 
 
 @check(b.Capacity, b.NodeLocal)
-def other_nodes_than_this_have_no_capacity(t: Trial) -> None:
+def other_nodes_than_this_have_no_capacity(t: CheckContext) -> None:
     some(t)
     here = t.door.segments()
     expect(t.door.capacity(segments=here).available, f"capacity at {here}, where this node is: 0 bytes")
@@ -149,14 +151,14 @@ def other_nodes_than_this_have_no_capacity(t: Trial) -> None:
 
 
 @check(b.Capacity, b.Topology, given=("unreachable",))
-def places_out_of_reach_have_no_capacity(t: Trial) -> None:
+def places_out_of_reach_have_no_capacity(t: CheckContext) -> None:
     for place in t.storage.unreachable:
         found = t.door.capacity(segments=place).available
         expect(not found, f"capacity at {place}, where no volume can be made: {found} bytes, the rule wants 0")
 
 
 @check(b.Capacity, b.Topology, given=("reachable",))
-def places_in_reach_have_capacity(t: Trial) -> None:
+def places_in_reach_have_capacity(t: CheckContext) -> None:
     some(t)
     for place in t.storage.reachable:
         for segments in (place, {**place, "of-another-instance": "here"}):

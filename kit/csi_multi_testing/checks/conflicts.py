@@ -10,15 +10,15 @@ from dataclasses import replace
 from csi_multi.contract import AlreadyExists, Busy, SizeRange, Volume
 from csi_multi.contract import backend as b
 
-from ..assertions import Broken
+from ..assertions import CheckFailed
 from ..check import check
-from ..context import Trial, source
+from ..context import CheckContext, source
 from ..operations.base import ready
-from ..protocol import Wish
+from ..protocol import VolumeSpec
 from .creation import nothing_new, repeats, unchanged
 
 
-def conflict(t: Trial, first: Wish, made: Volume, second: Wish, what: str) -> None:
+def conflict(t: CheckContext, first: VolumeSpec, made: Volume, second: VolumeSpec, what: str) -> None:
     """Demand that the second request is refused where the first was served, and changes nothing."""
     before = t.new()
     what = f"create_volume with a name that is taken, {what}"
@@ -27,14 +27,14 @@ def conflict(t: Trial, first: Wish, made: Volume, second: Wish, what: str) -> No
             t.create(second)
         except Busy as error:  # what the core makes of it: somebody must be at work under the name
             told = f"{what}: AlreadyExists was raised, but find_volume then found nothing ({error})"
-            raise Broken(told) from error
+            raise CheckFailed(told) from error
     unchanged(t, made, f"{what}: refused, then")
     nothing_new(t, before, f"{what}: refused, but")
     repeats(t, made, first, "the first request again after a conflict")
 
 
 @check()
-def a_larger_size_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+def a_larger_size_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
 
@@ -44,7 +44,7 @@ def a_larger_size_under_a_taken_name_is_a_conflict(t: Trial) -> None:
 
 
 @check()
-def a_smaller_limit_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+def a_smaller_limit_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
 
@@ -53,7 +53,7 @@ def a_smaller_limit_under_a_taken_name_is_a_conflict(t: Trial) -> None:
 
 
 @check(data=True)
-def a_conflict_leaves_the_bytes_alone(t: Trial) -> None:
+def a_conflict_leaves_the_bytes_alone(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
     t.fill(made, "kit conflict")
@@ -66,7 +66,7 @@ def a_conflict_leaves_the_bytes_alone(t: Trial) -> None:
 
 
 @check(given=("other_parameters",))
-def other_parameters_under_a_taken_name_are_a_conflict(t: Trial) -> None:
+def other_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
 
@@ -74,7 +74,7 @@ def other_parameters_under_a_taken_name_are_a_conflict(t: Trial) -> None:
 
 
 @check(b.Modify, given=("other_mutable",))
-def other_mutable_parameters_under_a_taken_name_are_a_conflict(t: Trial) -> None:
+def other_mutable_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
 
@@ -82,7 +82,7 @@ def other_mutable_parameters_under_a_taken_name_are_a_conflict(t: Trial) -> None
 
 
 @check(b.Snapshots)
-def another_snapshot_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+def another_snapshot_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     origin = t.volume()
     one, other = ready(t, t.snapshot(origin)), ready(t, t.snapshot(origin))
     empty = t.wish(size=origin.size)
@@ -95,7 +95,7 @@ def another_snapshot_under_a_taken_name_is_a_conflict(t: Trial) -> None:
 
 
 @check(b.Clone)
-def another_volume_as_source_under_a_taken_name_is_a_conflict(t: Trial) -> None:
+def another_volume_as_source_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     one, other = t.volume(), t.volume()
     empty = t.wish(size=one.size)
     full = replace(empty, name=t.name(), source=source(one))

@@ -6,7 +6,7 @@ from csi_multi.contract import AlreadyExists
 from csi_multi.contract import backend as b
 
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..disturbance import Disturbance, reborn
 from ..fault_injection import Fault
 from ..operations.base import Operation, firmly
@@ -31,60 +31,60 @@ def recovers(operation: Operation) -> None:
 
 
 @check(on=On.BACKEND)
-def a_creation_that_died_anywhere_is_made_once(t: Trial) -> None:
+def a_creation_that_died_anywhere_is_made_once(t: CheckContext) -> None:
     recovers(Create(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_restore_that_died_anywhere_is_made_once(t: Trial) -> None:
+def a_restore_that_died_anywhere_is_made_once(t: CheckContext) -> None:
     recovers(Restore(t))
 
 
 @check(b.Clone, on=On.BACKEND)
-def a_clone_that_died_anywhere_is_made_once(t: Trial) -> None:
+def a_clone_that_died_anywhere_is_made_once(t: CheckContext) -> None:
     recovers(Clone(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_died_anywhere_is_cut_once(t: Trial) -> None:
+def a_snapshot_that_died_anywhere_is_cut_once(t: CheckContext) -> None:
     recovers(Snapshots(t))
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_that_died_anywhere_is_cut_once(t: Trial) -> None:
+def a_group_snapshot_that_died_anywhere_is_cut_once(t: CheckContext) -> None:
     recovers(Groups(t))
 
 
 @check(on=On.BACKEND)
-def a_deletion_of_a_volume_that_died_anywhere_is_finished(t: Trial) -> None:
+def a_deletion_of_a_volume_that_died_anywhere_is_finished(t: CheckContext) -> None:
     recovers(DeleteVolume(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_deletion_of_a_snapshot_that_died_anywhere_is_finished(t: Trial) -> None:
+def a_deletion_of_a_snapshot_that_died_anywhere_is_finished(t: CheckContext) -> None:
     recovers(DeleteSnapshot(t))
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_deletion_of_a_group_that_died_anywhere_is_finished(t: Trial) -> None:
+def a_deletion_of_a_group_that_died_anywhere_is_finished(t: CheckContext) -> None:
     recovers(DeleteGroup(t))
 
 
 @check(b.Expand, on=On.BACKEND)
-def a_growth_that_died_anywhere_is_finished(t: Trial) -> None:
+def a_growth_that_died_anywhere_is_finished(t: CheckContext) -> None:
     recovers(ExpandVolume(t))
 
 
 @check(b.Modify, given=("other_mutable",), on=On.BACKEND)
-def a_modification_that_died_anywhere_is_finished(t: Trial) -> None:
+def a_modification_that_died_anywhere_is_finished(t: CheckContext) -> None:
     recovers(ModifyVolume(t))
 
 
 @check(b.Attach, given=("nodes",), on=On.BACKEND)
-def an_attachment_that_died_anywhere_is_made(t: Trial) -> None:
+def an_attachment_that_died_anywhere_is_made(t: CheckContext) -> None:
     recovers(Attach(t))
 
 
 @check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_that_died_anywhere_is_finished(t: Trial) -> None:
+def a_detachment_that_died_anywhere_is_finished(t: CheckContext) -> None:
     recovers(Detach(t))

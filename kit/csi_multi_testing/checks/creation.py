@@ -11,13 +11,13 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import check
-from ..context import Trial, source
+from ..context import CheckContext, source
 from ..operations.base import attempt, described, firmly, ready
-from ..protocol import Wish
+from ..protocol import VolumeSpec
 
 
 @check()
-def a_volume_can_be_made_found_and_deleted(t: Trial) -> None:
+def a_volume_can_be_made_found_and_deleted(t: CheckContext) -> None:
     made = t.volume()
 
     unchanged(t, made, "after create_volume")
@@ -44,20 +44,20 @@ def same_record(found: Any, wanted: Any, what: str) -> None:
     expect(not told, f"{what}: {told}")
 
 
-def unchanged(t: Trial, volume: Volume, what: str) -> None:
+def unchanged(t: CheckContext, volume: Volume, what: str) -> None:
     """Demand that a volume is what it was."""
     found, error = attempt(lambda: t.door.get(volume.handle))
     expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {described(error) if error else ''}")
     same_record(found, volume, f"{what}: get_volume({volume.handle!r})")
 
 
-def nothing_new(t: Trial, before: set[str], what: str) -> None:
+def nothing_new(t: CheckContext, before: set[str], what: str) -> None:
     """Demand that nothing was made. What was deleted before may go in the meantime: some systems take their time."""
     made = t.new() - before
     expect(not made, f"{what}: new on the storage: {', '.join(sorted(made)[:10])}")
 
 
-def repeats(t: Trial, first: Volume, again: Wish, what: str) -> None:
+def repeats(t: CheckContext, first: Volume, again: VolumeSpec, what: str) -> None:
     """Demand that a request gets the volume that is there, and makes nothing."""
     before = t.new()
     same_record(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
@@ -66,14 +66,14 @@ def repeats(t: Trial, first: Volume, again: Wish, what: str) -> None:
 
 
 @check()
-def a_repeated_request_gets_the_same_volume(t: Trial) -> None:
+def a_repeated_request_gets_the_same_volume(t: CheckContext) -> None:
     wish = t.wish()
 
     repeats(t, t.create(wish), wish, "repeated")
 
 
 @check()
-def a_repeated_request_may_come_with_a_wider_range(t: Trial) -> None:
+def a_repeated_request_may_come_with_a_wider_range(t: CheckContext) -> None:
     """csi-spec: the volume that exists must be compatible with what is asked, not asked for in the same words."""
     wish = t.wish()
     made = t.create(wish)
@@ -88,7 +88,7 @@ def a_repeated_request_may_come_with_a_wider_range(t: Trial) -> None:
 
 
 @check()
-def a_repeated_request_may_come_in_another_order(t: Trial) -> None:
+def a_repeated_request_may_come_in_another_order(t: CheckContext) -> None:
     wish = t.wish()
     wish = replace(wish, capabilities=wish.capabilities * 2)
     made = t.create(wish)
@@ -103,7 +103,7 @@ def a_repeated_request_may_come_in_another_order(t: Trial) -> None:
 
 
 @check()
-def a_name_is_free_again_after_the_deletion(t: Trial) -> None:
+def a_name_is_free_again_after_the_deletion(t: CheckContext) -> None:
     name = t.name()
     first = t.volume(name)
     t.door.delete(first.handle)
@@ -116,7 +116,7 @@ def a_name_is_free_again_after_the_deletion(t: Trial) -> None:
 
 
 @check()
-def a_deletion_may_be_repeated(t: Trial) -> None:
+def a_deletion_may_be_repeated(t: CheckContext) -> None:
     """The answer may have been lost: the orchestrator asks until it hears that the volume is gone."""
     made = t.volume()
 
@@ -126,7 +126,7 @@ def a_deletion_may_be_repeated(t: Trial) -> None:
         t.door.get(made.handle)
 
 
-def _names_its_source(t: Trial, of: Volume | Snapshot) -> None:
+def _names_its_source(t: CheckContext, of: Volume | Snapshot) -> None:
     copy = t.copy(of)
 
     same(copy.stamp.source, source(of), "the content source in the answer to create_volume")
@@ -134,10 +134,10 @@ def _names_its_source(t: Trial, of: Volume | Snapshot) -> None:
 
 
 @check(b.Snapshots)
-def a_restored_volume_names_its_snapshot(t: Trial) -> None:
+def a_restored_volume_names_its_snapshot(t: CheckContext) -> None:
     _names_its_source(t, ready(t, t.snapshot(t.volume())))
 
 
 @check(b.Clone)
-def a_cloned_volume_names_its_source(t: Trial) -> None:
+def a_cloned_volume_names_its_source(t: CheckContext) -> None:
     _names_its_source(t, t.volume())

@@ -11,14 +11,14 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading.backend_proxy import Guard
 from csi_multi.loading.backend_validation import SCHEMAS, unfit
 
-from ..assertions import Broken, expect, same
+from ..assertions import CheckFailed, expect, same
 from ..check import CHECKS, On, check
-from ..context import Trial
-from ..lifecycle import Life
+from ..context import CheckContext
+from ..lifecycle import Lifecycle
 
 
 @check(on=On.BACKEND)
-def the_driver_can_use_the_class(t: Trial) -> None:
+def the_driver_can_use_the_class(t: CheckContext) -> None:
     kind = type(t.backend)
 
     reason = unfit(kind)
@@ -37,7 +37,7 @@ def features_in(kind: type) -> Iterator[tuple[type[b.Backend], list[str]]]:
 
 
 @check(on=On.BACKEND)
-def every_feature_is_known_and_has_checks(t: Trial) -> None:
+def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
     covered = {feature for one in CHECKS.values() for feature in one.features}
     for feature, methods in features_in(type(t.backend)):
         name = feature.__name__
@@ -54,26 +54,26 @@ class Judge(Guard):
 
     def wrong(self, name: str, wrong: str) -> NoReturn:
         self.first = getattr(self, "first", f"{name}{wrong}")
-        raise Broken(f"{self.first}: the driver refuses such an answer")
+        raise CheckFailed(f"{self.first}: the driver refuses such an answer")
 
 
 @check(on=On.BACKEND)
-def every_answer_has_the_types_of_the_contract(t: Trial) -> None:
+def every_answer_has_the_types_of_the_contract(t: CheckContext) -> None:
     kind = type(t.backend)
     Judge("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
 
-    Life(t, lambda: None).run()
+    Lifecycle(t, lambda: None).run()
 
 
 @check(on=On.BACKEND)
-def every_field_of_a_schema_is_described(t: Trial) -> None:
+def every_field_of_a_schema_is_described(t: CheckContext) -> None:
     for name in SCHEMAS:
         for field, _, _, text in describe(getattr(type(t.backend), name)):
             expect(text.strip(), f"{name}.{field} has no description, which its users read: Annotated[..., Doc('...')]")
 
 
 @check(on=On.BACKEND)
-def a_constructor_asks_nobody(t: Trial) -> None:
+def a_constructor_asks_nobody(t: CheckContext) -> None:
     with t.fuse.blown(0):
         t.storage.connect(t.fuse.host(LocalHost()))
     calls = t.fuse.calls
@@ -83,7 +83,7 @@ def a_constructor_asks_nobody(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def a_healthy_storage_is_said_to_be_healthy(t: Trial) -> None:
+def a_healthy_storage_is_said_to_be_healthy(t: CheckContext) -> None:
     fresh: Any = t.storage.connect(LocalHost())
     try:
         for method in ("check", "resume", "check", "resume", "check"):
@@ -98,7 +98,7 @@ def a_healthy_storage_is_said_to_be_healthy(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def a_second_object_does_no_harm_to_the_first(t: Trial) -> None:
+def a_second_object_does_no_harm_to_the_first(t: CheckContext) -> None:
     """As when a new process starts while the old one still ends, or in another replica."""
     first = t.volume()
     if seen := not t.no_data():
@@ -119,7 +119,7 @@ def a_second_object_does_no_harm_to_the_first(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def an_object_that_was_never_used_can_be_closed(t: Trial) -> None:
+def an_object_that_was_never_used_can_be_closed(t: CheckContext) -> None:
     fresh: Any = t.storage.connect(LocalHost())
 
     same(fresh.close(), None, "close of an object that was never used")

@@ -8,20 +8,20 @@ from csi_multi.contract import Device, FailedPrecondition, InUse, NotFound, Open
 from csi_multi.contract import backend as b
 from csi_multi.host import sysfs
 
-from ..assertions import Broken, Skipped, expect, same
+from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..check import On, check
-from ..context import BLOCK_SIZE, Trial, pattern
+from ..context import BLOCK_SIZE, CheckContext, pattern
 from ..protocol import read_from, write_to
 from .sources import answer
 
 
-def attached(t: Trial, volume: Volume) -> Strings:
+def attached(t: CheckContext, volume: Volume) -> Strings:
     """Do what comes before a device can be opened, and return the publish context."""
     context: Strings = t.attach(volume, t.direct.node()) if b.Attach in t.features else {}
     return context
 
 
-def opened(t: Trial, volume: Volume, *, read_only: bool = False) -> Device:
+def opened(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Device:
     """Open a volume's device, to be closed at the end."""
     context = attached(t, volume)
     t.opens(volume)
@@ -44,7 +44,7 @@ def expect_bytes(device: Device, seed: str, what: str) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_is_found_while_it_is_open(t: Trial) -> None:
+def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
     """And looking for it changes nothing; closing it is fine again and again."""
     volume, other = t.volume(), t.volume()
     attached(t, volume)
@@ -64,7 +64,7 @@ def a_device_is_found_while_it_is_open(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def opening_twice_gives_the_same_device(t: Trial) -> None:
+def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     volume = t.volume()
     first = opened(t, volume)
     write_to(first.path, 0, pattern("kit device"))
@@ -75,7 +75,7 @@ def opening_twice_gives_the_same_device(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def what_is_written_to_a_device_outlives_its_closing(t: Trial) -> None:
+def what_is_written_to_a_device_outlives_its_closing(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit device"))
     t.backend.close_device(volume.handle)
@@ -84,7 +84,7 @@ def what_is_written_to_a_device_outlives_its_closing(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def two_volumes_have_two_devices(t: Trial) -> None:
+def two_volumes_have_two_devices(t: CheckContext) -> None:
     first, second = (opened(t, volume) for volume in (t.volume(), t.volume()))
 
     for name in ("path", "number", "proof"):
@@ -96,14 +96,14 @@ def two_volumes_have_two_devices(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_proves_what_it_is(t: Trial) -> None:
+def a_device_proves_what_it_is(t: CheckContext) -> None:
     """The node engine checks this right before it formats, mounts or binds."""
     device = opened(t, t.volume())
 
     try:
         number = sysfs.number_of(device.path)
     except sysfs.DeviceGone as error:
-        raise Broken(f"open_device: Device.path: {error}") from None
+        raise CheckFailed(f"open_device: Device.path: {error}") from None
     same(device.number, number, f"open_device: Device.number, against what {device.path} is")
     expect(device.proof, "open_device: Device.proof is empty, so nothing tells this device from another")
     for name, text in device.proof.items():
@@ -113,7 +113,7 @@ def a_device_proves_what_it_is(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_opened_read_only_takes_no_writes(t: Trial) -> None:
+def a_device_opened_read_only_takes_no_writes(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit before"))
     t.backend.close_device(volume.handle)
@@ -133,7 +133,7 @@ def a_device_opened_read_only_takes_no_writes(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def an_open_device_is_found_by_the_next_process(t: Trial) -> None:
+def an_open_device_is_found_by_the_next_process(t: CheckContext) -> None:
     """The driver is restarted while pods go on running."""
     volume = t.volume()
     device = opened(t, volume)
@@ -148,7 +148,7 @@ def an_open_device_is_found_by_the_next_process(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_is_gone_has_no_device(t: Trial) -> None:
+def a_volume_that_is_gone_has_no_device(t: CheckContext) -> None:
     """A node may not know whether a volume exists; closing is fine in any case, or nodes could never be cleaned up."""
     volume = t.volume()
     t.door.delete(volume.handle)
@@ -165,7 +165,7 @@ def a_volume_that_is_gone_has_no_device(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_volume_whose_device_is_open_is_not_deleted(t: Trial) -> None:
+def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, 0, pattern("kit device"))
@@ -179,10 +179,10 @@ def a_volume_whose_device_is_open_is_not_deleted(t: Trial) -> None:
 
 
 @check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def an_open_device_takes_the_size_of_its_volume(t: Trial) -> None:
+def an_open_device_takes_the_size_of_its_volume(t: CheckContext) -> None:
     """The same device, grown: there may be a mounted filesystem on it."""
     if not t.backend.online:
-        raise Skipped("volumes grow while they are not in use (Expand.online is False)")
+        raise CheckSkipped("volumes grow while they are not in use (Expand.online is False)")
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, volume.size - BLOCK_SIZE, pattern("kit end"))

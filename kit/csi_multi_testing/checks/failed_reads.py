@@ -9,9 +9,9 @@ from typing import Any
 from csi_multi.contract import backend as b
 from csi_multi.core.idempotent import UNSETTLED
 
-from ..assertions import Skipped, expect
+from ..assertions import CheckSkipped, expect
 from ..check import On, check
-from ..context import Trial, pages
+from ..context import CheckContext, pages
 from ..disturbance import MOST, at_call, struck
 from ..fault_injection import Fault
 from ..operations.base import described
@@ -23,7 +23,7 @@ ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
 def never_lies(
-    t: Trial, looks: dict[str, Look], true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
+    t: CheckContext, looks: dict[str, Look], true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
 ) -> None:
     """Let every call of these methods fail, one at a time and from there on: they answer the truth, or ask for time."""
     met = {
@@ -32,14 +32,14 @@ def never_lies(
     if blind := [name for name, calls in met.items() if not calls]:
         text = f"{' and '.join(blind)}: no call through the boundary was seen: name them in Storage.calls or files"
         if len(blind) == len(met):
-            raise Skipped(text)
+            raise CheckSkipped(text)
         t.note(text)
 
 
 KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
 
 
-def _one(t: Trial, name: str, look: Look, true: Callable[[Any, Any], bool], fault: Fault, lasting: bool) -> int:
+def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool], fault: Fault, lasting: bool) -> int:
     wanted = look()
     for call in itertools.count(1):
         found, error = struck(t.fuse, call, fault, look, lasting=lasting)
@@ -54,7 +54,7 @@ def _one(t: Trial, name: str, look: Look, true: Callable[[Any, Any], bool], faul
 
 
 @check(on=On.BACKEND)
-def a_volume_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
+def a_volume_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
     volume = t.volume()
     never_lies(
         t,
@@ -66,7 +66,7 @@ def a_volume_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
+def a_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
     cut = t.snapshot(t.volume())
     never_lies(
         t,
@@ -78,7 +78,7 @@ def a_snapshot_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
+def a_group_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
     group = t.group([t.volume(), t.volume()])
     never_lies(
         t,
@@ -90,7 +90,7 @@ def a_group_snapshot_that_cannot_be_read_is_not_unknown(t: Trial) -> None:
 
 
 @check(b.ListVolumes, on=On.BACKEND)
-def volumes_that_cannot_be_listed_are_not_left_out(t: Trial) -> None:
+def volumes_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
     ours = {t.volume().handle, t.volume().handle}
     never_lies(
         t,
@@ -99,7 +99,7 @@ def volumes_that_cannot_be_listed_are_not_left_out(t: Trial) -> None:
 
 
 @check(b.ListSnapshots, on=On.BACKEND)
-def snapshots_that_cannot_be_listed_are_not_left_out(t: Trial) -> None:
+def snapshots_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
     volume = t.volume()
     ours = {t.snapshot(volume).handle, t.snapshot(volume).handle}
     never_lies(
@@ -114,12 +114,12 @@ def snapshots_that_cannot_be_listed_are_not_left_out(t: Trial) -> None:
 
 
 @check(b.Capacity, on=On.BACKEND)
-def a_capacity_that_cannot_be_read_is_not_zero(t: Trial) -> None:
+def a_capacity_that_cannot_be_read_is_not_zero(t: CheckContext) -> None:
     never_lies(t, {"capacity": t.door.capacity}, lambda found, wanted: found.available > 0 or not wanted.available)
 
 
 @check(b.VolumeHealthReporter, on=On.BACKEND)
-def health_that_cannot_be_read_is_not_a_missing_volume(t: Trial) -> None:
+def health_that_cannot_be_read_is_not_a_missing_volume(t: CheckContext) -> None:
     volume = t.volume()
     looks: dict[str, Look] = {"volume_health": lambda: t.door.health(volume.handle)}
     if b.VolumeHealthLister in t.features:
@@ -128,7 +128,7 @@ def health_that_cannot_be_read_is_not_a_missing_volume(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: Trial) -> None:
+def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: CheckContext) -> None:
     volume = t.volume()
     opened(t, volume)
 
@@ -136,11 +136,11 @@ def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: Trial) -> Non
 
 
 @check(on=On.BACKEND)
-def a_storage_that_answers_nothing_is_told_by_check(t: Trial) -> None:
+def a_storage_that_answers_nothing_is_told_by_check(t: CheckContext) -> None:
     with t.fuse.blown(0):
         t.backend.check()
     if not t.fuse.calls:
-        raise Skipped("check: no call through the boundary was seen: name them in Storage.calls or files")
+        raise CheckSkipped("check: no call through the boundary was seen: name them in Storage.calls or files")
     for fault in (Fault.ERROR, Fault.TIMEOUT):
         _, error = struck(t.fuse, 1, fault, t.backend.check, lasting=True)
         if t.fuse.struck:

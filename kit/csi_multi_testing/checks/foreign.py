@@ -22,19 +22,19 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..listings import Listing, snapshots, volumes
 from ..protocol import BLOCK
 
 REFUSALS = (NotFound, FailedPrecondition)
 
 
-def untouched(t: Trial, theirs: set[str], what: str) -> None:
+def untouched(t: CheckContext, theirs: set[str], what: str) -> None:
     lost = sorted(theirs - t.resources())
     expect(not lost, f"{what}: {', '.join(lost[:5])} is gone, and belonged to somebody else")
 
 
-def theirs_put(t: Trial) -> set[str]:
+def theirs_put(t: CheckContext) -> set[str]:
     theirs = t.foreign()
     expect(theirs, "Storage.foreign put nothing on the storage that Storage.resources sees")
     return theirs
@@ -54,12 +54,12 @@ def unlisted(listing: Listing) -> None:
 
 
 @check(b.ListVolumes, given=("foreign", "resources"))
-def volumes_of_others_are_not_listed(t: Trial) -> None:
+def volumes_of_others_are_not_listed(t: CheckContext) -> None:
     unlisted(volumes(t))
 
 
 @check(b.ListSnapshots, given=("foreign", "resources"))
-def snapshots_of_others_are_not_listed(t: Trial) -> None:
+def snapshots_of_others_are_not_listed(t: CheckContext) -> None:
     unlisted(snapshots(t))
 
 
@@ -69,7 +69,7 @@ def names_of(handle: str) -> list[str]:
 
 
 @check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_is_not_found(t: Trial) -> None:
+def what_belongs_to_others_is_not_found(t: CheckContext) -> None:
     theirs_put(t)
     for handle in t.storage.foreign_handles:
         asked: list[tuple[str, str]] = [("get_volume", handle), *(("find_volume", name) for name in names_of(handle))]
@@ -81,7 +81,7 @@ def what_belongs_to_others_is_not_found(t: Trial) -> None:
 
 
 @check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_cannot_be_deleted(t: Trial) -> None:
+def what_belongs_to_others_cannot_be_deleted(t: CheckContext) -> None:
     theirs = theirs_put(t)
     methods = ["delete_volume", *(["delete_snapshot"] if b.Snapshots in t.features else [])]
     for handle in t.storage.foreign_handles:
@@ -102,7 +102,7 @@ def what_belongs_to_others_cannot_be_deleted(t: Trial) -> None:
         )
 
 
-def uses(t: Trial, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
+def uses(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
     """Yield what could be done with a volume: the feature it takes, the method, and how it is called."""
     backend, secrets = t.backend, t.storage.secrets
     size = SizeRange(required=1 << 40)
@@ -120,7 +120,7 @@ def uses(t: Trial, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable
 
 
 @check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_cannot_be_used(t: Trial) -> None:
+def what_belongs_to_others_cannot_be_used(t: CheckContext) -> None:
     theirs = theirs_put(t)
     for handle in t.storage.foreign_handles:
         for feature, method, act in uses(t, handle):
@@ -132,7 +132,7 @@ def what_belongs_to_others_cannot_be_used(t: Trial) -> None:
 
 
 @check(given=("foreign", "foreign_handles", "resources", "devices"), on=On.BACKEND)
-def a_device_of_others_is_not_opened(t: Trial) -> None:
+def a_device_of_others_is_not_opened(t: CheckContext) -> None:
     theirs_put(t)
     for handle in t.storage.foreign_handles:
         with t.refused(*REFUSALS, what=f"open_device({handle!r}), which belongs to somebody else: it may be formatted"):
@@ -141,7 +141,7 @@ def a_device_of_others_is_not_opened(t: Trial) -> None:
 
 
 @check(given=("foreign", "foreign_handles", "resources"))
-def a_name_that_others_use_is_not_taken_over(t: Trial) -> None:
+def a_name_that_others_use_is_not_taken_over(t: CheckContext) -> None:
     theirs = theirs_put(t)
     for handle in t.storage.foreign_handles:
         for name in names_of(handle):
@@ -157,7 +157,7 @@ def a_name_that_others_use_is_not_taken_over(t: Trial) -> None:
 
 
 @check(given=("foreign", "resources"))
-def what_belongs_to_others_survives_all_work_beside_it(t: Trial) -> None:
+def what_belongs_to_others_survives_all_work_beside_it(t: CheckContext) -> None:
     theirs = theirs_put(t)
     volume = t.volume()
     if b.Snapshots in t.features:

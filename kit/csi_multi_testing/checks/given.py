@@ -9,25 +9,25 @@ from csi_multi.contract import InvalidArgument, NotFound, ids, unknown
 from csi_multi.contract.params import parse
 from csi_multi.loading.backend_proxy import methods
 
-from ..assertions import Broken, expect
+from ..assertions import CheckFailed, expect
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..fault_plan import PATHS
 from ..protocol import BLOCK
 
 
-def parsed(t: Trial, name: str) -> Any:
+def parsed(t: CheckContext, name: str) -> Any:
     """Return class parameters of Storage as the backend gets them."""
     schema = type(t.backend).Parameters if name.endswith("parameters") else type(t.backend).MutableParameters
     values: Mapping[str, str] = getattr(t.storage, name) or {}
     try:
         return parse(schema, values, f"Storage.{name}")
     except InvalidArgument as error:
-        raise Broken(str(error)) from error
+        raise CheckFailed(str(error)) from error
 
 
 @check(on=On.BACKEND)
-def the_given_parameters_are_valid_and_differ(t: Trial) -> None:
+def the_given_parameters_are_valid_and_differ(t: CheckContext) -> None:
     for name in ("parameters", "mutable"):
         expect(
             getattr(t.storage, f"other_{name}") is None or parsed(t, name) != parsed(t, f"other_{name}"),
@@ -40,7 +40,7 @@ def the_given_parameters_are_valid_and_differ(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def the_given_sizes_fit_each_other(t: Trial) -> None:
+def the_given_sizes_fit_each_other(t: CheckContext) -> None:
     size, least = t.storage.size, 3 * t.storage.size
     expect(size > 0, f"Storage.size is {size}: bytes of a volume")
     expect(
@@ -51,7 +51,7 @@ def the_given_sizes_fit_each_other(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def what_is_given_is_given_whole(t: Trial) -> None:
+def what_is_given_is_given_whole(t: CheckContext) -> None:
     pairs = {"foreign": "resources", "foreign_handles": "foreign", "read": "write", "write": "read"}
     for name, needed in pairs.items():
         text = f"Storage.{name} is given without Storage.{needed}, and of no use alone"
@@ -66,7 +66,7 @@ def what_is_given_is_given_whole(t: Trial) -> None:
 
 
 @check(given=("files",), on=On.BACKEND)
-def the_given_files_are_where_the_backend_works(t: Trial) -> None:
+def the_given_files_are_where_the_backend_works(t: CheckContext) -> None:
     """Else every crash between two calls is one that nobody tries."""
     for path in t.storage.files:
         expect(path.is_absolute(), f"Storage.files has {path}: absolute paths are needed")
@@ -78,18 +78,18 @@ def the_given_files_are_where_the_backend_works(t: Trial) -> None:
 
 
 @check(given=("nodes",), on=On.BACKEND)
-def the_given_nodes_are_named_as_the_driver_names_them(t: Trial) -> None:
+def the_given_nodes_are_named_as_the_driver_names_them(t: CheckContext) -> None:
     instance = t.backend.setting.instance
     expect(len({node.id for node in t.storage.nodes}) > 1, "Storage.nodes: two different ones are needed, or none")
     for node in t.storage.nodes:
         try:
             read = ids.split_node(node.id, instance)
         except NotFound as error:
-            raise Broken(f"Storage.nodes: {error}") from error
+            raise CheckFailed(f"Storage.nodes: {error}") from error
         expect(read == node, f"Storage.nodes has {node}, but its id, read by the driver, means {read}")
 
 
 @check(given=("reachable", "unreachable"), on=On.BACKEND)
-def no_given_place_is_in_reach_and_out_of_it(t: Trial) -> None:
+def no_given_place_is_in_reach_and_out_of_it(t: CheckContext) -> None:
     both = [place for place in t.storage.reachable if place in t.storage.unreachable]
     expect(not both, f"Storage.reachable and Storage.unreachable both have {both}")

@@ -15,13 +15,13 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial, pages
+from ..context import CheckContext, pages
 from ..operations.base import ready
 from ..operations.making import timeless
 from .sources import answer
 
 
-def unchanged(t: Trial, made: GroupSnapshot, what: str) -> None:
+def unchanged(t: CheckContext, made: GroupSnapshot, what: str) -> None:
     """Demand the group as it was, and its members where snapshots are asked for."""
     found = answer(f"{what}, then get_group_snapshot", t.door.get_group, made.handle)
     same(settled(found), settled(made), f"{what}, then get_group_snapshot")
@@ -36,7 +36,7 @@ def settled(group: GroupSnapshot) -> tuple[str, object, list[Snapshot]]:
     return group.handle, group.created, members
 
 
-def remaining(t: Trial, made: GroupSnapshot) -> list[str]:
+def remaining(t: CheckContext, made: GroupSnapshot) -> list[str]:
     """Return the members that get_snapshot still finds."""
     found = []
     for member in made.snapshots:
@@ -48,7 +48,7 @@ def remaining(t: Trial, made: GroupSnapshot) -> list[str]:
 
 
 @check(b.GroupSnapshots)
-def a_group_has_a_member_of_every_volume(t: Trial) -> None:
+def a_group_has_a_member_of_every_volume(t: CheckContext) -> None:
     volumes = t.volume(), t.volume()
     made = t.group(volumes)
 
@@ -64,7 +64,7 @@ def a_group_has_a_member_of_every_volume(t: Trial) -> None:
 
 
 @check(b.GroupSnapshots)
-def a_group_is_deleted_with_its_members_and_nothing_else(t: Trial) -> None:
+def a_group_is_deleted_with_its_members_and_nothing_else(t: CheckContext) -> None:
     volumes = t.volume(), t.volume()
     alone = t.snapshot(volumes[0])
     before = t.new()
@@ -83,7 +83,7 @@ def a_group_is_deleted_with_its_members_and_nothing_else(t: Trial) -> None:
 
 
 @check(b.GroupSnapshots)
-def a_member_is_not_deleted_without_its_group(t: Trial) -> None:
+def a_member_is_not_deleted_without_its_group(t: CheckContext) -> None:
     """csi-spec DeleteSnapshot. The core refuses what it can tell from Snapshot.group of get_snapshot."""
     made = t.group([t.volume()])
     before = t.new()
@@ -96,7 +96,7 @@ def a_member_is_not_deleted_without_its_group(t: Trial) -> None:
 
 
 @check(b.GroupSnapshots)
-def a_group_with_a_volume_that_is_gone_is_not_cut_at_all(t: Trial) -> None:
+def a_group_with_a_volume_that_is_gone_is_not_cut_at_all(t: CheckContext) -> None:
     volume, gone, name = t.volume(), t.volume(), t.name("group")
     t.door.delete(gone.handle)
     before = t.new()
@@ -112,14 +112,14 @@ def a_group_with_a_volume_that_is_gone_is_not_cut_at_all(t: Trial) -> None:
             t.backend.find_group_snapshot(name)
 
 
-def _without_snapshots(t: Trial, volume: Volume, what: str) -> None:
+def _without_snapshots(t: CheckContext, volume: Volume, what: str) -> None:
     if b.ListSnapshots in t.features:
         found = [one.handle for one in pages(t.door.list_snapshots, source=volume.handle)]
         same(found, [], f"{what}: refused, then the snapshots of the volume that is there")
 
 
 @check(b.GroupSnapshots)
-def a_repeated_request_gets_the_same_group(t: Trial) -> None:
+def a_repeated_request_gets_the_same_group(t: CheckContext) -> None:
     """Its volumes are a set: they may come in another order. And another process may be asked."""
     volumes, name = [t.volume(), t.volume()], t.name("group")
     made = t.group(volumes, name)
@@ -134,7 +134,7 @@ def a_repeated_request_gets_the_same_group(t: Trial) -> None:
 
 
 @check(b.GroupSnapshots)
-def other_volumes_under_the_name_of_a_group_are_a_conflict(t: Trial) -> None:
+def other_volumes_under_the_name_of_a_group_are_a_conflict(t: CheckContext) -> None:
     one, two, three, name = t.volume(), t.volume(), t.volume(), t.name("group")
     made = t.group([one, two], name)
     before = t.new()
@@ -148,7 +148,7 @@ def other_volumes_under_the_name_of_a_group_are_a_conflict(t: Trial) -> None:
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_tells_the_truth_about_its_name(t: Trial) -> None:
+def a_group_tells_the_truth_about_its_name(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("group")
     made = t.group([volume], name)
 
@@ -168,7 +168,7 @@ def a_group_tells_the_truth_about_its_name(t: Trial) -> None:
 
 
 @check(b.GroupSnapshots, data=True)
-def the_members_of_a_group_hold_the_bytes_of_their_volumes(t: Trial) -> None:
+def the_members_of_a_group_hold_the_bytes_of_their_volumes(t: CheckContext) -> None:
     volumes = {one.handle: one for one in (t.volume(), t.volume())}
     for handle, volume in volumes.items():
         t.fill(volume, f"kit {handle}")

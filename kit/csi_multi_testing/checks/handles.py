@@ -11,9 +11,9 @@ from csi_multi.contract import NotFound
 from csi_multi.contract import backend as b
 from csi_multi.contract.ids import MAX_HANDLE, MAX_NODE
 
-from ..assertions import Skipped, expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..operations.base import absent, firmly
 from .creation import nothing_new, repeats, unchanged
 from .names import padded
@@ -21,7 +21,7 @@ from .names import padded
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
-def garbage(t: Trial) -> tuple[str, ...]:
+def garbage(t: CheckContext) -> tuple[str, ...]:
     """Return handles that nobody ever made; no node's name stands before any of them."""
     long = "x" * (200 if t.door.on is On.BACKEND else 100)  # the core takes no id of more than 128 bytes
     return ("", "/", "..", "../../../../etc/passwd", "-rf", "*", long, "ü💾", "a b\n", "';--", "%s{}")
@@ -41,7 +41,7 @@ def near(handle: str) -> tuple[str, ...]:
     )
 
 
-def _unknown(t: Trial, handle: str) -> None:
+def _unknown(t: CheckContext, handle: str) -> None:
     absent(lambda: t.door.get(handle), f"get_volume({handle!r}), a handle that was never made")
     if t.door.on is On.BACKEND:
         what = f"delete_volume({handle!r}), a handle that was never made"
@@ -51,13 +51,13 @@ def _unknown(t: Trial, handle: str) -> None:
 
 
 @check()
-def a_handle_of_any_shape_is_looked_for_and_not_found(t: Trial) -> None:
+def a_handle_of_any_shape_is_looked_for_and_not_found(t: CheckContext) -> None:
     for handle in garbage(t):
         _unknown(t, handle)
 
 
 @check()
-def a_handle_that_is_nearly_right_is_not_found(t: Trial) -> None:
+def a_handle_that_is_nearly_right_is_not_found(t: CheckContext) -> None:
     made = t.volume()
     before = t.new()
     for handle in near(made.handle):
@@ -68,7 +68,7 @@ def a_handle_that_is_nearly_right_is_not_found(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_of_any_handle_is_looked_for_and_not_found(t: Trial) -> None:
+def a_snapshot_of_any_handle_is_looked_for_and_not_found(t: CheckContext) -> None:
     for handle in garbage(t):
         what = f"get_snapshot({handle!r}), a handle that was never made"
         absent(lambda handle=handle: t.door.get_snapshot(handle), what)  # type: ignore[misc]
@@ -76,11 +76,11 @@ def a_snapshot_of_any_handle_is_looked_for_and_not_found(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def a_volume_is_not_taken_for_a_snapshot_nor_the_reverse(t: Trial) -> None:
+def a_volume_is_not_taken_for_a_snapshot_nor_the_reverse(t: CheckContext) -> None:
     made = t.volume()
     cut = t.snapshot(made)
     if cut.handle == made.handle:
-        raise Skipped("handles of volumes and of snapshots are told apart by where they are used")
+        raise CheckSkipped("handles of volumes and of snapshots are told apart by where they are used")
 
     with t.refused(NotFound, what="get_volume with the handle of a snapshot"):
         t.door.get(cut.handle)
@@ -93,7 +93,7 @@ def a_volume_is_not_taken_for_a_snapshot_nor_the_reverse(t: Trial) -> None:
     same(firmly(lambda: t.door.get_snapshot(cut.handle), what).source, made.handle, f"{what}, the source")
 
 
-def _fits(t: Trial, handle: str, method: str) -> None:
+def _fits(t: CheckContext, handle: str, method: str) -> None:
     """An id is the instance's name, a slash and the handle. Both names in it may be longer elsewhere."""
     size, where = len(handle.encode()), ""
     if t.door.on is On.BACKEND and b.NodeLocal in t.features:
@@ -104,21 +104,21 @@ def _fits(t: Trial, handle: str, method: str) -> None:
 
 
 @check()
-def a_handle_fits_into_an_id_however_long_the_name(t: Trial) -> None:
+def a_handle_fits_into_an_id_however_long_the_name(t: CheckContext) -> None:
     for name in (padded(t.name()), padded(f"{t.name()}\t", "💾")):
         made = t.volume(name)
         _fits(t, made.handle, f"create_volume with a name of {len(name.encode())} bytes")
 
 
 @check(b.Snapshots)
-def a_snapshots_handle_fits_into_an_id(t: Trial) -> None:
+def a_snapshots_handle_fits_into_an_id(t: CheckContext) -> None:
     cut = t.snapshot(t.volume(padded(t.name())), padded(f"{t.name()}\t", "💾"))
 
     _fits(t, cut.handle, "create_snapshot with the longest names")
 
 
 @check(b.GroupSnapshots)
-def a_groups_handles_fit_into_ids(t: Trial) -> None:
+def a_groups_handles_fit_into_ids(t: CheckContext) -> None:
     group = t.group([t.volume(padded(t.name()))], padded(f"{t.name()}\t", "💾"))
 
     for handle in (group.handle, *(one.handle for one in group.snapshots)):
@@ -126,7 +126,7 @@ def a_groups_handles_fit_into_ids(t: Trial) -> None:
 
 
 @check()
-def a_handle_still_works_after_a_restart(t: Trial) -> None:
+def a_handle_still_works_after_a_restart(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
 

@@ -21,7 +21,7 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial, pages
+from ..context import CheckContext, pages
 from .devices import opened
 from .sources import answer
 
@@ -43,7 +43,7 @@ def well_told(entries: Sequence[HealthEntry | StorageHealthEntry], what: str) ->
 
 
 @check(b.VolumeHealthReporter)
-def a_new_volume_is_healthy(t: Trial) -> None:
+def a_new_volume_is_healthy(t: CheckContext) -> None:
     made = t.volume()
 
     found = answer("volume_health of a new volume", t.door.health, made.handle)
@@ -55,7 +55,7 @@ def a_new_volume_is_healthy(t: Trial) -> None:
 
 
 @check(b.VolumeHealthLister)
-def only_unhealthy_volumes_are_listed_as_such(t: Trial) -> None:
+def only_unhealthy_volumes_are_listed_as_such(t: CheckContext) -> None:
     made = t.volume()
 
     found: list[VolumeHealth] = pages(t.door.list_health)
@@ -69,7 +69,7 @@ def only_unhealthy_volumes_are_listed_as_such(t: Trial) -> None:
     same(by_one, listed, "list_volume_health, one per page, against all at once")
 
 
-def _bounded(t: Trial, most: int) -> object:
+def _bounded(t: CheckContext, most: int) -> object:
     def read(cursor: str, limit: int) -> object:
         page = t.door.list_health(cursor, limit)
         expect(len(page.items) <= most, f"list_volume_health gave {len(page.items)} items, asked for was {most}")
@@ -79,7 +79,7 @@ def _bounded(t: Trial, most: int) -> object:
 
 
 @check(b.VolumeHealthLister)
-def a_volume_in_a_listing_of_health_is_as_when_asked_for(t: Trial) -> None:
+def a_volume_in_a_listing_of_health_is_as_when_asked_for(t: CheckContext) -> None:
     for one in pages(t.door.list_health)[:10]:
         try:
             asked = t.door.health(one.handle)
@@ -89,14 +89,14 @@ def a_volume_in_a_listing_of_health_is_as_when_asked_for(t: Trial) -> None:
 
 
 @check(b.VolumeHealthLister, on=On.BACKEND)
-def a_cursor_into_health_that_nobody_issued_is_refused(t: Trial) -> None:
+def a_cursor_into_health_that_nobody_issued_is_refused(t: CheckContext) -> None:
     for odd in (FOREIGN, " ", FOREIGN * 6):
         with t.refused(InvalidToken, what=f"list_volume_health after cursor {odd!r}, which nobody issued"):
             t.door.list_health(odd, 1)
 
 
 @check(b.NodeHealthReporter, on=On.BACKEND)
-def a_new_volume_is_healthy_on_its_node(t: Trial) -> None:
+def a_new_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     """Also before it is used there (csi-spec NodeGetVolumeHealth)."""
     made = t.volume()
 
@@ -107,7 +107,7 @@ def a_new_volume_is_healthy_on_its_node(t: Trial) -> None:
 
 
 @check(b.NodeHealthReporter, given=("devices",), data=True, on=On.BACKEND)
-def an_open_volume_is_healthy_on_its_node(t: Trial) -> None:
+def an_open_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     made = t.volume()
     opened(t, made)
 
@@ -117,7 +117,7 @@ def an_open_volume_is_healthy_on_its_node(t: Trial) -> None:
 
 
 @check(b.NodeHealthReporter, on=On.BACKEND)
-def what_is_wrong_with_the_storage_is_told_in_words(t: Trial) -> None:
+def what_is_wrong_with_the_storage_is_told_in_words(t: CheckContext) -> None:
     """Something may be: a filesystem that is nearly full, for example."""
     found = t.backend.node_storage_health(t.storage.secrets)
 

@@ -14,7 +14,7 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import On, check
 from ..concurrency import PATIENCE
-from ..context import Trial
+from ..context import CheckContext
 from ..operations.base import absent, firmly, ready
 from ..operations.making import SEED, origin
 
@@ -26,7 +26,7 @@ class Killed(ABC):
 
     words: str
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         self.t = trial
         self.wish = trial.wish()
         self.counts: list[int] = []  # of resources that each repetition made; the first was undisturbed
@@ -140,7 +140,7 @@ class Growth(Killed):
 class Cut(Killed):
     words = "create_snapshot"
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         super().__init__(trial)
         self.origin = origin(trial)
 
@@ -162,20 +162,20 @@ class Cut(Killed):
 
 
 @check(on=On.WIRE)
-def a_creation_survives_kill_9_at_any_moment(t: Trial) -> None:
+def a_creation_survives_kill_9_at_any_moment(t: CheckContext) -> None:
     Creation(t).survives()
 
 
 @check(on=On.WIRE)
-def a_deletion_survives_kill_9_at_any_moment(t: Trial) -> None:
+def a_deletion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
     Deletion(t).survives()
 
 
 @check(b.Expand, on=On.WIRE)
-def a_growth_survives_kill_9_at_any_moment(t: Trial) -> None:
+def a_growth_survives_kill_9_at_any_moment(t: CheckContext) -> None:
     Growth(t).survives()
 
 
 @check(b.Snapshots, on=On.WIRE)
-def a_snapshot_survives_kill_9_at_any_moment(t: Trial) -> None:
+def a_snapshot_survives_kill_9_at_any_moment(t: CheckContext) -> None:
     Cut(t).survives()

@@ -10,7 +10,7 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import check
-from ..context import Trial
+from ..context import CheckContext
 from ..listings import Listing, snapshots, volumes
 
 FOREIGN = "?/ nobody's \N{SNOWMAN}"
@@ -29,12 +29,12 @@ def complete(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def every_volume_is_listed_exactly_once(t: Trial) -> None:
+def every_volume_is_listed_exactly_once(t: CheckContext) -> None:
     complete(volumes(t))
 
 
 @check(b.ListSnapshots)
-def every_snapshot_is_listed_exactly_once(t: Trial) -> None:
+def every_snapshot_is_listed_exactly_once(t: CheckContext) -> None:
     complete(snapshots(t))
 
 
@@ -57,12 +57,12 @@ def steady(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_listing_of_volumes_goes_on_while_they_come_and_go(t: Trial) -> None:
+def a_listing_of_volumes_goes_on_while_they_come_and_go(t: CheckContext) -> None:
     steady(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_listing_of_snapshots_goes_on_while_they_come_and_go(t: Trial) -> None:
+def a_listing_of_snapshots_goes_on_while_they_come_and_go(t: CheckContext) -> None:
     steady(snapshots(t))
 
 
@@ -77,12 +77,12 @@ def ending(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_listing_of_volumes_works_when_there_are_none(t: Trial) -> None:
+def a_listing_of_volumes_works_when_there_are_none(t: CheckContext) -> None:
     ending(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_listing_of_snapshots_works_when_there_are_none(t: Trial) -> None:
+def a_listing_of_snapshots_works_when_there_are_none(t: CheckContext) -> None:
     ending(snapshots(t))
 
 
@@ -98,12 +98,12 @@ def settled(one: Any) -> Any:
 
 
 @check(b.ListVolumes)
-def a_volume_in_a_listing_is_as_when_asked_for(t: Trial) -> None:
+def a_volume_in_a_listing_is_as_when_asked_for(t: CheckContext) -> None:
     agreeing(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_snapshot_in_a_listing_is_as_when_asked_for(t: Trial) -> None:
+def a_snapshot_in_a_listing_is_as_when_asked_for(t: CheckContext) -> None:
     agreeing(snapshots(t))
 
 
@@ -129,12 +129,12 @@ def strict(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_cursor_into_volumes_that_nobody_issued_is_refused(t: Trial) -> None:
+def a_cursor_into_volumes_that_nobody_issued_is_refused(t: CheckContext) -> None:
     strict(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_cursor_into_snapshots_that_nobody_issued_is_refused(t: Trial) -> None:
+def a_cursor_into_snapshots_that_nobody_issued_is_refused(t: CheckContext) -> None:
     strict(snapshots(t))
 
 
@@ -149,17 +149,17 @@ def lasting(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_cursor_into_volumes_outlives_the_process(t: Trial) -> None:
+def a_cursor_into_volumes_outlives_the_process(t: CheckContext) -> None:
     lasting(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_cursor_into_snapshots_outlives_the_process(t: Trial) -> None:
+def a_cursor_into_snapshots_outlives_the_process(t: CheckContext) -> None:
     lasting(snapshots(t))
 
 
 @check(b.ListSnapshots)
-def snapshots_are_listed_by_their_source(t: Trial) -> None:
+def snapshots_are_listed_by_their_source(t: CheckContext) -> None:
     one, other = t.volume(), t.volume()
     mine = sorted([t.snapshot(one).handle, t.snapshot(one).handle])
     t.snapshot(other)
@@ -170,7 +170,7 @@ def snapshots_are_listed_by_their_source(t: Trial) -> None:
 
 
 @check(b.ListSnapshots)
-def the_snapshots_of_a_volume_without_any_are_an_empty_list(t: Trial) -> None:
+def the_snapshots_of_a_volume_without_any_are_an_empty_list(t: CheckContext) -> None:
     cut, bare, gone = t.volume(), t.volume(), t.volume()
     t.snapshot(cut)
     t.door.delete(gone.handle)
@@ -180,7 +180,7 @@ def the_snapshots_of_a_volume_without_any_are_an_empty_list(t: Trial) -> None:
 
 
 @check(b.ListSnapshots, b.GroupSnapshots)
-def the_members_of_a_group_are_listed_as_such(t: Trial) -> None:
+def the_members_of_a_group_are_listed_as_such(t: CheckContext) -> None:
     origin = t.volume()
     group = t.group([origin])
     for member in group.snapshots:

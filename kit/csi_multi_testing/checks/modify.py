@@ -16,18 +16,18 @@ from csi_multi.contract.params import camel, fields
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 
 ODD = "noSuchParameterOfAnyKind"
 
 
-def other(t: Trial) -> dict[str, str]:
+def other(t: CheckContext) -> dict[str, str]:
     """Return the parameters that a volume is to have instead."""
     return dict(t.storage.other_mutable or {})
 
 
 @check(b.Modify, given=("other_mutable",))
-def a_modified_volume_is_the_same_volume(t: Trial) -> None:
+def a_modified_volume_is_the_same_volume(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
     if seen := not t.no_data():
@@ -43,7 +43,7 @@ def a_modified_volume_is_the_same_volume(t: Trial) -> None:
 
 
 @check(b.Modify, given=("other_mutable",))
-def a_modification_can_be_repeated_by_the_next_process(t: Trial) -> None:
+def a_modification_can_be_repeated_by_the_next_process(t: CheckContext) -> None:
     made = t.volume()
     t.door.modify(made.handle, other(t))
     t.door.restart()
@@ -54,7 +54,7 @@ def a_modification_can_be_repeated_by_the_next_process(t: Trial) -> None:
 
 
 @check(b.Modify, given=("other_mutable",), on=On.BACKEND)
-def a_modification_reaches_the_storage(t: Trial) -> None:
+def a_modification_reaches_the_storage(t: CheckContext) -> None:
     """As far as the kit sees the boundary: a creation must have been seen there, too."""
     with t.fuse.blown(0):
         made = t.volume()
@@ -68,7 +68,7 @@ def a_modification_reaches_the_storage(t: Trial) -> None:
 
 
 @check(b.Modify, given=("other_mutable",))
-def what_does_not_exist_is_not_modified(t: Trial) -> None:
+def what_does_not_exist_is_not_modified(t: CheckContext) -> None:
     made = t.volume()
     t.door.delete(made.handle)
 
@@ -77,7 +77,7 @@ def what_does_not_exist_is_not_modified(t: Trial) -> None:
 
 
 @check(b.Modify, given=("other_mutable",))
-def a_modification_with_a_mistake_is_refused_whole(t: Trial) -> None:
+def a_modification_with_a_mistake_is_refused_whole(t: CheckContext) -> None:
     made = t.volume()
 
     with t.refused(InvalidArgument, what=f"modify_volume with {other(t)} and {ODD!r}, which nobody knows"):
@@ -88,7 +88,7 @@ def a_modification_with_a_mistake_is_refused_whole(t: Trial) -> None:
 
 
 @check(b.Modify, on=On.BACKEND)
-def a_mutable_parameter_that_is_not_set_can_be_told(t: Trial) -> None:
+def a_mutable_parameter_that_is_not_set_can_be_told(t: CheckContext) -> None:
     """With a default of its own, a field looks set in every modification, and is reset by it."""
     schema = type(t.backend).MutableParameters
     expect(fields(schema), "MutableParameters has no field: what could modify_volume change?")

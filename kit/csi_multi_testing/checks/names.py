@@ -9,7 +9,7 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..operations.base import firmly
 from .creation import repeats, unchanged
 
@@ -55,7 +55,7 @@ def alike(unique: str) -> tuple[str, ...]:
     )
 
 
-def _served(t: Trial, name: str) -> None:
+def _served(t: CheckContext, name: str) -> None:
     what = f"the name {name!r}"
     made = firmly(lambda: t.volume(name), f"create_volume with {what}")
     repeats(t, made, t.wish(name), f"repeated with {what}")
@@ -68,19 +68,19 @@ def _served(t: Trial, name: str) -> None:
 
 
 @check()
-def any_name_that_csi_allows_serves_a_volume(t: Trial) -> None:
+def any_name_that_csi_allows_serves_a_volume(t: CheckContext) -> None:
     for name in odd(t.name()):
         _served(t, name)
 
 
 @check()
-def names_that_are_only_dots_serve_a_volume(t: Trial) -> None:
+def names_that_are_only_dots_serve_a_volume(t: CheckContext) -> None:
     for name in (".", ".."):
         _served(t, name)
 
 
 @check()
-def names_that_are_nearly_the_same_are_different_volumes(t: Trial) -> None:
+def names_that_are_nearly_the_same_are_different_volumes(t: CheckContext) -> None:
     names = alike(t.name("Kit"))
     made = {name: firmly(lambda name=name: t.volume(name), f"create_volume with {name!r}") for name in names}  # type: ignore[misc]
 
@@ -102,7 +102,7 @@ def _told_apart(handles: dict[str, str], method: str) -> None:
 
 
 @check()
-def a_handle_is_a_name_like_any_other(t: Trial) -> None:
+def a_handle_is_a_name_like_any_other(t: CheckContext) -> None:
     """The name of one volume is the handle of another: nobody takes the one for the other."""
     first = t.volume(f"{t.name()}/first")
     second = t.volume(first.handle)
@@ -113,7 +113,7 @@ def a_handle_is_a_name_like_any_other(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def any_name_that_csi_allows_serves_a_snapshot(t: Trial) -> None:
+def any_name_that_csi_allows_serves_a_snapshot(t: CheckContext) -> None:
     origin, unique = t.volume(), t.name()
     names = (*odd(unique)[:4], unique.capitalize(), unique)
     cut = {name: firmly(lambda name=name: t.snapshot(origin, name), f"create_snapshot with {name!r}") for name in names}  # type: ignore[misc]
@@ -125,7 +125,7 @@ def any_name_that_csi_allows_serves_a_snapshot(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def a_volume_and_a_snapshot_may_have_the_same_name(t: Trial) -> None:
+def a_volume_and_a_snapshot_may_have_the_same_name(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
     what = "create_snapshot with the name of a volume"

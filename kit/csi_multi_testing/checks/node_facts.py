@@ -10,11 +10,11 @@ from csi_multi.host.command import LocalHost
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 
 
 @check(b.NodeFacts, on=On.BACKEND)
-def the_fact_of_a_node_fits_into_its_id(t: Trial) -> None:
+def the_fact_of_a_node_fits_into_its_id(t: CheckContext) -> None:
     fact, where = t.backend.node_fact(), t.backend.setting
     good = isinstance(fact, str) and ids.FACT.fullmatch(fact)
     expect(good, f"node_fact gave {fact!r}: it is of letters, digits and -_.: and not empty")
@@ -27,7 +27,7 @@ def the_fact_of_a_node_fits_into_its_id(t: Trial) -> None:
 
 
 @check(b.NodeFacts, on=On.BACKEND)
-def the_fact_of_a_node_does_not_change(t: Trial) -> None:
+def the_fact_of_a_node_does_not_change(t: CheckContext) -> None:
     fact = t.backend.node_fact()
 
     same(t.backend.node_fact(), fact, "node_fact, asked again")
@@ -36,7 +36,7 @@ def the_fact_of_a_node_does_not_change(t: Trial) -> None:
 
 
 @check(b.NodeFacts, on=On.BACKEND)
-def a_node_takes_a_number_of_volumes_or_any(t: Trial) -> None:
+def a_node_takes_a_number_of_volumes_or_any(t: CheckContext) -> None:
     found = t.backend.max_volumes()
 
     good = isinstance(found, int) and not isinstance(found, bool) and found >= 0

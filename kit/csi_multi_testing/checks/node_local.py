@@ -9,19 +9,19 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from .topology import telling
 
 ODD = ("?", "?/?", "no handle \N{SNOWMAN}", "/", "//")
 
 
 @check(b.NodeLocal)
-def the_node_and_its_volumes_name_the_node(t: Trial) -> None:
+def the_node_and_its_volumes_name_the_node(t: CheckContext) -> None:
     telling(t)
 
 
 @check(b.NodeLocal, on=On.BACKEND)
-def a_handle_starts_with_the_name_of_its_node(t: Trial) -> None:
+def a_handle_starts_with_the_name_of_its_node(t: CheckContext) -> None:
     node, made = t.backend.setting.node, t.volume()
     handles = {"volume": made.handle}
     if b.Snapshots in t.features:
@@ -35,7 +35,7 @@ def a_handle_starts_with_the_name_of_its_node(t: Trial) -> None:
 
 
 @check(b.NodeLocal, on=On.BACKEND)
-def the_node_of_a_handle_is_told_without_asking_anybody(t: Trial) -> None:
+def the_node_of_a_handle_is_told_without_asking_anybody(t: CheckContext) -> None:
     made = t.volume()
     elsewhere = others(t, made.handle)[0]
     with t.fuse.blown(0):
@@ -46,7 +46,7 @@ def the_node_of_a_handle_is_told_without_asking_anybody(t: Trial) -> None:
 
 
 @check(b.NodeLocal, on=On.BACKEND)
-def a_handle_without_a_node_is_not_found(t: Trial) -> None:
+def a_handle_without_a_node_is_not_found(t: CheckContext) -> None:
     for handle in ODD:
         for method in ("node_of", "get_volume"):
             with t.refused(NotFound, what=f"{method}({handle!r})"):
@@ -54,7 +54,7 @@ def a_handle_without_a_node_is_not_found(t: Trial) -> None:
 
 
 @check(b.NodeLocal)
-def a_volume_is_made_on_this_node_or_not_at_all(t: Trial) -> None:
+def a_volume_is_made_on_this_node_or_not_at_all(t: CheckContext) -> None:
     here = t.door.segments()
     elsewhere = {**here, "node": f"{here['node']}0"}
     made = t.volume(topology=TopologyRequirement(requisite=(elsewhere, here), preferred=(elsewhere,)))
@@ -68,7 +68,7 @@ def a_volume_is_made_on_this_node_or_not_at_all(t: Trial) -> None:
     same(sorted(t.resources() - before), [], "left behind by a creation for another node")
 
 
-def others(t: Trial, handle: str) -> list[str]:
+def others(t: CheckContext, handle: str) -> list[str]:
     """Return handles as two other nodes would have made them, one with a name that begins like ours."""
     node = t.backend.setting.node
     expect(handle.startswith(node), f"handle {handle!r} does not start with the node's name {node!r}")
@@ -76,7 +76,7 @@ def others(t: Trial, handle: str) -> list[str]:
 
 
 @check(b.NodeLocal, on=On.BACKEND)
-def a_handle_of_another_node_never_means_a_volume_of_this_one(t: Trial) -> None:
+def a_handle_of_another_node_never_means_a_volume_of_this_one(t: CheckContext) -> None:
     made = t.volume()
     if seen := not t.no_data():
         t.fill(made, "here")

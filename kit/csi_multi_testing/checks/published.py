@@ -10,11 +10,11 @@ from csi_multi.contract import backend as b
 
 from ..assertions import same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from .attach import attach, two, use
 
 
-def published(t: Trial, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
+def published(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
     """Return where the volume is published, from all who tell."""
     found = [("get_volume", t.door.get(volume.handle).published_nodes)]
     if b.ListVolumes in t.features:
@@ -27,7 +27,7 @@ def published(t: Trial, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
 
 
 @check(b.PublishedNodes, given=("nodes",))
-def where_a_volume_is_attached_is_told(t: Trial) -> None:
+def where_a_volume_is_attached_is_told(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
 
@@ -46,7 +46,7 @@ def where_a_volume_is_attached_is_told(t: Trial) -> None:
 
 
 @check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_volume_of_many_nodes_is_attached_to_all_of_them(t: Trial) -> None:
+def a_volume_of_many_nodes_is_attached_to_all_of_them(t: CheckContext) -> None:
     nodes = two(t)
     modes = [mode for mode in AccessMode if not mode.single_node]
     parameters: Any = t.direct.request(t.wish()).parameters

@@ -17,9 +17,9 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import On, check
 from ..concurrency import Act, Outcome, answers, at_once
-from ..context import Trial, pages, source
-from ..fault_injection import Fuse
-from ..in_process import Direct
+from ..context import CheckContext, pages, source
+from ..fault_injection import FaultInjector
+from ..in_process import InProcess
 from ..operations.base import absent, firmly, ready
 from ..operations.making import SEED, origin
 
@@ -29,7 +29,7 @@ ROUNDS = 3
 
 
 def makes_one(
-    t: Trial, words: str, asking: Asking, doors: Callable[[], list[Any]], delete: Callable[[str], None]
+    t: CheckContext, words: str, asking: Asking, doors: Callable[[], list[Any]], delete: Callable[[str], None]
 ) -> None:
     """Let all doors ask for the same, at once: one thing is made, and everybody who gets an answer gets that."""
     several = f"{words}, {CROWD} times at once"
@@ -50,7 +50,7 @@ def makes_one(
         expect(not left, f"{several}, then deleted: left behind: {', '.join(sorted(left)[:10])}")
 
 
-def _resources_of(t: Trial, ask: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
+def _resources_of(t: CheckContext, ask: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
     """Return how many resources one undisturbed call makes."""
     before = t.resources()
     made = ask(t.door)
@@ -59,25 +59,25 @@ def _resources_of(t: Trial, ask: Callable[[Any], Any], delete: Callable[[str], N
     return len(new)
 
 
-def processes(t: Trial) -> list[Any]:
+def processes(t: CheckContext) -> list[Any]:
     """Return doors that share nothing but the storage."""
-    return [Direct(t.storage, Fuse()) for _ in range(CROWD)]
+    return [InProcess(t.storage, FaultInjector()) for _ in range(CROWD)]
 
 
 @check(on=On.BACKEND)
-def processes_that_make_one_volume_make_it_once(t: Trial) -> None:
+def processes_that_make_one_volume_make_it_once(t: CheckContext) -> None:
     makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), partial(processes, t), t.door.delete)
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def processes_that_cut_one_snapshot_cut_it_once(t: Trial) -> None:
+def processes_that_cut_one_snapshot_cut_it_once(t: CheckContext) -> None:
     source_handle = t.volume().handle
     delete = t.door.delete_snapshot
     makes_one(t, "create_snapshot", lambda name: call("snapshot", name, source_handle), partial(processes, t), delete)
 
 
 @check(b.Clone, on=On.BACKEND)
-def processes_that_clone_one_volume_clone_it_once(t: Trial) -> None:
+def processes_that_clone_one_volume_clone_it_once(t: CheckContext) -> None:
     origin = source(t.volume())
 
     def asking(name: str) -> Callable[[Any], Any]:
@@ -87,12 +87,12 @@ def processes_that_clone_one_volume_clone_it_once(t: Trial) -> None:
 
 
 @check()
-def threads_that_make_one_volume_make_it_once(t: Trial) -> None:
+def threads_that_make_one_volume_make_it_once(t: CheckContext) -> None:
     makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), lambda: [t.door] * CROWD, t.door.delete)
 
 
 @check()
-def a_creation_and_a_deletion_of_one_name_come_in_some_order(t: Trial) -> None:
+def a_creation_and_a_deletion_of_one_name_come_in_some_order(t: CheckContext) -> None:
     wish = t.wish()
     for _ in range(ROUNDS):
         volume = t.create(wish)
@@ -106,7 +106,7 @@ def a_creation_and_a_deletion_of_one_name_come_in_some_order(t: Trial) -> None:
 
 
 @check()
-def deletions_of_one_volume_at_once_all_succeed(t: Trial) -> None:
+def deletions_of_one_volume_at_once_all_succeed(t: CheckContext) -> None:
     volume = t.volume()
 
     answers(t, at_once([("delete_volume, several at once", partial(t.door.delete, volume.handle))] * CROWD))
@@ -117,7 +117,7 @@ def deletions_of_one_volume_at_once_all_succeed(t: Trial) -> None:
 
 
 @check()
-def operations_on_different_volumes_do_not_disturb_each_other(t: Trial) -> None:
+def operations_on_different_volumes_do_not_disturb_each_other(t: CheckContext) -> None:
     old = [t.volume() for _ in range(3)]
     wishes = [t.wish() for _ in range(3)]
 
@@ -141,7 +141,7 @@ def in_turns(round_: int, acts: list[Act]) -> list[Outcome]:
 
 
 @check(b.Expand, b.Snapshots)
-def a_growth_and_a_snapshot_come_in_some_order(t: Trial) -> None:
+def a_growth_and_a_snapshot_come_in_some_order(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("cut")
     wanted = SizeRange(required=2 * t.size)
 
@@ -163,7 +163,7 @@ def a_growth_and_a_snapshot_come_in_some_order(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_and_a_deletion_of_its_source_come_in_some_order(t: Trial) -> None:
+def a_snapshot_and_a_deletion_of_its_source_come_in_some_order(t: CheckContext) -> None:
     for round_ in range(ROUNDS):
         volume, name = origin(t), t.name("cut")
         outcomes = in_turns(
@@ -185,7 +185,7 @@ def a_snapshot_and_a_deletion_of_its_source_come_in_some_order(t: Trial) -> None
 
 
 @check(b.Snapshots)
-def a_restore_and_a_deletion_of_its_snapshot_come_in_some_order(t: Trial) -> None:
+def a_restore_and_a_deletion_of_its_snapshot_come_in_some_order(t: CheckContext) -> None:
     volume = origin(t)
     for round_ in range(ROUNDS):
         cut = ready(t, t.snapshot(volume))
@@ -203,7 +203,7 @@ def a_restore_and_a_deletion_of_its_snapshot_come_in_some_order(t: Trial) -> Non
 
 
 @check(b.ListVolumes)
-def what_lives_is_listed_while_others_come_and_go(t: Trial) -> None:
+def what_lives_is_listed_while_others_come_and_go(t: CheckContext) -> None:
     living = {t.volume().handle, t.volume().handle}
     over = False
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ..assertions import expect, same
 from ..check import check
-from ..context import Trial
-from ..lifecycle import Life
+from ..context import CheckContext
+from ..lifecycle import Lifecycle
 
 
 @check()
-def a_life_with_a_restart_between_any_two_calls_is_the_same(t: Trial) -> None:
-    whole, broken = Life(t, lambda: None), Life(t, t.door.restart)
+def a_life_with_a_restart_between_any_two_calls_is_the_same(t: CheckContext) -> None:
+    whole, broken = Lifecycle(t, lambda: None), Lifecycle(t, t.door.restart)
 
     whole.run()
     broken.run()

@@ -11,7 +11,7 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect
 from ..check import On, check
-from ..context import Trial, pages
+from ..context import CheckContext, pages
 from .stamps import create, request
 
 MARKER = "kit-secret-c0ffee-4711"
@@ -25,18 +25,18 @@ def hidden(text: str, secrets: Strings, where: str) -> None:
             expect(value not in text, f"{where} shows the value of secret {key!r}")
 
 
-def unknown(t: Trial) -> dict[str, str]:
+def unknown(t: CheckContext) -> dict[str, str]:
     """Return secrets that the storage accepts, and one more that it knows nothing of."""
     return {**t.storage.secrets, "kit-secret": MARKER}
 
 
-def wrong(t: Trial) -> dict[str, str]:
+def wrong(t: CheckContext) -> dict[str, str]:
     """Return secrets of the right names, none of which is right."""
     return dict.fromkeys((*t.storage.secrets, "kit-secret"), MARKER)
 
 
 @check(on=On.BACKEND)
-def a_secret_is_not_kept_on_the_volume(t: Trial) -> None:
+def a_secret_is_not_kept_on_the_volume(t: CheckContext) -> None:
     secrets = unknown(t)
     made = create(t, request(t, secrets=secrets))
 
@@ -49,7 +49,7 @@ def a_secret_is_not_kept_on_the_volume(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def a_secret_is_not_in_the_arguments_of_a_command(t: Trial) -> None:
+def a_secret_is_not_in_the_arguments_of_a_command(t: CheckContext) -> None:
     """Everybody on the machine can read those; standard input and files with mode 0600 are for secrets."""
     secrets = unknown(t)
     with t.fuse.blown(0):
@@ -60,7 +60,7 @@ def a_secret_is_not_in_the_arguments_of_a_command(t: Trial) -> None:
         hidden(call, secrets, f"create_volume or delete_volume: a call to {call.partition(' ')[0]!r}")
 
 
-def _failures(t: Trial, secrets: Strings) -> list[tuple[str, Callable[[], Any]]]:
+def _failures(t: CheckContext, secrets: Strings) -> list[tuple[str, Callable[[], Any]]]:
     """Return requests that fail, most of them whatever the secrets are."""
     taken = t.wish()
     t.create(taken)
@@ -75,7 +75,7 @@ def _failures(t: Trial, secrets: Strings) -> list[tuple[str, Callable[[], Any]]]
 
 
 @check(on=On.BACKEND)
-def a_secret_is_not_in_the_text_of_a_failure(t: Trial) -> None:
+def a_secret_is_not_in_the_text_of_a_failure(t: CheckContext) -> None:
     """The text reaches logs and events that anybody can read."""
     for secrets in (unknown(t), wrong(t)):
         for what, fail in _failures(t, secrets):

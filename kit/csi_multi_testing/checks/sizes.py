@@ -6,14 +6,14 @@ import os
 
 from csi_multi.contract import NotFound, OutOfRange, ResourceExhausted, SizeRange, StorageError, Volume
 
-from ..assertions import Broken, Skipped, expect, same
+from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 from ..operations.base import described, firmly
 from .creation import nothing_new
 
 
-def sized(t: Trial, required: int, limit: int = 0, why: str = "") -> Volume:
+def sized(t: CheckContext, required: int, limit: int = 0, why: str = "") -> Volume:
     """Make a volume and demand that its size is what was asked for, in every answer."""
     size = SizeRange(required=required, limit=limit)
     made = firmly(lambda: t.volume(size=required, limit=limit), f"create_volume for {size}{why}")
@@ -21,7 +21,7 @@ def sized(t: Trial, required: int, limit: int = 0, why: str = "") -> Volume:
     return made
 
 
-def _judge(t: Trial, made: Volume, size: SizeRange) -> None:
+def _judge(t: CheckContext, made: Volume, size: SizeRange) -> None:
     told = f"create_volume for {size}: answered a size of {made.size} bytes"
     expect(made.size > 0, f"{told}, the rule wants the real one")
     expect(size.holds(made.size), f"{told}, the rule wants one within what was asked for, or OutOfRange")
@@ -29,18 +29,18 @@ def _judge(t: Trial, made: Volume, size: SizeRange) -> None:
 
 
 @check()
-def a_volume_has_at_least_the_required_size(t: Trial) -> None:
+def a_volume_has_at_least_the_required_size(t: CheckContext) -> None:
     sized(t, t.size)
 
 
 @check()
-def a_required_size_is_rounded_up_and_never_down(t: Trial) -> None:
+def a_required_size_is_rounded_up_and_never_down(t: CheckContext) -> None:
     """No unit is as small as a byte, so one byte more than a volume has is between two of them."""
     sized(t, t.volume().size + 1)
 
 
 @check()
-def a_rounded_size_stays_within_the_limit(t: Trial) -> None:
+def a_rounded_size_stays_within_the_limit(t: CheckContext) -> None:
     """The limit leaves room for the size that the backend itself chooses, so there is no reason to refuse."""
     chosen = t.volume(size=t.size + 1).size
 
@@ -48,24 +48,26 @@ def a_rounded_size_stays_within_the_limit(t: Trial) -> None:
 
 
 @check()
-def a_limit_alone_is_enough(t: Trial) -> None:
+def a_limit_alone_is_enough(t: CheckContext) -> None:
     sized(t, 0, t.volume().size)
 
 
 @check()
-def a_volume_without_a_size_gets_the_default(t: Trial) -> None:
+def a_volume_without_a_size_gets_the_default(t: CheckContext) -> None:
     """csi-spec: the plugin chooses. Its default may be more than is free."""
     try:
         made = t.volume(size=0)
     except ResourceExhausted as error:
-        raise Skipped(f"the default size is not free: {error}") from None
+        raise CheckSkipped(f"the default size is not free: {error}") from None
     except StorageError as error:
-        raise Broken(f"create_volume without a size: raised {described(error)}, the rule wants a volume") from error
+        raise CheckFailed(
+            f"create_volume without a size: raised {described(error)}, the rule wants a volume"
+        ) from error
     _judge(t, made, SizeRange())
 
 
 @check()
-def a_size_given_as_both_bounds_is_made_exactly(t: Trial) -> None:
+def a_size_given_as_both_bounds_is_made_exactly(t: CheckContext) -> None:
     given = bool(t.storage.exact_sizes)
     why = f" ({'of' if given else 'Storage.size or twice it, for want of'} Storage.exact_sizes)"
     for exact in t.storage.exact_sizes or (t.size, 2 * t.size):
@@ -75,7 +77,7 @@ def a_size_given_as_both_bounds_is_made_exactly(t: Trial) -> None:
 
 
 @check()
-def a_range_without_a_possible_size_is_refused(t: Trial) -> None:
+def a_range_without_a_possible_size_is_refused(t: CheckContext) -> None:
     """A backend that makes every size may serve these."""
     chosen = t.volume().size
     for required, limit in ((1, 1), (chosen + 1, chosen + 1)):
@@ -89,7 +91,7 @@ def a_range_without_a_possible_size_is_refused(t: Trial) -> None:
 
 
 @check()
-def a_size_that_is_too_large_is_refused_and_leaves_nothing(t: Trial) -> None:
+def a_size_that_is_too_large_is_refused_and_leaves_nothing(t: CheckContext) -> None:
     name, before = t.name(), t.new()
     what = f"create_volume for {t.storage.too_large} bytes (Storage.too_large)"
 
@@ -105,7 +107,7 @@ def a_size_that_is_too_large_is_refused_and_leaves_nothing(t: Trial) -> None:
 
 
 @check(data=True)
-def a_volume_holds_bytes_up_to_its_end(t: Trial) -> None:
+def a_volume_holds_bytes_up_to_its_end(t: CheckContext) -> None:
     made = sized(t, t.size)
 
     t.fill(made, "kit size")
@@ -113,7 +115,7 @@ def a_volume_holds_bytes_up_to_its_end(t: Trial) -> None:
 
 
 @check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_is_as_large_as_its_volume(t: Trial) -> None:
+def a_device_is_as_large_as_its_volume(t: CheckContext) -> None:
     """An odd size shows whether what is told was rounded as what was made."""
     made = sized(t, t.size + 1)
 

@@ -9,7 +9,7 @@ from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import On, check
-from ..context import Trial, pages
+from ..context import CheckContext, pages
 from ..operations.base import ready
 from ..operations.making import SEED, origin, timeless
 from .sources import answer, cut, served
@@ -17,13 +17,13 @@ from .sources import answer, cut, served
 SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone is further off
 
 
-def unchanged(t: Trial, made: Snapshot, what: str) -> None:
+def unchanged(t: CheckContext, made: Snapshot, what: str) -> None:
     what = f"{what}, then get_snapshot"
     same(timeless(answer(what, t.door.get_snapshot, made.handle)), timeless(made), what)
 
 
 @check(b.Snapshots)
-def a_snapshot_can_be_cut_found_and_deleted(t: Trial) -> None:
+def a_snapshot_can_be_cut_found_and_deleted(t: CheckContext) -> None:
     """Deleting it a second time is fine, too: the first answer may have been lost."""
     volume = t.volume()
     made = t.snapshot(volume)
@@ -39,7 +39,7 @@ def a_snapshot_can_be_cut_found_and_deleted(t: Trial) -> None:
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_is_not_there_is_told_as_such(t: Trial) -> None:
+def a_snapshot_that_is_not_there_is_told_as_such(t: CheckContext) -> None:
     name = t.name("cut")
     made = t.snapshot(t.volume(), name)
     for other in (t.name("cut"), name[:-1], f"{name}0"):
@@ -55,7 +55,7 @@ def a_snapshot_that_is_not_there_is_told_as_such(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def a_repeated_request_gets_the_same_snapshot(t: Trial) -> None:
+def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
     """The creation time, too, and also from another process."""
     volume, name = t.volume(), t.name("cut")
     made = t.snapshot(volume, name)
@@ -69,7 +69,7 @@ def a_repeated_request_gets_the_same_snapshot(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: Trial) -> None:
+def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -> None:
     volume, other, name = t.volume(), t.volume(), t.name("cut")
     made = t.snapshot(volume, name)
     before = t.new()
@@ -83,7 +83,7 @@ def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_needs_a_volume_that_is_there(t: Trial) -> None:
+def a_snapshot_needs_a_volume_that_is_there(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("cut")
     t.door.delete(volume.handle)
     before = t.new()
@@ -98,7 +98,7 @@ def a_snapshot_needs_a_volume_that_is_there(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_tells_when_it_was_cut(t: Trial) -> None:
+def a_snapshot_tells_when_it_was_cut(t: CheckContext) -> None:
     volume = t.volume()
     earliest = datetime.now(UTC)
     made = t.snapshot(volume).created
@@ -110,7 +110,7 @@ def a_snapshot_tells_when_it_was_cut(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def the_size_of_a_snapshot_is_enough_to_restore_it(t: Trial) -> None:
+def the_size_of_a_snapshot_is_enough_to_restore_it(t: CheckContext) -> None:
     """csi-spec CreateSnapshot: size_bytes is the minimum size of a volume made from it."""
     volume = origin(t)
     made = ready(t, t.snapshot(volume))
@@ -125,7 +125,7 @@ def the_size_of_a_snapshot_is_enough_to_restore_it(t: Trial) -> None:
 
 
 @check(b.Snapshots, data=True)
-def a_snapshot_keeps_its_bytes_when_its_volume_is_written(t: Trial) -> None:
+def a_snapshot_keeps_its_bytes_when_its_volume_is_written(t: CheckContext) -> None:
     volume = origin(t)
     made = t.snapshot(volume)
     t.fill(volume, "kit later")
@@ -136,7 +136,7 @@ def a_snapshot_keeps_its_bytes_when_its_volume_is_written(t: Trial) -> None:
 
 
 @check(b.Snapshots, data=True)
-def a_deleted_snapshot_takes_no_bytes_of_others_with_it(t: Trial) -> None:
+def a_deleted_snapshot_takes_no_bytes_of_others_with_it(t: CheckContext) -> None:
     """Three cuts with writes between them; the one in the middle goes."""
     volume, made = origin(t), {}
     for seed in (SEED, "kit second", "kit third"):
@@ -152,7 +152,7 @@ def a_deleted_snapshot_takes_no_bytes_of_others_with_it(t: Trial) -> None:
 
 
 @check(b.Snapshots)
-def snapshots_outlive_their_volume_or_keep_it(t: Trial) -> None:
+def snapshots_outlive_their_volume_or_keep_it(t: CheckContext) -> None:
     """csi-spec DeleteVolume: refused and unchanged, or served with snapshots that are as good as before."""
     volume = origin(t)
     made = cut(t, volume)

@@ -8,23 +8,23 @@ from typing import Any, TypeVar
 from csi_multi.contract import FailedPrecondition, NotFound, OutOfRange, Snapshot, StorageError, Volume
 from csi_multi.contract import backend as b
 
-from ..assertions import Broken, Skipped, expect, same
+from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..check import On, check
-from ..context import BLOCK_SIZE, Trial, pattern, source
+from ..context import BLOCK_SIZE, CheckContext, pattern, source
 from ..operations.base import described, ready
 from ..operations.making import SEED, origin, timeless
 from .creation import repeats
 
 T = TypeVar("T")
 Of = Volume | Snapshot
-Take = Callable[[Trial, Volume], Of]  # from a volume to what is to be copied
+Take = Callable[[CheckContext, Volume], Of]  # from a volume to what is to be copied
 
 
-def cut(t: Trial, volume: Volume) -> Snapshot:
+def cut(t: CheckContext, volume: Volume) -> Snapshot:
     return ready(t, t.snapshot(volume))
 
 
-def itself(_t: Trial, volume: Volume) -> Volume:
+def itself(_t: CheckContext, volume: Volume) -> Volume:
     return volume
 
 
@@ -37,10 +37,10 @@ def answer(what: str, ask: Callable[..., T], *words: Any, **more: Any) -> T:
     try:
         return ask(*words, **more)
     except StorageError as error:
-        raise Broken(f"{what}: raised {described(error)}, the rule wants it to succeed") from error
+        raise CheckFailed(f"{what}: raised {described(error)}, the rule wants it to succeed") from error
 
 
-def served(t: Trial, delete: Callable[[str], None], handle: str) -> bool:
+def served(t: CheckContext, delete: Callable[[str], None], handle: str) -> bool:
     """Whether a deletion was served: it may be refused as long as something depends on the thing."""
     try:
         delete(handle)
@@ -49,7 +49,7 @@ def served(t: Trial, delete: Callable[[str], None], handle: str) -> bool:
     return True
 
 
-def holds(t: Trial, take: Take) -> None:
+def holds(t: CheckContext, take: Take) -> None:
     volume = origin(t)
     of = take(t, volume)
     copy = t.copy(of)
@@ -60,16 +60,16 @@ def holds(t: Trial, take: Take) -> None:
 
 
 @check(b.Snapshots, data=True)
-def a_restored_volume_holds_the_bytes_of_its_snapshot(t: Trial) -> None:
+def a_restored_volume_holds_the_bytes_of_its_snapshot(t: CheckContext) -> None:
     holds(t, cut)
 
 
 @check(b.Clone, data=True)
-def a_cloned_volume_holds_the_bytes_of_its_source(t: Trial) -> None:
+def a_cloned_volume_holds_the_bytes_of_its_source(t: CheckContext) -> None:
     holds(t, itself)
 
 
-def grows(t: Trial, take: Take) -> None:
+def grows(t: CheckContext, take: Take) -> None:
     """csi-spec CreateVolume: refused as OutOfRange, or as large as asked for, with the data."""
     volume = origin(t)
     of = take(t, volume)
@@ -79,7 +79,7 @@ def grows(t: Trial, take: Take) -> None:
         copy = t.copy(of, name, wanted)
     except t.door.kind_of(OutOfRange) as error:
         same(t.new(), before, f"{what}: refused, but the storage changed")
-        raise Skipped(f"copies are not larger than what they are made from: {error}") from None
+        raise CheckSkipped(f"copies are not larger than what they are made from: {error}") from None
     expect(copy.size >= wanted, f"{what}: answered a size of {copy.size} bytes")
     same(t.door.get(copy.handle).size, copy.size, f"{what}: the size that get_volume tells")
     t.expect_filled(copy, SEED, volume.size, what)
@@ -90,16 +90,16 @@ def grows(t: Trial, take: Take) -> None:
 
 
 @check(b.Snapshots, data=True)
-def a_restored_volume_may_be_larger_than_its_snapshot(t: Trial) -> None:
+def a_restored_volume_may_be_larger_than_its_snapshot(t: CheckContext) -> None:
     grows(t, cut)
 
 
 @check(b.Clone, data=True)
-def a_cloned_volume_may_be_larger_than_its_source(t: Trial) -> None:
+def a_cloned_volume_may_be_larger_than_its_source(t: CheckContext) -> None:
     grows(t, itself)
 
 
-def never_shrinks(t: Trial, take: Take) -> None:
+def never_shrinks(t: CheckContext, take: Take) -> None:
     of = take(t, t.volume())
     name, before = t.name(), t.new()
     what = f"{method(of)} with a limit one byte below the {of.size} bytes of its source"
@@ -109,7 +109,7 @@ def never_shrinks(t: Trial, take: Take) -> None:
     nothing_made(t, name, before, what)
 
 
-def nothing_made(t: Trial, name: str, before: set[str], what: str) -> None:
+def nothing_made(t: CheckContext, name: str, before: set[str], what: str) -> None:
     same(t.new(), before, f"{what}: refused, but the storage changed")
     if t.door.on is On.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_volume"):
@@ -117,16 +117,16 @@ def nothing_made(t: Trial, name: str, before: set[str], what: str) -> None:
 
 
 @check(b.Snapshots)
-def a_restored_volume_is_never_smaller_than_its_snapshot(t: Trial) -> None:
+def a_restored_volume_is_never_smaller_than_its_snapshot(t: CheckContext) -> None:
     never_shrinks(t, cut)
 
 
 @check(b.Clone)
-def a_cloned_volume_is_never_smaller_than_its_source(t: Trial) -> None:
+def a_cloned_volume_is_never_smaller_than_its_source(t: CheckContext) -> None:
     never_shrinks(t, itself)
 
 
-def stands_apart(t: Trial, take: Take) -> None:
+def stands_apart(t: CheckContext, take: Take) -> None:
     volume = origin(t)
     of = take(t, volume)
     copy = t.copy(of)
@@ -140,16 +140,16 @@ def stands_apart(t: Trial, take: Take) -> None:
 
 
 @check(b.Snapshots, data=True)
-def a_restored_volume_and_its_origin_share_no_writes(t: Trial) -> None:
+def a_restored_volume_and_its_origin_share_no_writes(t: CheckContext) -> None:
     stands_apart(t, cut)
 
 
 @check(b.Clone, data=True)
-def a_cloned_volume_and_its_source_share_no_writes(t: Trial) -> None:
+def a_cloned_volume_and_its_source_share_no_writes(t: CheckContext) -> None:
     stands_apart(t, itself)
 
 
-def needs_source(t: Trial, of: Of, delete: Callable[[str], None]) -> None:
+def needs_source(t: CheckContext, of: Of, delete: Callable[[str], None]) -> None:
     delete(of.handle)
     name, before = t.name(), t.new()
     what = f"{method(of)} from what was deleted"
@@ -160,16 +160,16 @@ def needs_source(t: Trial, of: Of, delete: Callable[[str], None]) -> None:
 
 
 @check(b.Snapshots)
-def a_restore_from_a_snapshot_that_is_gone_is_refused(t: Trial) -> None:
+def a_restore_from_a_snapshot_that_is_gone_is_refused(t: CheckContext) -> None:
     needs_source(t, t.snapshot(t.volume()), t.door.delete_snapshot)
 
 
 @check(b.Clone)
-def a_clone_of_a_volume_that_is_gone_is_refused(t: Trial) -> None:
+def a_clone_of_a_volume_that_is_gone_is_refused(t: CheckContext) -> None:
     needs_source(t, t.volume(), t.door.delete)
 
 
-def outlives(t: Trial, take: Take) -> None:
+def outlives(t: CheckContext, take: Take) -> None:
     """What is deleted may be what the copy still reads from; then the deletion is to be refused."""
     volume = origin(t)
     of = take(t, volume)
@@ -191,17 +191,17 @@ def outlives(t: Trial, take: Take) -> None:
 
 
 @check(b.Snapshots)
-def a_restored_volume_stays_whole_when_its_snapshot_is_deleted(t: Trial) -> None:
+def a_restored_volume_stays_whole_when_its_snapshot_is_deleted(t: CheckContext) -> None:
     outlives(t, cut)
 
 
 @check(b.Clone)
-def a_cloned_volume_stays_whole_when_its_source_is_deleted(t: Trial) -> None:
+def a_cloned_volume_stays_whole_when_its_source_is_deleted(t: CheckContext) -> None:
     outlives(t, itself)
 
 
 @check(b.Snapshots, data=True)
-def a_copy_of_a_copy_holds_the_bytes_of_both(t: Trial) -> None:
+def a_copy_of_a_copy_holds_the_bytes_of_both(t: CheckContext) -> None:
     """The head comes from the first, the tail was written to the second."""
     volume = origin(t)
     first = t.copy(cut(t, volume))

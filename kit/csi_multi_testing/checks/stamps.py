@@ -9,7 +9,7 @@ from csi_multi.contract import backend as b
 
 from ..assertions import same
 from ..check import On, check
-from ..context import Trial, pages, source
+from ..context import CheckContext, pages, source
 from ..operations.base import firmly, ready
 from .creation import repeats, same_record
 
@@ -32,28 +32,28 @@ METADATA = {
 }
 
 
-def request(t: Trial, **changes: object) -> VolumeRequest:
+def request(t: CheckContext, **changes: object) -> VolumeRequest:
     """Return what the core hands to create_volume, with something in its place."""
     return replace(t.direct.request(t.wish()), **changes)  # type: ignore[arg-type]
 
 
-def create(t: Trial, wanted: VolumeRequest) -> Volume:
+def create(t: CheckContext, wanted: VolumeRequest) -> Volume:
     made: Volume = t.backend.create_volume(wanted)
     t.made(made)
     return made
 
 
-def firmly_made(t: Trial, wanted: VolumeRequest, what: str) -> Volume:
+def firmly_made(t: CheckContext, wanted: VolumeRequest, what: str) -> Volume:
     return firmly(lambda: create(t, wanted), f"create_volume with {what}")
 
 
 @check(on=On.BACKEND)
-def a_taken_name_is_told_as_such(t: Trial) -> None:
+def a_taken_name_is_told_as_such(t: CheckContext) -> None:
     wish = t.wish()
     _told(t, t.create(wish), "create_volume", t.direct.request(wish))
 
 
-def _told(t: Trial, made: Volume, method: str, request: VolumeRequest) -> None:
+def _told(t: CheckContext, made: Volume, method: str, request: VolumeRequest) -> None:
     """Demand AlreadyExists. A repeated request, not another one, may also get the volume it made before."""
     act = getattr(t.backend, method)
     try:
@@ -67,23 +67,23 @@ def _told(t: Trial, made: Volume, method: str, request: VolumeRequest) -> None:
         t.made(act(replace(request, stamp=replace(request.stamp, digest="another"))))
 
 
-def _taken_by_a_copy(t: Trial, of: Volume | Snapshot, method: str) -> None:
+def _taken_by_a_copy(t: CheckContext, of: Volume | Snapshot, method: str) -> None:
     wish = t.wish(size=0, source=source(of))
     _told(t, t.create(wish), method, t.direct.request(wish))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_name_taken_by_a_restored_volume_is_told_as_such(t: Trial) -> None:
+def a_name_taken_by_a_restored_volume_is_told_as_such(t: CheckContext) -> None:
     _taken_by_a_copy(t, ready(t, t.snapshot(t.volume())), "restore_volume")
 
 
 @check(b.Clone, on=On.BACKEND)
-def a_name_taken_by_a_clone_is_told_as_such(t: Trial) -> None:
+def a_name_taken_by_a_clone_is_told_as_such(t: CheckContext) -> None:
     _taken_by_a_copy(t, t.volume(), "clone_volume")
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_name_taken_by_a_snapshot_is_told_as_such(t: Trial) -> None:
+def a_name_taken_by_a_snapshot_is_told_as_such(t: CheckContext) -> None:
     volume = t.volume()
     cut = t.snapshot(volume)
 
@@ -93,7 +93,7 @@ def a_name_taken_by_a_snapshot_is_told_as_such(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def a_deletion_of_nothing_is_told_as_such(t: Trial) -> None:
+def a_deletion_of_nothing_is_told_as_such(t: CheckContext) -> None:
     made = t.volume()
     t.backend.delete_volume(made.handle, t.storage.secrets)
 
@@ -102,7 +102,7 @@ def a_deletion_of_nothing_is_told_as_such(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def a_name_that_is_not_taken_is_told_as_such(t: Trial) -> None:
+def a_name_that_is_not_taken_is_told_as_such(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
     for other in (t.name(), name[:-1], f"{name}0", made.handle if made.handle != name else "", ""):
@@ -116,7 +116,7 @@ def a_name_that_is_not_taken_is_told_as_such(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def a_stamp_comes_back_unchanged(t: Trial) -> None:
+def a_stamp_comes_back_unchanged(t: CheckContext) -> None:
     wanted = request(t)
     stamp = replace(wanted.stamp, name=f"{wanted.name}/größe 'x'", digest="0123456789abcdef" * 2, context=CONTEXT)
     made = firmly_made(t, replace(wanted, stamp=stamp), "a context of several keys")
@@ -133,7 +133,7 @@ def a_stamp_comes_back_unchanged(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def the_largest_stamp_comes_back_unchanged(t: Trial) -> None:
+def the_largest_stamp_comes_back_unchanged(t: CheckContext) -> None:
     """Tags and attributes have limits of their own, which a long name and a full context meet."""
     wanted = request(t)
     stamp = replace(wanted.stamp, name=f"{wanted.name}-".ljust(128, "n"), context={"k" * 24: "v" * (STAMPED - 24)})
@@ -144,7 +144,7 @@ def the_largest_stamp_comes_back_unchanged(t: Trial) -> None:
 
 
 @check(on=On.BACKEND)
-def odd_metadata_does_no_harm(t: Trial) -> None:
+def odd_metadata_does_no_harm(t: CheckContext) -> None:
     """It is for tags that people read: what does not fit into one is changed or left out."""
     wanted = request(t, metadata=METADATA)
     made = firmly_made(t, wanted, "odd metadata")

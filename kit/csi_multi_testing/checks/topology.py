@@ -9,16 +9,16 @@ from csi_multi.contract import backend as b
 from csi_multi.contract.ids import NODE
 from csi_multi.core.topology import covers, satisfies
 
-from ..assertions import Skipped, expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import On, check
-from ..context import Trial
+from ..context import CheckContext
 
 
 def required(*places: Segments, preferred: tuple[Segments, ...] = ()) -> TopologyRequirement:
     return TopologyRequirement(requisite=places, preferred=preferred)
 
 
-def satisfied(t: Trial, volume: Volume, *places: Segments, what: str) -> None:
+def satisfied(t: CheckContext, volume: Volume, *places: Segments, what: str) -> None:
     found = t.door.places(volume)
     expect(satisfies(found, required(*places)), f"{what}: it is reachable from {list(found)} only")
 
@@ -33,7 +33,7 @@ def described(segments: Segments, what: str) -> None:
         expect(key == key.lower(), f"{what}: key {key!r} comes back as {key.lower()!r}: keys are lower case")
 
 
-def telling(t: Trial) -> None:
+def telling(t: CheckContext) -> None:
     """A node and a volume speak of the same keys, and go on to do so."""
     offered = t.door.segments()
     volume = t.volume()
@@ -54,32 +54,32 @@ def telling(t: Trial) -> None:
 
 
 @check(b.Topology)
-def nodes_and_volumes_speak_of_the_same_places(t: Trial) -> None:
+def nodes_and_volumes_speak_of_the_same_places(t: CheckContext) -> None:
     telling(t)
 
 
 @check(b.Topology, on=On.BACKEND)
-def the_segment_node_is_the_name_of_the_node(t: Trial) -> None:
+def the_segment_node_is_the_name_of_the_node(t: CheckContext) -> None:
     found = t.backend.node_segments().get("node", t.backend.setting.node)
     same(found, t.backend.setting.node, "node_segments()['node'], which node-local backends beside this one share")
 
 
 @check(b.Topology, given=("reachable",))
-def a_volume_is_made_where_it_has_to_be(t: Trial) -> None:
+def a_volume_is_made_where_it_has_to_be(t: CheckContext) -> None:
     for place in t.storage.reachable:
         for wanted in (place, {**place, "of-another-instance": "here"}):
             made = t.volume(topology=required(wanted))
             satisfied(t, made, wanted, what=f"create_volume for {wanted}")
 
 
-def two_places(t: Trial) -> tuple[Segments, Segments]:
+def two_places(t: CheckContext) -> tuple[Segments, Segments]:
     if len(t.storage.reachable) < 2:
-        raise Skipped("Storage.reachable has one place only: which of two is preferred cannot be seen")
+        raise CheckSkipped("Storage.reachable has one place only: which of two is preferred cannot be seen")
     return t.storage.reachable[0], t.storage.reachable[1]
 
 
 @check(b.Topology, given=("reachable",))
-def a_volume_is_made_where_it_had_better_be(t: Trial) -> None:
+def a_volume_is_made_where_it_had_better_be(t: CheckContext) -> None:
     places = two_places(t)
     for preferred in (places, places[::-1]):
         made = t.volume(topology=required(*places, preferred=preferred))
@@ -87,7 +87,7 @@ def a_volume_is_made_where_it_had_better_be(t: Trial) -> None:
 
 
 @check(b.Topology, given=("reachable", "unreachable"))
-def a_place_out_of_reach_is_refused_and_nothing_made(t: Trial) -> None:
+def a_place_out_of_reach_is_refused_and_nothing_made(t: CheckContext) -> None:
     wish = t.wish(topology=required(*t.storage.unreachable))
     before = t.resources()
     with t.refused(ResourceExhausted, what=f"create_volume, only for {list(t.storage.unreachable)}"):
@@ -99,7 +99,7 @@ def a_place_out_of_reach_is_refused_and_nothing_made(t: Trial) -> None:
 
 
 @check(b.Topology, given=("reachable", "unreachable"))
-def of_many_places_one_in_reach_is_taken(t: Trial) -> None:
+def of_many_places_one_in_reach_is_taken(t: CheckContext) -> None:
     there = t.storage.reachable[0]
     places = (*t.storage.unreachable, there)
     for preferred in ((), places):
@@ -108,7 +108,7 @@ def of_many_places_one_in_reach_is_taken(t: Trial) -> None:
 
 
 @check(b.Topology, given=("unreachable",))
-def a_wish_for_a_place_does_not_bind(t: Trial) -> None:
+def a_wish_for_a_place_does_not_bind(t: CheckContext) -> None:
     try:
         t.volume(topology=required(preferred=t.storage.unreachable))
     except (ResourceExhausted, InvalidArgument) as error:
@@ -117,30 +117,30 @@ def a_wish_for_a_place_does_not_bind(t: Trial) -> None:
 
 
 @check(b.Topology, given=("reachable", "unreachable"))
-def a_volume_elsewhere_is_not_the_one_that_is_asked_for(t: Trial) -> None:
+def a_volume_elsewhere_is_not_the_one_that_is_asked_for(t: CheckContext) -> None:
     wish = t.wish(topology=required(t.storage.reachable[0]))
     made = t.create(wish)
 
     same(t.create(wish), made, "create_volume, repeated for the same place")
     other = replace(wish, topology=required(*t.storage.unreachable))
     if satisfies(t.door.places(made), other.topology):
-        raise Skipped(f"the volume is reachable from {list(t.storage.unreachable)}, too")
+        raise CheckSkipped(f"the volume is reachable from {list(t.storage.unreachable)}, too")
     with t.refused(AlreadyExists, what="create_volume, repeated for a place from where the volume is not reachable"):
         t.create(other)
     same(t.door.get(made.handle), made, "get_volume after its name was asked for elsewhere")
 
 
 @check(b.Topology, given=("reachable",))
-def a_volume_is_reachable_from_the_node_it_was_made_for(t: Trial) -> None:
+def a_volume_is_reachable_from_the_node_it_was_made_for(t: CheckContext) -> None:
     here = t.door.segments()
     if not any(covers(here, place) for place in t.storage.reachable):
-        raise Skipped("no place in Storage.reachable is this node's")
+        raise CheckSkipped("no place in Storage.reachable is this node's")
     made = t.volume(topology=required(here))
     satisfied(t, made, here, what=f"create_volume for this node, {here}")
 
 
 @check(b.Topology, b.Clone, given=("reachable",))
-def a_copy_is_where_it_has_to_be_or_refused(t: Trial) -> None:
+def a_copy_is_where_it_has_to_be_or_refused(t: CheckContext) -> None:
     """A storage need not copy from one place to another, but must not put the copy elsewhere."""
     origin = t.volume(topology=required(t.storage.reachable[0]))
     for place in t.storage.reachable:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar
 from csi_multi.contract import NotFound, Snapshot, StorageError
 from csi_multi.core.idempotent import UNSETTLED
 
-from ..assertions import Broken, expect
-from ..context import Trial
+from ..assertions import CheckFailed, expect
+from ..context import CheckContext
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Operation(ABC):
 
     method: ClassVar[str]
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         self.t = trial
         self.before: set[str] = set()  # everything on the storage before the subject was there
 
@@ -69,7 +69,7 @@ def attempt(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
     """Return (answer, None) or (None, error)."""
     try:
         return act(), None
-    except Broken:
+    except CheckFailed:
         raise
     except Exception as error:
         return None, error
@@ -84,9 +84,9 @@ def firmly(act: Callable[[], T], what: str) -> T:
             return answer  # type: ignore[return-value]
         told = described(error)
         if not isinstance(error, UNSETTLED):
-            raise Broken(f"{what}: raised {told}, the rule wants it to succeed") from error
+            raise CheckFailed(f"{what}: raised {told}, the rule wants it to succeed") from error
         time.sleep(pause)
-    raise Broken(f"{what}: raised {told} each of {len(PAUSES)} times, the rule wants it to succeed")
+    raise CheckFailed(f"{what}: raised {told} each of {len(PAUSES)} times, the rule wants it to succeed")
 
 
 def described(error: BaseException) -> str:
@@ -106,7 +106,7 @@ def is_absent(look: Callable[[], object]) -> bool:
     return isinstance(attempt(look)[1], NotFound)
 
 
-def ready(trial: Trial, snapshot: Snapshot) -> Snapshot:
+def ready(trial: CheckContext, snapshot: Snapshot) -> Snapshot:
     """Wait until volumes can be made from a snapshot: some storage systems cut them in the background."""
     for pause in (*PAUSES, *(5.0,) * 24):
         if snapshot.ready:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from csi_multi.contract import Expansion, GroupSnapshot, Node, PublishedNodes, SizeRange, Snapshot, Strings, Volume
 
 from ..assertions import expect, same
-from ..context import Trial
+from ..context import CheckContext
 from ..protocol import BLOCK
 from .base import Operation, absent, attempt
 from .making import origin
@@ -60,7 +60,7 @@ class DeleteSnapshot(Deleting):
     method = "delete_snapshot"
     get = "get_snapshot"
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         super().__init__(trial)
         self.origin = origin(trial)
 
@@ -75,7 +75,7 @@ class DeleteGroup(Deleting):
     method = "delete_group_snapshot"
     get = "get_group"
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         super().__init__(trial)
         self.sources = [trial.volume(), trial.volume()]
 

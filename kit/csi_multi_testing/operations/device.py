@@ -7,7 +7,7 @@ from typing import Any
 
 from csi_multi.contract import Backend, Blank, Device, OpenRequest, SizeRange
 
-from ..assertions import Broken, Skipped, expect, same
+from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..context import BLOCK_SIZE, pattern
 from ..protocol import read_from
 from .base import attempt
@@ -99,7 +99,7 @@ class RefreshDevice(OnDevice):
     def prove(self, answer: Any, what: str) -> None:
         device = self.found()
         if device is None:
-            raise Broken(f"{what}: find_device does not find the device any more")
+            raise CheckFailed(f"{what}: find_device does not find the device any more")
         with device.path.open("rb") as file:
             same(file.seek(0, os.SEEK_END), self.size, f"{what}: the bytes that the device shows")
         self.usable(what)
@@ -114,7 +114,7 @@ class Formatting(OnDevice):
 
     def prepare(self) -> None:
         if getattr(type(self.t.backend), self.method) is getattr(Backend, self.method):
-            raise Skipped(f"the backend keeps no notes: {self.method} is not overridden")
+            raise CheckSkipped(f"the backend keeps no notes: {self.method} is not overridden")
         self.volume, self.context = self.t.volume(), {}
         self.fresh = self.blank()
 

@@ -9,8 +9,8 @@ from typing import Any
 from csi_multi.contract import GroupSnapshot, Snapshot, Stamp, Volume
 
 from ..assertions import expect, same
-from ..context import Trial, source
-from ..protocol import Wish
+from ..context import CheckContext, source
+from ..protocol import VolumeSpec
 from .base import Operation, absent, attempt, is_absent, ready
 
 SEED = "kit source"
@@ -21,7 +21,7 @@ class Making(Operation):
 
     found_by: str  # the contract's method
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         super().__init__(trial)
         self.name = ""
         self.made: Any = None
@@ -82,7 +82,7 @@ class Create(Making):
     method = "create_volume"
     found_by = "find_volume"
 
-    def wish(self, **more: Any) -> Wish:
+    def wish(self, **more: Any) -> VolumeSpec:
         return self.t.wish(self.name, **more)
 
     def act(self) -> Volume:
@@ -105,7 +105,7 @@ class Create(Making):
 class Restore(Create):
     method = "restore_volume"
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         super().__init__(trial)
         self.origin = origin(trial)
         self.source: Volume | Snapshot = self.source_of(self.origin)
@@ -113,7 +113,7 @@ class Restore(Create):
     def source_of(self, volume: Volume) -> Volume | Snapshot:
         return ready(self.t, self.t.snapshot(volume))
 
-    def wish(self, **more: Any) -> Wish:
+    def wish(self, **more: Any) -> VolumeSpec:
         return self.t.wish(self.name, 0, source=source(self.source), **more)
 
     def other(self) -> Volume:
@@ -135,7 +135,7 @@ class Snapshots(Making):
     method = "create_snapshot"
     found_by = "find_snapshot"
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         super().__init__(trial)
         self.origin = origin(trial)
         self.second = trial.volume()
@@ -183,7 +183,7 @@ class Groups(Snapshots):
         super().prove_data(member, what)
 
 
-def origin(trial: Trial) -> Volume:
+def origin(trial: CheckContext) -> Volume:
     """Return a volume to copy, with known bytes where they can be written."""
     volume = trial.volume()
     if not trial.no_data():

@@ -7,7 +7,7 @@ from typing import Any
 from csi_multi.contract import Clone as Cloning
 from csi_multi.contract import Snapshots as Snapshotting
 
-from ..context import Trial
+from ..context import CheckContext
 from ..disturbance import Disturbance, reborn, struck
 from ..fault_injection import Fault
 from .base import Operation, firmly
@@ -19,7 +19,7 @@ class Start(Operation):
 
     method = "resume"
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: CheckContext) -> None:
         super().__init__(trial)
         self.creation = _creation(trial)
         self.at = messiest(self.creation)
@@ -43,7 +43,7 @@ class Start(Operation):
         self.creation.remove()
 
 
-def _creation(trial: Trial) -> Making:
+def _creation(trial: CheckContext) -> Making:
     """Return the creation that takes most steps."""
     if Cloning in trial.features:
         return Clone(trial)
