@@ -8,18 +8,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..contract.errors import Unavailable
-from . import mounts
+from . import mounts, sysfs
 
 BLKROSET = 0x125D  # linux/fs.h
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # the disk or the attribute is not there
-NODE_HOLDERS = ("devtmpfs", "tmpfs")  # what /dev is, on a machine and in a container
 
 
 class Kernel:
@@ -65,11 +63,7 @@ class Kernel:
 
     def number(self, path: Path) -> str:
         """Return "major:minor" of a device node, "" when it is none."""
-        try:
-            status = path.stat()
-        except OSError:
-            return ""
-        return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
+        return sysfs.find_number(path)
 
     def in_use(self, path: Path) -> bool:
         """Whether the disk is mounted, in any mount namespace, below another device, or published raw."""
@@ -82,10 +76,7 @@ class Kernel:
     def published(self, path: Path) -> bool:
         """Whether a node of the disk is bound anywhere: the kernel does not count that as use."""
         number = self.number(path)
-        return any(
-            entry.fs_type in NODE_HOLDERS and entry.root != "/" and self.number(Path(entry.target)) == number
-            for entry in mounts.table()
-        )
+        return any(entry.binds_node and self.number(Path(entry.target)) == number for entry in mounts.table())
 
     def set_read_only(self, path: Path, wanted: bool) -> None:
         with clear(path), opened(path) as descriptor:

@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import sysfs
+
 MOUNTINFO = Path("/proc/self/mountinfo")
+DEVICE_NODE_FILESYSTEMS = ("devtmpfs", "tmpfs")  # what /dev is, on a machine and in a container
 _ODD = re.compile(rb"[ \t\n\\#]")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -29,6 +32,11 @@ class MountPoint:
     def read_only(self) -> bool:
         return "ro" in self.options
 
+    @property
+    def binds_node(self) -> bool:
+        """Whether it may show a single device node, bound on a file, and not a filesystem."""
+        return self.fs_type in DEVICE_NODE_FILESYSTEMS and self.root != "/"
+
 
 def table() -> list[MountPoint]:
     """Return all mounts, in mount order: where several share a target, the last one is on top."""
@@ -48,6 +56,11 @@ def stack(path: Path) -> list[MountPoint]:
     plain = not _ODD.search(target)  # else the kernel writes it with escapes
     lines = (line for line in MOUNTINFO.read_bytes().split(b"\n") if line and (target in line or not plain))
     return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
+
+
+def node_bound(number: str) -> bool:
+    """Whether a node of this block device is bound anywhere: the kernel does not count that as use."""
+    return any(entry.binds_node and sysfs.find_number(entry.target) == number for entry in table())
 
 
 def id_of(descriptor: int) -> int:

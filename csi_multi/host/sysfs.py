@@ -24,7 +24,21 @@ def number_of(path: Path) -> str:
         raise DeviceGone(f"device {path} does not exist") from None
     if not stat.S_ISBLK(status.st_mode):
         raise DeviceGone(f"{path} is not a block device")
-    return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return format_number(status.st_rdev)
+
+
+def find_number(path: Path | str, *, follow: bool = True) -> str:
+    """Return "major:minor" of a block device node, "" when the path is none; `follow` a symbolic link or not."""
+    try:
+        status = Path(path).stat(follow_symlinks=follow)
+    except (OSError, ValueError):
+        return ""
+    return format_number(status.st_rdev) if stat.S_ISBLK(status.st_mode) else ""
+
+
+def format_number(device: int) -> str:
+    """Return a device number (st_rdev, st_dev) as the kernel writes it: "major:minor"."""
+    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def attribute(number: str, name: str) -> str | None:

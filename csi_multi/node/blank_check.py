@@ -95,7 +95,7 @@ def opened(device: Device, flags: int = 0) -> Iterator[Disk]:
         raise Unavailable(f"cannot open {device.path}: {reason}; check the storage behind it") from None
     try:
         status = os.fstat(descriptor)
-        if f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" != device.number:
+        if sysfs.format_number(status.st_rdev) != device.number:
             raise FailedPrecondition(f"{device.path} became another device than {device.number}; refusing to touch it")
         with mmap.mmap(-1, END, flags=_MEMORY) as buffer:
             yield Disk(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)

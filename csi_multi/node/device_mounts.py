@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,6 @@ from ..contract.model import Device
 from ..host import mounts, sysfs
 from ..host.mounts import MountPoint
 from . import mount_paths
-
-_NODE_HOLDERS = frozenset({"devtmpfs", "tmpfs"})  # what /dev is, on a machine and in a container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +42,7 @@ def of(device: Device, table: Sequence[MountPoint] | None = None) -> list[View]:
 
 def view(entry: MountPoint, device: Device) -> View | None:
     """Return how this mount shows the device, None when it does not."""
-    if entry.fs_type in _NODE_HOLDERS:
+    if entry.fs_type in mounts.DEVICE_NODE_FILESYSTEMS:
         node = node_at(entry)
         return View(mount=entry, node=node) if node and device.number in (node, below(node)) else None
     # btrfs has numbers of its own in the mount table; its source is the device that is really used.
@@ -56,7 +52,7 @@ def view(entry: MountPoint, device: Device) -> View | None:
 
 def node_at(entry: MountPoint) -> str:
     """Return the number of the device node that a mount binds, "" when it binds none."""
-    return "" if entry.root == "/" or entry.fs_type not in _NODE_HOLDERS else _number(entry.target)
+    return _number(entry.target) if entry.binds_node else ""
 
 
 def below(number: str) -> str:
@@ -112,8 +108,4 @@ def locate(backend: Backend, handle: str, path: Path) -> tuple[Device, View]:
 
 
 def _number(path: str) -> str:
-    try:
-        status = os.lstat(path) if not path.startswith("/dev/") else os.stat(path)  # noqa: PTH116
-    except (OSError, ValueError):
-        return ""
-    return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
+    return sysfs.find_number(path, follow=path.startswith("/dev/"))

@@ -78,7 +78,7 @@ class Place:
     def sector_size(self) -> int:
         """Return the sector size that direct I/O on the directory's disk needs."""
         device = self.existing.stat().st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
+        number = sysfs.format_number(device)
         for name in ("queue/logical_block_size", "../queue/logical_block_size"):  # a disk, a partition
             if found := sysfs.attribute(number, name):
                 return max(512, int(found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from csi_multi.host import mounts, sysfs
 SYS_BLOCK = Path("/sys/block")
 DEV = Path("/dev")
 BLKROSET = 0x125D  # linux/fs.h
-NODE_HOLDERS = ("devtmpfs", "tmpfs")  # what /dev is, on a machine and in a container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +36,8 @@ class Shown:
 
 def find(name: str) -> Shown | None:
     """Return the device of this name, None when it is not active here."""
-    number = _number(DEV / "mapper" / name)
-    if number is None or sysfs.attribute(number, "dm/name") != name:
+    number: str | None = sysfs.find_number(DEV / "mapper" / name)
+    if not number or sysfs.attribute(number, "dm/name") != name:
         number = _searched(name)
     uuid = sysfs.attribute(number, "dm/uuid") if number else None
     return Shown(name=name, number=number, uuid=uuid) if number and uuid else None
@@ -64,7 +62,7 @@ def path_of(host: Host, shown: Shown) -> Path:
     mapper = DEV / "mapper" / shown.name
     for _ in range(2):
         for path in (mapper, DEV / f"dm-{shown.number.partition(':')[2]}"):
-            if _number(path) == shown.number:
+            if sysfs.find_number(path) == shown.number:
                 return path
         host.run("dmsetup", "mknodes", shown.name)
     raise Unavailable(f"there is no device node for {shown.name}; does this container see the node's /dev?")
@@ -98,10 +96,7 @@ def in_use(path: Path, number: str) -> bool:
 
 def published(number: str) -> bool:
     """Whether a node of the device is bound anywhere: the kernel does not count that as use."""
-    return any(
-        entry.fs_type in NODE_HOLDERS and entry.root != "/" and _number(Path(entry.target)) == number
-        for entry in mounts.table()
-    )
+    return mounts.node_bound(number)
 
 
 def _searched(name: str) -> str | None:
@@ -112,14 +107,6 @@ def _searched(name: str) -> str | None:
         except OSError:
             continue  # gone meanwhile
     return None
-
-
-def _number(path: Path) -> str | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else None
 
 
 def busy(shown: Shown) -> InUse:
