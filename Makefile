@@ -29,11 +29,7 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 
 test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity, deploy (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@for part in check integration lvm rbd "-j2 --output-sync=target attack ebs" sanity deploy; do \
-		began=$$(date +%s); $(MAKE) --no-print-directory $$part || exit; \
-		echo "make test: $${part##*target } took $$(($$(date +%s) - began)) s"; \
-	done
-	@echo "make test: all passed; what was skipped, and why, stands above"
+	@scripts/run-parts check integration lvm rbd "-j2 --output-sync=target attack ebs" sanity deploy
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
 

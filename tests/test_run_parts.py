@@ -1,0 +1,52 @@
+"""`make test` runs every part to its end, then says what failed (scripts/run-parts)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "run-parts"
+MAKEFILE = """\
+good:
+\t@echo "=== 3 passed, 1 skipped, 4 deselected in 2.05s ==="
+bad:
+\t@echo "2 failed, 5 passed, 1 error in 63.10s (0:01:03)"; false
+silent:
+\t@false
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+
+    def call(*parts: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([SCRIPT, *parts], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return call
+
+
+def test_a_part_that_fails_does_not_stop_the_next(run: Any) -> None:
+    done = run("bad", "good")
+
+    assert done.returncode == 1
+    assert "make test: FAILED: bad;" in done.stdout
+    assert done.stdout.splitlines()[-1] == "8 passed, 3 failed, 1 skipped"
+
+
+def test_all_parts_that_pass_make_a_success(run: Any) -> None:
+    done = run("good", "-j2 --output-sync=target good good")
+
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "6 passed, 0 failed, 2 skipped"
+
+
+def test_a_part_that_fails_without_a_test_fails_the_whole(run: Any) -> None:
+    done = run("silent", "good")
+
+    assert done.returncode == 1
+    assert "FAILED: silent" in done.stdout
