@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -248,3 +250,50 @@ def image() -> Callable[[LoopBackend, str], Path]:
         return Path(backend.config.directory) / kind / handle.partition("/")[2] / "image"
 
     return image
+
+
+@pytest.fixture
+def volume(backend, ask):
+    return backend.create_volume(ask.volume("v", 32 * MIB)).handle
+
+
+@pytest.fixture
+def mounted(backend, volume, opened, host, mount, tmp_path):
+    device = opened(backend, volume)
+    host.run("mkfs.ext4", "-q", str(device))
+    return mount(device, tmp_path / "mnt")
+
+
+@pytest.fixture
+def filled(backend, ask, image):
+    """A volume with data at the head, in the middle and at the tail, and holes between."""
+    handle = backend.create_volume(ask.volume("source", 16 * MIB)).handle
+    write(image(backend, handle))
+    return handle
+
+
+def write(path, seed=1):
+    source = random.Random(seed)
+    with path.open("r+b") as file:
+        for offset in (0, 3 * MIB + 512, 16 * MIB - 4096):
+            file.seek(offset)
+            file.write(source.randbytes(4096))
+
+
+def digest(path, size=16 * MIB):
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(size)).hexdigest()
+
+
+@pytest.fixture
+def staged(make, ask, filesystem, opened, host, mount, tmp_path):
+    """A mounted volume, kept in a directory on a filesystem of this kind."""
+
+    def staged(directory_on="ext4", fs_type="ext4", size=64 * MIB):
+        backend = make(filesystem(directory_on, 1024 * MIB) / "pool")
+        handle = backend.create_volume(ask.volume("source", size)).handle
+        device = opened(backend, handle)
+        host.run(f"mkfs.{fs_type}", "-q", str(device))
+        return backend, handle, mount(device, tmp_path / "mnt")
+
+    return staged

@@ -66,7 +66,7 @@ def test_blocks_that_are_shared_are_promised_to_whoever_may_overwrite_them(make,
         file.write(os.urandom(40 * MIB))
         os.fsync(file.fileno())
     before = available(backend)
-    cut = backend.create_snapshot(ask.snapshot("s", handle)).handle
+    snapshot = backend.create_snapshot(ask.snapshot("s", handle)).handle
     after_one = available(backend)
     backend.create_snapshot(ask.snapshot("s2", handle))
     after_two = available(backend)
@@ -77,7 +77,7 @@ def test_blocks_that_are_shared_are_promised_to_whoever_may_overwrite_them(make,
         file.write(os.urandom(40 * MIB))
         os.fsync(file.fileno())
     assert available(backend) <= after_two + MIB
-    for name in (cut, "node-1/s2"):
+    for name in (snapshot, "node-1/s2"):
         backend.delete_snapshot(name, {})
     wait_for(lambda: abs(before - available(backend)) <= 2 * MIB)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shutil
 import threading
 from pathlib import Path
 
@@ -14,11 +13,6 @@ from csi_multi.host.loopfile import in_use
 
 MIB = 2**20
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def volume(backend, ask):
-    return backend.create_volume(ask.volume("v", 32 * MIB)).handle
 
 
 def test_a_device_is_opened_once_found_and_closed(backend, ask, image, volume):
@@ -83,13 +77,6 @@ def test_a_read_only_device_cannot_be_written(backend, volume, opened):
     with pytest.raises(OSError, match=r"not permitted|Read-only"):  # noqa: SIM117
         with device.open("r+b", buffering=0) as file:
             file.write(b"x" * 4096)
-
-
-@pytest.fixture
-def mounted(backend, volume, opened, host, mount, tmp_path):
-    device = opened(backend, volume)
-    host.run("mkfs.ext4", "-q", str(device))
-    return mount(device, tmp_path / "mnt")
 
 
 def test_a_mounted_device_is_neither_closed_nor_reopened_otherwise_nor_deleted(backend, ask, volume, mounted):
@@ -212,21 +199,6 @@ def test_a_device_attached_in_a_mount_namespace_that_is_gone_is_found(backend, a
     assert loopdev.find(image(backend, volume)) == []
 
 
-def test_a_deleted_backing_file_is_noticed_and_its_device_never_reused(backend, ask, image, volume, mounted):
-    path = image(backend, volume)
-    copy = path.with_name("copy")
-    shutil.copyfile(path, copy)
-    path.unlink()
-    reasons = {entry.reason for entry in backend.node_volume_health(volume)}
-    copy.rename(path)
-
-    assert reasons == {"BackingFileMissing", "BackingFileDeleted"}
-    assert [entry.reason for entry in backend.node_volume_health(volume)] == ["BackingFileDeleted"]
-    with pytest.raises(FailedPrecondition, match="in use"):
-        backend.open_device(ask.open(volume))
-    assert backend.find_device(volume) is not None
-
-
 def test_broken_metadata_does_not_keep_a_volume_open(backend, image, volume, opened):
     opened(backend, volume)
     (image(backend, volume).parent / "volume.json").write_text("{")
@@ -295,43 +267,6 @@ def test_two_backends_opening_at_once_share_one_device(backend, make, ask, image
     assert len(found) + len(busy) == 6
     assert len(set(found)) == len(loopdev.find(image(backend, volume))) == 1
     backend.close_device(volume)
-
-
-def test_a_read_only_filesystem_is_reported(filesystem, make, host, ask):
-    directory = filesystem("ext4", 64 * MIB)
-    backend = make(directory / "pool")
-    handle = backend.create_volume(ask.volume("v")).handle
-    backend.check()
-    host.run("mount", "-o", "remount,ro", str(directory))
-
-    with pytest.raises(Unavailable, match="read-only"):
-        backend.check()
-    for attempt in (lambda: backend.create_volume(ask.volume("w")), lambda: backend.delete_volume(handle, {})):
-        with pytest.raises(Unavailable, match="Read-only"):
-            attempt()
-    assert [entry.reason for entry in backend.node_storage_health({})] == ["DirectoryReadOnly"]
-    assert backend.get_volume(handle)
-
-
-def test_a_full_disk_is_reported(filesystem, make):
-    directory = filesystem("tmpfs", 32 * MIB)
-    backend = make(directory / "pool")
-    backend.check()
-    assert backend.node_storage_health({}) == ()
-    (directory / "hog").write_bytes(bytes(31 * MIB))
-
-    assert [entry.reason for entry in backend.node_storage_health({})] == ["DirectoryAlmostFull"]
-
-
-def test_a_required_mount_is_a_filesystem_of_its_own(filesystem, mount, make, ask, tmp_path):
-    backend = make(filesystem("tmpfs", 32 * MIB), require_mount=True)
-    backend.check()
-    assert backend.create_volume(ask.volume("v"))
-
-    (tmp_path / "plain").mkdir()
-    bound = make(mount(tmp_path / "plain", tmp_path / "bound", "--bind"), require_mount=True)
-    with pytest.raises(Unavailable, match="not a mount point of its own"):
-        bound.check()
 
 
 @pytest.mark.parametrize("used", [0, 1])

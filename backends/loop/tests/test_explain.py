@@ -169,7 +169,7 @@ def test_without_the_storage_room_is_assumed_and_a_copy_cannot_be_told(make: Mak
 
     assert away.create_volume(ask.volume("pvc-1", 2**60)).size == 2**60
     assert len(report.assumed) == 3
-    with pytest.raises(Unpredictable, match="not known"):
+    with pytest.raises(Unpredictable, match="not known without the storage"):
         away.clone_volume(ask.copy("pvc-2", "volume", "node-1/source"))
 
 

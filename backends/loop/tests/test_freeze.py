@@ -1,4 +1,4 @@
-"""Copies of a volume that is mounted and written to: whole, flushed, and never left frozen. Needs root."""
+"""Filesystems that are frozen for a copy are always thawed. Needs root."""
 
 import contextlib
 import errno
@@ -7,54 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
-from csi_multi_loop.freeze import Freezer, Gate, _opened
+from csi_multi_loop.freeze import FreezeCalls, Freezer, _opened
 
-from csi_multi.contract import CommandFailed, FailedPrecondition, InUse, Unavailable
+from csi_multi.contract import CommandFailed, InUse, Unavailable
 from csi_multi.host import mounts
 
 MIB = 2**20
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def staged(make, ask, filesystem, opened, host, mount, tmp_path):
-    """A mounted volume, kept in a directory on a filesystem of this kind."""
-
-    def staged(directory_on="ext4", fs_type="ext4", size=64 * MIB):
-        backend = make(filesystem(directory_on, 1024 * MIB) / "pool")
-        handle = backend.create_volume(ask.volume("source", size)).handle
-        device = opened(backend, handle)
-        host.run(f"mkfs.{fs_type}", "-q", str(device))
-        return backend, handle, mount(device, tmp_path / "mnt")
-
-    return staged
-
-
-@contextlib.contextmanager
-def writing(target):
-    """Write numbered files, synced one by one, all the while; yields how many are surely on disk."""
-    state = {"synced": 0, "stop": False}
-
-    def write():
-        while not state["stop"]:
-            number = state["synced"]
-            with (target / f"{number % 400:03}").open("wb") as file:
-                file.write(f"{number:08}".encode() * 512)
-                file.flush()
-                os.fsync(file.fileno())
-            state["synced"] = number + 1
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield state
-    finally:
-        state["stop"] = True
-        thread.join(20)
-        assert not thread.is_alive(), "the filesystem was left frozen"
 
 
 def writable(target, seconds=5.0):
@@ -68,66 +29,6 @@ def writable(target, seconds=5.0):
 
     threading.Thread(target=write, daemon=True).start()
     return done.wait(seconds)
-
-
-@pytest.mark.parametrize("what", ["snapshot", "clone"])
-@pytest.mark.parametrize(
-    ("directory_on", "fs_type", "size"),
-    [("ext4", "ext4", 64), ("xfs", "ext4", 64), ("btrfs", "ext4", 64), ("xfs", "xfs", 320), ("xfs", "btrfs", 128)],
-)
-def test_a_copy_of_a_busy_filesystem_is_clean_and_holds_what_was_synced(
-    staged, ask, opened, host, mount, image, tmp_path, directory_on, fs_type, size, what
-):
-    backend, handle, target = staged(directory_on, fs_type, size * MIB)
-    with writing(target) as state:
-        time.sleep(0.3)
-        before = state["synced"]
-        if what == "clone":
-            copied = backend.clone_volume(ask.copy("c", "volume", handle)).handle
-        else:
-            cut = backend.create_snapshot(ask.snapshot("s", handle)).handle
-            copied = backend.restore_volume(ask.copy("c", "snapshot", cut)).handle
-        after = state["synced"]
-        time.sleep(0.1)
-        assert state["synced"] > after, "writing goes on"
-    if fs_type == "ext4":
-        check = host.run("e2fsck", "-f", "-n", str(image(backend, copied)), ok=(0, 1, 4))
-        assert check.status == 0, check.stdout
-    options = ["-o", "nouuid"] if fs_type == "xfs" else []
-    if fs_type == "btrfs":
-        host.run("umount", str(target))  # one btrfs of an id at a time
-        backend.close_device(handle)
-    shown = mount(opened(backend, copied), tmp_path / "copy", *options)
-
-    assert before > 5
-    numbers = {int(path.read_bytes()[:8] or b"0") for path in shown.iterdir() if path.name.isdigit()}
-    assert max(numbers) >= before - 1
-    host.run("umount", str(shown))
-
-
-def test_page_cache_of_a_raw_volume_is_in_the_copy(make, ask, filesystem, opened, image):
-    backend = make(filesystem("xfs") / "pool")
-    handle = backend.create_volume(ask.volume("v")).handle
-    with opened(backend, handle).open("r+b", buffering=0) as file:
-        file.write(b"cached" * 4096)
-        cut = backend.create_snapshot(ask.snapshot("s", handle)).handle
-
-    assert image(backend, cut, "snapshots").read_bytes().startswith(b"cached" * 4096)
-
-
-def test_a_raw_volume_that_cannot_be_copied_at_one_moment_is_refused(backend, ask, opened, leftovers):
-    handle = backend.create_volume(ask.volume("v")).handle
-    opened(backend, handle)
-    for attempt in (
-        lambda: backend.create_snapshot(ask.snapshot("s", handle)),
-        lambda: backend.clone_volume(ask.copy("c", "volume", handle)),
-    ):
-        with pytest.raises(FailedPrecondition, match="unpublish and unstage it first"):
-            attempt()
-
-    assert leftovers(backend) == []
-    backend.close_device(handle)
-    assert backend.create_snapshot(ask.snapshot("s", handle))
 
 
 def test_a_freeze_is_lifted_when_the_copy_fails(staged, ask, crash, leftovers):
@@ -157,7 +58,7 @@ def test_a_filesystem_frozen_by_somebody_else_is_left_to_them(staged, ask, host,
     assert backend.create_snapshot(ask.snapshot("s", handle))
 
 
-class Stuck(Gate):
+class Stuck(FreezeCalls):
     """A kernel that does not thaw, for a while."""
 
     broken = True
@@ -173,7 +74,7 @@ def test_a_thaw_that_failed_is_tried_again(staged, make, ask, leftovers, by):
     backend, handle, target = staged()
     faulty = Stuck()
     broken = make(type(target)(backend.config.directory))
-    broken._stillness._freezer.gate = faulty
+    broken._quiescer.freezer.calls = faulty
     with pytest.raises(Unavailable, match="may still be frozen"):
         broken.create_snapshot(ask.snapshot("s", handle))
     assert not writable(target, 0.5)
@@ -192,9 +93,9 @@ from csi_multi.host.command import LocalHost
 from csi_multi.contract.model import SnapshotRequest, Stamp
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
-from csi_multi_loop.freeze import Gate
+from csi_multi_loop.freeze import FreezeCalls
 
-class Deadly(Gate):
+class Deadly(FreezeCalls):
     def freeze(self, descriptor):
         if sys.argv[2] == "before freeze":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -216,7 +117,7 @@ config = Config(directory=sys.argv[1], reserve_percent=0, min_size=4096)
 setting = Setting(instance="scratch", driver="multi.csi.test", cluster="c", node="node-1", host=LocalHost())
 stamp = Stamp(driver="multi.csi.test", cluster="c", name="s", digest="d", context={"k": "v"})
 backend = LoopBackend(config, setting)
-backend._stillness._freezer.gate = Deadly()
+backend._quiescer.freezer.calls = Deadly()
 backend.create_snapshot(SnapshotRequest(stamp=stamp, source="node-1/source"))
 """
 
@@ -265,7 +166,7 @@ def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, ask, h
     backend, handle, target = staged()
     refused = []
 
-    class Unmounting(Gate):
+    class Unmounting(FreezeCalls):
         """Somebody unmounts the volume right after the freeze."""
 
         def freeze(self, descriptor):
@@ -274,7 +175,7 @@ def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, ask, h
                 host.run("umount", str(target))
             refused.append(target)
 
-    backend._stillness._freezer.gate = Unmounting()
+    backend._quiescer.freezer.calls = Unmounting()
     backend.create_snapshot(ask.snapshot("snap", handle))
 
     assert refused == [target]
@@ -285,7 +186,7 @@ def test_a_frozen_filesystem_that_was_unmounted_after_a_kill_is_thawed_and_its_d
     staged, make, ask, crash, host, leftovers
 ):
     backend, handle, target = staged()
-    marker = backend._stillness._freezer._markers / handle.partition("/")[2]
+    marker = backend._quiescer.freezer._markers / handle.partition("/")[2]
     marker.touch()
     host.run("fsfreeze", "--freeze", str(target))
     host.run("umount", str(target))
@@ -306,7 +207,7 @@ def test_another_filesystem_at_the_path_is_not_frozen(staged, ask, host, leftove
     host.run("umount", str(target))
     froze = []
 
-    class Watching(Gate):
+    class Watching(FreezeCalls):
         def freeze(self, descriptor):
             froze.append(descriptor)
 

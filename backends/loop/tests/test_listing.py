@@ -52,7 +52,7 @@ def test_snapshots_are_listed_by_source(backend, ask):
     backend.delete_volume("node-1/w", {})
 
     pages = list(pages_of(backend.list_snapshots, 2, source="node-1/w"))
-    assert [[cut.handle[-2:] for cut in page.items] for page in pages] == [["w0", "w1"], ["w2"]]
+    assert [[snapshot.handle[-2:] for snapshot in page.items] for page in pages] == [["w0", "w1"], ["w2"]]
     assert len(backend.list_snapshots(PageRequest()).items) == 6
     assert backend.list_snapshots(PageRequest(), "node-1/none").items == ()
     assert backend.list_snapshots(PageRequest(), "nonsense").items == ()
