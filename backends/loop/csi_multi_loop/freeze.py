@@ -1,8 +1,8 @@
 """Freeze a mounted filesystem while its image is copied, and never leave it frozen.
 
 Before the freeze a marker is written to <directory>/frozen: if the process dies, every program that writes to the
-frozen filesystem would otherwise hang for ever. The mount point is kept open during the freeze, so that nobody
-unmounts it: a filesystem that is frozen and mounted nowhere keeps its device busy, and nobody can reach it to thaw it.
+frozen filesystem would otherwise hang for ever. The mount point is kept open during the freeze, so that it cannot be
+unmounted: a filesystem that is frozen and mounted nowhere keeps its device busy, and cannot be reached to thaw it.
 
 The kernel is called directly, on a descriptor that was checked. A command could outlive this process, or find
 another filesystem at the path by the time it starts, and freeze that.

@@ -2,7 +2,7 @@
 
 An entry is built in `.new-<leaf>` under a flock, and renamed; it is removed by renaming it to `.gone-<leaf>` first.
 A process that dies leaves at most such dot-directories without a lock: the retry or remove_leftovers() removes them.
-Everything else in the directory belongs to somebody else.
+Other files in the directory are foreign: they are neither listed nor touched.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def test_a_file_that_ends_in_a_hole_or_is_one_is_copied_whole(tmp_path):
         assert target.read_bytes() == source.read_bytes()
 
 
-def test_progress_is_told_while_a_copy_is_long(tmp_path, caplog, monkeypatch):
+def test_progress_is_logged_while_a_copy_is_long(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("csi_multi_loop.client.PROGRESS_SECONDS", 0.0)
     caplog.set_level("INFO")
     (tmp_path / "image").write_bytes(b"x" * 65536)

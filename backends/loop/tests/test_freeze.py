@@ -19,43 +19,43 @@ pytestmark = pytest.mark.root
 
 
 def writable(target, seconds=5.0):
-    done = threading.Event()
+    comparable_changes = threading.Event()
 
     def write():
         with contextlib.suppress(OSError):
             (target / "probe").write_text("x")
             os.sync()
-            done.set()
+            comparable_changes.set()
 
     threading.Thread(target=write, daemon=True).start()
-    return done.wait(seconds)
+    return comparable_changes.wait(seconds)
 
 
-def test_a_freeze_is_lifted_when_the_copy_fails(staged, ask, crash, leftovers):
+def test_a_freeze_is_lifted_when_the_copy_fails(staged, requests, crash, leftovers):
     backend, handle, target = staged()
 
     def fail():
         raise OSError(5, "made to fail")
 
     with crash.before("os.truncate", fail), pytest.raises(Unavailable, match="made to fail"):
-        backend.create_snapshot(ask.snapshot("s", handle))
+        backend.create_snapshot(requests.snapshot("s", handle))
 
     assert writable(target)
     assert leftovers(backend) == []
 
 
-def test_a_filesystem_frozen_by_somebody_else_is_left_to_them(staged, ask, host, leftovers):
+def test_a_filesystem_frozen_by_another_program_stays_frozen(staged, requests, host, leftovers):
     backend, handle, target = staged()
     host.run("fsfreeze", "--freeze", str(target))
     with pytest.raises(Unavailable, match="could not be frozen"):
-        backend.create_snapshot(ask.snapshot("s", handle))
+        backend.create_snapshot(requests.snapshot("s", handle))
     backend.resume()
     backend.check()
 
     assert not writable(target, 0.5)
     host.run("fsfreeze", "--unfreeze", str(target))
     assert leftovers(backend) == []
-    assert backend.create_snapshot(ask.snapshot("s", handle))
+    assert backend.create_snapshot(requests.snapshot("s", handle))
 
 
 class Stuck(FreezeCalls):
@@ -70,16 +70,16 @@ class Stuck(FreezeCalls):
 
 
 @pytest.mark.parametrize("by", ["check", "resume", "retry"])
-def test_a_thaw_that_failed_is_tried_again(staged, make, ask, leftovers, by):
+def test_a_thaw_that_failed_is_tried_again(staged, connect, requests, leftovers, by):
     backend, handle, target = staged()
     faulty = Stuck()
-    broken = make(type(target)(backend.config.directory))
+    broken = connect(type(target)(backend.config.directory))
     broken._quiescer.freezer.calls = faulty
     with pytest.raises(Unavailable, match="may still be frozen"):
-        broken.create_snapshot(ask.snapshot("s", handle))
+        broken.create_snapshot(requests.snapshot("s", handle))
     assert not writable(target, 0.5)
     faulty.broken = False
-    retry = lambda: broken.create_snapshot(ask.snapshot("s", handle))  # noqa: E731
+    retry = lambda: broken.create_snapshot(requests.snapshot("s", handle))  # noqa: E731
     {"check": broken.check, "resume": broken.resume, "retry": retry}[by]()
 
     assert writable(target)
@@ -123,22 +123,22 @@ backend.create_snapshot(SnapshotRequest(stamp=stamp, source="node-1/source"))
 
 
 @pytest.mark.parametrize("when", ["before freeze", "after freeze", "in the copy", "after thaw"])
-def test_a_process_killed_with_a_filesystem_frozen_is_repaired_by_the_next(staged, make, ask, leftovers, when):
+def test_a_process_killed_with_a_filesystem_frozen_is_repaired_by_the_next(staged, connect, requests, leftovers, when):
     backend, handle, target = staged()
     child = subprocess.run([sys.executable, "-c", CHILD, backend.config.directory, when], check=False, timeout=60)
     assert child.returncode == -signal.SIGKILL
     assert writable(target, 0.5) == (when in ("before freeze", "after thaw"))
-    backend = make(type(target)(backend.config.directory))
+    backend = connect(type(target)(backend.config.directory))
     backend.resume()
 
     assert writable(target)
     assert leftovers(backend) == []
-    assert backend.create_snapshot(ask.snapshot("s", handle))
+    assert backend.create_snapshot(requests.snapshot("s", handle))
 
 
-def test_a_filesystem_a_living_process_froze_is_not_thawed_by_another(staged, make, ask, crash):
+def test_a_filesystem_a_living_process_froze_is_not_thawed_by_another(staged, connect, requests, crash):
     backend, handle, target = staged()
-    other = make(type(target)(backend.config.directory))
+    other = connect(type(target)(backend.config.directory))
     seen = []
 
     def meanwhile():
@@ -147,27 +147,27 @@ def test_a_filesystem_a_living_process_froze_is_not_thawed_by_another(staged, ma
         seen.append(writable(target, 0.5))
 
     with crash.before("os.truncate", meanwhile):
-        backend.create_snapshot(ask.snapshot("s", handle))
+        backend.create_snapshot(requests.snapshot("s", handle))
 
     assert seen == [False]
     assert writable(target)
 
 
-def test_a_covered_mount_is_not_mistaken_for_the_volumes(staged, ask, mount, leftovers):
+def test_a_covered_mount_is_not_mistaken_for_the_volumes(staged, requests, mount, leftovers):
     backend, handle, target = staged()
     mount("tmpfs", target, "-t", "tmpfs")
     with pytest.raises(Unavailable, match="covered by other mounts"):
-        backend.create_snapshot(ask.snapshot("s", handle))
+        backend.create_snapshot(requests.snapshot("s", handle))
 
     assert leftovers(backend) == []
 
 
-def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, ask, host, leftovers):
+def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, requests, host, leftovers):
     backend, handle, target = staged()
     refused = []
 
     class Unmounting(FreezeCalls):
-        """Somebody unmounts the volume right after the freeze."""
+        """Another program unmounts the volume right after the freeze."""
 
         def freeze(self, descriptor):
             super().freeze(descriptor)
@@ -176,14 +176,14 @@ def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, ask, h
             refused.append(target)
 
     backend._quiescer.freezer.calls = Unmounting()
-    backend.create_snapshot(ask.snapshot("snap", handle))
+    backend.create_snapshot(requests.snapshot("snap", handle))
 
     assert refused == [target]
     assert writable(target)
 
 
 def test_a_frozen_filesystem_that_was_unmounted_after_a_kill_is_thawed_and_its_device_freed(
-    staged, make, ask, crash, host, leftovers
+    staged, connect, requests, crash, host, leftovers
 ):
     backend, handle, target = staged()
     marker = backend._quiescer.freezer._markers / handle.partition("/")[2]
@@ -200,16 +200,16 @@ def test_a_frozen_filesystem_that_was_unmounted_after_a_kill_is_thawed_and_its_d
     assert not marker.exists()
 
 
-def test_another_filesystem_at_the_path_is_not_frozen(staged, ask, host, leftovers):
+def test_another_filesystem_at_the_path_is_not_frozen(staged, requests, host, leftovers):
     """The volume is unmounted between the look at the mount table and the freeze."""
     _backend, _handle, target = staged()
     place = mounts.at(target)
     host.run("umount", str(target))
-    froze = []
+    frozen_descriptors = []
 
     class Watching(FreezeCalls):
         def freeze(self, descriptor):
-            froze.append(descriptor)
+            frozen_descriptors.append(descriptor)
 
     freezer = Freezer(host, target.parent, Watching())
     with pytest.raises(Unavailable, match=r"covered by other mounts|unmounted just now"), freezer.frozen("v", [place]):
@@ -217,4 +217,4 @@ def test_another_filesystem_at_the_path_is_not_frozen(staged, ask, host, leftove
     with pytest.raises(Unavailable, match="unmounted just now"), _opened(place):
         pass
 
-    assert froze == []
+    assert frozen_descriptors == []

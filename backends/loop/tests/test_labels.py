@@ -13,8 +13,8 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"size": "x"}', "[]", '{"version": 2}'])
-def test_broken_metadata_is_left_out_of_listings_and_named_everywhere_else(backend, ask, image, text, caplog):
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_an_unreadable_label_is_left_out_of_listings_and_named_everywhere_else(backend, requests, image, text, caplog):
+    handle = backend.create_volume(requests.volume("v")).handle
     (image(backend, handle).parent / "volume.json").write_text(text)
 
     assert backend.list_volumes(PageRequest()).items == ()
@@ -26,8 +26,8 @@ def test_broken_metadata_is_left_out_of_listings_and_named_everywhere_else(backe
     assert [found.handle for found in backend.list_volume_health(PageRequest(), {}).items] == [handle]
 
 
-def test_metadata_of_a_newer_driver_is_not_guessed_at(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_a_label_of_a_newer_driver_is_refused(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v")).handle
     file = image(backend, handle).parent / "volume.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
 

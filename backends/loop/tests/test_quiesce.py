@@ -43,17 +43,17 @@ def writing(target):
     [("ext4", "ext4", 64), ("xfs", "ext4", 64), ("btrfs", "ext4", 64), ("xfs", "xfs", 320), ("xfs", "btrfs", 128)],
 )
 def test_a_copy_of_a_busy_filesystem_is_clean_and_holds_what_was_synced(
-    staged, ask, opened, host, mount, image, tmp_path, directory_on, fs_type, size, what
+    staged, requests, opened, host, mount, image, tmp_path, directory_on, fs_type, size, what
 ):
     backend, handle, target = staged(directory_on, fs_type, size * MIB)
     with writing(target) as state:
         time.sleep(0.3)
         before = state["synced"]
         if what == "clone":
-            copied = backend.clone_volume(ask.copy("c", "volume", handle)).handle
+            copied = backend.clone_volume(requests.copy("c", "volume", handle)).handle
         else:
-            snapshot = backend.create_snapshot(ask.snapshot("s", handle)).handle
-            copied = backend.restore_volume(ask.copy("c", "snapshot", snapshot)).handle
+            snapshot = backend.create_snapshot(requests.snapshot("s", handle)).handle
+            copied = backend.restore_volume(requests.copy("c", "snapshot", snapshot)).handle
         after = state["synced"]
         time.sleep(0.1)
         assert state["synced"] > after, "writing goes on"
@@ -72,26 +72,26 @@ def test_a_copy_of_a_busy_filesystem_is_clean_and_holds_what_was_synced(
     host.run("umount", str(shown))
 
 
-def test_page_cache_of_a_raw_volume_is_in_the_copy(make, ask, filesystem, opened, image):
-    backend = make(filesystem("xfs") / "pool")
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_page_cache_of_a_raw_volume_is_in_the_copy(connect, requests, filesystem, opened, image):
+    backend = connect(filesystem("xfs") / "pool")
+    handle = backend.create_volume(requests.volume("v")).handle
     with opened(backend, handle).open("r+b", buffering=0) as file:
         file.write(b"cached" * 4096)
-        snapshot = backend.create_snapshot(ask.snapshot("s", handle)).handle
+        snapshot = backend.create_snapshot(requests.snapshot("s", handle)).handle
 
     assert image(backend, snapshot, "snapshots").read_bytes().startswith(b"cached" * 4096)
 
 
-def test_a_raw_volume_that_cannot_be_copied_at_one_moment_is_refused(backend, ask, opened, leftovers):
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_a_raw_volume_that_cannot_be_copied_at_one_moment_is_refused(backend, requests, opened, leftovers):
+    handle = backend.create_volume(requests.volume("v")).handle
     opened(backend, handle)
     for attempt in (
-        lambda: backend.create_snapshot(ask.snapshot("s", handle)),
-        lambda: backend.clone_volume(ask.copy("c", "volume", handle)),
+        lambda: backend.create_snapshot(requests.snapshot("s", handle)),
+        lambda: backend.clone_volume(requests.copy("c", "volume", handle)),
     ):
         with pytest.raises(FailedPrecondition, match="unpublish and unstage it first"):
             attempt()
 
     assert leftovers(backend) == []
     backend.close_device(handle)
-    assert backend.create_snapshot(ask.snapshot("s", handle))
+    assert backend.create_snapshot(requests.snapshot("s", handle))

@@ -14,13 +14,13 @@ from .conftest import digest, write
 MIB = 2**20
 
 
-def test_data_survives_snapshot_restore_clone_and_growth(backend, ask, image, filled):
+def test_data_survives_snapshot_restore_clone_and_growth(backend, requests, image, filled):
     before = digest(image(backend, filled))
-    snapshot = backend.create_snapshot(ask.snapshot("s", filled))
+    snapshot = backend.create_snapshot(requests.snapshot("s", filled))
     write(image(backend, filled), seed=2)
-    restored = backend.restore_volume(ask.copy("r", "snapshot", snapshot.handle, 32 * MIB))
-    cloned = backend.clone_volume(ask.copy("c", "volume", filled))
-    backend.expand_volume(ask.expand(cloned.handle, 24 * MIB))
+    restored = backend.restore_volume(requests.copy("r", "snapshot", snapshot.handle, 32 * MIB))
+    cloned = backend.clone_volume(requests.copy("c", "volume", filled))
+    backend.expand_volume(requests.expand(cloned.handle, 24 * MIB))
 
     assert (snapshot.size, restored.size, cloned.size) == (16 * MIB, 32 * MIB, 16 * MIB)
     assert digest(image(backend, restored.handle)) == before
@@ -31,18 +31,18 @@ def test_data_survives_snapshot_restore_clone_and_growth(backend, ask, image, fi
     assert backend.get_snapshot(snapshot.handle) == snapshot
 
 
-def test_holes_stay_holes(backend, ask, image, filled):
-    snapshot = backend.create_snapshot(ask.snapshot("s", filled))
-    restored = backend.restore_volume(ask.copy("r", "snapshot", snapshot.handle))
+def test_holes_stay_holes(backend, requests, image, filled):
+    snapshot = backend.create_snapshot(requests.snapshot("s", filled))
+    restored = backend.restore_volume(requests.copy("r", "snapshot", snapshot.handle))
 
     for path in (image(backend, snapshot.handle, "snapshots"), image(backend, restored.handle)):
         assert path.stat().st_blocks * 512 <= 64 * 1024
         assert path.stat().st_size == 16 * MIB
 
 
-def test_a_missing_source_is_not_found_unless_the_copy_is_there_already(backend, ask, filled, leftovers):
-    snapshot = backend.create_snapshot(ask.snapshot("s", filled)).handle
-    restored = ask.copy("r", "snapshot", snapshot)
+def test_a_missing_source_is_not_found_unless_the_copy_is_there_already(backend, requests, filled, leftovers):
+    snapshot = backend.create_snapshot(requests.snapshot("s", filled)).handle
+    restored = requests.copy("r", "snapshot", snapshot)
     backend.restore_volume(restored)
     backend.delete_snapshot(snapshot, {})
     backend.delete_volume(filled, {})
@@ -50,9 +50,9 @@ def test_a_missing_source_is_not_found_unless_the_copy_is_there_already(backend,
     with pytest.raises(AlreadyExists):
         backend.restore_volume(restored)
     for attempt in (
-        lambda: backend.restore_volume(ask.copy("r2", "snapshot", snapshot)),
-        lambda: backend.clone_volume(ask.copy("c2", "volume", filled)),
-        lambda: backend.create_snapshot(ask.snapshot("s2", filled)),
+        lambda: backend.restore_volume(requests.copy("r2", "snapshot", snapshot)),
+        lambda: backend.clone_volume(requests.copy("c2", "volume", filled)),
+        lambda: backend.create_snapshot(requests.snapshot("s2", filled)),
         lambda: backend.delete_snapshot(snapshot, {}),
         lambda: backend.find_snapshot("s"),
     ):
@@ -61,34 +61,34 @@ def test_a_missing_source_is_not_found_unless_the_copy_is_there_already(backend,
     assert leftovers(backend) == []
 
 
-def test_a_taken_snapshot_name_is_refused_even_when_the_source_is_gone(backend, ask, filled):
-    snapshot = backend.create_snapshot(ask.snapshot("s", filled))
+def test_a_taken_snapshot_name_is_refused_even_when_the_source_is_gone(backend, requests, filled):
+    snapshot = backend.create_snapshot(requests.snapshot("s", filled))
     backend.delete_volume(filled, {})
 
     with pytest.raises(AlreadyExists):
-        backend.create_snapshot(ask.snapshot("s", filled))
+        backend.create_snapshot(requests.snapshot("s", filled))
     assert backend.find_snapshot("s") == snapshot
     assert snapshot.source == filled
 
 
-def test_a_creation_time_never_changes_and_has_a_zone(backend, make, ask, filled):
-    snapshot = backend.create_snapshot(ask.snapshot("s", filled))
+def test_a_creation_time_never_changes_and_has_a_zone(backend, connect, requests, filled):
+    snapshot = backend.create_snapshot(requests.snapshot("s", filled))
 
-    assert make().get_snapshot(snapshot.handle).created == snapshot.created
+    assert connect().get_snapshot(snapshot.handle).created == snapshot.created
     assert snapshot.created.utcoffset().total_seconds() == 0
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("kind", ["xfs", "btrfs"])
-def test_where_blocks_can_be_shared_a_copy_takes_no_space(make, ask, image, filesystem, kind):
-    backend = make(filesystem(kind) / "pool", overprovision=2)
-    source = backend.create_volume(ask.volume("v", 64 * MIB)).handle
+def test_where_blocks_can_be_shared_a_copy_takes_no_space(connect, requests, image, filesystem, kind):
+    backend = connect(filesystem(kind) / "pool", overprovision=2)
+    source = backend.create_volume(requests.volume("v", 64 * MIB)).handle
     path = image(backend, source)
     path.write_bytes(os.urandom(64 * MIB))
     os.sync()
     before = os.statvfs(path).f_bavail
-    snapshot = backend.create_snapshot(ask.snapshot("s", source)).handle
-    restored = backend.restore_volume(ask.copy("r", "snapshot", snapshot, 80 * MIB))
+    snapshot = backend.create_snapshot(requests.snapshot("s", source)).handle
+    restored = backend.restore_volume(requests.copy("r", "snapshot", snapshot, 80 * MIB))
     os.sync()
 
     assert (before - os.statvfs(path).f_bavail) * os.statvfs(path).f_frsize < 8 * MIB

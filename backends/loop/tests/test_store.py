@@ -19,21 +19,21 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "retried at once"])
-def test_what_a_dead_copy_left_never_shows_in_an_empty_volume(backend, ask, image, tmp_path, resumed):
+def test_what_a_dead_copy_left_never_shows_in_an_empty_volume(backend, requests, image, tmp_path, resumed):
     backend.check()
     new = tmp_path / "pool/volumes/.new-v"
     new.mkdir()
-    (new / "image").write_bytes(b"somebody's data" * 1000)
+    (new / "image").write_bytes(b"another volume's data" * 1000)
     (new / "strange").touch()
     if resumed:
         backend.resume()
-    handle = backend.create_volume(ask.volume("v", MIB)).handle
+    handle = backend.create_volume(requests.volume("v", MIB)).handle
 
     assert image(backend, handle).read_bytes() == bytes(MIB)
     assert sorted(os.listdir(image(backend, handle).parent)) == ["image", "volume.json"]
 
 
-def test_a_sweep_leaves_alone_what_a_living_process_is_making(backend, tmp_path):
+def test_leftovers_of_a_living_process_are_not_removed(backend, tmp_path):
     backend.check()
     new = tmp_path / "pool/volumes/.new-v"
     new.mkdir()
@@ -46,7 +46,7 @@ def test_a_sweep_leaves_alone_what_a_living_process_is_making(backend, tmp_path)
     assert not new.exists()
 
 
-def test_a_name_taken_while_an_entry_is_built_is_left_to_its_owner(backend, ask, crash, tmp_path):
+def test_a_name_taken_while_an_entry_is_built_is_left_to_its_owner(backend, requests, crash, tmp_path):
     other = tmp_path / "pool/volumes/v"
 
     def overtake():
@@ -55,64 +55,64 @@ def test_a_name_taken_while_an_entry_is_built_is_left_to_its_owner(backend, ask,
 
     backend.check()
     with crash.before("os.rename", overtake), pytest.raises(AlreadyExists):
-        backend.create_volume(ask.volume("v"))
+        backend.create_volume(requests.volume("v"))
 
     assert os.listdir(other) == ["mine"]
     assert os.listdir(other.parent) == ["v"]
 
 
-def test_a_name_made_and_deleted_by_many_at_once_stays_whole(make, ask, leftovers):
-    strange = []
+def test_a_name_made_and_deleted_by_many_at_once_stays_whole(connect, requests, leftovers):
+    unexpected = []
 
     def work():
-        backend = make()
+        backend = connect()
         for _ in range(40):
             try:
-                backend.create_volume(ask.volume("v", MIB))
+                backend.create_volume(requests.volume("v", MIB))
                 backend.delete_volume("node-1/v", {})
             except (AlreadyExists, Busy, NotFound):
                 continue
             except Exception as error:
-                strange.append(error)
+                unexpected.append(error)
 
-    make().check()
+    connect().check()
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert strange == []
-    assert leftovers(make()) == []
+    assert unexpected == []
+    assert leftovers(connect()) == []
 
 
-def test_a_name_being_made_is_busy_and_afterwards_free(backend, ask, tmp_path):
+def test_a_name_being_made_is_busy_and_afterwards_free(backend, requests, tmp_path):
     backend.check()
     new = tmp_path / "pool/volumes/.new-v"
     new.mkdir()
     with locked(new), pytest.raises(Busy):
-        backend.create_volume(ask.volume("v"))
+        backend.create_volume(requests.volume("v"))
 
-    assert backend.create_volume(ask.volume("v"))
+    assert backend.create_volume(requests.volume("v"))
 
 
-def test_a_held_volume_is_busy(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_a_held_volume_is_busy(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v")).handle
     with locked(image(backend, handle).parent):
         for attempt in (
             lambda: backend.delete_volume(handle, {}),
-            lambda: backend.expand_volume(ask.expand(handle, 20 * MIB)),
-            lambda: backend.create_snapshot(ask.snapshot("s", handle)),
-            lambda: backend.clone_volume(ask.copy("c", "volume", handle)),
-            lambda: backend.open_device(ask.open(handle)),
+            lambda: backend.expand_volume(requests.expand(handle, 20 * MIB)),
+            lambda: backend.create_snapshot(requests.snapshot("s", handle)),
+            lambda: backend.clone_volume(requests.copy("c", "volume", handle)),
+            lambda: backend.open_device(requests.open(handle)),
         ):
             with pytest.raises(Busy):
                 attempt()
 
 
-def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, make, setting, ask):
-    other = make(setting=dataclasses.replace(setting, driver="other.csi.test"))
-    handle = other.create_volume(ask.volume("v")).handle  # stamped for this driver: foreign to `other`
+def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, connect, setting, requests):
+    other = connect(setting=dataclasses.replace(setting, driver="other.csi.test"))
+    handle = other.create_volume(requests.volume("v")).handle  # stamped for this driver: foreign to `other`
     with pytest.raises(FailedPrecondition, match=r"belongs to driver 'multi\.csi\.test'"):
         other.delete_volume(handle, {})
     with pytest.raises(FailedPrecondition):
@@ -123,14 +123,14 @@ def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, make,
     assert backend.get_volume(handle).handle == handle
 
 
-def test_foreign_files_are_neither_listed_nor_touched(backend, ask, tmp_path):
+def test_foreign_files_are_neither_listed_nor_touched(backend, requests, tmp_path):
     backend.check()
     volumes = tmp_path / "pool/volumes"
     (volumes / "lost+found").mkdir()
     (volumes / "notes").write_text("mine")
     (volumes / "project").mkdir()
     (volumes / ".new-Foreign").mkdir()
-    handle = backend.create_volume(ask.volume("v")).handle
+    handle = backend.create_volume(requests.volume("v")).handle
     backend.resume()
 
     assert [volume.handle for volume in backend.list_volumes(PageRequest()).items] == [handle]
@@ -138,13 +138,13 @@ def test_foreign_files_are_neither_listed_nor_touched(backend, ask, tmp_path):
     assert sorted(path.name for path in volumes.iterdir()) == [".new-Foreign", "lost+found", "notes", "project", "v"]
     for name in ("notes", "project"):
         with pytest.raises(AlreadyExists):
-            backend.create_volume(ask.volume(name))
+            backend.create_volume(requests.volume(name))
         with pytest.raises(FailedPrecondition):
             backend.delete_volume(f"node-1/{name}", {})
 
 
-def test_a_volume_with_a_foreign_file_in_it_is_not_removed(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_a_volume_with_a_foreign_file_in_it_is_not_removed(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v")).handle
     (image(backend, handle).parent / "precious").write_text("mine")
     with pytest.raises(FailedPrecondition, match="precious"):
         backend.delete_volume(handle, {})
