@@ -35,7 +35,7 @@ class Directory:
         if not self._config.require_mount:
             return
         mount = mounts.at(Path(os.path.realpath(self.path)))
-        # In a container the host's directory is always a mount point. The mount's root tells whether it is
+        # In a container the host's directory is always a mount point. The mount's root shows whether it is
         # the top of a filesystem, or only a directory of the filesystem that should be covered.
         if mount is None or (mount.root != "/" and mount.fs_type != "btrfs"):
             raise Unavailable(

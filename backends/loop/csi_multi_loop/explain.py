@@ -88,7 +88,7 @@ class DryRunClient(Client):
 
 
 class DryRunDirectory(Directory):
-    """A directory that is not created: before its first use, its nearest existing parent tells about the disk."""
+    """A directory that is not created: before its first use, its nearest existing parent is asked about the disk."""
 
     def __init__(self, config: Config, client: Client, report: DryRunReport) -> None:
         super().__init__(config, client)

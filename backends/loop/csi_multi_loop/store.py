@@ -77,7 +77,7 @@ class Store(Generic[L]):
         return self.path / f"{NEW}{leaf}" / IMAGE
 
     def leaves(self) -> list[str]:
-        """Return all names with the shape of an entry, sorted. read() tells whether it is one."""
+        """Return all names with the shape of an entry, sorted; some may not be entries."""
         try:
             return sorted(name for name in os.listdir(self.path) if LEAF_SHAPE.fullmatch(name))
         except FileNotFoundError:

@@ -138,7 +138,7 @@ class VolumeManager:
                 with self.capacity.admit(ImageUsage(label.family, size - present, 0)):
                     os.truncate(image, size)
             if size > label.size:
-                sync_path(image)  # the image first: one shorter than its label says counts as damaged
+                sync_path(image)  # before the label: an image shorter than its label's size counts as damaged
                 self.volumes.replace(leaf, msgspec.structs.replace(label, size=size))
         return Expansion(size=size, node_required=True)
 

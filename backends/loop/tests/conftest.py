@@ -169,8 +169,8 @@ def leftovers() -> Callable[[LoopBackend], list[str]]:
         directory = Path(backend.config.directory)
         entries = [path for kind in ("volumes", "snapshots") for path in (directory / kind).iterdir()]
         unexpected = [str(path) for path in entries if path.name.startswith(".")]
-        torn = [str(path) for path in entries if not path.name.startswith(".") and len(os.listdir(path)) != 2]
-        return unexpected + torn + [str(path) for path in (directory / "frozen").iterdir()]
+        incomplete = [str(path) for path in entries if not path.name.startswith(".") and len(os.listdir(path)) != 2]
+        return unexpected + incomplete + [str(path) for path in (directory / "frozen").iterdir()]
 
     return leftovers
 
@@ -287,7 +287,7 @@ def digest(path, size=16 * MIB):
 
 @pytest.fixture
 def staged(connect, requests, filesystem, opened, host, mount, tmp_path):
-    """A mounted volume, kept in a directory on a filesystem of this kind."""
+    """A mounted volume, whose image is on a filesystem of this kind."""
 
     def staged(directory_on="ext4", fs_type="ext4", size=64 * MIB):
         backend = connect(filesystem(directory_on, 1024 * MIB) / "pool")

@@ -167,12 +167,12 @@ def test_what_does_not_fit_is_refused_as_a_creation_would_be(connect: Connect, r
 
 def test_offline_space_is_assumed_and_a_copy_is_unpredictable(connect: Connect, requests: Requests) -> None:
     report = DryRunReport(offline=True)
-    away = connect(Path("/no/such/place"), require_mount=True).dry_run(report)
+    offline = connect(Path("/no/such/directory"), require_mount=True).dry_run(report)
 
-    assert away.create_volume(requests.volume("pvc-1", 2**60)).size == 2**60
+    assert offline.create_volume(requests.volume("pvc-1", 2**60)).size == 2**60
     assert len(report.assumed) == 3
     with pytest.raises(Unpredictable, match="not known without the storage"):
-        away.clone_volume(requests.copy("pvc-2", "volume", "node-1/source"))
+        offline.clone_volume(requests.copy("pvc-2", "volume", "node-1/source"))
 
 
 @pytest.mark.root
@@ -188,12 +188,12 @@ def test_a_source_in_use_is_reported_as_frozen_and_is_not_frozen(
     source = backend.create_volume(requests.volume("source", 32 * MIB)).handle
     device = opened(backend, source)
     host.run("mkfs.ext4", "-q", str(device))
-    place = mount(device, tmp_path / "mounted")
+    target = mount(device, tmp_path / "mounted")
     report = DryRunReport()
 
     backend.dry_run(report).clone_volume(requests.copy("pvc-1", "volume", source))
 
     commands = [step.words[:3] for step in report.steps if step.words[0] == "fsfreeze"]
-    assert commands == [("fsfreeze", "--freeze", str(place)), ("fsfreeze", "--unfreeze", str(place))]
-    (place / "file").write_text("not frozen")
+    assert commands == [("fsfreeze", "--freeze", str(target)), ("fsfreeze", "--unfreeze", str(target))]
+    (target / "file").write_text("not frozen")
     assert str(device) in {str(one) for one in bound()}

@@ -203,7 +203,7 @@ def test_a_frozen_filesystem_that_was_unmounted_after_a_kill_is_thawed_and_its_d
 def test_another_filesystem_at_the_path_is_not_frozen(staged, requests, host, leftovers):
     """The volume is unmounted between the look at the mount table and the freeze."""
     _backend, _handle, target = staged()
-    place = mounts.at(target)
+    mount_point = mounts.at(target)
     host.run("umount", str(target))
     frozen_descriptors = []
 
@@ -212,9 +212,12 @@ def test_another_filesystem_at_the_path_is_not_frozen(staged, requests, host, le
             frozen_descriptors.append(descriptor)
 
     freezer = Freezer(host, target.parent, Watching())
-    with pytest.raises(Unavailable, match=r"covered by other mounts|unmounted just now"), freezer.frozen("v", [place]):
+    with (
+        pytest.raises(Unavailable, match=r"covered by other mounts|unmounted just now"),
+        freezer.frozen("v", [mount_point]),
+    ):
         pass
-    with pytest.raises(Unavailable, match="unmounted just now"), _opened(place):
+    with pytest.raises(Unavailable, match="unmounted just now"), _opened(mount_point):
         pass
 
     assert frozen_descriptors == []

@@ -25,7 +25,7 @@ def pools(connect, requests, image, tmp_path):
         source = backend.create_volume(requests.volume("source", 4 * MIB)).handle
         with image(backend, source).open("r+b") as file:
             file.write(TEXT)
-        backend.create_snapshot(requests.snapshot("cut", source))
+        backend.create_snapshot(requests.snapshot("snapshot", source))
         return backend
 
     return pool

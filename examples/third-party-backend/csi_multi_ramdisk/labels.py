@@ -25,7 +25,7 @@ class Labels:
     cluster: str
 
     def find(self, leaf: str) -> Label | None:
-        """Return a label, whoever owns it; None if there is none. Raises FailedPrecondition when it is damaged."""
+        """Return a label, also a foreign one; None if there is none. Raises FailedPrecondition when it is damaged."""
         data = self.client.read_label(leaf)
         if data is None:
             return None

@@ -1,4 +1,4 @@
-"""The kit of csi_multi on this backend: one fixture that says what may be asked of it, and two lines."""
+"""The conformance kit of csi_multi on this backend: one fixture that describes the storage, and one test."""
 
 from __future__ import annotations
 
