@@ -78,9 +78,9 @@ class CapacityAccounting:
         used = growth = 0
         for family in families.values():
             shared = max(image.allocated for image in family)
-            unwritten = sum(image.allocated for image in family if not image.limit)
+            never_written = sum(image.allocated for image in family if not image.limit)
             used += shared
-            growth += sum(image.limit for image in family) + min(0, unwritten - shared)
+            growth += sum(image.limit for image in family) + min(0, never_written - shared)
         free, reserve = self._directory.free()
         available = self._config.overprovision * max(0, free - reserve + used) - used - growth
         return int(available) // GRANULARITY * GRANULARITY
