@@ -1,4 +1,4 @@
-"""What an operator and a StorageClass may say."""
+"""The schemas of this backend: an instance's configuration and the StorageClass parameters."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Config(Schema, frozen=True, kw_only=True):
     """An instance's part of the YAML file."""
 
     directory: Annotated[
-        str, Doc("absolute path that holds images and snapshots; made on first use", pattern=r"^/.*[^/]$")
+        str, Doc("absolute path of the directory for images and snapshots; created on first use", pattern=r"^/.*[^/]$")
     ]
     require_mount: Annotated[
         bool, Doc("refuse to work unless `directory` is itself a mount point, so that a missing disk is noticed")
     ] = False
     reserve_percent: Annotated[int, Doc("percent of the filesystem kept free", ge=0, le=90)] = 5
-    reserve_bytes: Annotated[int, Doc("bytes kept free, when that is more than `reserve_percent`", ge=0)] = 0
+    reserve_bytes: Annotated[int, Doc("bytes kept free where that is more than `reserve_percent`", ge=0)] = 0
     overprovision: Annotated[
-        float, Doc("how many bytes of volumes may be promised per byte of space; 1: every volume can fill up", ge=1)
+        float, Doc("bytes of volumes that may be created per byte of space; 1: every volume can fill up", ge=1)
     ] = 1.0
     min_size: Annotated[int, Doc("bytes of the smallest volume; xfs needs 300 MiB, btrfs 109 MiB", ge=4096)] = 16 * MIB
     max_size: Annotated[int, Doc("bytes of the largest volume; 0: no limit", ge=0)] = 0
-    default_size: Annotated[int, Doc("bytes of a volume when none are asked for", ge=4096)] = GIB
+    default_size: Annotated[int, Doc("bytes of a volume when the request names no size", ge=4096)] = GIB
 
 
 class Parameters(Schema, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
-"""Take over a raw image file that lies on the instance's filesystem: it gets a second name among the volumes.
+"""Import a raw image file that lies on the instance's filesystem: it gets a second name among the volumes.
 
-The file stays where it is, so nothing that happens to the volume's entry can lose it.
+The file keeps its first name, so nothing that happens to the volume's entry can lose it.
 """
 
 from __future__ import annotations
@@ -9,111 +9,141 @@ import errno
 import fcntl
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.contract import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, NotFound, Stamp, not_imported
+from csi_multi.contract import (
+    AlreadyExists,
+    FailedPrecondition,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    Stamp,
+    Volume,
+    ids,
+    not_imported,
+)
 from csi_multi.host import loopdev
 
-from .files import Files
-from .metadata import Format, VolumeFile, new_family
-from .place import Place
-from .shelf import IMAGE, Shelf
-from .space import BLOCK, Image, Space
+from .capacity import CapacityAccounting, ImageUsage, allocated
+from .client import Client
+from .devices import refuse_attached
+from .directory import Directory
+from .errors import translated
+from .labels import Format, VolumeLabel, new_family
+from .store import IMAGE, Store
 
-SECTOR = 512  # bytes: what a loop device of the operator's own had
-# What files that are no raw images begin with.
+SECTOR = 512  # bytes: the sector size of a loop device that the operator attached by hand
+# How files begin that are not raw images.
 FORMATS = {b"QFI\xfb": "qcow", b"KDMV": "VMDK", b"vhdxfile": "VHDX", b"conectix": "VHD", b"<<< ": "VDI"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Importer:
-    def __init__(self, place: Place, volumes: Shelf[VolumeFile], space: Space, files: Files) -> None:
-        self._place = place
-        self._volumes = volumes
-        self._space = space
-        self._files = files
+    directory: Directory
+    volumes: Store[VolumeLabel]
+    capacity: CapacityAccounting
+    client: Client
 
-    def take(self, leaf: str, path: Path, stamp: Stamp) -> VolumeFile:
-        """Make an entry for the file, or find the one that was made. Raises what Import.import_volume says."""
-        if os.path.lexists(self._volumes.path / leaf):
-            return self._earlier(leaf, path, stamp)
-        found = self._status(path, leaf)
-        _refuse_used(path)
-        value = VolumeFile(stamp=stamp, size=found.st_size, sector_size=SECTOR, format=Format.USED, family=new_family())
-        counted = Image(value.family, value.size, found.st_blocks * BLOCK)
-        with self._volumes.building(leaf) as new, self._space.admitting(counted):
-            self._files.save(new / self._volumes.metadata, value)
-            self._files.link(path, new / IMAGE)
-        return value
+    @translated("importing a volume")
+    def import_file(self, path: Path, stamp: Stamp) -> Volume:
+        """Create a volume's entry for the file, or find the one from before. Raises as Import.import_volume says."""
+        self.directory.prepare()
+        leaf = ids.leaf(stamp.name)
+        exists = os.path.lexists(self.volumes.path / leaf)
+        label = self._imported_before(leaf, path, stamp) if exists else self._import(leaf, path, stamp)
+        return label.to_volume(self.volumes.handle(leaf))
 
-    def release(self, leaf: str, handle: str) -> str:
-        """Take the volume's name from the file. Raises what Import.release_volume says."""
-        with self._volumes.holding(leaf):
-            if not self._volumes.read(leaf).stamp.imported:
+    @translated("releasing a volume")
+    def release(self, handle: str) -> str:
+        """Remove the volume's entry; the file stays. Raises as Import.release_volume says."""
+        self.directory.require_mount()
+        leaf = self.volumes.leaf(handle)
+        with self.volumes.locked(leaf):
+            if not self.volumes.read(leaf).stamp.imported:
                 raise not_imported(handle)
-            image = self._volumes.image(leaf)
-            if attached := loopdev.find(image):
-                raise InUse(f"volume {handle!r} is attached to {attached[0]}; unpublish and unstage it first")
-            found = image.stat()
-            if found.st_nlink < 2:
+            image = self.volumes.image(leaf)
+            refuse_attached(handle, image)
+            status = image.stat()
+            if status.st_nlink < 2:
                 raise FailedPrecondition(
-                    f"{image} is the only name that the file has left: removing it would lose the data; give it one "
-                    f"where it is to stay, with ln {image} PATH"
+                    f"{image} is the only name of the file, so removing it would lose the data; "
+                    f"give the file a name that stays: ln {image} PATH"
                 )
-            self._volumes.remove(leaf)
-            return f"the file with inode {found.st_ino} under its other name"
+            self.volumes.remove(leaf)
+            return f"the file with inode {status.st_ino} under its other name"
 
-    def _earlier(self, leaf: str, path: Path, stamp: Stamp) -> VolumeFile:
-        value = self._volumes.read(leaf)
-        if value.stamp == stamp and path.is_file() and self._volumes.image(leaf).samefile(path):
-            return value
-        raise AlreadyExists(f"there is another volume {leaf!r} already; choose another name")
+    def _import(self, leaf: str, path: Path, stamp: Stamp) -> VolumeLabel:
+        status = self._importable(path, leaf)
+        _refuse_open(path)
+        label = VolumeLabel(
+            stamp=stamp, size=status.st_size, sector_size=SECTOR, format=Format.USED, family=new_family()
+        )
+        usage = ImageUsage(label.family, label.size, allocated(status))
+        with self.volumes.building(leaf) as new, self.capacity.admit(usage):
+            self.client.write_label(new / self.volumes.label_name, label)
+            self.client.link(path, new / IMAGE)
+        return label
 
-    def _status(self, path: Path, leaf: str) -> os.stat_result:
-        """Raises InvalidArgument, NotFound, FailedPrecondition for what cannot become a volume."""
+    def _imported_before(self, leaf: str, path: Path, stamp: Stamp) -> VolumeLabel:
+        label = self.volumes.read(leaf)
+        if label.stamp == stamp and path.is_file() and self.volumes.image(leaf).samefile(path):
+            return label
+        raise AlreadyExists(f"another volume is named {leaf!r}; choose another name")
+
+    def _importable(self, path: Path, leaf: str) -> os.stat_result:
+        """Return the file's status. Raises InvalidArgument, NotFound, AlreadyExists, FailedPrecondition."""
         if not path.is_absolute():
             raise InvalidArgument(f"{str(path)!r} is not an absolute path of an image file")
         try:
-            found = path.lstat()
+            status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{path} does not exist") from None
-        if not stat.S_ISREG(found.st_mode):
-            raise InvalidArgument(f"{path} is no regular file: an image file is imported by its own path")
-        if self._place.directory.resolve() in path.resolve().parents:
-            raise AlreadyExists(f"{path} lies in the directory of this instance, where all is the driver's")
-        half_made = self._volumes.draft(leaf)  # by an import that was killed: begun anew below
-        ours = half_made.exists() and half_made.samefile(path)
-        if found.st_nlink > 1 + ours:
-            raise FailedPrecondition(f"{path} has {found.st_nlink} names; it may be another volume: find -inum tells")
-        if found.st_dev != self._place.existing.stat().st_dev:
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidArgument(f"{path} is not a regular file; name the image file itself")
+        if self.directory.path.resolve() in path.resolve().parents:
+            raise AlreadyExists(f"{path} lies in the directory of this instance, whose files belong to the driver")
+        unpublished = self._unpublished_link(leaf, path)
+        if status.st_nlink > 1 + unpublished:
             raise FailedPrecondition(
-                f"{path} is on another filesystem than {self._place.directory}, so it cannot have a name there; "
-                "copy it, or configure an instance with a directory beside it"
+                f"{path} has {status.st_nlink} names, so it may be another volume already; "
+                f"find the others with: find -inum {status.st_ino}"
             )
-        _refuse_form(path, found.st_size)
-        return found
+        if status.st_dev != self.directory.existing.stat().st_dev:
+            raise FailedPrecondition(
+                f"{path} is on another filesystem than {self.directory.path}, so it cannot have a name there; "
+                "copy it, or configure an instance whose directory is on the file's filesystem"
+            )
+        _refuse_other_format(path, status.st_size)
+        return status
+
+    def _unpublished_link(self, leaf: str, path: Path) -> bool:
+        """Whether an import that was killed has linked the file; this import starts that one over."""
+        image = self.volumes.unpublished_image(leaf)
+        return image.exists() and image.samefile(path)
 
 
-def _refuse_form(path: Path, size: int) -> None:
+def _refuse_other_format(path: Path, size: int) -> None:
     """Raise FailedPrecondition for what is not a raw image."""
     with path.open("rb") as file:
         start = file.read(8)
     if form := next((name for magic, name in FORMATS.items() if start.startswith(magic)), ""):
-        raise FailedPrecondition(f"{path} is a {form} image; make a raw one of it with qemu-img convert -O raw")
+        raise FailedPrecondition(f"{path} is a {form} image; convert it to a raw one with qemu-img convert -O raw")
     if not size or size % SECTOR:
         raise FailedPrecondition(f"{path} has {size} bytes, not a multiple of {SECTOR}; enlarge it with truncate -s")
 
 
-def _refuse_used(path: Path) -> None:
-    """Raise InUse when anybody has the file open: a lease for writing is given only to who is alone."""
-    if attached := loopdev.find(path):
-        raise InUse(f"{path} is attached to {attached[0]}; unmount that, and detach it with losetup -d")
+def _refuse_open(path: Path) -> None:
+    """Raise InUse when any process has the file open: then the kernel refuses a write lease."""
+    if devices := loopdev.find(path):
+        raise InUse(f"{path} is attached to {devices[0]}; unmount that device, and detach it with losetup -d")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise InUse(f"{path} is open in some process (fuser {path} tells); end that first") from None
+            raise InUse(f"a process has {path} open; find it with fuser {path}, and end it first") from None
         raise
     finally:
         os.close(descriptor)

@@ -1,10 +1,12 @@
-"""Real directories, real filesystems, real loop devices; and ways to die in the middle."""
+"""Real directories, real filesystems, real loop devices; and crashes at any system call."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -35,11 +37,11 @@ DRIVER = "multi.csi.test"
 
 
 class Death(BaseException):
-    """The process dies here: nothing it does afterwards, cleaning up included, has any effect."""
+    """The process dies here: nothing it does afterwards, cleaning up included, has an effect."""
 
 
-class Fuse(threading.local):
-    """Calls of the operating system, counted in this thread, until one of them is the last."""
+class SystemCallCounter(threading.local):
+    """Counts this thread's system calls, and ends the process at one of them."""
 
     EVENTS = frozenset(
         f"os.{name}" for name in ("mkdir", "rename", "remove", "rmdir", "truncate", "listdir", "scandir")
@@ -60,22 +62,22 @@ class Fuse(threading.local):
             self.left -= 1
 
 
-FUSE = Fuse()
-sys.addaudithook(FUSE.hook)
+CALL_COUNTER = SystemCallCounter()
+sys.addaudithook(CALL_COUNTER.hook)
 
 
 class Crash:
     @contextlib.contextmanager
     def at(self, call: int) -> Iterator[None]:
         """Die at this call of the block, and stay dead for the rest of it."""
-        FUSE.left = call
+        CALL_COUNTER.left = call
         try:
             yield
         finally:
-            FUSE.left = None
+            CALL_COUNTER.left = None
 
     def points(self, prepare: Callable[[int], Callable[[], object]]) -> Iterator[int]:
-        """For every call of an operation: prepare afresh, die there, and let the caller look."""
+        """For every call of an operation: prepare afresh, die at that call, and let the caller check the state."""
         for call in itertools.count():
             operation = prepare(call)
             try:
@@ -88,16 +90,16 @@ class Crash:
 
     @contextlib.contextmanager
     def before(self, event: str, action: Callable[[], None]) -> Iterator[None]:
-        """Do something right before the first such call of the block."""
-        FUSE.before = (event, action)
+        """Run an action right before the first such call of the block."""
+        CALL_COUNTER.before = (event, action)
         try:
             yield
         finally:
-            FUSE.before = None
+            CALL_COUNTER.before = None
 
 
 class Requests:
-    """Requests in few words."""
+    """Makes requests from a few arguments."""
 
     def stamp(self, name: str, digest: str = "d", source: Source | None = None, driver: str = DRIVER) -> Stamp:
         return Stamp(driver=driver, cluster="c", name=name, digest=digest, source=source, context={"k": "v"})
@@ -124,7 +126,7 @@ class Requests:
 
 
 @pytest.fixture
-def ask() -> Requests:
+def requests() -> Requests:
     return Requests()
 
 
@@ -144,31 +146,31 @@ def setting(host: LocalHost) -> Setting:
 
 
 @pytest.fixture
-def make(setting: Setting, tmp_path: Path) -> Callable[..., LoopBackend]:
+def connect(setting: Setting, tmp_path: Path) -> Callable[..., LoopBackend]:
     """Make a backend as a new process would; settings given by keyword win."""
 
-    def make(directory: Path = tmp_path / "pool", *, setting: Setting = setting, **config: Any) -> LoopBackend:
+    def connect(directory: Path = tmp_path / "pool", *, setting: Setting = setting, **config: Any) -> LoopBackend:
         config = {"reserve_percent": 0, "min_size": MIB, **config}
         return LoopBackend(Config(directory=str(directory), **config), setting)
 
-    return make
+    return connect
 
 
 @pytest.fixture
-def backend(make: Callable[..., LoopBackend]) -> LoopBackend:
-    return make()
+def backend(connect: Callable[..., LoopBackend]) -> LoopBackend:
+    return connect()
 
 
 @pytest.fixture
 def leftovers() -> Callable[[LoopBackend], list[str]]:
-    """What an instance's directory holds beside whole volumes and snapshots."""
+    """What an instance's directory holds beside complete volumes and snapshots."""
 
     def leftovers(backend: LoopBackend) -> list[str]:
         directory = Path(backend.config.directory)
         entries = [path for kind in ("volumes", "snapshots") for path in (directory / kind).iterdir()]
-        strange = [str(path) for path in entries if path.name.startswith(".")]
-        torn = [str(path) for path in entries if not path.name.startswith(".") and len(os.listdir(path)) != 2]
-        return strange + torn + [str(path) for path in (directory / "frozen").iterdir()]
+        unexpected = [str(path) for path in entries if path.name.startswith(".")]
+        incomplete = [str(path) for path in entries if not path.name.startswith(".") and len(os.listdir(path)) != 2]
+        return unexpected + incomplete + [str(path) for path in (directory / "frozen").iterdir()]
 
     return leftovers
 
@@ -248,3 +250,50 @@ def image() -> Callable[[LoopBackend, str], Path]:
         return Path(backend.config.directory) / kind / handle.partition("/")[2] / "image"
 
     return image
+
+
+@pytest.fixture
+def volume(backend, requests):
+    return backend.create_volume(requests.volume("v", 32 * MIB)).handle
+
+
+@pytest.fixture
+def mounted(backend, volume, opened, host, mount, tmp_path):
+    device = opened(backend, volume)
+    host.run("mkfs.ext4", "-q", str(device))
+    return mount(device, tmp_path / "mnt")
+
+
+@pytest.fixture
+def filled(backend, requests, image):
+    """A volume with data at the head, in the middle and at the tail, and holes between."""
+    handle = backend.create_volume(requests.volume("source", 16 * MIB)).handle
+    write(image(backend, handle))
+    return handle
+
+
+def write(path, seed=1):
+    source = random.Random(seed)
+    with path.open("r+b") as file:
+        for offset in (0, 3 * MIB + 512, 16 * MIB - 4096):
+            file.seek(offset)
+            file.write(source.randbytes(4096))
+
+
+def digest(path, size=16 * MIB):
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(size)).hexdigest()
+
+
+@pytest.fixture
+def staged(connect, requests, filesystem, opened, host, mount, tmp_path):
+    """A mounted volume, whose image is on a filesystem of this kind."""
+
+    def staged(directory_on="ext4", fs_type="ext4", size=64 * MIB):
+        backend = connect(filesystem(directory_on, 1024 * MIB) / "pool")
+        handle = backend.create_volume(requests.volume("source", size)).handle
+        device = opened(backend, handle)
+        host.run(f"mkfs.{fs_type}", "-q", str(device))
+        return backend, handle, mount(device, tmp_path / "mnt")
+
+    return staged

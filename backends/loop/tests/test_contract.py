@@ -1,4 +1,4 @@
-"""The kit for backend authors, on this backend."""
+"""The conformance kit on this backend."""
 
 import os
 from collections.abc import Callable, Collection
@@ -61,23 +61,23 @@ def test_contract(csi_contract: Callable[[], None]) -> None:
     csi_contract()
 
 
-def failures(directory: Path, groups: Collection[str]) -> dict[str, str]:
-    """Run all checks of these groups (none: all), each in a directory of its own, and return what they say."""
-    said = {}
+def failed_checks(directory: Path, groups: Collection[str]) -> dict[str, str]:
+    """Run all checks of these groups (none: all), each in its own directory, and return the messages of failed ones."""
+    messages = {}
     for number, one in enumerate(CHECKS.values()):
         if not groups or one.group in groups:
             outcome = run(one, in_process(on(directory / str(number))))
             if outcome.state is State.FAILED:
-                said[one.name] = outcome.text
-    return said
+                messages[one.name] = outcome.text
+    return messages
 
 
 def test_crashes_where_blocks_are_shared(filesystem: Callable[..., Path]) -> None:
-    assert failures(filesystem("xfs", memory=True), CRASHES) == {}
+    assert failed_checks(filesystem("xfs", memory=True), CRASHES) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("MATRIX"), reason="make matrix: minutes")
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
 def test_contract_on_every_filesystem(filesystem: Callable[..., Path], kind: str) -> None:
-    assert failures(filesystem(kind, memory=True), ()) == {}
+    assert failed_checks(filesystem(kind, memory=True), ()) == {}

@@ -1,4 +1,4 @@
-"""What `csi-multi explain` tells of a creation is what a creation does, and it changes nothing."""
+"""A dry run reports what a creation does, and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from csi_multi.host.loopdev import bound
 
 from .conftest import MIB, Requests
 
-Make = Callable[..., LoopBackend]
+Connect = Callable[..., LoopBackend]
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = {
     f"os.{name}": name for name in ("mkdir", "rename", "truncate", "remove", "rmdir", "chmod", "link", "symlink")
 }
 
 
-class Watched(threading.local):
-    """What this thread asks the kernel to change, noted where Python itself makes the call."""
+class KernelChanges(threading.local):
+    """What this thread asks the kernel to change, recorded by Python's audit hook."""
 
     events: list[tuple[str, str]] | None = None
 
@@ -39,21 +39,21 @@ class Watched(threading.local):
             self.events.append(("write", str(args[0])))
 
 
-WATCHED = Watched()
-sys.addaudithook(WATCHED.hook)
+KERNEL_CHANGES = KernelChanges()
+sys.addaudithook(KERNEL_CHANGES.hook)
 
 
 @contextmanager
-def watched() -> Iterator[list[tuple[str, str]]]:
-    WATCHED.events = []
+def recorded_changes() -> Iterator[list[tuple[str, str]]]:
+    KERNEL_CHANGES.events = []
     try:
-        yield WATCHED.events
+        yield KERNEL_CHANGES.events
     finally:
-        WATCHED.events = None
+        KERNEL_CHANGES.events = None
 
 
-def told(report: DryRunReport) -> list[tuple[str, str]]:
-    """Return the steps in the words of the kernel's calls."""
+def reported_changes(report: DryRunReport) -> list[tuple[str, str]]:
+    """Return the reported steps as the kernel's calls."""
     called = {
         "mkdir": "mkdir",
         "mv": "rename",
@@ -71,9 +71,9 @@ def told(report: DryRunReport) -> list[tuple[str, str]]:
     ]
 
 
-def done(events: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return what was done in the words of the steps: a file is written as a whole, sharing is tried on samples,
-    and the instance's own directories are asked for again.
+def comparable_changes(events: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the recorded changes as a report names them: a file is written as a whole, reflinks are tried out on
+    samples, and the instance's own directories are created again.
     """
     own = [("mkdir", name) for name in ("volumes", "snapshots", "frozen")]
     named = [(call, path.replace("/.volume.json.new", "/volume.json")) for call, path in events]
@@ -88,8 +88,8 @@ def done(events: list[tuple[str, str]]) -> list[tuple[str, str]]:
     ]
 
 
-def tree(directory: Path) -> list[tuple[str, int, int, int]]:
-    """Return all files with what would tell of a change."""
+def file_states(directory: Path) -> list[tuple[str, int, int, int]]:
+    """Return all files with what a change of them would change."""
     found = [(path, path.lstat()) for path in sorted(directory.rglob("*"))]
     return [(str(path), one.st_mtime_ns, one.st_ctime_ns, one.st_size) for path, one in found]
 
@@ -107,29 +107,29 @@ def clone(backend: LoopBackend, request: VolumeRequest) -> Volume:
 
 
 @pytest.fixture
-def cases(backend: LoopBackend, ask: Requests) -> dict[str, tuple[Any, VolumeRequest]]:
-    """A request of every kind; what they are copied from is there."""
-    source = backend.create_volume(ask.volume("source")).handle
-    snapshot = backend.create_snapshot(ask.snapshot("snapshot", source)).handle
+def cases(backend: LoopBackend, requests: Requests) -> dict[str, tuple[Any, VolumeRequest]]:
+    """A request of every kind, with the sources of the copies."""
+    source = backend.create_volume(requests.volume("source")).handle
+    snapshot = backend.create_snapshot(requests.snapshot("snapshot", source)).handle
     return {
-        "create": (create, ask.volume("pvc-1", 10 * MIB + 1)),
-        "restore": (restore, ask.copy("pvc-1", "snapshot", snapshot, 32 * MIB)),
-        "clone": (clone, ask.copy("pvc-1", "volume", source)),
+        "create": (create, requests.volume("pvc-1", 10 * MIB + 1)),
+        "restore": (restore, requests.copy("pvc-1", "snapshot", snapshot, 32 * MIB)),
+        "clone": (clone, requests.copy("pvc-1", "volume", source)),
     }
 
 
 @pytest.mark.parametrize("kind", ["create", "restore", "clone"])
-def test_the_steps_that_are_told_are_those_of_a_creation(
+def test_the_reported_steps_are_those_of_a_creation(
     backend: LoopBackend, cases: dict[str, tuple[Any, VolumeRequest]], kind: str
 ) -> None:
     call, request = cases[kind]
     report = DryRunReport()
     expected = call(backend.dry_run(report), request)
 
-    with watched() as events:
+    with recorded_changes() as events:
         made = call(backend, request)
 
-    assert told(report) == done(events)
+    assert reported_changes(report) == comparable_changes(events)
     assert made == expected
 
 
@@ -138,60 +138,62 @@ def test_nothing_is_changed(
     backend: LoopBackend, cases: dict[str, tuple[Any, VolumeRequest]], kind: str, tmp_path: Path
 ) -> None:
     call, request = cases[kind]
-    before = tree(tmp_path)
+    before = file_states(tmp_path)
 
-    with watched() as events:
+    with recorded_changes() as events:
         call(backend.dry_run(DryRunReport()), request)
 
     assert events == []
-    assert tree(tmp_path) == before
+    assert file_states(tmp_path) == before
 
 
-def test_a_directory_that_is_not_there_yet_is_told_and_not_made(make: Make, ask: Requests, tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist_yet_is_reported_and_not_created(
+    connect: Connect, requests: Requests, tmp_path: Path
+) -> None:
     report = DryRunReport()
-    make(tmp_path / "new" / "pool").dry_run(report).create_volume(ask.volume("pvc-1"))
+    connect(tmp_path / "new" / "pool").dry_run(report).create_volume(requests.volume("pvc-1"))
 
     assert report.steps[0].words == ("mkdir", "-p", str(tmp_path / "new" / "pool" / "volumes"))
     assert not (tmp_path / "new").exists()
 
 
-def test_what_does_not_fit_is_refused_as_a_creation_would_be(make: Make, ask: Requests) -> None:
+def test_what_does_not_fit_is_refused_as_a_creation_would_be(connect: Connect, requests: Requests) -> None:
     report = DryRunReport()
 
     with pytest.raises(ResourceExhausted, match="do not fit"):
-        make().dry_run(report).create_volume(ask.volume("pvc-1", 2**60))
+        connect().dry_run(report).create_volume(requests.volume("pvc-1", 2**60))
     assert [step.words[:2] for step in report.steps][-1] == ("rm", "-r")
 
 
-def test_without_the_storage_room_is_assumed_and_a_copy_cannot_be_told(make: Make, ask: Requests) -> None:
+def test_offline_space_is_assumed_and_a_copy_is_unpredictable(connect: Connect, requests: Requests) -> None:
     report = DryRunReport(offline=True)
-    away = make(Path("/no/such/place"), require_mount=True).dry_run(report)
+    offline = connect(Path("/no/such/directory"), require_mount=True).dry_run(report)
 
-    assert away.create_volume(ask.volume("pvc-1", 2**60)).size == 2**60
+    assert offline.create_volume(requests.volume("pvc-1", 2**60)).size == 2**60
     assert len(report.assumed) == 3
-    with pytest.raises(Unpredictable, match="not known"):
-        away.clone_volume(ask.copy("pvc-2", "volume", "node-1/source"))
+    with pytest.raises(Unpredictable, match="not known without the storage"):
+        offline.clone_volume(requests.copy("pvc-2", "volume", "node-1/source"))
 
 
 @pytest.mark.root
-def test_a_source_that_is_in_use_is_told_to_be_frozen_and_is_not(
-    make: Make,
-    ask: Requests,
+def test_a_source_in_use_is_reported_as_frozen_and_is_not_frozen(
+    connect: Connect,
+    requests: Requests,
     opened: Callable[..., Path],
     mount: Callable[..., Path],
     host: Any,
     tmp_path: Path,
 ) -> None:
-    backend = make()
-    source = backend.create_volume(ask.volume("source", 32 * MIB)).handle
+    backend = connect()
+    source = backend.create_volume(requests.volume("source", 32 * MIB)).handle
     device = opened(backend, source)
     host.run("mkfs.ext4", "-q", str(device))
-    place = mount(device, tmp_path / "mounted")
+    target = mount(device, tmp_path / "mounted")
     report = DryRunReport()
 
-    backend.dry_run(report).clone_volume(ask.copy("pvc-1", "volume", source))
+    backend.dry_run(report).clone_volume(requests.copy("pvc-1", "volume", source))
 
     commands = [step.words[:3] for step in report.steps if step.words[0] == "fsfreeze"]
-    assert commands == [("fsfreeze", "--freeze", str(place)), ("fsfreeze", "--unfreeze", str(place))]
-    (place / "file").write_text("nobody waits")
+    assert commands == [("fsfreeze", "--freeze", str(target)), ("fsfreeze", "--unfreeze", str(target))]
+    (target / "file").write_text("not frozen")
     assert str(device) in {str(one) for one in bound()}

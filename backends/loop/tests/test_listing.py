@@ -10,9 +10,9 @@ from csi_multi.contract import CapacityRequest, InvalidToken, PageRequest
 MIB = 2**20
 
 
-def test_pages_hold_everything_once_in_order(backend, ask):
+def test_pages_hold_everything_once_in_order(backend, requests):
     for name in ("c", "a", "e", "b", "d"):
-        backend.create_volume(ask.volume(name))
+        backend.create_volume(requests.volume(name))
     pages = list(pages_of(backend.list_volumes, 2))
 
     assert [[volume.handle[-1] for volume in page.items] for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
@@ -30,29 +30,29 @@ def pages_of(listing, limit, **more):
             return
 
 
-def test_a_listing_goes_on_while_volumes_come_and_go(backend, ask):
+def test_a_listing_goes_on_while_volumes_come_and_go(backend, requests):
     for name in "acegik":
-        backend.create_volume(ask.volume(name))
+        backend.create_volume(requests.volume(name))
     seen = []
     for number, page in enumerate(pages_of(backend.list_volumes, 2)):
         seen += [volume.handle[-1] for volume in page.items]
         if number == 0:  # the cursor's own volume goes; others come before and after it
             backend.delete_volume("node-1/c", {})
             for name in "bd":
-                backend.create_volume(ask.volume(name))
+                backend.create_volume(requests.volume(name))
 
     assert seen == ["a", "c", "d", "e", "g", "i", "k"]
 
 
-def test_snapshots_are_listed_by_source(backend, ask):
+def test_snapshots_are_listed_by_source(backend, requests):
     for name in ("v", "w"):
-        backend.create_volume(ask.volume(name))
+        backend.create_volume(requests.volume(name))
         for number in range(3):
-            backend.create_snapshot(ask.snapshot(f"{name}{number}", f"node-1/{name}"))
+            backend.create_snapshot(requests.snapshot(f"{name}{number}", f"node-1/{name}"))
     backend.delete_volume("node-1/w", {})
 
     pages = list(pages_of(backend.list_snapshots, 2, source="node-1/w"))
-    assert [[cut.handle[-2:] for cut in page.items] for page in pages] == [["w0", "w1"], ["w2"]]
+    assert [[snapshot.handle[-2:] for snapshot in page.items] for page in pages] == [["w0", "w1"], ["w2"]]
     assert len(backend.list_snapshots(PageRequest()).items) == 6
     assert backend.list_snapshots(PageRequest(), "node-1/none").items == ()
     assert backend.list_snapshots(PageRequest(), "nonsense").items == ()
@@ -70,8 +70,8 @@ def test_an_empty_instance_lists_nothing(backend):
 
 
 @pytest.mark.slow
-def test_ten_thousand_volumes_cost_the_same_page_after_page(backend, make, ask, tmp_path, capsys):
-    backend.create_volume(ask.volume("v"))
+def test_ten_thousand_volumes_cost_the_same_page_after_page(backend, connect, requests, tmp_path, capsys):
+    backend.create_volume(requests.volume("v"))
     volumes = tmp_path / "pool/volumes"
     text = json.loads((volumes / "v/volume.json").read_text())
     for number in range(10_000):
@@ -80,7 +80,7 @@ def test_ten_thousand_volumes_cost_the_same_page_after_page(backend, make, ask, 
         (entry / "volume.json").write_text(json.dumps(text | {"family": f"{number}", "size": MIB}))
         with (entry / "image").open("wb") as file:
             file.truncate(MIB)
-    fresh = make(overprovision=1000)
+    fresh = connect(overprovision=1000)
     costs = []
     started = time.monotonic()
     for page in pages_of(fresh.list_volumes, 100):
@@ -91,7 +91,7 @@ def test_ten_thousand_volumes_cost_the_same_page_after_page(backend, make, ask, 
     for name, action in {
         "first capacity": lambda: fresh.capacity(CapacityRequest()),
         "next capacity": lambda: fresh.capacity(CapacityRequest()),
-        "create": lambda: fresh.create_volume(ask.volume("w")),
+        "create": lambda: fresh.create_volume(requests.volume("w")),
         "health listing": lambda: fresh.list_volume_health(PageRequest(limit=100), {}),
         "resume": fresh.resume,
     }.items():

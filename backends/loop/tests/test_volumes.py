@@ -1,25 +1,23 @@
-"""Volumes as files: names, sizes, conflicts, stamps, foreign neighbours. No root needed."""
+"""Volumes: names, sizes, conflicts, clones, growth and format state. No root needed."""
 
-import dataclasses
 import json
 import re
+import threading
 
 import pytest
-from csi_multi_loop.guard import held
 
 from csi_multi.contract import (
     AlreadyExists,
-    Busy,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     OutOfRange,
     PageRequest,
     SizeRange,
-    Unavailable,
     VolumeRequest,
-    WrongNode,
 )
+
+from .conftest import digest
 
 MIB = 2**20
 
@@ -27,15 +25,15 @@ MIB = 2**20
 @pytest.mark.parametrize(
     "name", ["pvc-1", "/", "../../etc", "a/b", "😀", "a\tb", "x" * 128, "Ünïcode", "x-abc", ".new-pvc", "ab\n"]
 )
-def test_any_name_makes_one_volume_that_is_found_by_it(backend, ask, name):
-    made = backend.create_volume(ask.volume(name))
+def test_any_name_makes_one_volume_that_is_found_by_it(backend, requests, name):
+    made = backend.create_volume(requests.volume(name))
 
     assert backend.find_volume(name) == backend.get_volume(made.handle) == made
     assert re.fullmatch(r"node-1/[a-z0-9][-a-z0-9]{0,42}", made.handle)
 
 
-def test_a_volume_keeps_its_stamp_and_its_exact_size(backend, ask, image):
-    request = ask.volume("v", 5 * MIB + 4096, limit=5 * MIB + 4096)
+def test_a_volume_keeps_its_stamp_and_its_exact_size(backend, requests, image):
+    request = requests.volume("v", 5 * MIB + 4096, limit=5 * MIB + 4096)
     made = backend.create_volume(request)
 
     assert (made.stamp, made.size) == (request.stamp, 5 * MIB + 4096)
@@ -43,28 +41,28 @@ def test_a_volume_keeps_its_stamp_and_its_exact_size(backend, ask, image):
     assert image(backend, made.handle).stat().st_blocks == 0
 
 
-def test_a_size_is_rounded_up_and_has_a_default(make, ask):
-    backend = make(default_size=3 * MIB)
+def test_a_size_is_rounded_up_and_has_a_default(connect, requests):
+    backend = connect(default_size=3 * MIB)
 
-    assert backend.create_volume(ask.volume("a", 2 * MIB + 1)).size == 2 * MIB + 4096
-    assert backend.create_volume(ask.volume("b", 0)).size == 3 * MIB
-    assert backend.create_volume(ask.volume("c", 0, limit=2 * MIB)).size == 2 * MIB
-    assert backend.create_volume(ask.volume("d", 1)).size == MIB
+    assert backend.create_volume(requests.volume("a", 2 * MIB + 1)).size == 2 * MIB + 4096
+    assert backend.create_volume(requests.volume("b", 0)).size == 3 * MIB
+    assert backend.create_volume(requests.volume("c", 0, limit=2 * MIB)).size == 2 * MIB
+    assert backend.create_volume(requests.volume("d", 1)).size == MIB
 
 
 @pytest.mark.parametrize(("size", "limit"), [(9 * MIB, 0), (0, 4096), (2 * MIB + 1, 2 * MIB + 2)])
-def test_a_size_that_cannot_be_made_is_out_of_range(make, ask, size, limit, leftovers):
-    backend = make(max_size=8 * MIB)
+def test_a_size_that_cannot_be_made_is_out_of_range(connect, requests, size, limit, leftovers):
+    backend = connect(max_size=8 * MIB)
     with pytest.raises(OutOfRange):
-        backend.create_volume(ask.volume("v", size, limit=limit))
+        backend.create_volume(requests.volume("v", size, limit=limit))
 
     assert backend.list_volumes(PageRequest()).items == ()
     assert leftovers(backend) == []
 
 
-def test_a_taken_name_is_refused_and_stays_as_it_was(backend, ask, leftovers):
-    made = backend.create_volume(ask.volume("v", digest="first"))
-    for request in (ask.volume("v", digest="first"), ask.volume("v", digest="second")):
+def test_a_taken_name_is_refused_and_stays_as_it_was(backend, requests, leftovers):
+    made = backend.create_volume(requests.volume("v", digest="first"))
+    for request in (requests.volume("v", digest="first"), requests.volume("v", digest="second")):
         with pytest.raises(AlreadyExists):
             backend.create_volume(request)
 
@@ -72,42 +70,18 @@ def test_a_taken_name_is_refused_and_stays_as_it_was(backend, ask, leftovers):
     assert leftovers(backend) == []
 
 
-def test_a_retry_after_a_limit_was_lowered_still_meets_its_volume(make, ask):
-    made = make().create_volume(ask.volume("v", 32 * MIB))
-    stricter = make(max_size=16 * MIB)
+def test_a_retry_after_a_limit_was_lowered_still_meets_its_volume(connect, requests):
+    made = connect().create_volume(requests.volume("v", 32 * MIB))
+    stricter = connect(max_size=16 * MIB)
     with pytest.raises(AlreadyExists):
-        stricter.create_volume(ask.volume("v", 32 * MIB))
+        stricter.create_volume(requests.volume("v", 32 * MIB))
 
     assert stricter.find_volume("v") == made
-    assert stricter.expand_volume(ask.expand(made.handle, 32 * MIB)).size == 32 * MIB
+    assert stricter.expand_volume(requests.expand(made.handle, 32 * MIB)).size == 32 * MIB
 
 
-def test_a_name_being_made_is_busy_and_afterwards_free(backend, ask, tmp_path):
-    backend.check()
-    new = tmp_path / "pool/volumes/.new-v"
-    new.mkdir()
-    with held(new), pytest.raises(Busy):
-        backend.create_volume(ask.volume("v"))
-
-    assert backend.create_volume(ask.volume("v"))
-
-
-def test_a_held_volume_is_busy(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v")).handle
-    with held(image(backend, handle).parent):
-        for attempt in (
-            lambda: backend.delete_volume(handle, {}),
-            lambda: backend.expand_volume(ask.expand(handle, 20 * MIB)),
-            lambda: backend.create_snapshot(ask.snapshot("s", handle)),
-            lambda: backend.clone_volume(ask.copy("c", "volume", handle)),
-            lambda: backend.open_device(ask.open(handle)),
-        ):
-            with pytest.raises(Busy):
-                attempt()
-
-
-def test_a_deleted_volume_is_gone_for_good(backend, ask, leftovers):
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_a_deleted_volume_is_gone_for_good(backend, requests, leftovers):
+    handle = backend.create_volume(requests.volume("v")).handle
     backend.delete_volume(handle, {})
 
     for attempt in (lambda: backend.delete_volume(handle, {}), lambda: backend.get_volume(handle)):
@@ -118,107 +92,8 @@ def test_a_deleted_volume_is_gone_for_good(backend, ask, leftovers):
     assert leftovers(backend) == []
 
 
-@pytest.mark.parametrize("handle", ["", "v", "node-1/", "/v", "node-1/../v", "node-1/.new-v", "node-1/a/b", "node-1/A"])
-def test_a_handle_of_another_shape_is_unknown(backend, handle):
-    for attempt in (
-        lambda: backend.get_volume(handle),
-        lambda: backend.delete_volume(handle, {}),
-        lambda: backend.get_snapshot(handle),
-        lambda: backend.delete_snapshot(handle, {}),
-        lambda: backend.node_of(handle),
-        lambda: backend.find_device(handle),
-        lambda: backend.volume_health(handle, {}),
-    ):
-        with pytest.raises(NotFound):
-            attempt()
-
-
-def test_a_volume_of_another_node_is_never_taken_for_gone(backend, ask):
-    handle = "node-2/v"
-    for attempt in (
-        lambda: backend.get_volume(handle),
-        lambda: backend.delete_volume(handle, {}),
-        lambda: backend.delete_snapshot(handle, {}),
-        lambda: backend.open_device(ask.open(handle)),
-        lambda: backend.find_device(handle),
-        lambda: backend.close_device(handle),
-        lambda: backend.create_snapshot(ask.snapshot("s", handle)),
-        lambda: backend.clone_volume(ask.copy("c", "volume", handle)),
-        lambda: backend.restore_volume(ask.copy("c", "snapshot", handle)),
-        lambda: backend.expand_volume(ask.expand(handle, MIB)),
-    ):
-        with pytest.raises(WrongNode, match=r"node-2.*node-1"):
-            attempt()
-    assert backend.node_of(handle) == "node-2"
-
-
-def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, make, setting, ask):
-    other = make(setting=dataclasses.replace(setting, driver="other.csi.test"))
-    handle = other.create_volume(ask.volume("v")).handle  # stamped for this driver: foreign to `other`
-    with pytest.raises(FailedPrecondition, match=r"belongs to driver 'multi\.csi\.test'"):
-        other.delete_volume(handle, {})
-    with pytest.raises(FailedPrecondition):
-        other.find_volume("v")
-
-    assert other.list_volumes(PageRequest()).items == ()
-    assert other.list_volume_health(PageRequest(), {}).items == ()
-    assert backend.get_volume(handle).handle == handle
-
-
-def test_foreign_files_are_neither_listed_nor_touched(backend, ask, tmp_path):
-    backend.check()
-    volumes = tmp_path / "pool/volumes"
-    (volumes / "lost+found").mkdir()
-    (volumes / "notes").write_text("mine")
-    (volumes / "project").mkdir()
-    (volumes / ".new-Foreign").mkdir()
-    handle = backend.create_volume(ask.volume("v")).handle
-    backend.resume()
-
-    assert [volume.handle for volume in backend.list_volumes(PageRequest()).items] == [handle]
-    assert backend.list_volume_health(PageRequest(), {}).items == ()
-    assert sorted(path.name for path in volumes.iterdir()) == [".new-Foreign", "lost+found", "notes", "project", "v"]
-    for name in ("notes", "project"):
-        with pytest.raises(AlreadyExists):
-            backend.create_volume(ask.volume(name))
-        with pytest.raises(FailedPrecondition):
-            backend.delete_volume(f"node-1/{name}", {})
-
-
-def test_a_volume_with_a_foreign_file_in_it_is_not_removed(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v")).handle
-    (image(backend, handle).parent / "precious").write_text("mine")
-    with pytest.raises(FailedPrecondition, match="precious"):
-        backend.delete_volume(handle, {})
-
-    assert backend.get_volume(handle)
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"size": "x"}', "[]", '{"version": 2}'])
-def test_broken_metadata_is_left_out_of_listings_and_named_everywhere_else(backend, ask, image, text, caplog):
-    handle = backend.create_volume(ask.volume("v")).handle
-    (image(backend, handle).parent / "volume.json").write_text(text)
-
-    assert backend.list_volumes(PageRequest()).items == ()
-    assert "left out" in caplog.text
-    for attempt in (lambda: backend.get_volume(handle), lambda: backend.delete_volume(handle, {})):
-        with pytest.raises(FailedPrecondition, match=r"volume\.json"):
-            attempt()
-    assert [entry.reason for entry in backend.volume_health(handle, {})] == ["MetadataBroken"]
-    assert [found.handle for found in backend.list_volume_health(PageRequest(), {}).items] == [handle]
-
-
-def test_metadata_of_a_newer_driver_is_not_guessed_at(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v")).handle
-    file = image(backend, handle).parent / "volume.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
-
-    with pytest.raises(FailedPrecondition, match="upgrade the driver"):
-        backend.get_volume(handle)
-
-
-def test_the_format_state_moves_forward_only(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v")).handle
+def test_the_format_state_moves_forward_only(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v")).handle
     file = image(backend, handle).parent / "volume.json"
     states = [json.loads(file.read_text())["format"]]
     for step in (backend.formatting, backend.formatting, backend.formatted, backend.formatted):
@@ -231,79 +106,79 @@ def test_the_format_state_moves_forward_only(backend, ask, image):
     assert json.loads(file.read_text())["format"] == "used"
 
 
-def test_expanding_grows_never_shrinks_and_keeps_the_limit(make, ask, image):
-    backend = make(max_size=64 * MIB)
-    handle = backend.create_volume(ask.volume("v", 16 * MIB)).handle
+def test_expanding_grows_never_shrinks_and_keeps_the_limit(connect, requests, image):
+    backend = connect(max_size=64 * MIB)
+    handle = backend.create_volume(requests.volume("v", 16 * MIB)).handle
 
-    assert backend.expand_volume(ask.expand(handle, 20 * MIB)).size == 20 * MIB
-    assert backend.expand_volume(ask.expand(handle, 18 * MIB)).size == 20 * MIB
+    assert backend.expand_volume(requests.expand(handle, 20 * MIB)).size == 20 * MIB
+    assert backend.expand_volume(requests.expand(handle, 18 * MIB)).size == 20 * MIB
     assert backend.get_volume(handle).size == image(backend, handle).stat().st_size == 20 * MIB
     for size, limit in ((65 * MIB, 0), (0, 18 * MIB)):
         with pytest.raises(OutOfRange):
-            backend.expand_volume(ask.expand(handle, size, limit))
+            backend.expand_volume(requests.expand(handle, size, limit))
     with pytest.raises(NotFound):
-        backend.expand_volume(ask.expand("node-1/nothing", MIB))
+        backend.expand_volume(requests.expand("node-1/nothing", MIB))
 
 
-def test_a_growth_that_was_interrupted_is_finished_by_the_retry(backend, ask, image):
-    handle = backend.create_volume(ask.volume("v", 16 * MIB)).handle
+def test_an_interrupted_growth_is_finished_by_the_retry(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v", 16 * MIB)).handle
     with image(backend, handle).open("r+b") as file:
         file.truncate(20 * MIB)  # the image grew, its metadata did not
 
-    assert backend.expand_volume(ask.expand(handle, 20 * MIB)).size == 20 * MIB
+    assert backend.expand_volume(requests.expand(handle, 20 * MIB)).size == 20 * MIB
     assert backend.get_volume(handle).size == 20 * MIB
 
 
-def test_a_lost_or_shortened_image_is_reported_and_never_repaired(backend, ask, image):
-    short, lost = (backend.create_volume(ask.volume(name)).handle for name in ("short", "lost"))
-    backend.create_volume(ask.volume("fine"))
-    with image(backend, short).open("r+b") as file:
-        file.truncate(MIB)
-    image(backend, lost).unlink()
-
-    for handle, reason in ((short, "BackingFileTruncated"), (lost, "BackingFileMissing")):
-        for attempt in (
-            lambda handle=handle: backend.open_device(ask.open(handle)),
-            lambda handle=handle: backend.expand_volume(ask.expand(handle, 20 * MIB)),
-            lambda handle=handle: backend.create_snapshot(ask.snapshot("s", handle)),
-            lambda handle=handle: backend.clone_volume(ask.copy("c", "volume", handle)),
-        ):
-            with pytest.raises(FailedPrecondition, match="image"):
-                attempt()
-        assert [(entry.status.name, entry.reason) for entry in backend.volume_health(handle, {})] == [
-            ("DATA_LOSS", reason)
-        ]
-        assert [entry.reason for entry in backend.node_volume_health(handle)] == [reason]
-    assert [found.handle for found in backend.list_volume_health(PageRequest(), {}).items] == [lost, short]
-    assert image(backend, short).stat().st_size == MIB
-    for handle in (short, lost):
-        backend.delete_volume(handle, {})
-
-
-def test_a_request_without_parameters_or_with_a_source_of_the_wrong_kind(backend, ask):
-    assert backend.create_volume(VolumeRequest(stamp=ask.stamp("v"), size=SizeRange(required=MIB)))
+def test_a_request_without_parameters_or_with_a_source_of_the_wrong_kind(backend, requests):
+    assert backend.create_volume(VolumeRequest(stamp=requests.stamp("v"), size=SizeRange(required=MIB)))
     with pytest.raises(InvalidArgument):
-        backend.restore_volume(ask.copy("c", "volume", "node-1/v"))
+        backend.restore_volume(requests.copy("c", "volume", "node-1/v"))
 
 
-def test_a_missing_mount_is_noticed_by_every_operation(make, ask, tmp_path):
-    (tmp_path / "pool").mkdir()
-    backend = make(require_mount=True)
-    for attempt in (
-        backend.check,
-        backend.resume,
-        lambda: backend.create_volume(ask.volume("v")),
-        lambda: backend.delete_volume("node-1/v", {}),
-        lambda: backend.get_volume("node-1/v"),
-        lambda: backend.list_volumes(PageRequest()),
-    ):
-        with pytest.raises(Unavailable, match="not a mount point"):
-            attempt()
-    assert list((tmp_path / "pool").iterdir()) == []
-    assert [entry.reason for entry in backend.node_storage_health({})] == ["DirectoryUnreachable"]
+def test_a_copy_may_hold_data_from_the_start(backend, requests, filled):
+    handle = backend.clone_volume(requests.copy("c", "volume", filled)).handle
+
+    with pytest.raises(FailedPrecondition, match="must not be formatted"):
+        backend.formatting(handle)
 
 
-def test_a_constructor_touches_nothing(make, tmp_path):
-    make(tmp_path / "nowhere")
+def test_a_copy_is_never_smaller_than_its_source(backend, requests, filled, leftovers):
+    snapshot = backend.create_snapshot(requests.snapshot("s", filled)).handle
+    for size, limit in ((8 * MIB, 0), (0, 8 * MIB), (8 * MIB, 8 * MIB)):
+        with pytest.raises(OutOfRange):
+            backend.restore_volume(requests.copy("r", "snapshot", snapshot, size, limit=limit))
+        with pytest.raises(OutOfRange):
+            backend.clone_volume(requests.copy("r", "volume", filled, size, limit=limit))
 
-    assert not (tmp_path / "nowhere").exists()
+    assert leftovers(backend) == []
+
+
+def test_a_copy_keeps_its_sources_sector_size(backend, requests, filled, image):
+    parameters = backend.Parameters(sector_size=4096)
+    source = backend.create_volume(requests.volume("v", parameters=parameters)).handle
+    for name, asked in (("c1", None), ("c2", 4096)):
+        parameters = backend.Parameters(sector_size=asked)
+        handle = backend.clone_volume(requests.copy(name, "volume", source, parameters=parameters)).handle
+
+        assert json.loads((image(backend, handle).parent / "volume.json").read_text())["sector_size"] == 4096
+    with pytest.raises(InvalidArgument, match="sectorSize"):
+        backend.clone_volume(requests.copy("d", "volume", source, parameters=backend.Parameters(sector_size=512)))
+
+
+def test_many_copies_of_one_source_are_made_at_once(backend, requests, filled, image):
+    errors = []
+
+    def clone(number):
+        try:
+            backend.clone_volume(requests.copy(f"c{number}", "volume", filled))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=clone, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert {digest(image(backend, f"node-1/c{number}")) for number in range(8)} == {digest(image(backend, filled))}

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from csi_multi_ramdisk.backend import Config, RamdiskBackend
+from csi_multi_ramdisk.backend import RamdiskBackend
+from csi_multi_ramdisk.config import Config
 
 from csi_multi.contract import Setting, SizeRange, Source, SourceKind, Stamp, VolumeRequest
 from csi_multi.host import loopdev, mounts
@@ -15,7 +16,7 @@ from csi_multi.host.command import LocalHost
 
 MIB = 2**20
 Connect = Callable[..., RamdiskBackend]
-Wish = Callable[..., VolumeRequest]
+RequestFactory = Callable[..., VolumeRequest]
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 8 MiB (root)."""
     LocalHost().run("mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", str(tmp_path))
     yield tmp_path
@@ -41,8 +42,8 @@ def small(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def connect() -> Connect:
     def backend(directory: Path, **more: str) -> RamdiskBackend:
-        words = {"instance": "ram", "driver": "ram.example.com", "cluster": "c", "node": "node-1", **more}
-        return RamdiskBackend(Config(directory=str(directory)), Setting(host=LocalHost(), **words))
+        names = {"instance": "ram", "driver": "ram.example.com", "cluster": "c", "node": "node-1", **more}
+        return RamdiskBackend(Config(directory=str(directory)), Setting(host=LocalHost(), **names))
 
     return backend
 
@@ -53,7 +54,7 @@ def backend(memory: Path, connect: Connect) -> RamdiskBackend:
 
 
 @pytest.fixture
-def wish() -> Wish:
+def volume_request() -> RequestFactory:
     def request(name: str, size: int = MIB, *, limit: int = 0, of: str = "") -> VolumeRequest:
         source = Source(kind=SourceKind.VOLUME, handle=of) if of else None
         stamp = Stamp(driver="ram.example.com", cluster="c", name=name, digest="d", source=source, context={"k": "v"})

@@ -1,4 +1,4 @@
-"""The kit of csi_multi on this backend: one fixture that says what may be asked of it, and two lines."""
+"""The conformance kit of csi_multi on this backend: one fixture that describes the storage, and one test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from csi_multi_ramdisk.backend import Config, RamdiskBackend
+from csi_multi_ramdisk.backend import RamdiskBackend
+from csi_multi_ramdisk.config import Config
 from csi_multi_testing import Storage, setting
 from csi_multi_testing.storage import CLUSTER, NODE
 
@@ -40,10 +41,10 @@ def storage(memory: Path) -> Storage:
         return devices + [path.name for path in memory.iterdir()]
 
     def foreign() -> None:  # what others keep here must survive, and stay unlisted
-        theirs = RamdiskBackend(Config(directory=str(memory)), replace(setting(LocalHost()), driver="other.example"))
+        other = RamdiskBackend(Config(directory=str(memory)), replace(setting(LocalHost()), driver="other.example"))
         stamp = Stamp(driver="other.example", cluster=CLUSTER, name="theirs", digest="")
         with suppress(AlreadyExists):
-            theirs.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=MIB)))
+            other.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=MIB)))
         (memory / "notes.txt").touch()
 
     return Storage(

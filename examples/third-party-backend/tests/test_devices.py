@@ -18,8 +18,8 @@ MIB = 2**20
 
 
 @pytest.fixture
-def handle(backend: RamdiskBackend, wish: Any) -> str:
-    return backend.create_volume(wish("pvc-1")).handle
+def handle(backend: RamdiskBackend, volume_request: Any) -> str:
+    return backend.create_volume(volume_request("pvc-1")).handle
 
 
 def test_a_device_shows_the_volume_and_proves_which_it_is(backend: RamdiskBackend, handle: str, memory: Path) -> None:
@@ -35,15 +35,17 @@ def test_a_device_shows_the_volume_and_proves_which_it_is(backend: RamdiskBacken
     assert loopdev.find(memory / "pvc-1.ramdisk") == []
 
 
-def test_an_attached_volume_is_neither_deleted_nor_copied(backend: RamdiskBackend, handle: str, wish: Any) -> None:
+def test_an_attached_volume_is_neither_deleted_nor_copied(
+    backend: RamdiskBackend, handle: str, volume_request: Any
+) -> None:
     backend.open_device(OpenRequest(handle=handle))
 
-    for act in (
+    for attempt in (
         lambda: backend.delete_volume(handle, {}),
-        lambda: backend.clone_volume(wish("clone", of=handle)),
+        lambda: backend.clone_volume(volume_request("clone", of=handle)),
     ):
         with pytest.raises(InUse):
-            act()
+            attempt()
     with pytest.raises(NotFound):
         backend.find_volume("clone")
     backend.close_device(handle)
@@ -103,16 +105,16 @@ def test_of_two_devices_the_one_in_use_stays(
     backend.close_device(handle)
 
 
-def test_a_device_that_is_going_is_not_given_out(
+def test_a_device_that_is_being_detached_is_not_opened(
     backend: RamdiskBackend, handle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loopdev, "PATIENCE", 0.1)
     device = backend.open_device(OpenRequest(handle=handle))
 
     with device.path.open("rb"):
-        for act in (lambda: backend.close_device(handle), lambda: backend.open_device(OpenRequest(handle=handle))):
+        for attempt in (lambda: backend.close_device(handle), lambda: backend.open_device(OpenRequest(handle=handle))):
             with pytest.raises(InUse, match="held open by a process"):
-                act()
+                attempt()
 
     assert backend.find_device(handle) is None
     backend.open_device(OpenRequest(handle=handle))
@@ -120,12 +122,12 @@ def test_a_device_that_is_going_is_not_given_out(
 
 
 def test_a_device_of_a_file_that_was_replaced_is_not_the_volumes(
-    backend: RamdiskBackend, handle: str, memory: Path, wish: Any
+    backend: RamdiskBackend, handle: str, memory: Path, volume_request: Any
 ) -> None:
     backend.open_device(OpenRequest(handle=handle))
     for name in os.listdir(memory):
         (memory / name).unlink()
-    backend.create_volume(wish("pvc-1"))
+    backend.create_volume(volume_request("pvc-1"))
 
     fresh = backend.open_device(OpenRequest(handle=handle))
 
@@ -147,8 +149,8 @@ def test_an_open_device_grows_with_its_volume(backend: RamdiskBackend, handle: s
     backend.close_device(handle)
 
 
-def test_the_notes_tell_whether_it_may_be_formatted(
-    backend: RamdiskBackend, handle: str, memory: Path, connect: Any, wish: Any
+def test_the_format_state_says_whether_it_may_be_formatted(
+    backend: RamdiskBackend, handle: str, memory: Path, connect: Any, volume_request: Any
 ) -> None:
     def blank() -> Blank:
         device = connect(memory).open_device(OpenRequest(handle=handle))
@@ -168,8 +170,8 @@ def test_the_notes_tell_whether_it_may_be_formatted(
     backend.close_device(handle)
 
 
-def test_a_clone_is_never_blank(backend: RamdiskBackend, handle: str, wish: Any) -> None:
-    clone = backend.clone_volume(wish("clone", of=handle)).handle
+def test_a_clone_is_never_blank(backend: RamdiskBackend, handle: str, volume_request: Any) -> None:
+    clone = backend.clone_volume(volume_request("clone", of=handle)).handle
 
     assert backend.open_device(OpenRequest(handle=clone)).blank is Blank.NEVER
     backend.close_device(clone)

@@ -1,4 +1,4 @@
-"""An image file that was made by hand becomes a volume, keeps its data and its name, and is given back."""
+"""An image file that was made by hand becomes a volume, keeps its data and its name, and can be released."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from csi_multi_loop.backend import LoopBackend
-from csi_multi_loop.explaining import DryRunBackend
 
 from csi_multi.contract import (
     IMPORTED,
@@ -28,9 +27,9 @@ from csi_multi.contract import (
 from csi_multi.host import loopdev
 
 from .conftest import DRIVER, MIB, Requests
-from .test_explain import done, told, tree, watched
+from .test_explain import comparable_changes, file_states, recorded_changes, reported_changes
 
-Make = Callable[..., LoopBackend]
+Connect = Callable[..., LoopBackend]
 
 
 def stamp(name: str = "old-data", **context: str) -> Stamp:
@@ -39,7 +38,7 @@ def stamp(name: str = "old-data", **context: str) -> Stamp:
 
 @pytest.fixture
 def image_file(tmp_path: Path) -> Path:
-    """Somebody's image, with something in it."""
+    """An operator's image, with data in it."""
     file = tmp_path / "vm.img"
     file.write_bytes(b"data" + bytes(4 * MIB - 4))
     return file
@@ -54,7 +53,9 @@ def test_an_imported_file_is_a_volume_with_its_data(backend: LoopBackend, image_
     assert image_file.read_bytes()[:4] == b"data"
 
 
-def test_it_is_never_deleted_and_says_how_to_release_it(backend: LoopBackend, image_file: Path) -> None:
+def test_an_imported_volume_is_never_deleted_and_the_error_names_the_release(
+    backend: LoopBackend, image_file: Path
+) -> None:
     made = backend.import_volume(str(image_file), stamp())
 
     with pytest.raises(FailedPrecondition, match="csi-multi import --release"):
@@ -73,16 +74,16 @@ def test_a_released_file_is_what_it_was(backend: LoopBackend, image_file: Path) 
         backend.get_volume(made.handle)
 
 
-def test_importing_it_again_is_the_same_volume(backend: LoopBackend, make: Make, image_file: Path) -> None:
+def test_importing_it_again_is_the_same_volume(backend: LoopBackend, connect: Connect, image_file: Path) -> None:
     made = backend.import_volume(str(image_file), stamp())
 
-    assert make().import_volume(str(image_file), stamp()) == made
+    assert connect().import_volume(str(image_file), stamp()) == made
 
 
-def test_an_expansion_keeps_it_imported(backend: LoopBackend, ask: Requests, image_file: Path) -> None:
+def test_an_expansion_keeps_it_imported(backend: LoopBackend, requests: Requests, image_file: Path) -> None:
     made = backend.import_volume(str(image_file), stamp())
 
-    backend.expand_volume(ask.expand(made.handle, 8 * MIB))
+    backend.expand_volume(requests.expand(made.handle, 8 * MIB))
 
     assert image_file.stat().st_size == 8 * MIB
     with pytest.raises(FailedPrecondition):
@@ -98,8 +99,8 @@ def test_a_file_that_lost_its_other_name_is_not_released(backend: LoopBackend, i
     assert backend.get_volume(made.handle) == made
 
 
-def test_a_volume_of_the_drivers_own_is_not_released(backend: LoopBackend, ask: Requests) -> None:
-    made = backend.create_volume(ask.volume("pvc-1"))
+def test_a_volume_of_the_drivers_own_is_not_released(backend: LoopBackend, requests: Requests) -> None:
+    made = backend.create_volume(requests.volume("pvc-1"))
 
     with pytest.raises(FailedPrecondition, match="not imported"):
         backend.release_volume(made.handle)
@@ -150,8 +151,8 @@ def huge(file: Path, _: LoopBackend) -> str:
     [
         (lambda *_: "vm.img", InvalidArgument, "absolute path"),
         (lambda *_: "/no/such/file", NotFound, "does not exist"),
-        (directory, InvalidArgument, "no regular file"),
-        (link, InvalidArgument, "no regular file"),
+        (directory, InvalidArgument, "not a regular file"),
+        (link, InvalidArgument, "not a regular file"),
         (second_name, FailedPrecondition, "2 names"),
         (odd_size, FailedPrecondition, "multiple of 512"),
         (empty, FailedPrecondition, "multiple of 512"),
@@ -171,68 +172,72 @@ def test_what_cannot_become_a_volume_is_refused_and_left_alone(
 ) -> None:
     backend.resume()
     name = prepare(image_file, backend)
-    before = tree(tmp_path)
+    before = file_states(tmp_path)
 
     with pytest.raises(kind, match=words):
         backend.dry_run(DryRunReport()).import_volume(name, stamp())  # type: ignore[attr-defined]
-    assert tree(tmp_path) == before
+    assert file_states(tmp_path) == before
     with pytest.raises(kind, match=words):
         backend.import_volume(name, stamp())
     assert not (tmp_path / "pool" / "volumes" / "old-data").exists()
 
 
 def test_a_file_that_a_process_has_open_is_refused(backend: LoopBackend, image_file: Path) -> None:
-    with image_file.open("rb"), pytest.raises(InUse, match="open in some process"):
+    with image_file.open("rb"), pytest.raises(InUse, match=r"a process has /.*/vm\.img open"):
         backend.import_volume(str(image_file), stamp())
     assert backend.import_volume(str(image_file), stamp()).size == 4 * MIB
 
 
-def test_a_name_that_is_taken_is_refused(backend: LoopBackend, ask: Requests, image_file: Path) -> None:
-    backend.create_volume(ask.volume("old-data"))
+def test_a_name_that_is_taken_is_refused(backend: LoopBackend, requests: Requests, image_file: Path) -> None:
+    backend.create_volume(requests.volume("old-data"))
 
     with pytest.raises(AlreadyExists, match="another name"):
         backend.import_volume(str(image_file), stamp())
 
 
-def test_what_would_be_done_is_told_and_not_done(backend: LoopBackend, image_file: Path, tmp_path: Path) -> None:
+def test_a_dry_run_reports_what_an_import_does_and_does_nothing(
+    backend: LoopBackend, image_file: Path, tmp_path: Path
+) -> None:
     backend.resume()
-    before, report = tree(tmp_path), DryRunReport()
+    before, report = file_states(tmp_path), DryRunReport()
     dry_run = backend.dry_run(report)
-    assert isinstance(dry_run, DryRunBackend)
+    assert isinstance(dry_run, LoopBackend)
 
     expected = dry_run.import_volume(str(image_file), stamp())
-    assert tree(tmp_path) == before
+    assert file_states(tmp_path) == before
 
-    with watched() as events:
+    with recorded_changes() as events:
         made = backend.import_volume(str(image_file), stamp())
     assert made == expected
-    assert told(report) == done(events)
+    assert reported_changes(report) == comparable_changes(events)
 
 
-def test_a_release_is_told_and_not_done(backend: LoopBackend, image_file: Path, tmp_path: Path) -> None:
+def test_a_dry_run_reports_what_a_release_does_and_does_nothing(
+    backend: LoopBackend, image_file: Path, tmp_path: Path
+) -> None:
     made = backend.import_volume(str(image_file), stamp())
-    before, report = tree(tmp_path), DryRunReport()
+    before, report = file_states(tmp_path), DryRunReport()
     dry_run = backend.dry_run(report)
-    assert isinstance(dry_run, DryRunBackend)
+    assert isinstance(dry_run, LoopBackend)
 
     dry_run.release_volume(made.handle)
 
-    assert tree(tmp_path) == before
+    assert file_states(tmp_path) == before
     assert [step.words[0] for step in report.steps] == ["mv", "sync", "rm"]
 
 
 def test_an_import_that_died_anywhere_is_made_once_and_loses_nothing(
-    make: Make, crash: Any, leftovers: Callable[[LoopBackend], list[str]], tmp_path: Path
+    connect: Connect, crash: Any, leftovers: Callable[[LoopBackend], list[str]], tmp_path: Path
 ) -> None:
     def prepare(call: int) -> Callable[[], object]:
         file = tmp_path / f"vm-{call}.img"
         file.write_bytes(b"data" + bytes(MIB - 4))
-        backend = make(tmp_path / "pool")
+        backend = connect(tmp_path / "pool")
         backend.resume()
         return lambda: backend.import_volume(str(file), stamp(f"old-{call}"))
 
     for call in crash.points(prepare):
-        file, backend = tmp_path / f"vm-{call}.img", make(tmp_path / "pool")
+        file, backend = tmp_path / f"vm-{call}.img", connect(tmp_path / "pool")
         made = backend.import_volume(str(file), stamp(f"old-{call}"))
 
         assert file.read_bytes()[:4] == b"data"

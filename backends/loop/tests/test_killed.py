@@ -1,4 +1,4 @@
-"""What the kit (test_contract.py) does not meet: torn leftovers of all kinds at once, processes that are killed."""
+"""What the kit (test_contract.py) does not try: leftovers of all kinds at once, processes that are killed."""
 
 import os
 import signal
@@ -16,22 +16,22 @@ TEXT = b"precious" * 512
 
 
 @pytest.fixture
-def pools(make, ask, image, tmp_path):
+def pools(connect, requests, image, tmp_path):
     """Make a directory of its own per crash, with a volume that holds data, and its snapshot."""
 
     def pool(number):
         directory = tmp_path / f"pool-{number}"
-        backend = make(directory, overprovision=1000)
-        source = backend.create_volume(ask.volume("source", 4 * MIB)).handle
+        backend = connect(directory, overprovision=1000)
+        source = backend.create_volume(requests.volume("source", 4 * MIB)).handle
         with image(backend, source).open("r+b") as file:
             file.write(TEXT)
-        backend.create_snapshot(ask.snapshot("cut", source))
+        backend.create_snapshot(requests.snapshot("snapshot", source))
         return backend
 
     return pool
 
 
-def test_a_clean_up_that_died_anywhere_is_done_by_the_next(pools, make, crash, tmp_path, leftovers):
+def test_a_clean_up_that_died_anywhere_is_finished_by_the_next(pools, connect, crash, tmp_path, leftovers):
     dead = {}
 
     def prepare(call):
@@ -43,15 +43,15 @@ def test_a_clean_up_that_died_anywhere_is_done_by_the_next(pools, make, crash, t
         return dead["backend"].resume
 
     for _ in crash.points(prepare):
-        backend = reborn(make, dead["backend"], True)
+        backend = reborn(connect, dead["backend"], True)
 
         assert leftovers(backend) == []
         assert len(backend.list_volumes(PageRequest()).items) == 1
 
 
-def reborn(make, dead, resumed):
+def reborn(connect, dead, resumed):
     """The next process: it remembers nothing."""
-    backend = make(Path(dead.config.directory), overprovision=1000)
+    backend = connect(Path(dead.config.directory), overprovision=1000)
     if resumed:
         backend.resume()
     return backend
@@ -79,9 +79,9 @@ for number in range(100000):
 """
 
 
-def test_a_process_killed_at_any_moment_leaves_whole_volumes_only(make, ask, image, tmp_path, leftovers):
-    backend = make(min_size=4096)
-    source = backend.create_volume(ask.volume("source", 4 * MIB)).handle
+def test_a_process_killed_at_any_moment_leaves_whole_volumes_only(connect, requests, image, tmp_path, leftovers):
+    backend = connect(min_size=4096)
+    source = backend.create_volume(requests.volume("source", 4 * MIB)).handle
     image(backend, source).write_bytes(os.urandom(4 * MIB))
     content = image(backend, source).read_bytes()
     for round_ in range(15):
@@ -91,7 +91,7 @@ def test_a_process_killed_at_any_moment_leaves_whole_volumes_only(make, ask, ima
             assert child.stdout.readline() == b"ready\n", child.stderr.read()
             time.sleep(0.002 + round_ * 0.0137)
             child.send_signal(signal.SIGKILL)
-        backend = make(min_size=4096)
+        backend = connect(min_size=4096)
         backend.resume()
 
         assert leftovers(backend) == []
@@ -103,9 +103,9 @@ def test_a_process_killed_at_any_moment_leaves_whole_volumes_only(make, ask, ima
                 backend.delete_volume(volume.handle, {})
 
 
-def test_two_processes_make_one_volume_of_one_name(make, ask, image, tmp_path, leftovers):
-    backend = make(min_size=4096)
-    source = backend.create_volume(ask.volume("source", 4 * MIB)).handle
+def test_two_processes_make_one_volume_of_one_name(connect, requests, image, tmp_path, leftovers):
+    backend = connect(min_size=4096)
+    source = backend.create_volume(requests.volume("source", 4 * MIB)).handle
     image(backend, source).write_bytes(os.urandom(4 * MIB))
     race = CHILD.replace(
         "for number in range(100000):\n", "sys.stdin.readline()\nmade = 0\nfor number in range(100):\n"

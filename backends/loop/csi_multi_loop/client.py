@@ -1,0 +1,202 @@
+"""The system calls that change, lock or copy the files of an instance's directory.
+
+Everything that changes the directory goes through Client, so that explain.py can report a creation instead of doing it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from csi_multi.contract import Unavailable
+
+from . import labels
+from .labels import Label
+
+log = logging.getLogger(__name__)
+
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FICLONE = 0x40049409  # linux/fs.h
+CHUNK = 64 * 2**20  # bytes per copy_file_range: small enough to report progress, large enough to cost nothing
+PROGRESS_SECONDS = 5.0  # between two log lines about one copy
+NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
+
+
+class Client:
+    """The real calls. Every method raises OSError."""
+
+    def create_directory(self, directory: Path) -> None:
+        """Create one of the instance's own directories, and its parents, where they are missing."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def mkdir(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700)
+
+    def lock(self, directory: Path, *, wait: bool = False) -> AbstractContextManager[None]:
+        """Lock a directory in which this operation creates something. Raises as locked() does."""
+        return locked(directory, wait=wait)
+
+    def lock_entry(self, directory: Path, *, shared: bool = False) -> AbstractContextManager[None]:
+        """Lock an existing volume or snapshot. Raises as locked() does."""
+        return locked(directory, shared=shared)
+
+    def empty(self, directory: Path) -> None:
+        """Remove the files in one of the driver's directories, if it exists."""
+        with suppress(FileNotFoundError):
+            for name in os.listdir(directory):
+                (directory / name).unlink(missing_ok=True)
+
+    def remove(self, directory: Path) -> None:
+        """Remove one of the driver's directories and the files in it, as far as they exist."""
+        self.empty(directory)
+        with suppress(FileNotFoundError):
+            directory.rmdir()
+
+    def read(self, file: Path) -> bytes:
+        return file.read_bytes()
+
+    def write_label(self, file: Path, label: Label) -> None:
+        """Write a label atomically. It becomes durable when its entry is published."""
+        _write_draft(file, label).replace(file)
+
+    def replace_label(self, file: Path, label: Label) -> None:
+        """Replace a label durably: after a crash either the old or the new one is there."""
+        draft = _write_draft(file, label)
+        sync_path(draft)
+        draft.replace(file)
+        sync_path(file.parent)
+
+    def touch(self, image: Path) -> None:
+        image.touch(mode=0o600)
+
+    def link(self, file: Path, image: Path) -> None:
+        """Give a file a second name."""
+        image.hardlink_to(file)
+
+    def truncate(self, image: Path, size: int) -> None:
+        os.truncate(image, size)
+
+    def copy(self, source: Path, image: Path, *, reflink: bool) -> None:
+        """Give an image the bytes of another: by sharing its blocks, or by copying what is not a hole."""
+        if reflink:
+            reflink_file(source, image)
+        else:
+            copy_file(source, image)
+
+    def can_reflink(self, directory: Path) -> bool:
+        """Whether files in a directory of the driver can share blocks; tried out with two sample files."""
+        sample, probe = directory / "sample", directory / "probe"
+        sample.touch()
+        try:
+            reflink_file(sample, probe)
+        except OSError as error:
+            if error.errno not in NO_REFLINK:
+                raise
+            return False
+        finally:
+            for path in (sample, probe):
+                path.unlink(missing_ok=True)
+        return True
+
+    def sync(self, path: Path) -> None:
+        sync_path(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+
+@contextmanager
+def locked(directory: Path, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
+    """Lock a directory for the block, across processes. Raises FileNotFoundError, BlockingIOError.
+
+    Controller and node part may be two processes, so the core's locks do not keep them apart. A flock does, and it
+    ends with its process however that ends.
+    """
+    descriptor = os.open(directory, DIRECTORY_FLAGS)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        if not _is_open_on(descriptor, directory):  # removed or replaced between open and flock
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sync_path(path: Path) -> None:
+    """Write a file, a directory or a device to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reflink_file(source: Path, target: Path) -> None:
+    """Make the target share all blocks of the source, as of one moment."""
+    with source.open("rb") as reading, target.open("wb") as writing:
+        fcntl.ioctl(writing, FICLONE, reading.fileno())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy what is not a hole. The target keeps the source's holes and size."""
+    with source.open("rb") as reading, target.open("wb") as writing:
+        status = os.fstat(reading.fileno())
+        os.ftruncate(writing.fileno(), status.st_size)
+        progress = _Progress(source, status.st_blocks * 512)
+        position = 0
+        while position < status.st_size:
+            try:
+                start = os.lseek(reading.fileno(), position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # only a hole is left
+                raise
+            position = os.lseek(reading.fileno(), start, os.SEEK_HOLE)
+            _copy_range(reading.fileno(), writing.fileno(), start, position, progress)
+
+
+def _copy_range(reading: int, writing: int, start: int, end: int, progress: _Progress) -> None:
+    while start < end:
+        copied = os.copy_file_range(reading, writing, min(CHUNK, end - start), start, start)
+        if not copied:
+            raise Unavailable(
+                f"{progress.source} became shorter while it was copied; find the program that writes to it"
+            )
+        start += copied
+        progress.add(copied)
+
+
+class _Progress:
+    """Logs how far a long copy is."""
+
+    def __init__(self, source: Path, total: int) -> None:
+        self.source = source
+        self._total = total
+        self._copied = 0
+        self._logged_at = time.monotonic()
+
+    def add(self, count: int) -> None:
+        self._copied += count
+        if time.monotonic() - self._logged_at >= PROGRESS_SECONDS:
+            self._logged_at = time.monotonic()
+            percent = min(100, self._copied * 100 // max(1, self._total))
+            log.info("copying %s: %d %% of %d MiB", self.source, percent, self._total >> 20)
+
+
+def _is_open_on(descriptor: int, directory: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(directory))
+    except FileNotFoundError:
+        return False
+
+
+def _write_draft(file: Path, label: Label) -> Path:
+    draft = file.with_name(f".{file.name}.new")
+    draft.write_bytes(labels.encode(label))
+    return draft

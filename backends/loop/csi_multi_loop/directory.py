@@ -1,0 +1,86 @@
+"""The directory of an instance: whether it is mounted and writable, how full it is, what its disk needs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from csi_multi.contract import Unavailable
+from csi_multi.host import mounts, sysfs
+
+from .client import Client
+from .config import Config
+
+VOLUMES = "volumes"
+SNAPSHOTS = "snapshots"
+FROZEN = "frozen"
+LARGEST_SECTOR = 4096  # bytes: direct I/O in these units works on any disk and filesystem
+
+
+class Directory:
+    def __init__(self, config: Config, client: Client) -> None:
+        self.path = Path(config.directory)
+        self._config = config
+        self._client = client
+
+    def prepare(self) -> None:
+        """Create the directory's own subdirectories. Raises Unavailable when its disk is not mounted."""
+        self.require_mount()
+        for name in (VOLUMES, SNAPSHOTS, FROZEN):
+            self._client.create_directory(self.path / name)
+
+    def require_mount(self) -> None:
+        """Raise Unavailable when require_mount is set and no filesystem of its own is mounted there."""
+        if not self._config.require_mount:
+            return
+        mount = mounts.at(Path(os.path.realpath(self.path)))
+        # In a container the host's directory is always a mount point. The mount's root shows whether it is
+        # the top of a filesystem, or only a directory of the filesystem that should be covered.
+        if mount is None or (mount.root != "/" and mount.fs_type != "btrfs"):
+            raise Unavailable(
+                f"{self.path} is not a mount point of its own, which require_mount demands; "
+                "mount its disk, or unset require_mount"
+            )
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Wait for other operations that count the free space, and keep them out for the block."""
+        return self._client.lock(self.path, wait=True)
+
+    def check(self) -> None:
+        """Raise Unavailable when nothing can be stored here now."""
+        self.prepare()
+        if self.read_only():
+            raise Unavailable(
+                f"the filesystem of {self.path} is read-only; check the kernel log, and mount it writable again"
+            )
+        if not os.access(self.path / VOLUMES, os.W_OK | os.X_OK):
+            raise Unavailable(f"{self.path} is not writable; run the driver as root")
+
+    def read_only(self) -> bool:
+        return bool(os.statvfs(self.path).f_flag & os.ST_RDONLY)
+
+    def free(self) -> tuple[int, int]:
+        """Return the free bytes, and how many bytes the reserve keeps free."""
+        status = os.statvfs(self.existing)
+        share = status.f_blocks * status.f_frsize * self._config.reserve_percent // 100
+        return status.f_bavail * status.f_frsize, max(share, self._config.reserve_bytes)
+
+    @property
+    def existing(self) -> Path:
+        """The path that is used to ask for facts about the disk below."""
+        return self.path
+
+    def fullness(self) -> float:
+        """Return how full the filesystem is, 0 to 1, as df computes it."""
+        status = os.statvfs(self.path)
+        used = status.f_blocks - status.f_bfree
+        return used / (used + status.f_bavail) if used + status.f_bavail else 1.0
+
+    def sector_size(self) -> int:
+        """Return the sector size that direct I/O on the directory's disk needs."""
+        number = sysfs.format_number(self.existing.stat().st_dev)
+        for name in ("queue/logical_block_size", "../queue/logical_block_size"):  # a disk, a partition
+            if size := sysfs.attribute(number, name):
+                return max(512, int(size))
+        return LARGEST_SECTOR  # btrfs and others that have no single disk

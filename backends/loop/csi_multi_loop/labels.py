@@ -1,0 +1,99 @@
+"""Labels: the JSON file beside each image that says whose it is, its size and its format state."""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from csi_multi.contract import Blank, FailedPrecondition, Snapshot, Stamp, Volume
+
+VERSION = 1
+
+
+class Format(enum.Enum):
+    """The format state of a volume: from never used to used."""
+
+    FRESH = "fresh"
+    FORMATTING = "formatting"
+    USED = "used"
+
+    @property
+    def blank(self) -> Blank:
+        return {
+            Format.FRESH: Blank.ZEROED,  # an image's holes read as zeros
+            Format.FORMATTING: Blank.INTERRUPTED,
+            Format.USED: Blank.NEVER,
+        }[self]
+
+
+class VolumeLabel(msgspec.Struct, frozen=True, kw_only=True):
+    """volume.json. Images that share blocks through reflinks belong to one family (capacity.py)."""
+
+    stamp: Stamp
+    size: int
+    sector_size: int
+    format: Format
+    family: str
+    version: int = VERSION
+
+    def to_volume(self, handle: str) -> Volume:
+        return Volume(handle=handle, size=self.size, stamp=self.stamp)
+
+
+class SnapshotLabel(msgspec.Struct, frozen=True, kw_only=True):
+    """snapshot.json. `data` is how many bytes the complete image holds on disk."""
+
+    stamp: Stamp
+    source: str
+    created: int  # nanoseconds since 1970, UTC
+    size: int
+    sector_size: int
+    data: int
+    family: str
+    reflinked: bool
+    version: int = VERSION
+
+    def to_snapshot(self, handle: str) -> Snapshot:
+        seconds, rest = divmod(self.created, 10**9)
+        created = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
+        return Snapshot(handle=handle, source=self.source, size=self.size, created=created, stamp=self.stamp)
+
+
+Label = VolumeLabel | SnapshotLabel
+L = TypeVar("L", bound=Label)
+
+
+class UnreadableLabel(FailedPrecondition):
+    """A label is missing or damaged, so it is not known whose data lies beside it."""
+
+
+class ForeignLabel(FailedPrecondition):
+    """A label carries the stamp of another driver or cluster."""
+
+
+def new_family() -> str:
+    return secrets.token_hex(8)
+
+
+def encode(label: Label) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(label))
+
+
+def decode(file: Path, data: bytes, form: type[L]) -> L:
+    """Return the label that a file holds. Raises UnreadableLabel."""
+    try:
+        label = msgspec.json.decode(data, type=form)
+    except msgspec.DecodeError as error:
+        raise UnreadableLabel(
+            f"label {file} is damaged: {error}; restore it from a backup, or move {file.parent} away"
+        ) from None
+    if label.version > VERSION:
+        raise UnreadableLabel(
+            f"label {file} has version {label.version}, this driver reads versions up to {VERSION}; upgrade the driver"
+        )
+    return label

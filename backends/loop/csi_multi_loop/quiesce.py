@@ -1,0 +1,71 @@
+"""Quiesce a volume while its image is copied: it is not attached meanwhile, and nothing writes to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from csi_multi.contract import Busy, FailedPrecondition, StorageError
+from csi_multi.host import loopdev, loopfile
+
+from .client import sync_path
+from .freeze import Freezer
+from .health import complete_size
+from .labels import VolumeLabel
+from .store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiescer:
+    volumes: Store[VolumeLabel]
+    freezer: Freezer
+
+    @contextmanager
+    def source(self, leaf: str) -> Iterator[VolumeLabel]:
+        """Keep the source of a copy from being attached, changed or deleted. Raises NotFound, Busy.
+
+        A volume that is not attached may be copied by many at a time; an attached one has to be frozen, by one.
+        """
+        image = self.volumes.image(leaf)
+        attached = bool(loopdev.find(image))
+        with self.volumes.locked(leaf, shared=not attached):
+            if not attached and loopdev.find(image):
+                raise Busy(f"volume {leaf!r} has just been attached; try again")
+            label = self.volumes.read(leaf)
+            complete_size(image, label.size)
+            yield label
+
+    @contextmanager
+    def quiesced(self, leaf: str, reflink: bool) -> Iterator[None]:
+        """For the block, the image of a locked volume holds all writes so far, and none in part."""
+        image = self.volumes.image(leaf)
+        devices = loopdev.find(image)
+        mounts = [mount for device in devices for mount in loopfile.mounted(device)]
+        if mounts:
+            with self.freezer.frozen(leaf, mounts):  # which writes everything out first
+                yield
+            return
+        if devices and not reflink:
+            raise FailedPrecondition(
+                f"volume {leaf!r} is attached as raw block device {devices[0]}, and the filesystem of its directory "
+                "cannot copy it as of one moment; unpublish and unstage it first, or keep the directory on xfs or btrfs"
+            )
+        for device in devices:
+            sync_path(device)  # what was written to the device node, and is cached there
+        yield
+
+    def thaw_leftovers(self) -> None:
+        """Thaw what dead processes left frozen. What a living process has frozen is locked, and left alone."""
+        for leaf in self.freezer.marked():
+            image = self.volumes.image(leaf)
+            try:
+                with self.volumes.locked(leaf):
+                    self.freezer.thaw_leftover(leaf, loopdev.find(image))
+            except Busy:
+                continue
+            except StorageError as error:
+                log.error("volume %s may still be frozen: %s", leaf, error)

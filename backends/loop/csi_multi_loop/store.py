@@ -1,0 +1,216 @@
+"""Entries that appear and disappear atomically: <directory>/<kind>s/<leaf>/{image,<kind>.json}.
+
+An entry is built in `.new-<leaf>` under a flock, and renamed; it is removed by renaming it to `.gone-<leaf>` first.
+A process that dies leaves at most such dot-directories without a lock: the retry or remove_leftovers() removes them.
+Other files in the directory are foreign: they are neither listed nor touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Generic
+
+from csi_multi.contract import (
+    LEAF_SHAPE,
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    NotFound,
+    Setting,
+    WrongNode,
+    missing,
+    split_local,
+)
+
+from . import labels
+from .client import Client
+from .labels import ForeignLabel, L, UnreadableLabel
+
+log = logging.getLogger(__name__)
+
+IMAGE = "image"
+NEW = ".new-"
+GONE = ".gone-"
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename to a name that is taken
+
+
+class Store(Generic[L]):
+    """All volumes, or all snapshots, of one instance."""
+
+    def __init__(self, directory: Path, kind: str, form: type[L], setting: Setting, client: Client) -> None:
+        self.path = directory / f"{kind}s"
+        self.directory = directory
+        self.kind = kind
+        self.label_name = f"{kind}.json"
+        self._form = form
+        self._setting = setting
+        self._client = client
+
+    # Names
+
+    def handle(self, leaf: str) -> str:
+        return f"{self._setting.node}/{leaf}"
+
+    def leaf(self, handle: str) -> str:
+        """Return the leaf of a handle. Raises NotFound; WrongNode: what another node has is not gone."""
+        node, leaf = split_local(self.kind, handle)
+        if node != self._setting.node:
+            raise WrongNode(
+                f"{self.kind} {handle!r} lives on node {node!r}, this is node {self._setting.node!r}; "
+                f"send the call to node {node!r}"
+            )
+        return leaf
+
+    def image(self, leaf: str) -> Path:
+        return self.path / leaf / IMAGE
+
+    def label_file(self, leaf: str) -> Path:
+        return self.path / leaf / self.label_name
+
+    def unpublished_image(self, leaf: str) -> Path:
+        """Return where the image of an entry is while it is built."""
+        return self.path / f"{NEW}{leaf}" / IMAGE
+
+    def leaves(self) -> list[str]:
+        """Return all names with the shape of an entry, sorted; some may not be entries."""
+        try:
+            return sorted(name for name in os.listdir(self.path) if LEAF_SHAPE.fullmatch(name))
+        except FileNotFoundError:
+            return []
+
+    # Labels
+
+    def read(self, leaf: str) -> L:
+        """Return the label of an entry of this instance. Raises NotFound, UnreadableLabel, ForeignLabel."""
+        try:
+            label = self._load(self.label_file(leaf))
+        except UnreadableLabel:
+            if not os.path.lexists(self.path / leaf):
+                raise missing(self.kind, self.handle(leaf)) from None
+            raise
+        owner, own = (label.stamp.driver, label.stamp.cluster), (self._setting.driver, self._setting.cluster)
+        if owner != own:
+            raise ForeignLabel(
+                f"{self.path / leaf} belongs to driver {owner[0]!r} in cluster {owner[1]!r}, "
+                f"not to driver {own[0]!r} in cluster {own[1]!r}; give each its own directory"
+            )
+        return label
+
+    def read_for_listing(self, leaf: str) -> L | None:
+        """Return the label; None when the entry is foreign, gone, or (with a warning) unreadable."""
+        try:
+            return self.read(leaf)
+        except (NotFound, ForeignLabel):
+            return None
+        except UnreadableLabel as error:
+            log.warning("%s is left out of a listing: %s", self.path / leaf, error)
+            return None
+
+    def replace(self, leaf: str, label: L) -> None:
+        self._client.replace_label(self.label_file(leaf), label)
+
+    def write(self, new: Path, label: L) -> None:
+        """Write the label of an entry that is being built, and create its image if that is missing."""
+        self._client.write_label(new / self.label_name, label)
+        self._client.touch(new / IMAGE)
+
+    def _load(self, file: Path) -> L:
+        try:
+            data = self._client.read(file)
+        except (FileNotFoundError, NotADirectoryError):
+            raise UnreadableLabel(
+                f"label {file} is missing, though its directory exists; "
+                f"restore it from a backup, or move {file.parent} away"
+            ) from None
+        return labels.decode(file, data, self._form)
+
+    # Entries
+
+    def refuse_taken(self, leaf: str) -> None:
+        if os.path.lexists(self.path / leaf):
+            raise AlreadyExists(f"{self.kind} {leaf!r} already exists")
+
+    @contextmanager
+    def locked(self, leaf: str, *, shared: bool = False) -> Iterator[None]:
+        """Keep other operations away from an entry. Raises NotFound, Busy."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._client.lock_entry(self.path / leaf, shared=shared))
+            except FileNotFoundError:
+                raise missing(self.kind, self.handle(leaf)) from None
+            except BlockingIOError:
+                raise Busy(f"{self.kind} {leaf!r} is locked by another operation; try again later") from None
+            except NotADirectoryError:
+                raise UnreadableLabel(f"{self.path / leaf} is not a directory; move it away") from None
+            yield
+
+    @contextmanager
+    def building(self, leaf: str) -> Iterator[Path]:
+        """Yield a directory to build an entry in, and publish it at the end. Raises AlreadyExists, Busy."""
+        new = self.path / f"{NEW}{leaf}"
+        with ExitStack() as stack:
+            self._claim(new, stack)
+            published = False
+            try:
+                self._client.empty(new)  # what a dead process left
+                self.refuse_taken(leaf)
+                yield new
+                self._publish(new, leaf)
+                published = True
+            finally:
+                if not published:
+                    self._client.remove(new)
+            self._client.sync(self.path)
+
+    def remove(self, leaf: str) -> None:
+        """Remove an entry that the caller has locked. Raises FailedPrecondition when it holds foreign files."""
+        foreign = set(os.listdir(self.path / leaf)) - {IMAGE, self.label_name, f".{self.label_name}.new"}
+        if foreign:
+            raise FailedPrecondition(
+                f"{self.path / leaf} holds {min(foreign)!r}, which this driver did not create; move it away"
+            )
+        self._client.rename(self.path / leaf, self.path / f"{GONE}{leaf}")
+        self._client.sync(self.path)
+        self.finish_removal(leaf)
+
+    def finish_removal(self, leaf: str) -> None:
+        """Remove what an interrupted removal of this entry left."""
+        self._client.remove(self.path / f"{GONE}{leaf}")
+
+    def remove_leftovers(self) -> None:
+        """Remove the unfinished creations and removals of dead processes."""
+        for name in os.listdir(self.path):
+            prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
+            if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
+                with suppress(FileNotFoundError, BlockingIOError), self._client.lock_entry(self.path / name):
+                    log.info("removing %s, which an interrupted operation left", self.path / name)
+                    self._client.remove(self.path / name)
+
+    def _claim(self, new: Path, stack: ExitStack) -> None:
+        for _ in range(10):  # remove_leftovers() may remove the directory before it is locked
+            with suppress(FileExistsError):
+                self._client.mkdir(new)
+            with suppress(FileNotFoundError):
+                try:
+                    stack.enter_context(self._client.lock(new))
+                except BlockingIOError:
+                    break
+                return
+        raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another call; try again later")
+
+    def _publish(self, new: Path, leaf: str) -> None:
+        for path in (new / IMAGE, new / self.label_name, new):
+            self._client.sync(path)
+        try:
+            # Capacity also counts entries that are being built: the name must not change while it is read.
+            with self._client.lock(self.directory, wait=True):
+                self._client.rename(new, self.path / leaf)
+        except OSError as error:
+            if error.errno in TAKEN:
+                raise AlreadyExists(f"{self.kind} {leaf!r} already exists") from None
+            raise

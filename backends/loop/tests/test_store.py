@@ -1,0 +1,152 @@
+"""Entries that appear and disappear as a whole, among processes and foreign files. No root needed."""
+
+import dataclasses
+import os
+import threading
+
+import pytest
+from csi_multi_loop.client import locked
+
+from csi_multi.contract import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    NotFound,
+    PageRequest,
+)
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "retried at once"])
+def test_what_a_dead_copy_left_never_shows_in_an_empty_volume(backend, requests, image, tmp_path, resumed):
+    backend.check()
+    new = tmp_path / "pool/volumes/.new-v"
+    new.mkdir()
+    (new / "image").write_bytes(b"another volume's data" * 1000)
+    (new / "strange").touch()
+    if resumed:
+        backend.resume()
+    handle = backend.create_volume(requests.volume("v", MIB)).handle
+
+    assert image(backend, handle).read_bytes() == bytes(MIB)
+    assert sorted(os.listdir(image(backend, handle).parent)) == ["image", "volume.json"]
+
+
+def test_leftovers_of_a_living_process_are_not_removed(backend, tmp_path):
+    backend.check()
+    new = tmp_path / "pool/volumes/.new-v"
+    new.mkdir()
+    (new / "image").touch()
+    with locked(new):
+        backend.resume()
+
+        assert (new / "image").exists()
+    backend.resume()
+    assert not new.exists()
+
+
+def test_a_name_taken_while_an_entry_is_built_is_left_to_its_owner(backend, requests, crash, tmp_path):
+    other = tmp_path / "pool/volumes/v"
+
+    def overtake():
+        other.mkdir()
+        (other / "mine").touch()
+
+    backend.check()
+    with crash.before("os.rename", overtake), pytest.raises(AlreadyExists):
+        backend.create_volume(requests.volume("v"))
+
+    assert os.listdir(other) == ["mine"]
+    assert os.listdir(other.parent) == ["v"]
+
+
+def test_a_name_made_and_deleted_by_many_at_once_stays_whole(connect, requests, leftovers):
+    unexpected = []
+
+    def work():
+        backend = connect()
+        for _ in range(40):
+            try:
+                backend.create_volume(requests.volume("v", MIB))
+                backend.delete_volume("node-1/v", {})
+            except (AlreadyExists, Busy, NotFound):
+                continue
+            except Exception as error:
+                unexpected.append(error)
+
+    connect().check()
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert unexpected == []
+    assert leftovers(connect()) == []
+
+
+def test_a_name_being_made_is_busy_and_afterwards_free(backend, requests, tmp_path):
+    backend.check()
+    new = tmp_path / "pool/volumes/.new-v"
+    new.mkdir()
+    with locked(new), pytest.raises(Busy):
+        backend.create_volume(requests.volume("v"))
+
+    assert backend.create_volume(requests.volume("v"))
+
+
+def test_a_held_volume_is_busy(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v")).handle
+    with locked(image(backend, handle).parent):
+        for attempt in (
+            lambda: backend.delete_volume(handle, {}),
+            lambda: backend.expand_volume(requests.expand(handle, 20 * MIB)),
+            lambda: backend.create_snapshot(requests.snapshot("s", handle)),
+            lambda: backend.clone_volume(requests.copy("c", "volume", handle)),
+            lambda: backend.open_device(requests.open(handle)),
+        ):
+            with pytest.raises(Busy):
+                attempt()
+
+
+def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, connect, setting, requests):
+    other = connect(setting=dataclasses.replace(setting, driver="other.csi.test"))
+    handle = other.create_volume(requests.volume("v")).handle  # stamped for this driver: foreign to `other`
+    with pytest.raises(FailedPrecondition, match=r"belongs to driver 'multi\.csi\.test'"):
+        other.delete_volume(handle, {})
+    with pytest.raises(FailedPrecondition):
+        other.find_volume("v")
+
+    assert other.list_volumes(PageRequest()).items == ()
+    assert other.list_volume_health(PageRequest(), {}).items == ()
+    assert backend.get_volume(handle).handle == handle
+
+
+def test_foreign_files_are_neither_listed_nor_touched(backend, requests, tmp_path):
+    backend.check()
+    volumes = tmp_path / "pool/volumes"
+    (volumes / "lost+found").mkdir()
+    (volumes / "notes").write_text("mine")
+    (volumes / "project").mkdir()
+    (volumes / ".new-Foreign").mkdir()
+    handle = backend.create_volume(requests.volume("v")).handle
+    backend.resume()
+
+    assert [volume.handle for volume in backend.list_volumes(PageRequest()).items] == [handle]
+    assert backend.list_volume_health(PageRequest(), {}).items == ()
+    assert sorted(path.name for path in volumes.iterdir()) == [".new-Foreign", "lost+found", "notes", "project", "v"]
+    for name in ("notes", "project"):
+        with pytest.raises(AlreadyExists):
+            backend.create_volume(requests.volume(name))
+        with pytest.raises(FailedPrecondition):
+            backend.delete_volume(f"node-1/{name}", {})
+
+
+def test_a_volume_with_a_foreign_file_in_it_is_not_removed(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v")).handle
+    (image(backend, handle).parent / "precious").write_text("mine")
+    with pytest.raises(FailedPrecondition, match="precious"):
+        backend.delete_volume(handle, {})
+
+    assert backend.get_volume(handle)
