@@ -17,7 +17,7 @@ LVM_KIT := $(addprefix backends/lvm/tests/test_,contract.py sanity_lvm.py)
 NVME := $(addprefix backends/ebs/tests/test_,devices_nvme.py sanity_ebs.py $(if $(MATRIX),contract_nvme.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy manifests guest bench matrix proto docs lock generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy manifests guest bench matrix release proto docs lock generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -130,6 +130,9 @@ docs: dev ## generate docs/parameters.md from the schemas
 
 generated: dev
 	@scripts/check-generated
+
+release: dev ## prepare a release of all distributions in dist/: VERSION=x.y.z; commits and publishes nothing (Go)
+	@$(BIN)/python -m scripts.release "$(VERSION)"
 
 lock: dev ## pin the newest allowed Python packages in requirements.lock
 	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
