@@ -137,8 +137,9 @@ proto: dev ## generate code from protos/csi.proto
 docs: dev ## generate docs/parameters.md from the schemas
 	@$(BIN)/python scripts/parameters.py > docs/parameters.md
 
+# Not --quiet: the warnings that it hides would not end a strict build.
 site: .tools/site/ready ## the documentation site, in build/site; a link that leads nowhere is an error
-	@NO_MKDOCS_2_WARNING=1 .tools/site/bin/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 .tools/site/bin/mkdocs build
 
 .tools/site/ready: requirements-site.lock
 	@echo "installing the locked Python packages of the documentation site into .tools/site"
