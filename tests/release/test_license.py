@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -50,3 +51,12 @@ def test_the_source_archive_holds_no_other_distribution(archives: tuple[Path, Pa
         inside = {name.split("/")[1] for name in source.getnames()}
 
     assert not inside & {"backends", "examples", "kit", "bench", "config"}
+
+
+@pytest.mark.parametrize("words", ['licenses="Apache-2.0"', 'version="{version}"'], ids=["licence", "version"])
+def test_both_images_say_the_licence_and_the_version(words: str) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    labels = [line for line in (ROOT / "Containerfile").read_text().splitlines() if line.startswith("LABEL ")]
+
+    assert len(labels) == 2
+    assert all(f"org.opencontainers.image.{words.format(version=version)}" in line for line in labels)
