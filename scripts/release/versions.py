@@ -12,7 +12,7 @@ from pathlib import Path
 
 PATTERN = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 OURS = ("pyproject.toml", "kit/pyproject.toml", "backends/*/pyproject.toml")
-REQUIREMENT = re.compile(r"(\bcsi-multi(?:-[a-z]+)*(?:\[[a-z,]+\])?)>=([0-9.]+),<(\d+)")
+REQUIREMENT = re.compile(r"(\bcsi-multi(?:-[a-z]+)*(?:\[[a-z,]+\])?)>=([0-9.]+)(?:,<(\d+))?")
 
 # Where the version stands, by the words before it; anywhere else it is looked for and found by `leftovers`.
 WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -116,8 +116,13 @@ def _required(name: str, text: str, new: Version) -> str:
     if any(_matches(name, pattern) for pattern in OURS):
         return REQUIREMENT.sub(rf"\1>={new},<{new.major + 1}", text)
     if _matches(name, "examples/*/pyproject.toml") or _matches(name, "docs/*.md"):
-        return REQUIREMENT.sub(lambda found: f"{found[1]}>={found[2]},<{max(int(found[3]), new.major + 1)}", text)
+        return REQUIREMENT.sub(lambda found: _admitting(found, new), text)
     return text
+
+
+def _admitting(requirement: re.Match[str], new: Version) -> str:
+    package, floor, ceiling = requirement.groups()
+    return f"{package}>={floor},<{max(int(ceiling), new.major + 1)}" if ceiling else requirement[0]
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -37,6 +38,15 @@ def test_our_distributions_require_each_others_new_version(bumped: Path) -> None
     backend = tomllib.loads((bumped / "backends/loop/pyproject.toml").read_text())
 
     assert "csi-multi>=7.4.12,<8" in backend["project"]["dependencies"]
+
+
+def test_a_requirement_without_a_ceiling_gets_one(tree: Path) -> None:
+    file = tree / "backends/loop/pyproject.toml"
+    file.write_text(re.sub(r"csi-multi>=[0-9.]+,<\d+", f"csi-multi>={versions.current(tree)}", file.read_text()))
+
+    versions.bump(tree, versions.current(tree), NEW)
+
+    assert '"csi-multi>=7.4.12,<8"' in file.read_text()
 
 
 @pytest.mark.parametrize("file", ["examples/third-party-backend/pyproject.toml", "docs/writing-a-backend.md"])
