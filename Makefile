@@ -17,10 +17,10 @@ LVM_KIT := $(addprefix backends/lvm/tests/test_,contract.py sanity_lvm.py)
 NVME := $(addprefix backends/ebs/tests/test_,devices_nvme.py sanity_ebs.py $(if $(MATRIX),contract_nvme.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy manifests guest bench matrix proto docs lock generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy manifests guest bench matrix check-site check-release release proto docs site lock lock-site generated dev clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: ## a volume's whole life on this machine, from a fresh clone (root)
 	@scripts/system-packages $(DEMO_PROGRAMS)
@@ -44,7 +44,7 @@ dev: .venv/ready ## the virtual environment with the core, all backends and the 
 check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)
 
 unit: dev
-	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper and not ec2 and not ceph and not krbd and not deploy"
+	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper and not ec2 and not ceph and not krbd and not deploy and not site and not release"
 
 format: dev
 	@$(BIN)/ruff format --check --quiet .
@@ -55,6 +55,7 @@ lint: dev
 types: dev
 	@$(BIN)/mypy
 	@$(BIN)/mypy -p bench
+	@$(BIN)/mypy -p scripts.release
 	@$(BIN)/mypy examples/third-party-backend/csi_multi_ramdisk
 
 integration: dev ## real loop devices, real filesystems, real mounts (root)
@@ -113,6 +114,14 @@ matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
 	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper and not krbd"
 	@$(MAKE) --no-print-directory lvm rbd ebs MATRIX=1
+	@$(MAKE) --no-print-directory check-site check-release
+
+check-site: dev site ## headless Chromium follows every link of the documentation site, and searches (root)
+	@scripts/system-packages chromium
+	@$(PYTEST) -q -m site tests/site
+
+check-release: dev ## a whole release in a copy of the tree, installed in clean environments (Go)
+	@HELM="$$(scripts/helm)" $(PYTEST) -q -m release tests/release
 
 bench: dev ## speed as ratios against the bare operation; a table, and JSON in bench/results (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
@@ -124,13 +133,30 @@ proto: dev ## generate code from protos/csi.proto
 docs: dev ## generate docs/parameters.md from the schemas
 	@$(BIN)/python scripts/parameters.py > docs/parameters.md
 
+# Not --quiet: the warnings that it hides would not end a strict build.
+site: .tools/site/ready ## the documentation site, in build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 .tools/site/bin/mkdocs build
+
+.tools/site/ready: requirements-site.lock
+	@echo "installing the locked Python packages of the documentation site into .tools/site"
+	@$(PYTHON) -m venv .tools/site
+	@.tools/site/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-site.lock
+	@touch $@
+
 generated: dev
 	@scripts/check-generated
 
+release: dev ## prepare a release of all distributions in dist/: VERSION=x.y.z; commits and publishes nothing (Go)
+	@$(BIN)/python -m scripts.release "$(VERSION)"
+
+PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
 lock: dev ## pin the newest allowed Python packages in requirements.lock
-	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
-		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--output-file requirements.lock requirements.in
+	@$(PIP_COMPILE) --output-file requirements.lock requirements.in
+
+lock-site: dev ## the same for the documentation site, in requirements-site.lock
+	@$(PIP_COMPILE) --output-file requirements-site.lock requirements-site.in
 
 clean: ## remove what the other targets made
-	@rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results
+	@rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results build dist

@@ -38,11 +38,16 @@ def table(schema: type[Schema], rename: Callable[[str], str]) -> str:
     """Return a Markdown table of a schema's fields."""
     many = {field.name: keys_of(field).replace(".*", "_N").replace("|", "`, `") for field in fields(schema)}
     rows = [
-        f"| `{many[name] or rename(name)}` | {'string' if many[name] else kind} | {default} | {text} |"
+        f"| `{many[name] or rename(name)}` | {'string' if many[name] else kind} | {default} | {escaped(text)} |"
         for name, kind, default, text in describe(schema)
     ]
     head = ["| name | type | default | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *rows]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return text in which Markdown sees no HTML."""
+    return text.replace("<", "&lt;")
 
 
 def main() -> None:
