@@ -91,7 +91,7 @@ class Importer(Operation):
             raise FailedPrecondition(f"logical volume {found.name} is a pool; import the volumes in it instead")
         if found.thick_snapshot:
             raise FailedPrecondition(
-                f"logical volume {found.name} is a thick snapshot and would be removed with {found.origin}; copy it to a "
+                f"logical volume {found.name} is a thick snapshot and is removed with {found.origin}; copy it to a "
                 "logical volume of its own"
             )
         if found.thick_origin:

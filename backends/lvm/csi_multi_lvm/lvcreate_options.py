@@ -77,9 +77,8 @@ def _validated(name: str, value: str | None, kind: Type) -> str:
             f"{WHERE}: {name} is not valid for type {kind}; remove it, or choose one of {', '.join(option.types)}"
         )
     if value is None or not re.fullmatch(option.pattern, value, re.ASCII):
-        raise InvalidArgument(
-            f"{WHERE}: {name} needs {option.valid}, not {'nothing' if value is None else repr(value)}"
-        )
+        given = "but has no value" if value is None else f"not {value!r}"
+        raise InvalidArgument(f"{WHERE}: {name} must be {option.valid}, {given}")
     return value
 
 
@@ -88,7 +87,7 @@ def _refuse_contradictions(given: Mapping[str, str], kind: Type) -> None:
         raise InvalidArgument(f"{WHERE}: --alloc and --contiguous set the same policy; remove one of them")
     if given.get("--alloc") == "anywhere" and kind in RAID:
         raise InvalidArgument(
-            f"{WHERE}: --alloc anywhere lets copies of a {kind} volume share a disk, and the loss of that disk would "
+            f"{WHERE}: --alloc anywhere lets images of a {kind} volume share a disk, and the loss of that disk would "
             "destroy the volume; remove it"
         )
     if not _power_of_two_pages(given.get("--regionsize", "1")):

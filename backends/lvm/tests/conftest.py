@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from csi_multi_testing.checks import CHECKS
 
-from csi_multi.contract import Setting
+from csi_multi.contract import Setting, Volume
 from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, nothing_stays, own_lvm, volume_group
@@ -89,6 +89,13 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
         yield group
 
 
+@pytest.fixture(scope="module")
+def five(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A group that has disks enough for raid6, the first and the last of them with less space than the others."""
+    with volume_group(lvm, tmp_path_factory.mktemp("five"), disks=5, size=128 * MIB, pool=64 * MIB) as group:
+        yield group
+
+
 @pytest.fixture
 def new_group(lvm: Lvm, tmp_path: Path) -> Iterator[NewGroup]:
     """Make a group for one test: new_group(disks=2, size=256 * MIB, pool=64 * MIB). It takes seconds."""
@@ -136,3 +143,14 @@ def backend_on(setting: Setting) -> Callable[..., LvmBackend]:
 def backend(group: Group, backend_on: Callable[..., LvmBackend]) -> Callable[..., LvmBackend]:
     """Make a backend on the group that the module's tests share: backend(), or backend(reserve_percent=5)."""
     return functools.partial(backend_on, group)
+
+
+@pytest.fixture
+def volume(backend: Callable[..., LvmBackend]) -> Iterator[Volume]:
+    """A thin volume on the group that the module's tests share."""
+    from .volume_steps import create, delete
+
+    one = create(backend(), "v", EXTENT, type="thin")
+    yield one
+    backend().close_device(one.handle)
+    delete(backend(), one)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from csi_multi_lvm import devices
 from csi_multi_lvm.backend import LvmBackend
-from csi_multi_lvm.names import device_name
 
 from csi_multi.contract import FailedPrecondition, InUse, NotFound, Setting, Unavailable, Volume
 from csi_multi.host import sysfs
-from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, Group
 from .matrix import once
-from .volumes import Mortal, create, delete, lv, open_device, opened, told
+from .volume_steps import (
+    DyingHost,
+    create,
+    delete,
+    device_mapper_tables,
+    dm_name,
+    lv_fields,
+    lv_name,
+    open_device,
+    opened,
+)
 
 pytestmark = pytest.mark.devicemapper
 
@@ -29,27 +35,9 @@ TYPES = once("raid1", "linear", "thin")  # the kit has the simple ones
 
 
 @pytest.fixture
-def volume(backend: NewBackend) -> Iterator[Volume]:
-    """A thin volume, which is made in a moment."""
-    one = create(backend(), "v", EXTENT, type="thin")
-    yield one
-    backend().close_device(one.handle)
-    delete(backend(), one)
-
-
-@pytest.fixture
 def no_commands(backend: NewBackend, setting: Setting) -> LvmBackend:
     """A backend that dies when it runs any command."""
-    return backend(setting=replace(setting, host=Mortal()))
-
-
-def dm_name(group: Group, volume: Volume) -> str:
-    return device_name(group.name, lv(volume))
-
-
-def tables(group: Group, volume: Volume) -> list[str]:
-    """Return what device-mapper has of a volume, its parts included."""
-    return [name for name in group.devices() if name.startswith(dm_name(group, volume))]
+    return backend(setting=replace(setting, host=DyingHost()))
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -57,11 +45,11 @@ def test_a_device_is_there_from_open_to_close_and_no_other_way(kind: str, group:
     one = backend()
     volume = create(one, "v", EXTENT, type=kind)
     assert one.find_device(volume.handle) is None
-    assert tables(group, volume) == []
+    assert device_mapper_tables(group, volume) == []
 
     device = open_device(one, volume)
-    assert tables(group, volume) != []
-    uuid = "".join(told(group, volume, "vg_uuid", "lv_uuid").values()).replace("-", "")
+    assert device_mapper_tables(group, volume) != []
+    uuid = "".join(lv_fields(group, volume, "vg_uuid", "lv_uuid").values()).replace("-", "")
     assert device.proof == {"dm/uuid": f"LVM-{uuid}"}
     sysfs.verify(device)
     assert one.find_device(volume.handle) == device
@@ -70,13 +58,13 @@ def test_a_device_is_there_from_open_to_close_and_no_other_way(kind: str, group:
     one.close_device(volume.handle)
 
     assert one.find_device(volume.handle) is None
-    assert tables(group, volume) == []
+    assert device_mapper_tables(group, volume) == []
     group.lvm.run("vgchange", "-qq", "-ay", group.name)  # as at boot
     try:
-        assert tables(group, volume) == []
-        assert told(group, volume, "lv_skip_activation")["lv_skip_activation"] == "skip activation"
+        assert device_mapper_tables(group, volume) == []
+        assert lv_fields(group, volume, "lv_skip_activation")["lv_skip_activation"] == "skip activation"
     finally:
-        group.lvm.run("lvchange", "-qq", "-an", f"{group.name}/{lv(volume)}")
+        group.lvm.run("lvchange", "-qq", "-an", f"{group.name}/{lv_name(volume)}")
     delete(one, volume)
 
 
@@ -157,7 +145,7 @@ def test_a_device_that_is_held_stays(backend: NewBackend, group: Group, volume: 
         one.close_device(volume.handle)
     assert one.find_device(volume.handle) == device
     one.close_device(volume.handle)
-    assert tables(group, volume) == []
+    assert device_mapper_tables(group, volume) == []
 
 
 def test_a_device_that_is_published_raw_stays(
@@ -176,42 +164,7 @@ def test_a_device_that_is_published_raw_stays(
     finally:
         group.lvm.run("umount", str(target))
     one.close_device(volume.handle)
-    assert tables(group, volume) == []
-
-
-def test_a_device_without_its_node_in_dev_mapper_is_found_and_opened(
-    backend: NewBackend, group: Group, volume: Volume
-) -> None:
-    one = backend()
-    device = open_device(one, volume)
-    (Path("/dev/mapper") / dm_name(group, volume)).unlink()
-
-    found = one.find_device(volume.handle)
-    assert found is not None
-    assert (found.number, found.proof) == (device.number, device.proof)
-    sysfs.verify(found)
-    sysfs.verify(open_device(one, volume))
-    one.close_device(volume.handle)
-    assert tables(group, volume) == []
-
-
-def test_a_device_without_any_node_gets_one(backend: NewBackend, group: Group, volume: Volume) -> None:
-    one = backend()
-    device = open_device(one, volume)
-    minor = device.number.partition(":")[2]
-    nodes = [Path("/dev/mapper") / dm_name(group, volume), Path(f"/dev/dm-{minor}")]
-    there = [node for node in nodes if node.exists()]
-    for node in there:
-        node.unlink()
-    try:
-        found = one.find_device(volume.handle)
-        assert found is not None
-        sysfs.verify(found)
-    finally:
-        for node in there:
-            if not node.exists():
-                os.mknod(node, 0o60600, os.makedev(*map(int, device.number.split(":"))))
-    one.close_device(volume.handle)
+    assert device_mapper_tables(group, volume) == []
 
 
 def test_a_look_at_a_closed_volume_runs_no_command(no_commands: LvmBackend, volume: Volume) -> None:
@@ -228,35 +181,3 @@ def test_a_volume_that_is_gone_cannot_be_opened_and_its_closing_is_fine(backend:
     with pytest.raises(NotFound):
         open_device(one, volume)
     one.close_device(volume.handle)
-
-
-def test_a_device_that_was_left_suspended_is_resumed_when_it_is_opened(
-    backend: NewBackend, group: Group, volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("csi_multi_lvm.activation.SUSPENDED", 0.5)
-    one = backend()
-    device = open_device(one, volume)
-    name = dm_name(group, volume)
-    group.lvm.run("dmsetup", "suspend", "--noudevsync", name)
-    assert devices.suspended(name) == [name]
-
-    assert open_device(one, volume) == device
-    assert devices.suspended(name) == []
-    with device.path.open("r+b") as disk:
-        disk.write(b"x" * 4096)
-        os.fsync(disk.fileno())
-
-
-def test_a_device_that_somebody_suspends_for_a_moment_is_waited_for(
-    backend: NewBackend, group: Group, volume: Volume, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = backend()
-    device = open_device(one, volume)
-    name = dm_name(group, volume)
-    LocalHost().run("dmsetup", "suspend", "--noudevsync", name)
-    resume = threading.Timer(2.0, LocalHost().run, ("dmsetup", "resume", "--noudevsync", name))
-    resume.start()
-    assert open_device(one, volume) == device
-    assert devices.suspended(name) == []
-    assert caplog.messages == []  # nobody repaired it
-    resume.join()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Config, Parameters
-from csi_multi_lvm.explaining import KNOWN, _group
+from csi_multi_lvm.explain import PURPOSES, assumed_report
 
 from csi_multi.commands.explain import storageclass
 from csi_multi.commands.explain.explainer import Question, explain
@@ -37,7 +37,7 @@ class Machine:
 
     def __init__(self, config: Config) -> None:
         self.ran: list[tuple[str, ...]] = []
-        self._group = _group(config)
+        self._group = assumed_report(config)
         self._snapshot = {
             "lv_name": "csis-snap-1",
             "lv_size": str(GIB),
@@ -148,7 +148,7 @@ def test_a_command_that_nobody_expects_is_not_run() -> None:
 
 
 def test_only_reports_count_as_looking() -> None:
-    assert {verb for verb, known in KNOWN.items() if known.looks} == {*LOOKS}
+    assert {verb for verb, known in PURPOSES.items() if known.looks} == {*LOOKS}
 
 
 @pytest.fixture

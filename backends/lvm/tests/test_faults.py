@@ -33,14 +33,27 @@ from csi_multi.host.command import LocalHost
 from csi_multi.node.engine import Engine
 from csi_multi.node.requests import StageRequest
 
-from . import volumes
+from . import volume_steps
 from .faulty import Faulty, clear, faulty_group
 from .group import EXTENT, MIB, Lvm
-from .volumes import copy, create, delete, expand, open_device, opened, read, snapshot
+from .volume_steps import (
+    copy,
+    create,
+    delete,
+    expand,
+    in_time,
+    listed_names,
+    open_device,
+    opened,
+    read,
+    reasons,
+    refused,
+    snapshot,
+    storage_reasons,
+)
 
 pytestmark = pytest.mark.devicemapper
 
-PROMPT = 30.0  # seconds for one call in a slow guest: far below what a hung disk costs
 POOL = 32 * MIB
 COMMIT = 2.5  # seconds within which the kernel has written what it knows of a pool
 EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
@@ -64,40 +77,6 @@ def well_again(group: Faulty) -> Iterator[None]:
     clear(group)
 
 
-@contextmanager
-def refused(kind: type[StorageError], match: str | None = None) -> Iterator[None]:
-    """Demand this very class of error, in time."""
-    started = time.monotonic()
-    with pytest.raises(kind, match=match) as found:
-        yield
-    assert time.monotonic() - started < PROMPT
-    if kind is Unavailable:
-        assert not isinstance(found.value, FailedPrecondition)
-
-
-@contextmanager
-def prompt() -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    assert time.monotonic() - started < PROMPT
-
-
-def known(backend: LvmBackend) -> list[str]:
-    """Return the volumes that are listed, and demand that each is found, too."""
-    listed = backend.list_volumes(PageRequest()).items
-    for one in listed:
-        assert backend.get_volume(one.handle) == backend.find_volume(one.stamp.name) == one
-    return [one.stamp.name for one in listed]
-
-
-def reasons(backend: LvmBackend, one: Volume) -> list[str]:
-    return [entry.reason for entry in backend.volume_health(one.handle, {})]
-
-
-def storage_reasons(backend: LvmBackend) -> list[str]:
-    return [entry.reason for entry in backend.node_storage_health({})]
-
-
 # A disk is missing
 
 
@@ -111,15 +90,15 @@ def test_while_a_disk_is_missing_the_scheduler_looks_elsewhere(backend: Make, gr
     changes: list[Callable[[LvmBackend], object]] = [
         lambda one: create(one, "new", type="linear"),
         lambda one: create(one, "new-thin", type="thin"),
-        lambda one: snapshot(one, "cut", thick),
-        lambda one: snapshot(one, "cut-thin", thin),
+        lambda one: snapshot(one, "snap", thick),
+        lambda one: snapshot(one, "snap-thin", thin),
         lambda one: expand(one, thick, 5 * EXTENT),
         lambda one: expand(one, thin, 5 * EXTENT),
     ]
     for change in changes:
         with refused(ResourceExhausted):
             change(ours)  # the first of them remembers a healthy group
-    assert known(ours) == ["thick", "thin"]
+    assert listed_names(ours) == ["thick", "thin"]
     assert storage_reasons(ours) == ["DisksMissing"]
 
     group.mend()
@@ -140,12 +119,12 @@ def test_volumes_on_the_other_disk_are_used_and_deleted_while_one_is_missing(bac
     with refused(FailedPrecondition, "missing"):
         open_device(ours, lost)
     for one in (thick, thin):
-        with prompt(), opened(ours, one, block=False) as device:
+        with in_time(), opened(ours, one, block=False) as device:
             device.path.write_bytes(b"x" * 4096)
         assert reasons(ours, one) == []
-        with prompt():
+        with in_time():
             delete(ours, one)
-    assert known(ours) == ["lost"]
+    assert listed_names(ours) == ["lost"]
     assert reasons(ours, lost) == ["DisksMissing"]
 
     group.mend()
@@ -160,10 +139,10 @@ def test_a_volume_on_a_missing_disk_can_be_given_up(backend: Make, group: Faulty
     with group.only_on(group.second):
         lost = create(ours, "lost", type="linear")
     group.second.die()
-    with prompt():
+    with in_time():
         delete(ours, lost)
 
-    assert known(ours) == []
+    assert listed_names(ours) == []
 
 
 def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_not_found(
@@ -171,7 +150,7 @@ def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_n
 ) -> None:
     ours = backend()
     one = create(ours, "one", type="linear")
-    cut = snapshot(ours, "cut", one)
+    snap = snapshot(ours, "snap", one)
     group.first.die()
     group.second.die()
 
@@ -179,16 +158,16 @@ def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_n
         lambda: ours.get_volume(one.handle),
         lambda: ours.find_volume("one"),
         lambda: ours.list_volumes(PageRequest()),
-        lambda: ours.get_snapshot(cut.handle),
-        lambda: ours.find_snapshot("cut"),
+        lambda: ours.get_snapshot(snap.handle),
+        lambda: ours.find_snapshot("snap"),
         lambda: ours.list_snapshots(PageRequest()),
         lambda: ours.volume_health(one.handle, {}),
         lambda: create(ours, "two", type="linear"),
-        lambda: copy(ours, "three", cut, type="linear"),
-        lambda: snapshot(ours, "cut-2", one),
+        lambda: copy(ours, "three", snap, type="linear"),
+        lambda: snapshot(ours, "snap-2", one),
         lambda: expand(ours, one, 5 * EXTENT),
         lambda: open_device(ours, one),
-        lambda: ours.delete_snapshot(cut.handle, {}),
+        lambda: ours.delete_snapshot(snap.handle, {}),
         lambda: ours.delete_volume(one.handle, {}),
         ours.check,
     ]
@@ -200,19 +179,19 @@ def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_n
     assert storage_reasons(ours) == ["GroupUnreachable"]
 
     group.mend()
-    assert known(ours) == ["one"]
-    delete(ours, cut, one)
+    assert listed_names(ours) == ["one"]
+    delete(ours, snap, one)
 
 
 def test_raid_goes_on_with_one_disk_and_says_so(backend: Make, group: Faulty) -> None:
     ours = backend()
     one = create(ours, "one", EXTENT, type="raid1")
     with opened(ours, one, block=False) as device:
-        volumes.fill(device.path)
+        volume_steps.fill(device.path)
         before = digest(device.path)
     group.second.pull()
 
-    with prompt(), opened(ours, one, block=False) as device:
+    with in_time(), opened(ours, one, block=False) as device:
         assert digest(device.path) == before
         device.path.write_bytes(b"x" * 4096)
         assert reasons(ours, one) == ["RaidDegraded"]
@@ -243,7 +222,7 @@ def test_old_data_that_cannot_be_removed_keeps_a_volume_from_being_used(
 
     group.mend()
     with opened(ours, one) as device:
-        assert volumes.zeros(device.path)
+        assert volume_steps.zeros(device.path)
     delete(ours, one)
 
 

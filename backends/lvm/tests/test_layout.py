@@ -3,7 +3,7 @@
 import pytest
 from csi_multi_lvm import layout as layouts
 from csi_multi_lvm.config import Config, Parameters
-from csi_multi_lvm.layout import KINDS, MIB, Layout
+from csi_multi_lvm.layout import MIB, TYPES, Layout
 
 from csi_multi.contract import FailedPrecondition, InvalidArgument
 
@@ -13,7 +13,7 @@ EXTENT = 4 * MIB
 
 
 def of(config=THICK, **parameters):
-    return layouts.of(Parameters(**parameters), config)
+    return layouts.requested(Parameters(**parameters), config)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def of(config=THICK, **parameters):
     ],
 )
 def test_a_type_becomes_words_for_lvcreate(parameters, words):
-    assert " ".join(of(**parameters).words()) == words
+    assert " ".join(of(**parameters).arguments()) == words
 
 
 def test_a_thin_volume_needs_no_words_of_its_own_beside_options():
-    assert of(THIN, type="thin").words() == ()
-    assert of(THIN, lvcreate_options="--readahead 256").words() == ("--readahead", "256")
+    assert of(THIN, type="thin").arguments() == ()
+    assert of(THIN, lvcreate_options="--readahead 256").arguments() == ("--readahead", "256")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_layout_knows_how_many_disks_it_needs_and_whether_one_may_fail(kind, i
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"type": "raid1", "stripes": 2}, "'stripes': type raid1 is not striped; leave it out"),
+        ({"type": "raid1", "stripes": 2}, "'stripes': type raid1 is not striped; remove it"),
         ({"type": "linear", "stripes": 2}, "'stripes': type linear is not striped"),
         ({"type": "raid6", "stripes": 2}, "'stripes': type raid6 has 3 to 62, not 2"),
         ({"type": "raid5", "stripes": 64}, "'stripes': type raid5 has 2 to 63, not 64"),
@@ -79,7 +79,7 @@ def test_a_layout_knows_how_many_disks_it_needs_and_whether_one_may_fail(kind, i
         ({"type": "thin"}, "'type': thin needs a thin pool.* set thin_pool"),
         (
             {"type": "linear", "lvcreate_options": "--regionsize 2m"},
-            "'lvcreateOptions': --regionsize is not for type linear",
+            "'lvcreateOptions': --regionsize is not valid for type linear",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_what_does_not_belong_together_is_refused_and_never_left_out(parameters,
     [
         ({"wipe": "zero"}, "'wipe': type thin never shows old data"),
         ({"wipe": "none"}, "'wipe'"),
-        ({"lvcreate_options": "--alloc cling"}, "--alloc is not for type thin"),
+        ({"lvcreate_options": "--alloc cling"}, "--alloc is not valid for type thin"),
         ({"stripes": 2}, "'stripes': type thin"),
         ({"mirrors": 1}, "'mirrors': type thin"),
         ({"integrity": True}, "'integrity': type thin"),
@@ -171,14 +171,14 @@ def test_integrity_takes_whole_extents():
     ],
 )
 def test_some_layouts_keep_an_image_on_one_disk(parameters, whole):
-    assert of(**parameters).whole == whole
+    assert of(**parameters).keeps_images_together == whole
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_a_tag_tells_the_layout_again(kind):
     layout = of(THIN, type=kind)
 
-    assert layouts.parse(layouts.text(layout)) == layout
+    assert layouts.from_tag(layouts.to_tag(layout)) == layout
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,15 @@ def test_a_tag_tells_the_layout_again(kind):
 )
 def test_a_tag_tells_all_that_was_asked_for(parameters):
     layout = of(**parameters)
-    text = layouts.text(layout)
+    text = layouts.to_tag(layout)
 
-    assert layouts.parse(text) == layout
+    assert layouts.from_tag(text) == layout
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789_=:")
 
 
 def test_a_tag_can_be_read_by_people():
-    assert layouts.text(of(type="raid5", stripe_size=65536)) == "raid5:stripes=2:stripesize=65536"
-    assert layouts.parse("linear") == Layout(type="linear")
+    assert layouts.to_tag(of(type="raid5", stripe_size=65536)) == "raid5:stripes=2:stripesize=65536"
+    assert layouts.from_tag("linear") == Layout(type="linear")
 
 
 @pytest.mark.parametrize(
@@ -206,4 +206,4 @@ def test_a_tag_can_be_read_by_people():
 )
 def test_a_tag_that_cannot_be_read_is_not_guessed_at(text):
     with pytest.raises(FailedPrecondition, match="cannot be read"):
-        layouts.parse(text)
+        layouts.from_tag(text)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_lvm import contents, tags
+from csi_multi_lvm import block_io, labels
 from csi_multi_lvm.backend import LvmBackend
 
 from csi_multi.contract import AccessMode, Blank, Capability, CapacityRequest, FailedPrecondition, Mount, Setting
@@ -24,21 +24,21 @@ from csi_multi.node.requests import StageRequest
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
 from .matrix import once
-from .volumes import (
+from .volume_steps import (
     SECRET,
     Died,
-    Mortal,
+    DyingHost,
     copy,
     create,
     delete,
     expand,
     fill,
+    lv_fields,
     open_device,
     opened,
     read,
     size_of,
     snapshot,
-    told,
     zeros,
 )
 
@@ -127,7 +127,7 @@ def test_a_volume_for_filesystems_shows_no_signature_of_an_old_one_and_is_format
         assert zeros(device.path, 0, MIB)
         assert zeros(device.path, ROOM - MIB)
     staged(backend, new.handle, tmp_path)
-    with pytest.raises(FailedPrecondition, match=r"made for filesystems.*volumeMode Block"):
+    with pytest.raises(FailedPrecondition, match=r"created for filesystems.*volumeMode Block"):
         open_device(backend, new, block=True)
     with opened(backend, new, block=False) as device:
         assert device.blank is Blank.NEVER
@@ -158,9 +158,9 @@ def test_a_volume_for_filesystems_keeps_old_bytes_or_not_as_its_class_says(
     with opened(backend, volume, block=False) as device:
         assert (secrets(device.path) == 0) == (wipe == "zero")
         assert zeros(device.path, 0, MIB)
-    marks = set(told(used, volume, "lv_tags")["lv_tags"].split(","))
-    expected = {"auto": {tags.DIRTY}, "zero": set(), "none": {tags.DIRTY, tags.UNWIPED}}[wipe]
-    assert marks & {tags.NEW, tags.DIRTY, tags.UNWIPED, tags.ZERO} == expected
+    marks = set(lv_fields(used, volume, "lv_tags")["lv_tags"].split(","))
+    expected = {"auto": {labels.DIRTY}, "zero": set(), "none": {labels.DIRTY, labels.UNWIPED}}[wipe]
+    assert marks & {labels.NEW, labels.DIRTY, labels.UNWIPED, labels.ZERO} == expected
     delete(backend, volume)
 
 
@@ -171,7 +171,7 @@ def test_a_volume_that_nobody_wants_wiped_can_show_old_data_as_a_block_device(
     volume = create(backend, "v", 4 * EXTENT, type="linear", wipe="none")
     with opened(backend, volume) as device:
         assert secrets(device.path) > 0
-    assert tags.UNWIPED in told(used, volume, "lv_tags")["lv_tags"]
+    assert labels.UNWIPED in lv_fields(used, volume, "lv_tags")["lv_tags"]
     delete(backend, volume)
 
 
@@ -233,15 +233,15 @@ def test_a_larger_copy_shows_its_source_and_then_nothing(source: str, used: Grou
     origin = create(backend, "origin", EXTENT, type="linear")
     with opened(backend, origin) as device, device.path.open("r+b") as disk:
         disk.write(EXTENT * b"x")
-    cut = [snapshot(backend, "cut", origin)] if source == "snapshot" else []
+    snap = [snapshot(backend, "snap", origin)] if source == "snapshot" else []
 
-    volume = copy(backend, "v", *(cut or [origin]), size=3 * EXTENT, type="linear")
+    volume = copy(backend, "v", *(snap or [origin]), size=3 * EXTENT, type="linear")
     assert volume.size == 3 * EXTENT
     with opened(backend, volume) as device:
         assert read(device.path) == EXTENT * b"x" + 2 * EXTENT * b"\0"
         assert device.blank is Blank.NEVER
     assert sum(secrets(file) for file in images(used)) > 0
-    delete(backend, volume, *cut, origin)
+    delete(backend, volume, *snap, origin)
 
 
 def test_a_thin_volume_shows_nothing_of_a_deleted_one_and_a_pool_that_would_is_refused(
@@ -281,17 +281,17 @@ def touch_every_chunk(path: Path) -> None:
 def test_zeroing_that_dies_goes_on_where_it_was(
     used: Group, backend_on: BackendOn, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "ZEROED", EXTENT)
-    monkeypatch.setattr(contents, "NOTED", 0.0)
+    monkeypatch.setattr(block_io, "ZERO_CHUNK", EXTENT)
+    monkeypatch.setattr(block_io, "RECORD_INTERVAL", 0.0)
     starts: list[int] = []
-    zero = contents.zero
+    zero = block_io.zero
 
     def counted(path: Path, start: int, *rest: Any) -> None:
         starts.append(start)
         zero(path, start, *rest)
 
-    monkeypatch.setattr(contents, "zero", counted)
-    dying = backend_on(used, setting=replace(setting, host=Mortal(f"{tags.ZEROED}{2 * EXTENT}", "--addtag")))
+    monkeypatch.setattr(block_io, "zero", counted)
+    dying = backend_on(used, setting=replace(setting, host=DyingHost(f"{labels.BYTES_ZEROED}{2 * EXTENT}", "--addtag")))
     volume = create(dying, "v", 4 * EXTENT, type="linear")
     with pytest.raises(Died):
         open_device(dying, volume)
@@ -301,7 +301,7 @@ def test_zeroing_that_dies_goes_on_where_it_was(
     with opened(backend, volume) as device:
         assert starts == [0, EXTENT]
         assert zeros(device.path)
-    left = told(used, volume, "lv_tags")["lv_tags"].split(",")
-    assert tags.having(left, tags.ZEROED, tags.NEW, tags.DIRTY) == []
-    assert tags.FRESH in left
+    left = lv_fields(used, volume, "lv_tags")["lv_tags"].split(",")
+    assert labels.with_prefix(left, labels.BYTES_ZEROED, labels.NEW, labels.DIRTY) == []
+    assert labels.FRESH in left
     delete(backend, volume)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Config
-from csi_multi_lvm.explaining import _group
+from csi_multi_lvm.explain import assumed_report
 
 from csi_multi.contract import (
     IMPORTED,
@@ -28,7 +28,7 @@ from csi_multi.contract import (
     StorageError,
 )
 
-from . import volumes
+from . import volume_steps
 from .group import EXTENT, Group
 
 GIB = 2**30
@@ -56,7 +56,7 @@ class Machine:
         )
 
     def _report(self, _: list[str]) -> Result:
-        report = msgspec.json.decode(_group(CONFIG))
+        report = msgspec.json.decode(assumed_report(CONFIG))
         report["report"][0]["lv"] += self._listed()
         return Result(0, msgspec.json.encode(report).decode(), "")
 
@@ -156,9 +156,9 @@ def test_after_a_release_that_died_it_can_be_imported_again(verb: str) -> None:
         ({"lv_tags": "csi.owner=other/c"}, AlreadyExists, "belongs to other/c"),
         ({"lv_layout": "thin,pool"}, FailedPrecondition, "is a pool"),
         ({"lv_layout": "cache,pool"}, FailedPrecondition, "is a pool"),
-        ({"lv_role": "public,snapshot,thicksnapshot", "origin": "base"}, FailedPrecondition, "gone with base"),
+        ({"lv_role": "public,snapshot,thicksnapshot", "origin": "base"}, FailedPrecondition, "is removed with base"),
         ({"lv_role": "public,origin,thickorigin"}, FailedPrecondition, "thick snapshots"),
-        ({"lv_layout": "thin,sparse", "pool_lv": "other"}, FailedPrecondition, "'other', this instance has 'pool0'"),
+        ({"lv_layout": "thin,sparse", "pool_lv": "other"}, FailedPrecondition, "'other', this instance uses 'pool0'"),
         ({"lv_layout": "raid,raid1"}, FailedPrecondition, "type raid, raid1"),
         ({"lv_device_open": "1"}, InUse, "unmount it"),
     ],
@@ -178,8 +178,8 @@ def test_what_cannot_become_a_volume_is_refused_and_left_alone(row: Row, kind: t
         ("nothing", NotFound, "does not exist"),
         ("vg1/data", InvalidArgument, "volume group 'vg1'"),
         ("/dev/mapper/vg0-data", InvalidArgument, "volume group 'mapper'"),
-        ("-f", InvalidArgument, "is not a logical volume such as vg0/data"),
-        ("csix-a", FailedPrecondition, "driver's form"),
+        ("-f", InvalidArgument, "is not the name of a logical volume; give one such as vg0/data"),
+        ("csix-a", FailedPrecondition, "driver's own form"),
     ],
 )
 def test_a_name_that_does_not_do_is_told(given: str, kind: type[StorageError], words: str) -> None:
@@ -195,7 +195,7 @@ def test_a_name_that_is_taken_is_refused_and_so_is_the_old_one_at_release() -> N
     machine = Machine(data={})
     made = over(machine).import_volume("data", stamp())
     machine.rows["data"] = {"lv_size": "1", "lv_layout": "linear"}
-    with pytest.raises(AlreadyExists, match="rename that away"):
+    with pytest.raises(AlreadyExists, match="rename the existing one"):
         over(machine).release_volume(made.handle)
     assert over(machine).get_volume(made.handle) == made
 
@@ -235,18 +235,18 @@ def test_a_real_one_keeps_its_data_grows_and_is_never_deleted_or_blank(
     wanted = Stamp(driver=lvm.setting.driver, cluster=lvm.setting.cluster, name="old-data", digest=IMPORTED)
 
     made = lvm.import_volume(f"{group.name}/data", wanted)
-    with volumes.opened(lvm, made) as device:
+    with volume_steps.opened(lvm, made) as device:
         assert device.blank is Blank.NEVER
-        volumes.fill(device.path)
+        volume_steps.fill(device.path)
         with device.path.open("rb"), pytest.raises(InUse):
             lvm.release_volume(made.handle)
-    with volumes.opened(lvm, made) as device:
-        assert volumes.read(device.path, 0, 8) == volumes.PATTERN[:8]
-    assert volumes.expand(lvm, made, 8 * EXTENT) == 8 * EXTENT
+    with volume_steps.opened(lvm, made) as device:
+        assert volume_steps.read(device.path, 0, 8) == volume_steps.PATTERN[:8]
+    assert volume_steps.expand(lvm, made, 8 * EXTENT) == 8 * EXTENT
     with pytest.raises(FailedPrecondition, match="csi-multi import --release"):
         lvm.delete_volume(made.handle, {})
     with pytest.raises(AlreadyExists):
-        volumes.create(lvm, "old-data")
+        volume_steps.create(lvm, "old-data")
 
     assert lvm.release_volume(made.handle) == f"logical volume {group.name}/data"
     group.lvm.run("lvm", "lvremove", "--yes", f"{group.name}/data")

@@ -1,4 +1,4 @@
-"""What is another's is never listed, opened, grown, cut or deleted; what lies elsewhere is never called gone."""
+"""What is another's is never listed, opened, grown, snap or deleted; what lies elsewhere is never called gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from csi_multi.contract import (
 )
 
 from .group import EXTENT, Group
-from .volumes import Mortal, copy, create, delete, expand, lv, snapshot, stamp, told
+from .volume_steps import DyingHost, copy, create, delete, expand, lv_fields, lv_name, snapshot, stamp
 
 pytestmark = pytest.mark.devicemapper
 
@@ -40,15 +40,15 @@ def whose(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def theirs(whose: str, group: Group, backend: NewBackend, setting: Setting) -> Iterator[str]:
-    """The handle that we would give to a volume of somebody else; beside it lies a snapshot "cut" like ours."""
+    """The handle that we would give to a volume of somebody else; beside it lies a snapshot "snap" like ours."""
     with ExitStack() as undo:
         if whose == "another cluster's":
             other = backend(setting=replace(setting, cluster="other"))
             one = create(other, "theirs", EXTENT)
             undo.callback(delete, other, one)
-            undo.callback(delete, other, snapshot(other, "cut", one))
+            undo.callback(delete, other, snapshot(other, "snap", one))
         else:
-            for name in ("csi-theirs", "csis-cut"):  # with a stamp, but no owner
+            for name in ("csi-theirs", "csis-snap"):  # with a stamp, but no owner
                 make = ("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "--addtag", "csi.0=name=theirs&digest=d")
                 group.lvm.run(*make, "-n", name, group.name)
                 undo.callback(group.lvm.run, "lvremove", "-qq", "-y", f"{group.name}/{name}")
@@ -63,7 +63,7 @@ def everything(group: Group) -> list[str]:
 
 def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend: NewBackend, theirs: str) -> None:
     ours = backend()
-    cut = theirs.replace("/theirs", "/cut")
+    snap = theirs.replace("/theirs", "/snap")
     before = everything(group)
 
     assert ours.list_volumes(PageRequest()).items == ()
@@ -80,9 +80,9 @@ def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend
         lambda: ours.expand_volume(ExpandRequest(handle=theirs, size=SizeRange(required=2 * EXTENT))),
         lambda: ours.create_snapshot(SnapshotRequest(stamp=stamp(ours, "new"), source=theirs)),
         lambda: copy(ours, "new", Volume(handle=theirs, size=EXTENT, stamp=stamp(ours, "theirs"))),
-        lambda: ours.get_snapshot(cut),
-        lambda: ours.find_snapshot("cut"),
-        lambda: ours.delete_snapshot(cut, {}),
+        lambda: ours.get_snapshot(snap),
+        lambda: ours.find_snapshot("snap"),
+        lambda: ours.delete_snapshot(snap, {}),
     ]
     for ask in asked:
         with pytest.raises(FailedPrecondition, match="not touched"):
@@ -153,8 +153,8 @@ def test_a_volume_of_another_node_or_group_is_said_to_be_there(
     group: Group, backend: NewBackend, setting: Setting
 ) -> None:
     """No command runs: LVM of this node knows nothing about it, and the group need not exist."""
-    ours = backend(setting=replace(setting, host=Mortal()))
-    elsewhere = backend(setting=replace(setting, host=Mortal(), node="node-2"))
+    ours = backend(setting=replace(setting, host=DyingHost()))
+    elsewhere = backend(setting=replace(setting, host=DyingHost(), node="node-2"))
     assert {type(error) for error in asked_of(elsewhere, f"node-1/{group.name}/v")} == {WrongNode}
     errors = asked_of(ours, "node-1/another-group/v")
     assert {type(error) for error in errors} == {FailedPrecondition}
@@ -172,16 +172,16 @@ def test_a_volume_that_is_not_there_is_certainly_absent(group: Group, backend: N
 def test_every_logical_volume_carries_the_instances_own_tags(group: Group, backend: NewBackend) -> None:
     ours = backend(tags=("team:storage", "tier#1"))
     volume = create(ours, "v", EXTENT)
-    cut = snapshot(ours, "cut", volume)
-    restored, thick = copy(ours, "restored", cut), create(ours, "thick", EXTENT, type="linear")
-    thick_cut = snapshot(ours, "thick-cut", thick)
-    copied = copy(ours, "copied", thick_cut, type="linear")
+    snap = snapshot(ours, "snap", volume)
+    restored, thick = copy(ours, "restored", snap), create(ours, "thick", EXTENT, type="linear")
+    thick_snap = snapshot(ours, "thick-snap", thick)
+    copied = copy(ours, "copied", thick_snap, type="linear")
 
     listed = ("--noheadings", "--separator", "|", "-o", "lv_name,lv_tags")
     tagged = dict(line.split("|") for line in group.lvm.run("lvs", *listed, "-S", "lv_name=~^csi", group.name))
     assert len(tagged) == 6
     assert [name for name, tags in tagged.items() if not {"team:storage", "tier#1"} <= set(tags.split(","))] == []
-    delete(ours, copied, thick_cut, thick, restored, cut, volume)
+    delete(ours, copied, thick_snap, thick, restored, snap, volume)
 
 
 def test_volumes_made_before_tags_were_configured_are_still_ours(group: Group, backend: NewBackend) -> None:
@@ -189,6 +189,6 @@ def test_volumes_made_before_tags_were_configured_are_still_ours(group: Group, b
     later = backend(tags=("new",))
     assert [one.handle for one in later.list_volumes(PageRequest()).items] == [volume.handle]
     assert expand(later, volume, 2 * EXTENT) == 2 * EXTENT
-    assert told(group, volume, "lv_size")["lv_size"] == str(2 * EXTENT)
-    assert lv(volume) in group.left()
+    assert lv_fields(group, volume, "lv_size")["lv_size"] == str(2 * EXTENT)
+    assert lv_name(volume) in group.left()
     delete(later, volume)

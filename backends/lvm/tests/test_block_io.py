@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from csi_multi_lvm import contents
-from csi_multi_lvm.contents import copy, scrub, zero
+from csi_multi_lvm import block_io
+from csi_multi_lvm.block_io import copy, scrub, zero
 
 from csi_multi.contract import Busy, ResourceExhausted, Unavailable
 from csi_multi.host import loopdev
@@ -37,14 +37,14 @@ def nothing(offset):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(contents, "CHUNK", CHUNK)
-    monkeypatch.setattr(contents, "ZEROED", CHUNK)
+    monkeypatch.setattr(block_io, "CHUNK", CHUNK)
+    monkeypatch.setattr(block_io, "ZERO_CHUNK", CHUNK)
 
 
 @pytest.fixture
 def every_chunk(monkeypatch):
     """Note after every chunk."""
-    monkeypatch.setattr(contents, "NOTED", 0.0)
+    monkeypatch.setattr(block_io, "RECORD_INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def mount(tmp_path, undo):
 
 @pytest.fixture
 def refuse(monkeypatch):
-    """Let the device refuse, or fail, an ioctl: refuse(contents.BLKZEROOUT, errno.EINVAL)."""
+    """Let the device refuse, or fail, an ioctl: refuse(block_io.BLKZEROOUT, errno.EINVAL)."""
     real = fcntl.ioctl
 
     def refuse(number, error):
@@ -95,7 +95,7 @@ def refuse(monkeypatch):
                 raise OSError(error, os.strerror(error))
             return real(descriptor, request, *arguments)
 
-        monkeypatch.setattr(contents.fcntl, "ioctl", ioctl)
+        monkeypatch.setattr(block_io.fcntl, "ioctl", ioctl)
 
     return refuse
 
@@ -121,8 +121,8 @@ def calls(monkeypatch):
         monkeypatch.setattr(module, name, call)
 
     for name in ("preadv", "pwritev", "fsync"):
-        watch(contents.os, name)
-    watch(contents.fcntl, "ioctl")
+        watch(block_io.os, name)
+    watch(block_io.fcntl, "ioctl")
     return found
 
 
@@ -242,8 +242,8 @@ def test_a_copy_that_is_not_sparse_overwrites_with_zeros(device):
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EREMOTEIO])
 def test_a_device_that_cannot_zero_by_itself_is_zeroed_by_writing(device, refuse, calls, error, monkeypatch):
-    monkeypatch.setattr(contents, "ZEROED", 5 * CHUNK)  # several writes for one ioctl, the last of them short
-    refuse(contents.BLKZEROOUT, error)
+    monkeypatch.setattr(block_io, "ZERO_CHUNK", 5 * CHUNK)  # several writes for one ioctl, the last of them short
+    refuse(block_io.BLKZEROOUT, error)
     old = noise(SIZE)
     target = device("t", old)
     zero(target, CHUNK, SIZE - 512, nothing)
@@ -260,7 +260,7 @@ def test_a_device_that_can_zero_by_itself_is_asked_to(device, calls):
 
 def test_a_failing_device_is_not_zeroed_by_writing(device, refuse, calls):
     target = device("t", noise(SIZE))
-    refuse(contents.BLKZEROOUT, errno.EIO)
+    refuse(block_io.BLKZEROOUT, errno.EIO)
     with pytest.raises(Unavailable, match=rf"zero {target} at byte {2 * CHUNK} .*: input/output error"):
         zero(target, 2 * CHUNK, SIZE, nothing)
 
@@ -348,9 +348,9 @@ def test_work_that_died_at_any_call_is_finished_from_its_last_note(device, every
 SUICIDE = """
 import os, sys
 from pathlib import Path
-from csi_multi_lvm import contents
-source, target, size, contents.CHUNK, contents.NOTED = *map(Path, sys.argv[1:3]), *map(int, sys.argv[3:]), 0
-contents.copy(source, target, 0, size, lambda _: os.kill(os.getpid(), 9), sparse=True)
+from csi_multi_lvm import block_io
+source, target, size, block_io.CHUNK, block_io.RECORD_INTERVAL = *map(Path, sys.argv[1:3]), *map(int, sys.argv[3:]), 0
+block_io.copy(source, target, 0, size, lambda _: os.kill(os.getpid(), 9), sparse=True)
 """
 
 
@@ -385,7 +385,7 @@ def test_scrubbing_is_durable(device, calls):
 
 def test_notes_and_lines_of_progress_are_seconds_apart(device, monkeypatch, caplog):
     clock = iter(range(0, 1000, 4))  # a chunk takes four seconds
-    monkeypatch.setattr(contents.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(block_io.time, "monotonic", lambda: next(clock))
     caplog.set_level("INFO")
     noted = []
     source, target = device("s", noise(SIZE)), device("t")
@@ -413,8 +413,8 @@ def test_the_time_a_note_takes_does_not_count(device, monkeypatch):
         now += 60
         noted.append(offset)
 
-    monkeypatch.setattr(contents.time, "monotonic", lambda: now)
-    monkeypatch.setattr(contents.os, "preadv", slow)
+    monkeypatch.setattr(block_io.time, "monotonic", lambda: now)
+    monkeypatch.setattr(block_io.os, "preadv", slow)
     copy(device("s"), device("t"), 0, SIZE, note, sparse=True)
 
     assert noted == [3 * CHUNK, 6 * CHUNK]
@@ -586,7 +586,7 @@ def test_a_failed_flush_is_told_and_nothing_is_noted(device, every_chunk, monkey
     def fsync(descriptor):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(contents.os, "fsync", fsync)
+    monkeypatch.setattr(block_io.os, "fsync", fsync)
     noted = []
     target = device("t")
     with pytest.raises(Unavailable, match=f"flush {target} at byte {CHUNK}: input/output error"):
@@ -604,7 +604,7 @@ def test_a_short_write_is_continued(device, monkeypatch):
 
     content = noise(SIZE)
     source, target = device("s", content), device("t")
-    monkeypatch.setattr(contents.os, "pwritev", pwritev)
+    monkeypatch.setattr(block_io.os, "pwritev", pwritev)
     copy(source, target, 0, SIZE, nothing, sparse=False)
 
     assert held(target) == content
@@ -623,10 +623,10 @@ def test_nothing_is_left_open_after_a_failure(device, every_chunk, refuse, monke
         raise failure
 
     source, target = device("s", noise(SIZE)), device("t")
-    refuse(contents.BLKZEROOUT, errno.EINVAL)
-    monkeypatch.setattr(contents.mmap, "mmap", Buffer)
+    refuse(block_io.BLKZEROOUT, errno.EINVAL)
+    monkeypatch.setattr(block_io.mmap, "mmap", Buffer)
     if call != "note":
-        monkeypatch.setattr(contents.os, call, fail)
+        monkeypatch.setattr(block_io.os, call, fail)
     note = fail if call == "note" else nothing
     before, kept = open_descriptors(), []
     for attempt in (

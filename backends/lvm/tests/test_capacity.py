@@ -1,12 +1,12 @@
-"""What is told to be there can be made, and nothing more; what cannot be made says why and what helps."""
+"""The reported capacity can be created, and no more; a refusal gives the reason and a remedy."""
 
 from dataclasses import replace
 
 import pytest
+from csi_multi_lvm import capacity
 from csi_multi_lvm import layout as layouts
-from csi_multi_lvm import space
 from csi_multi_lvm.config import Config, Parameters
-from csi_multi_lvm.layout import KINDS, MIB
+from csi_multi_lvm.layout import MIB, TYPES
 from csi_multi_lvm.report import Group, LogicalVolume, PhysicalVolume, Report
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from csi_multi.contract import (
 
 EXTENT = 4 * MIB
 PLENTY = 2**18  # bytes of metadata
-THICK = [kind for kind in KINDS if kind != "thin"]
+THICK = [kind for kind in TYPES if kind != "thin"]
 
 
 def config(**more):
@@ -30,7 +30,7 @@ def config(**more):
 
 
 def of(kind, **parameters):
-    return layouts.of(Parameters(type=kind, **parameters), config())
+    return layouts.requested(Parameters(type=kind, **parameters), config())
 
 
 def disk(free, extents=None, **more):
@@ -67,7 +67,7 @@ def group(*disks, volumes=(), extent_size=EXTENT, metadata_free=PLENTY, missing=
 
 
 def extents(report, layout, cfg=None):
-    return space.capacity(report, layout, cfg or config()).available // EXTENT
+    return capacity.capacity(report, layout, cfg or config()).available // EXTENT
 
 
 # Thick volumes
@@ -121,7 +121,7 @@ def test_the_capacity_of_a_group_is_what_lvcreate_makes_of_it(disks, kind, param
 def test_a_layout_that_needs_more_disks_than_there_are_has_no_capacity():
     assert extents(group(10, 10), of("raid5")) == 0
     with pytest.raises(ResourceExhausted, match=r"never fit into volume group vg0.*each volume needs 3 at once"):
-        space.admit(group(10, 10), of("raid5"), EXTENT, config())
+        capacity.admit(group(10, 10), of("raid5"), EXTENT, config())
 
 
 def test_disks_that_lvm_allocates_nothing_on_do_not_count():
@@ -160,7 +160,7 @@ def test_integrity_metadata_lies_beside_each_image():
     assert extents(report, of("raid1", integrity=True)) == 195  # 780 MiB: 4 MiB of rmeta, 8 + 8 MiB of integrity
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", list(TYPES))
 def test_a_group_with_a_missing_disk_has_no_capacity_and_says_how_to_mend_it(kind):
     volumes = [pool(100 * EXTENT)]
     for report in (
@@ -169,38 +169,38 @@ def test_a_group_with_a_missing_disk_has_no_capacity_and_says_how_to_mend_it(kin
     ):
         assert extents(report, of(kind)) == 0
         with pytest.raises(ResourceExhausted, match=r"missing.*vgreduce --removemissing vg0"):
-            space.admit(report, of(kind), EXTENT, config())
+            capacity.admit(report, of(kind), EXTENT, config())
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", list(TYPES))
 def test_nothing_is_made_when_its_description_may_not_fit(kind):
     report = group(10, 10, 10, 10, 10, volumes=[pool(100 * EXTENT)], metadata_free=16 * 2**10)
 
     assert extents(report, of(kind)) == 0
-    with pytest.raises(ResourceExhausted, match="16384 bytes are left for descriptions"):
-        space.admit(report, of(kind), EXTENT, config())
+    with pytest.raises(ResourceExhausted, match="the metadata of volume group vg0 has 16384 bytes left"):
+        capacity.admit(report, of(kind), EXTENT, config())
 
 
 def test_a_stripe_size_that_lvm_would_make_smaller_is_refused():
     layout = of("striped", stripe_size=2 * EXTENT)
 
     assert extents(group(10, 10), layout) == 0
-    with pytest.raises(InvalidArgument, match=f"'stripeSize'.*choose {EXTENT} at most"):
-        space.admit(group(10, 10), layout, EXTENT, config())
-    space.admit(group(10, 10), of("striped", stripe_size=EXTENT), EXTENT, config())
+    with pytest.raises(InvalidArgument, match=f"'stripeSize'.*choose at most {EXTENT}"):
+        capacity.admit(group(10, 10), layout, EXTENT, config())
+    capacity.admit(group(10, 10), of("striped", stripe_size=EXTENT), EXTENT, config())
 
 
 def test_what_does_not_fit_now_is_exhausted_and_what_never_fits_is_out_of_range():
     report = group(disk(4, extents=10), disk(4, extents=10))
 
     with pytest.raises(
-        ResourceExhausted, match=rf"{9 * EXTENT} bytes of type linear do not fit.*{8 * EXTENT} bytes are left"
+        ResourceExhausted, match=rf"vg0 has {8 * EXTENT} bytes left .* for a linear volume, {9 * EXTENT} were requested"
     ):
-        space.admit(report, of("linear"), 9 * EXTENT, config())
-    space.admit(report, of("linear"), 8 * EXTENT, config())
-    space.admit(group(10, 10), of("linear"), 20 * EXTENT, config())
-    with pytest.raises(ResourceExhausted, match=rf"never fit.*{20 * EXTENT} at most"):
-        space.admit(report, of("linear"), 21 * EXTENT, config())
+        capacity.admit(report, of("linear"), 9 * EXTENT, config())
+    capacity.admit(report, of("linear"), 8 * EXTENT, config())
+    capacity.admit(group(10, 10), of("linear"), 20 * EXTENT, config())
+    with pytest.raises(ResourceExhausted, match=rf"never fit.*at most {20 * EXTENT} bytes"):
+        capacity.admit(report, of("linear"), 21 * EXTENT, config())
 
 
 # Thin volumes
@@ -226,9 +226,9 @@ def test_a_pool_that_promised_more_than_it_may_has_nothing_left_and_says_so():
 
     assert extents(report, of("thin")) == 0
     with pytest.raises(
-        ResourceExhausted, match=r"thin pool vg0/pool0: 0 bytes are left beside what is promised.*overprovision"
+        ResourceExhausted, match=r"thin pool vg0/pool0 has 0 bytes left within its overprovisioning.*raise overprovision"
     ):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_pool_that_is_nearly_full_takes_nothing_new(full, option):
 
     assert extents(report, of("thin")) == 0
     with pytest.raises(ResourceExhausted, match=rf"is 9[01.5]+ % full.*lvextend {option} \+SIZE vg0/pool0"):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
     assert extents(report, of("thin"), config(pool_full_percent=95)) == 100
 
 
@@ -252,7 +252,7 @@ def test_a_pool_that_shows_old_data_is_refused_with_the_command_that_helps():
 
     assert extents(report, of("thin")) == 0
     with pytest.raises(FailedPrecondition, match="lvchange --zero y vg0/pool0"):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
 
 
 @pytest.mark.parametrize("volumes", [[], [replace(thick(EXTENT), name="pool0")]])
@@ -260,18 +260,18 @@ def test_capacity_does_not_guess_about_a_pool_that_is_not_there(volumes):
     report = group(10, volumes=volumes)
 
     with pytest.raises(Unavailable, match=r"vg0/pool0"):
-        space.capacity(report, of("thin"), config())
+        capacity.capacity(report, of("thin"), config())
     with pytest.raises(Unavailable, match=r"vg0/pool0"):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
 
 
 def test_a_thin_volume_that_is_larger_than_the_pool_may_ever_promise_is_out_of_range():
     report = group(1, volumes=[pool(10 * EXTENT), thin("v1", 5 * EXTENT)])
 
     with pytest.raises(ResourceExhausted):
-        space.admit(report, of("thin"), 10 * EXTENT, config())
+        capacity.admit(report, of("thin"), 10 * EXTENT, config())
     with pytest.raises(ResourceExhausted, match="never fit into thin pool vg0/pool0"):
-        space.admit(report, of("thin"), 11 * EXTENT, config())
+        capacity.admit(report, of("thin"), 11 * EXTENT, config())
 
 
 # Bounds
@@ -280,15 +280,15 @@ def test_a_thin_volume_that_is_larger_than_the_pool_may_ever_promise_is_out_of_r
 def test_a_volume_is_no_larger_than_the_instance_allows():
     report, bounded = group(100), config(max_size=10 * EXTENT + 1)
 
-    found = space.capacity(report, of("linear"), bounded)
+    found = capacity.capacity(report, of("linear"), bounded)
     assert (found.available, found.maximum, found.minimum) == (100 * EXTENT, 10 * EXTENT, EXTENT)
-    space.admit(report, of("linear"), 10 * EXTENT, bounded)
+    capacity.admit(report, of("linear"), 10 * EXTENT, bounded)
     with pytest.raises(OutOfRange, match="max_size"):
-        space.admit(report, of("linear"), 11 * EXTENT, bounded)
+        capacity.admit(report, of("linear"), 11 * EXTENT, bounded)
 
 
 def test_less_than_the_smallest_volume_is_nothing():
-    found = space.capacity(group(3, 3), of("striped"), config(min_size=7 * EXTENT))
+    found = capacity.capacity(group(3, 3), of("striped"), config(min_size=7 * EXTENT))
 
     assert (found.available, found.maximum, found.minimum) == (0, 0, 8 * EXTENT)
 
@@ -300,12 +300,12 @@ def test_a_thin_volume_grows_while_its_growth_can_be_promised():
     volume = thin("v1", 10 * EXTENT)
     report = group(1, volumes=[pool(20 * EXTENT), volume])
 
-    space.admit_growth(report, volume, of("thin"), 20 * EXTENT, config())
+    capacity.admit_growth(report, volume, of("thin"), 20 * EXTENT, config())
     with pytest.raises(ResourceExhausted):
-        space.admit_growth(report, volume, of("thin"), 21 * EXTENT, config())
+        capacity.admit_growth(report, volume, of("thin"), 21 * EXTENT, config())
     full = group(1, volumes=[pool(20 * EXTENT, data_percent=95.0), volume])
     with pytest.raises(ResourceExhausted, match="full"):
-        space.admit_growth(full, volume, of("thin"), 11 * EXTENT, config())
+        capacity.admit_growth(full, volume, of("thin"), 11 * EXTENT, config())
 
 
 @pytest.mark.parametrize(
@@ -314,26 +314,26 @@ def test_a_thin_volume_grows_while_its_growth_can_be_promised():
 def test_a_thick_volume_grows_by_what_its_layout_makes_of_the_free_extents(kind, more):
     report, volume = group(10, 10, 10, 10), thick(10 * EXTENT)
 
-    space.admit_growth(report, volume, of(kind), (10 + more) * EXTENT, config())
-    with pytest.raises(ResourceExhausted, match=r"do not fit into volume group vg0.*extents"):
-        space.admit_growth(report, volume, of(kind), (10 + more) * EXTENT + 1, config())
+    capacity.admit_growth(report, volume, of(kind), (10 + more) * EXTENT, config())
+    with pytest.raises(ResourceExhausted, match=r"cannot grow by .* bytes in volume group vg0.*extents"):
+        capacity.admit_growth(report, volume, of(kind), (10 + more) * EXTENT + 1, config())
 
 
 def test_growth_keeps_the_reserve_the_bounds_and_needs_all_disks():
     report, volume = group(100), thick(10 * EXTENT)
 
     with pytest.raises(ResourceExhausted):
-        space.admit_growth(report, volume, of("linear"), 106 * EXTENT, config(reserve_percent=5))
+        capacity.admit_growth(report, volume, of("linear"), 106 * EXTENT, config(reserve_percent=5))
     with pytest.raises(OutOfRange):
-        space.admit_growth(report, volume, of("linear"), 21 * EXTENT, config(max_size=20 * EXTENT))
+        capacity.admit_growth(report, volume, of("linear"), 21 * EXTENT, config(max_size=20 * EXTENT))
     with pytest.raises(ResourceExhausted, match="missing"):
-        space.admit_growth(group(100, missing=1), volume, of("linear"), 11 * EXTENT, config())
+        capacity.admit_growth(group(100, missing=1), volume, of("linear"), 11 * EXTENT, config())
 
 
 def test_what_is_large_enough_already_needs_no_room():
     volume = thick(10 * EXTENT)
 
-    space.admit_growth(group(disk(0, extents=10), missing=1), volume, of("linear"), 10 * EXTENT, config())
+    capacity.admit_growth(group(disk(0, extents=10), missing=1), volume, of("linear"), 10 * EXTENT, config())
 
 
 # For all
@@ -342,8 +342,8 @@ def test_what_is_large_enough_already_needs_no_room():
 @st.composite
 def storages(draw):
     """A group with a pool, a layout and a configuration, all of any kind."""
-    kind = draw(st.sampled_from(list(KINDS)))
-    more = {"integrity": draw(st.booleans())} if KINDS[kind].redundant else {}
+    kind = draw(st.sampled_from(list(TYPES)))
+    more = {"integrity": draw(st.booleans())} if TYPES[kind].redundant else {}
     if kind != "thin":
         more["lvcreate_options"] = draw(st.sampled_from(["", "--alloc cling"]))
     size = draw(st.sampled_from([MIB, EXTENT, 32 * MIB]))
@@ -362,25 +362,25 @@ def storages(draw):
 def test_the_bound_holds_for_the_size_that_is_made():
     bounded = config(max_size=11 * EXTENT)
 
-    assert space.capacity(group(10, 10), of("striped"), bounded).maximum == 10 * EXTENT
+    assert capacity.capacity(group(10, 10), of("striped"), bounded).maximum == 10 * EXTENT
     with pytest.raises(OutOfRange, match="max_size"):
-        space.admit(group(10, 10), of("striped"), 10 * EXTENT + 1, bounded)
+        capacity.admit(group(10, 10), of("striped"), 10 * EXTENT + 1, bounded)
 
 
 @settings(deadline=None)
 @given(storages())
 def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
     report, layout, cfg = storage
-    found = space.capacity(report, layout, cfg)
+    found = capacity.capacity(report, layout, cfg)
     row = report.group.extent_size * layout.data
 
     assert found.maximum <= found.available
     assert found.maximum % row == 0
     if found.maximum:
         assert found.minimum <= found.maximum
-        space.admit(report, layout, found.maximum, cfg)
+        capacity.admit(report, layout, found.maximum, cfg)
         with pytest.raises((OutOfRange, ResourceExhausted)):
-            space.admit(report, layout, found.maximum + 1, cfg)
+            capacity.admit(report, layout, found.maximum + 1, cfg)
 
 
 @settings(deadline=None)
@@ -388,7 +388,7 @@ def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
 def test_what_is_admitted_takes_no_more_extents_than_are_free_beside_the_reserve(storage, size):
     report, layout, cfg = storage
     try:
-        space.admit(report, layout, size * MIB, cfg)
+        capacity.admit(report, layout, size * MIB, cfg)
     except StorageError:
         return
     taken = layout.physical(layout.extents(size * MIB, report.group.extent_size), report.group.extent_size)
