@@ -167,7 +167,7 @@ def _spread(counts: list[int], layout: Layout, overhead: int) -> int:
         if taken <= overhead:
             break
         image += taken - overhead
-        overhead = 0  # it is needed only once, beside the first extents
+        overhead = 0  # it is needed only once, with the first extents
         if layout.keeps_images_together:
             break
         for disk in chosen:

@@ -1,6 +1,7 @@
 """What lvm says when it refuses a command, and the contract's error for each refusal.
 
-A failure is recognised by the exit status. The text beside it, in the locale C, only says which failure it is.
+A failure is recognised by the exit status. The text that lvm prints, in the locale C, only
+tells which failure it is.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_a_device_that_was_left_suspended_is_resumed_when_it_is_opened(
         os.fsync(disk.fileno())
 
 
-def test_a_device_that_somebody_suspends_for_a_moment_is_waited_for(
+def test_a_device_that_is_suspended_for_a_moment_is_waited_for(
     backend: NewBackend, group: Group, volume: Volume, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = backend()
@@ -86,5 +86,5 @@ def test_a_device_that_somebody_suspends_for_a_moment_is_waited_for(
     resume.start()
     assert open_device(one, volume) == device
     assert activation.suspended_devices(name) == []
-    assert caplog.messages == []  # nobody repaired it
+    assert caplog.messages == []  # no repair was needed
     resume.join()

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.devicemapper
 
 SIZE = 8 * EXTENT
 MARK = b"!" * 4096
-SOON = 30.0  # seconds, for a writer in an emulated guest to get on
+SOON = 30.0  # seconds, for a process in an emulated guest
 Make = Callable[..., LvmBackend]
 
 
@@ -55,7 +55,7 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
 
 @pytest.fixture(autouse=True)
 def nobody_hangs(group: Group) -> Iterator[None]:
-    """Let go of whoever a failed test leaves hanging: nothing could be ended otherwise."""
+    """Resume the devices that a failed test left suspended, so that their users can end."""
     yield
     for name in sorted(group.devices(), key=len, reverse=True):
         LocalHost().run("dmsetup", "resume", name, ok=(0, 1), timeout=20)
@@ -64,20 +64,20 @@ def nobody_hangs(group: Group) -> Iterator[None]:
 
 @pytest.fixture
 def noting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note after every chunk how far a copy is."""
+    """Record the progress of a copy after every chunk."""
     monkeypatch.setattr(block_io, "RECORD_INTERVAL", 0.0)
     monkeypatch.setattr(block_io, "CHUNK", EXTENT)
 
 
 def copied(group: Group, name: str) -> int:
-    """Return how far the notes say that a copy is, 0: nothing noted."""
+    """Return the recorded progress of a copy, 0 without a record."""
     rows = group.lvm.run("lvs", "--noheadings", "-o", "lv_tags", "-S", f"lv_name=csi-{name}", group.name)
     notes = [tag for row in rows for tag in row.split(",") if tag.startswith("csi.copied=")]
     return min((int(note.partition("=")[2]) for note in notes), default=0)
 
 
 def kill_in_the_middle(group: Group, name: str, work: Callable[[], object]) -> int:
-    """Do it in a process of its own, which is killed when it has noted something. Return what is noted."""
+    """Do it in a process that is killed when it has recorded progress. Return the recorded progress."""
     child = os.fork()
     if child == 0:
         with suppress(BaseException):
@@ -99,7 +99,7 @@ Torn = tuple[LvmBackend, Volume, Snapshot, int]
 
 @pytest.fixture
 def torn(backend_on: Make, group: Group, noting: None) -> Iterator[Torn]:
-    """A restore whose driver was killed: the next driver, the source, its snapshot, how far the copy was."""
+    """A restore whose driver was killed: the next driver, the source, its snapshot, the recorded progress."""
     ours = backend_on(group)
     one = create(ours, "one", SIZE, type="linear")
     with opened(ours, one, block=False) as device:
@@ -113,11 +113,11 @@ def torn(backend_on: Make, group: Group, noting: None) -> Iterator[Torn]:
     assert group.devices() == []
 
 
-def test_a_copy_goes_on_where_the_killed_driver_was(torn: Torn, group: Group) -> None:
+def test_a_copy_is_resumed_where_the_killed_driver_was(torn: Torn, group: Group) -> None:
     ours, one, snap, _ = torn
     half = device_of(group, "two")
     with half.open("r+b") as disk:
-        disk.write(MARK)  # a copy that begins again would write over it
+        disk.write(MARK)  # a copy that began again would overwrite it
         os.fsync(disk.fileno())
     ours.resume()
 
@@ -131,7 +131,7 @@ def test_a_copy_goes_on_where_the_killed_driver_was(torn: Torn, group: Group) ->
     delete(ours, two)
 
 
-def test_a_copy_that_was_cut_off_is_invisible_and_can_be_deleted(torn: Torn, group: Group) -> None:
+def test_an_unfinished_copy_is_not_listed_and_can_be_deleted(torn: Torn, group: Group) -> None:
     ours, one, _, _ = torn
     handle = one.handle.replace("one", "two")
 
@@ -145,8 +145,8 @@ def test_a_copy_that_was_cut_off_is_invisible_and_can_be_deleted(torn: Torn, gro
     ours.resume()  # the source was active only to be read
 
 
-def test_only_what_nobody_asks_for_any_more_is_swept(torn: Torn, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy is kept for a day; what has no use at once goes, and the source is not left active."""
+def test_only_abandoned_leftovers_are_removed(torn: Torn, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unfinished copy stays for a day; temporary volumes are removed at once, and the source is deactivated."""
     ours, _, _, _ = torn
     owner = labels.owner_tag(ours.setting.driver, ours.setting.cluster)
     for name in ("csit-gone", "csix-gone", "csit-foreign"):
@@ -174,10 +174,10 @@ def held(group: Group) -> list[str]:
 
 
 @pytest.mark.parametrize("words", [("lvconvert",), ("lvchange", "--deltag", "csi.todo=")])
-def test_a_copy_that_dies_is_whole_and_has_its_integrity_after_the_retry(
+def test_an_interrupted_copy_is_complete_and_has_integrity_after_the_retry(
     words: tuple[str, ...], five: Group, backend_on: BackendOn, setting: Setting
 ) -> None:
-    """Before integrity is there it begins anew; after it, it goes on with the same logical volume."""
+    """Without integrity the copy begins again; with it, the same logical volume is completed."""
     backend = backend_on(five)
     source = create(backend, "source", EXTENT, type="linear", wipe="zero")
     with opened(backend, source) as device:

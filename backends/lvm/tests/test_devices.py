@@ -1,4 +1,4 @@
-"""Devices of logical volumes: they appear when a volume is opened, are the right ones, and go when it is closed."""
+"""Devices of logical volumes: they appear when a volume is opened, belong to it, and disappear when it is closed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .volume_steps import (
 pytestmark = pytest.mark.devicemapper
 
 NewBackend = Callable[..., LvmBackend]
-TYPES = once("raid1", "linear", "thin")  # the kit has the simple ones
+TYPES = once("raid1", "linear", "thin")  # the kit tests the others
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def no_commands(backend: NewBackend, setting: Setting) -> LvmBackend:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_device_is_there_from_open_to_close_and_no_other_way(kind: str, group: Group, backend: NewBackend) -> None:
+def test_a_device_exists_from_open_to_close_only(kind: str, group: Group, backend: NewBackend) -> None:
     one = backend()
     volume = create(one, "v", EXTENT, type=kind)
     assert one.find_device(volume.handle) is None
@@ -68,8 +68,8 @@ def test_a_device_is_there_from_open_to_close_and_no_other_way(kind: str, group:
     delete(one, volume)
 
 
-def test_another_volume_that_took_the_name_is_not_handed_out(group: Group, backend: NewBackend) -> None:
-    """The device of the old one is still there under the name of the new one."""
+def test_the_device_of_another_volume_of_the_same_name_is_not_returned(group: Group, backend: NewBackend) -> None:
+    """The device of the old volume still exists under the name of the new one."""
     one = backend()
     volume, other = create(one, "v", EXTENT), create(one, "other", EXTENT)
     open_device(one, volume)
@@ -90,7 +90,7 @@ def test_another_volume_that_took_the_name_is_not_handed_out(group: Group, backe
     delete(one, volume, other)
 
 
-def test_a_volume_renamed_over_by_hand_has_another_identity(group: Group, backend: NewBackend) -> None:
+def test_a_volume_that_was_replaced_by_renaming_has_another_proof(group: Group, backend: NewBackend) -> None:
     one = backend()
     volume, other = create(one, "v", EXTENT), create(one, "other", EXTENT)
     before = open_device(one, volume)
@@ -138,7 +138,7 @@ def held(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def test_a_device_that_is_held_stays(backend: NewBackend, group: Group, volume: Volume) -> None:
+def test_a_device_in_use_is_not_closed(backend: NewBackend, group: Group, volume: Volume) -> None:
     one = backend()
     device = open_device(one, volume)
     with held(device.path), pytest.raises(InUse, match="unpublish and unstage"):
@@ -148,7 +148,7 @@ def test_a_device_that_is_held_stays(backend: NewBackend, group: Group, volume: 
     assert device_mapper_tables(group, volume) == []
 
 
-def test_a_device_that_is_published_raw_stays(
+def test_a_device_that_is_published_raw_is_not_closed(
     backend: NewBackend, group: Group, volume: Volume, tmp_path: Path
 ) -> None:
     """The kernel does not count a bind of the node as use."""
@@ -167,14 +167,14 @@ def test_a_device_that_is_published_raw_stays(
     assert device_mapper_tables(group, volume) == []
 
 
-def test_a_look_at_a_closed_volume_runs_no_command(no_commands: LvmBackend, volume: Volume) -> None:
+def test_finding_the_device_of_a_closed_volume_runs_no_command(no_commands: LvmBackend, volume: Volume) -> None:
     assert no_commands.find_device(volume.handle) is None
     no_commands.close_device(volume.handle)
     no_commands.close_device(f"{no_commands.setting.node}/{no_commands.config.volume_group}/never-made")
     assert no_commands.find_device(f"{no_commands.setting.node}/{no_commands.config.volume_group}/never-made") is None
 
 
-def test_a_volume_that_is_gone_cannot_be_opened_and_its_closing_is_fine(backend: NewBackend) -> None:
+def test_a_deleted_volume_cannot_be_opened_and_closing_it_succeeds(backend: NewBackend) -> None:
     one = backend()
     volume = create(one, "v", EXTENT)
     delete(one, volume)

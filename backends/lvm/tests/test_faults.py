@@ -1,7 +1,7 @@
-"""Disks that die, vanish, or fail some reads and writes: on real LVM.
+"""Disks that fail, disappear, or fail some reads and writes, on real LVM.
 
-What is asked for meanwhile gets the error that lets the orchestrator do the right thing, in time; what exists
-is never reported as not found and never formatted; and when the disk is back the same calls succeed.
+Meanwhile each request fails in time, with the error that lets the orchestrator act correctly; what exists is never
+reported as absent and never formatted; and when the disk works again the same requests succeed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty
 
 @pytest.fixture(autouse=True)
 def well_again(group: Faulty) -> Iterator[None]:
-    """Mend the disks. What a failed test left goes, so that the next one is not about it."""
+    """Repair the disks, and remove what a failed test left, so that it does not affect the next one."""
     yield
     group.mend()
     clear(group)
@@ -80,7 +80,7 @@ def well_again(group: Faulty) -> Iterator[None]:
 # A disk is missing
 
 
-def test_while_a_disk_is_missing_the_scheduler_looks_elsewhere(backend: Make, group: Faulty) -> None:
+def test_while_a_disk_is_missing_changes_are_resource_exhausted(backend: Make, group: Faulty) -> None:
     ours = backend()
     with group.only_on(group.first):
         thick = create(ours, "thick", type="linear")
@@ -97,7 +97,7 @@ def test_while_a_disk_is_missing_the_scheduler_looks_elsewhere(backend: Make, gr
     ]
     for change in changes:
         with refused(ResourceExhausted):
-            change(ours)  # the first of them remembers a healthy group
+            change(ours)  # the first of them has a cached report of a healthy group
     assert listed_names(ours) == ["thick", "thin"]
     assert storage_reasons(ours) == ["DisksMissing"]
 
@@ -134,7 +134,7 @@ def test_volumes_on_the_other_disk_are_used_and_deleted_while_one_is_missing(bac
     delete(ours, lost)
 
 
-def test_a_volume_on_a_missing_disk_can_be_given_up(backend: Make, group: Faulty) -> None:
+def test_a_volume_on_a_missing_disk_can_be_deleted(backend: Make, group: Faulty) -> None:
     ours = backend()
     with group.only_on(group.second):
         lost = create(ours, "lost", type="linear")
@@ -183,7 +183,7 @@ def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_n
     delete(ours, snap, one)
 
 
-def test_raid_goes_on_with_one_disk_and_says_so(backend: Make, group: Faulty) -> None:
+def test_raid_works_with_one_disk_and_is_reported_degraded(backend: Make, group: Faulty) -> None:
     ours = backend()
     one = create(ours, "one", EXTENT, type="raid1")
     with opened(ours, one, block=False) as device:
@@ -226,8 +226,8 @@ def test_old_data_that_cannot_be_removed_keeps_a_volume_from_being_used(
     delete(ours, one)
 
 
-class Watched:
-    """The real host, which remembers the programs that ran."""
+class RecordingHost:
+    """The real host, which records the programs that ran."""
 
     def __init__(self) -> None:
         self._real = LocalHost()
@@ -243,10 +243,10 @@ class Watched:
 
 
 class Node:
-    """The node engine, with a host that is watched."""
+    """The node engine, with a host that records its programs."""
 
     def __init__(self, backend: LvmBackend, directory: Path) -> None:
-        self.host = Watched()
+        self.host = RecordingHost()
         self._engine = Engine(self.host)
         self._backend = backend
         self.staging = directory / "staging"
@@ -260,7 +260,7 @@ class Node:
 
     @contextmanager
     def staged(self, one: Volume) -> Iterator[Path]:
-        """Show where the volume is mounted, and leave it closed."""
+        """Stage the volume for the block, and return a file on it."""
         self.stage(one)
         try:
             yield self.staging / "file"
@@ -304,7 +304,7 @@ def test_a_thin_volume_of_a_pool_that_cannot_be_read_is_not_formatted(
     ours = backend()
     one = create(ours, "one", type="thin")
     with opened(ours, one, block=False) as device:
-        device.path.write_bytes(bytes(MIB))  # what a pool never gave out it reads as zeros, whatever its disk does
+        device.path.write_bytes(bytes(MIB))  # an unallocated block is read as zeros, even if the disk fails
     if fails == "while it is staged":
         time.sleep(COMMIT)
     group.first.lose_data()
@@ -347,7 +347,7 @@ def test_a_disk_that_refuses_writes_is_formatted_by_the_call_after_its_repair(
 
 
 @pytest.mark.parametrize(("broken", "kind"), [("lose_data", Unavailable), ("refuse_data", FailedPrecondition)])
-def test_a_volume_with_data_outlives_its_disks_trouble(
+def test_a_volume_with_data_survives_a_failure_of_its_disk(
     backend: Make, group: Faulty, node: Node, broken: str, kind: type[StorageError]
 ) -> None:
     ours = backend()

@@ -1,4 +1,4 @@
-"""Pools and snapshots that are full, on real LVM: what is full is said, nothing hangs, and nobody's data changes."""
+"""Pools that are full, on real LVM: that is reported, nothing hangs, and no data changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
 
 @pytest.fixture(autouse=True)
 def nothing_left(group: Group) -> Iterator[None]:
-    """Remove what a failed test left, so that the next one is not about it."""
+    """Remove what a failed test left, so that it does not affect the next one."""
     yield
     clear(group)
 
@@ -65,9 +65,9 @@ def impatient_pool() -> Iterator[None]:
     NO_SPACE.write_text(before)
 
 
-def test_a_full_pool_is_survived(backend_on: Make, new_group: NewGroup, impatient_pool: None) -> None:
-    """What is full is said, nothing hangs, deleting helps, extending helps, and nobody's data has changed."""
-    group = new_group(disks=1, size=128 * MIB, pool=POOL)  # of its own, for the pool grows
+def test_a_full_pool_recovers(backend_on: Make, new_group: NewGroup, impatient_pool: None) -> None:
+    """It is reported, nothing hangs, deleting and extending help, and no data has changed."""
+    group = new_group(disks=1, size=128 * MIB, pool=POOL)  # of its own, because the pool grows
     ours = backend_on(group, pool_full_percent=100)
     keep, spare, greedy = (create(ours, name, POOL, type="thin") for name in ("keep", "spare", "greedy"))
     for one in (keep, spare):
@@ -105,7 +105,7 @@ def test_a_full_pool_is_survived(backend_on: Make, new_group: NewGroup, impatien
     delete(ours, snap, more, keep, greedy)
 
 
-def test_a_pool_that_is_nearly_full_takes_nothing_new_while_its_volumes_go_on(backend: Make) -> None:
+def test_a_pool_that_is_nearly_full_refuses_new_volumes_and_its_volumes_keep_working(backend: Make) -> None:
     ours = backend(pool_full_percent=40)
     one = create(ours, "one", 2 * POOL, type="thin")
     with opened(ours, one) as device:
@@ -126,6 +126,3 @@ def test_a_pool_that_is_nearly_full_takes_nothing_new_while_its_volumes_go_on(ba
         assert reasons(ours, one) == []
         write(device.path, 24, 2)
     delete(ours, one)
-
-
-# Thick snapshots with little space

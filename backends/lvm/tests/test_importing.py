@@ -1,4 +1,4 @@
-"""A logical volume that was made by hand becomes the driver's, keeps its data, and gets its own name back."""
+"""A logical volume that was created by hand is imported with its data, and gets its name back when it is released."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Row = dict[str, str]
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """The process dies here; it is no Exception, so no error handling runs."""
 
 
 class Machine:
-    """A node whose lvm keeps rows: it reports them, tags them, and renames them, as the real one does."""
+    """A node whose lvm has rows, which it reports, tags and renames as the real one does."""
 
     def __init__(self, **rows: Row) -> None:
         self.rows = {name: {"lv_size": str(GIB), "lv_layout": "linear", **row} for name, row in rows.items()}
@@ -95,7 +95,7 @@ def stamp(name: str = "old-data", driver: str = "d") -> Stamp:
 
 
 @pytest.mark.parametrize("given", ["data", "vg0/data", "/dev/vg0/data"])
-def test_an_imported_volume_is_one_of_the_drivers(given: str) -> None:
+def test_an_imported_volume_belongs_to_the_driver(given: str) -> None:
     machine = Machine(data={"lv_tags": "team-shop"})
     lvm = over(machine)
 
@@ -107,7 +107,7 @@ def test_an_imported_volume_is_one_of_the_drivers(given: str) -> None:
     assert "team-shop" in machine.rows["csi-old-data"]["lv_tags"]
 
 
-def test_a_released_volume_is_what_it_was() -> None:
+def test_a_released_volume_is_as_before_the_import() -> None:
     machine = Machine(data={"lv_tags": "team-shop"})
     before = {name: {**row} for name, row in machine.rows.items()}
     made = over(machine).import_volume("data", stamp())
@@ -124,7 +124,7 @@ def test_importing_it_again_is_the_same_volume() -> None:
 
 @pytest.mark.parametrize("verb", ["lvchange", "lvrename"])
 @pytest.mark.parametrize("name", ["old-data", "other"])
-def test_an_import_that_died_is_begun_anew(verb: str, name: str) -> None:
+def test_an_interrupted_import_is_begun_again(verb: str, name: str) -> None:
     machine = Machine(data={})
     machine.before = verb
     with pytest.raises(Died):
@@ -139,7 +139,7 @@ def test_an_import_that_died_is_begun_anew(verb: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["lvchange", "lvrename"])
-def test_after_a_release_that_died_it_can_be_imported_again(verb: str) -> None:
+def test_after_an_interrupted_release_it_can_be_imported_again(verb: str) -> None:
     machine = Machine(data={})
     made = over(machine).import_volume("data", stamp())
     machine.before = verb
@@ -163,7 +163,7 @@ def test_after_a_release_that_died_it_can_be_imported_again(verb: str) -> None:
         ({"lv_device_open": "1"}, InUse, "unmount it"),
     ],
 )
-def test_what_cannot_become_a_volume_is_refused_and_left_alone(row: Row, kind: type[StorageError], words: str) -> None:
+def test_an_unsuitable_logical_volume_is_refused_and_unchanged(row: Row, kind: type[StorageError], words: str) -> None:
     machine = Machine(data=row)
     before = {name: {**row} for name, row in machine.rows.items()}
 
@@ -182,7 +182,7 @@ def test_what_cannot_become_a_volume_is_refused_and_left_alone(row: Row, kind: t
         ("csix-a", FailedPrecondition, "driver's own form"),
     ],
 )
-def test_a_name_that_does_not_do_is_told(given: str, kind: type[StorageError], words: str) -> None:
+def test_an_unsuitable_name_is_refused_with_the_reason(given: str, kind: type[StorageError], words: str) -> None:
     with pytest.raises(kind, match=words):
         over(Machine(**{"data": {}, "csix-a": {}})).import_volume(given, stamp())
 
@@ -200,7 +200,7 @@ def test_a_name_that_is_taken_is_refused_and_so_is_the_old_one_at_release() -> N
     assert over(machine).get_volume(made.handle) == made
 
 
-def test_what_is_open_or_the_drivers_own_is_not_released() -> None:
+def test_an_open_or_not_imported_volume_is_not_released() -> None:
     machine = Machine(data={})
     made = over(machine).import_volume("data", stamp())
     machine.rows["csi-old-data"]["lv_device_open"] = "1"
@@ -212,7 +212,7 @@ def test_what_is_open_or_the_drivers_own_is_not_released() -> None:
         over(machine).release_volume("node-1/vg0/pvc-1")
 
 
-def test_what_would_be_done_is_told_and_not_done() -> None:
+def test_a_dry_run_reports_the_commands_and_runs_no_change() -> None:
     machine, report = Machine(data={}), DryRunReport()
     before = {name: {**row} for name, row in machine.rows.items()}
     dry_run: Any = over(machine).dry_run(report)
@@ -226,7 +226,7 @@ def test_what_would_be_done_is_told_and_not_done() -> None:
 
 @pytest.mark.devicemapper
 @pytest.mark.parametrize("type_", ["linear", "thin"])
-def test_a_real_one_keeps_its_data_grows_and_is_never_deleted_or_blank(
+def test_an_imported_real_volume_keeps_its_data_grows_and_is_never_deleted_or_blank(
     backend: Callable[..., LvmBackend], group: Group, type_: str
 ) -> None:
     lvm = backend()

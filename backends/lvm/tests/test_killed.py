@@ -1,4 +1,4 @@
-"""What a command of lvm, or a driver, that was killed leaves: whoever uses a volume goes on, and nothing stays."""
+"""A killed lvm command: users of the volume continue, and nothing is left."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.devicemapper
 WRITER = """
 import os, sys
 number = 0
-with open(sys.argv[1], "wb", buffering=0) as file, open(sys.argv[2], "w") as told:
+with open(sys.argv[1], "wb", buffering=0) as file, open(sys.argv[2], "w") as counter:
     while True:
         number += 1
         file.seek(number % 64 * 65536)
         file.write(os.urandom(65536))
         os.fsync(file.fileno())
-        told.seek(0)
-        told.write(str(number))
-        told.flush()
+        counter.seek(0)
+        counter.write(str(number))
+        counter.flush()
 """
-STUCK = 3.0  # seconds instead of ten after which nothing suspended is believed to come back by itself
+STUCK = 3.0  # seconds instead of ten after which a suspended device is resumed
 SIZE = 8 * EXTENT
-SOON = 30.0  # seconds, for a writer in an emulated guest to get on
+SOON = 30.0  # seconds, for a process in an emulated guest
 
 Make = Callable[..., LvmBackend]
 
@@ -56,7 +56,7 @@ def mended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nobody_hangs(group: Group) -> Iterator[None]:
-    """Let go of whoever a failed test leaves hanging: nothing could be ended otherwise."""
+    """Resume the devices that a failed test left suspended, so that their users can end."""
     yield
     for name in sorted(group.devices(), key=len, reverse=True):
         LocalHost().run("dmsetup", "resume", name, ok=(0, 1), timeout=20)
@@ -64,21 +64,21 @@ def nobody_hangs(group: Group) -> Iterator[None]:
 
 
 class Writer:
-    """A process that writes to a filesystem, durably, and tells how often."""
+    """A process that writes to a filesystem, durably, and counts its writes."""
 
-    def __init__(self, file: Path, told: Path) -> None:
-        self._told = told
-        self._process = subprocess.Popen([sys.executable, "-S", "-c", WRITER, str(file), str(told)])
-        self.goes_on()
+    def __init__(self, file: Path, counter: Path) -> None:
+        self._counter = counter
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", WRITER, str(file), str(counter)])
+        self.must_continue()
 
     def count(self) -> int:
         try:
-            return int(self._told.read_text() or 0)
+            return int(self._counter.read_text() or 0)
         except FileNotFoundError:
             return 0
 
-    def goes_on(self) -> None:
-        """Demand that it gets on."""
+    def must_continue(self) -> None:
+        """Demand that it continues to write."""
         before, ends = self.count(), time.monotonic() + SOON
         while self.count() < before + 3:
             assert self._process.poll() is None, "the writer met an error"
@@ -99,7 +99,7 @@ def busy(ours: LvmBackend, one: Volume, directory: Path) -> Iterator[Writer]:
     host = LocalHost()
     host.run("mkfs.ext4", "-q", "-F", str(device.path))
     host.run("mount", str(device.path), str(where))
-    writer = Writer(where / "file", directory / "told")
+    writer = Writer(where / "file", directory / "counter")
     try:
         yield writer
     finally:
@@ -119,7 +119,7 @@ def suspended(group: Group) -> list[str]:
 
 
 def made(ours: LvmBackend, name: str, one: Volume) -> Snapshot:
-    """Cut a snapshot as the core does: ask again while asking again is said to help."""
+    """Create a snapshot as the core does: retry while the error says that it helps."""
     for _ in range(3):
         with suppress(NotFound):
             return ours.find_snapshot(name)  # the kill came too late
@@ -148,18 +148,16 @@ def test_a_suspended_thick_origin_is_resumed_lower_device_first(
             ours.check()
 
         assert suspended(group) == []
-        writer.goes_on()
+        writer.must_continue()
         delete(ours, snap)
-        writer.goes_on()
+        writer.must_continue()
     ours.close_device(one.handle)
     delete(ours, one)
     assert group.devices() == []
 
 
-def test_a_table_of_a_snapshot_that_never_came_to_be_is_thrown_away(
-    backend_on: Make, group: Group, tmp_path: Path
-) -> None:
-    """The origin suspended, its next table over a lower device without any: resuming it as it is loses writes."""
+def test_the_table_of_an_incomplete_snapshot_is_discarded(backend_on: Make, group: Group, tmp_path: Path) -> None:
+    """The origin is suspended, its inactive table on a device without a table: resuming that loses writes."""
     ours = backend_on(group)
     one = create(ours, "one", 8 * EXTENT, type="linear")
     name = f"{group.name.replace('-', '--')}-csi--one"
@@ -176,17 +174,17 @@ def test_a_table_of_a_snapshot_that_never_came_to_be_is_thrown_away(
         ours.check()
 
         assert suspended(group) == []
-        writer.goes_on()
+        writer.must_continue()
         snap = snapshot(ours, "snap", one)
-        writer.goes_on()
+        writer.must_continue()
         delete(ours, snap)
     ours.close_device(one.handle)
     delete(ours, one)
     assert group.devices() == []
 
 
-def test_half_a_snapshot_is_invisible_and_gives_way(backend_on: Make, group: Group) -> None:
-    """lvcreate -s makes a plain volume with all the tags first."""
+def test_an_incomplete_snapshot_is_not_listed_and_is_replaced(backend_on: Make, group: Group) -> None:
+    """lvcreate -s first creates an ordinary volume with all the tags."""
     ours = backend_on(group)
     one = create(ours, "one", type="linear")
     snap = snapshot(ours, "snap", one)

@@ -1,4 +1,4 @@
-"""What is written on a logical volume reads back as it was, whatever the orchestrator calls things."""
+"""Handles and tags can be read again, whatever names the orchestrator chooses, and stay within LVM's limits."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ def test_a_person_can_read_the_usual_stamp() -> None:
     ]
 
 
-def test_two_owners_never_look_alike() -> None:
+def test_two_owners_never_have_the_same_tag() -> None:
     assert labels.owner_tag("a", "b/c") != labels.owner_tag("a/b", "c")
 
 
-def test_a_volume_that_lost_its_stamp_names_the_remedy() -> None:
+def test_a_volume_without_its_stamp_is_refused_with_the_remedy() -> None:
     with pytest.raises(FailedPrecondition, match=r"csi-x has lost its tag csi\.0; restore it with lvchange"):
         labels.read_stamp("csi-x", frozenset({"csi.owner=a/b"}))
 
 
-def test_of_two_notes_about_progress_the_careful_one_counts() -> None:
+def test_of_two_records_of_progress_the_smaller_one_counts() -> None:
     assert labels.byte_count({"csi.copied=4096", "csi.copied=8192"}, labels.BYTES_COPIED) == 4096
     assert labels.byte_count({"csi.new"}, labels.BYTES_COPIED) == 0
 
 
-def test_what_people_wrote_is_cut_to_a_tag() -> None:
+def test_long_metadata_is_shortened_to_a_tag() -> None:
     found = labels.informative_tag("meta.pvc-name", "data base/ü~" * 100)
     assert TAG.fullmatch(found)
     assert found.startswith("csi.meta.pvc-name=data!20base!2F!C3!BC!7E")
@@ -91,19 +91,19 @@ def test_the_claim_and_the_persistent_volume_have_tags_of_their_own() -> None:
 PVC = "pvc-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
 
-def test_a_handle_says_node_and_group_and_reads_back() -> None:
+def test_a_handle_contains_node_and_group() -> None:
     handles = Handles("node-1", "vg0")
     handle = handles.join(handles.leaf(PVC))
     assert handle == f"node-1/vg0/{PVC}"
     assert handles.split("volume", handle) == PVC
 
 
-def test_another_nodes_volume_is_not_unknown_but_elsewhere() -> None:
+def test_another_nodes_volume_is_on_the_wrong_node() -> None:
     with pytest.raises(WrongNode, match="is on node 'node-2'"):
         Handles("node-1", "vg0").split("volume", "node-2/vg0/x")
 
 
-def test_a_volume_of_the_group_that_was_configured_before_is_not_unknown() -> None:
+def test_a_volume_of_another_group_is_a_failed_precondition() -> None:
     with pytest.raises(FailedPrecondition, match="configure the group in which it was created"):
         Handles("node-1", "vg1").split("volume", "node-1/vg0/x")
 
@@ -112,7 +112,7 @@ def test_a_volume_of_the_group_that_was_configured_before_is_not_unknown() -> No
     "handle",
     ["", "x", "node-1/x", "node-1//x", "node-1/vg0/", "node-1/vg0/../x", "node-1/-vg/x", "node-1/vg0/X", "n/v/x\n"],
 )
-def test_a_handle_of_another_shape_was_never_made(handle: str) -> None:
+def test_a_handle_of_another_form_is_not_found(handle: str) -> None:
     with pytest.raises(NotFound):
         parse_handle("volume", handle)
 

@@ -1,4 +1,4 @@
-"""What a StorageClass asks for becomes lvcreate's words, or is refused with the key, the rule and the remedy."""
+"""A StorageClass's parameters become lvcreate's arguments, or are refused with the key, the rule and the remedy."""
 
 import pytest
 from csi_multi_lvm import layout as layouts
@@ -31,11 +31,11 @@ def of(config=THICK, **parameters):
         ({"type": "linear", "lvcreate_options": "--alloc=cling"}, "--type linear --alloc cling"),
     ],
 )
-def test_a_type_becomes_words_for_lvcreate(parameters, words):
+def test_a_type_becomes_arguments_for_lvcreate(parameters, words):
     assert " ".join(of(**parameters).arguments()) == words
 
 
-def test_a_thin_volume_needs_no_words_of_its_own_beside_options():
+def test_a_thin_volume_has_no_arguments_except_its_options():
     assert of(THIN, type="thin").arguments() == ()
     assert of(THIN, lvcreate_options="--readahead 256").arguments() == ("--readahead", "256")
 
@@ -83,7 +83,7 @@ def test_a_layout_knows_how_many_disks_it_needs_and_whether_one_may_fail(kind, i
         ),
     ],
 )
-def test_what_does_not_belong_together_is_refused_and_never_left_out(parameters, message):
+def test_contradicting_parameters_are_refused(parameters, message):
     with pytest.raises(InvalidArgument, match=message):
         of(**parameters)
 
@@ -99,7 +99,7 @@ def test_what_does_not_belong_together_is_refused_and_never_left_out(parameters,
         ({"integrity": True}, "'integrity': type thin"),
     ],
 )
-def test_what_is_meant_for_thick_volumes_is_refused_for_thin_ones(parameters, message):
+def test_parameters_of_thick_volumes_are_refused_for_thin_ones(parameters, message):
     with pytest.raises(InvalidArgument, match=message):
         of(THIN, **parameters)
 
@@ -114,7 +114,7 @@ def test_sizes_are_rounded_up_to_full_stripes(kind, extents):
     assert layout.extents(10 * EXTENT - 1, EXTENT) == extents
 
 
-@pytest.mark.parametrize(  # seen with lvs -a: one rmeta extent per image, whatever the extent size
+@pytest.mark.parametrize(  # measured with lvs -a: one rmeta extent per image, whatever the extent size
     ("kind", "extents", "physical"),
     [
         ("linear", 10, 10),
@@ -175,7 +175,7 @@ def test_some_layouts_keep_an_image_on_one_disk(parameters, whole):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_tag_tells_the_layout_again(kind):
+def test_a_layout_can_be_read_from_its_tag(kind):
     layout = of(THIN, type=kind)
 
     assert layouts.from_tag(layouts.to_tag(layout)) == layout
@@ -188,7 +188,7 @@ def test_a_tag_tells_the_layout_again(kind):
         {"type": "raid1", "mirrors": 2, "lvcreate_options": "--alloc cling_by_tags --regionsize 2m"},
     ],
 )
-def test_a_tag_tells_all_that_was_asked_for(parameters):
+def test_a_tag_contains_all_parameters_of_the_layout(parameters):
     layout = of(**parameters)
     text = layouts.to_tag(layout)
 
@@ -204,6 +204,6 @@ def test_a_tag_can_be_read_by_people():
 @pytest.mark.parametrize(
     "text", ["", "raid7", "raid5:stripes=two", "linear:alloc=mine", "raid5:strips=3", "linear:nosync"]
 )
-def test_a_tag_that_cannot_be_read_is_not_guessed_at(text):
+def test_a_tag_that_cannot_be_read_is_an_error(text):
     with pytest.raises(FailedPrecondition, match="cannot be read"):
         layouts.from_tag(text)

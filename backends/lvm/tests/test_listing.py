@@ -1,4 +1,4 @@
-"""What is another's is never listed, opened, grown, snap or deleted; what lies elsewhere is never called gone."""
+"""Somebody else's volumes are not touched; volumes of other nodes and groups are not reported as absent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def whose(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def theirs(whose: str, group: Group, backend: NewBackend, setting: Setting) -> Iterator[str]:
-    """The handle that we would give to a volume of somebody else; beside it lies a snapshot "snap" like ours."""
+    """The handle that this driver would give to somebody else's volume; they also have a snapshot "snap"."""
     with ExitStack() as undo:
         if whose == "another cluster's":
             other = backend(setting=replace(setting, cluster="other"))
@@ -56,12 +56,12 @@ def theirs(whose: str, group: Group, backend: NewBackend, setting: Setting) -> I
 
 
 def everything(group: Group) -> list[str]:
-    """Return all that LVM says about the group's volumes, and what is active."""
+    """Return what LVM reports about the group's volumes, and what is active."""
     fields = "lv_name,lv_uuid,lv_size,lv_tags,lv_active"
     return group.lvm.run("lvs", "-a", "--noheadings", "-o", fields, group.name) + group.devices()
 
 
-def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend: NewBackend, theirs: str) -> None:
+def test_no_request_touches_somebody_elses_volume(group: Group, backend: NewBackend, theirs: str) -> None:
     ours = backend()
     snap = theirs.replace("/theirs", "/snap")
     before = everything(group)
@@ -96,7 +96,7 @@ def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend
     assert everything(group) == before
 
 
-def test_a_device_of_another_s_volume_is_neither_shown_nor_taken_away(
+def test_a_device_of_somebody_elses_volume_is_neither_returned_nor_removed(
     group: Group, backend: NewBackend, setting: Setting
 ) -> None:
     ours, other = backend(), backend(setting=replace(setting, cluster="other"))
@@ -115,7 +115,7 @@ def test_a_device_of_another_s_volume_is_neither_shown_nor_taken_away(
     delete(other, volume)
 
 
-def test_a_name_of_a_users_own_volume_is_taken_and_stays_as_it_is(group: Group, backend: NewBackend) -> None:
+def test_a_volume_created_by_hand_keeps_its_name_and_is_unchanged(group: Group, backend: NewBackend) -> None:
     group.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", "csi-v", group.name)
     before = everything(group)
     with pytest.raises(AlreadyExists):
@@ -125,7 +125,7 @@ def test_a_name_of_a_users_own_volume_is_taken_and_stays_as_it_is(group: Group, 
 
 
 def asked_of(one: LvmBackend, handle: str) -> list[StorageError]:
-    """Ask everything that a handle can be asked; return the errors."""
+    """Send every request with this handle; return the errors."""
     found: list[StorageError] = []
     asked: list[Callable[[], object]] = [
         lambda: one.get_volume(handle),
@@ -149,10 +149,10 @@ def asked_of(one: LvmBackend, handle: str) -> list[StorageError]:
     return found
 
 
-def test_a_volume_of_another_node_or_group_is_said_to_be_there(
+def test_a_volume_of_another_node_or_group_is_not_reported_as_absent(
     group: Group, backend: NewBackend, setting: Setting
 ) -> None:
-    """No command runs: LVM of this node knows nothing about it, and the group need not exist."""
+    """No command runs, because LVM of this node cannot know it, and the group need not exist."""
     ours = backend(setting=replace(setting, host=DyingHost()))
     elsewhere = backend(setting=replace(setting, host=DyingHost(), node="node-2"))
     assert {type(error) for error in asked_of(elsewhere, f"node-1/{group.name}/v")} == {WrongNode}
@@ -161,7 +161,7 @@ def test_a_volume_of_another_node_or_group_is_said_to_be_there(
     assert {"another-group" in str(error) and group.name in str(error) for error in errors} == {True}
 
 
-def test_a_volume_that_is_not_there_is_certainly_absent(group: Group, backend: NewBackend) -> None:
+def test_a_volume_that_does_not_exist_is_not_found(group: Group, backend: NewBackend) -> None:
     ours = backend()
     with pytest.raises(NotFound):
         ours.get_volume(f"node-1/{group.name}/never")
@@ -184,7 +184,9 @@ def test_every_logical_volume_carries_the_instances_own_tags(group: Group, backe
     delete(ours, copied, thick_snap, thick, restored, snap, volume)
 
 
-def test_volumes_made_before_tags_were_configured_are_still_ours(group: Group, backend: NewBackend) -> None:
+def test_volumes_created_before_tags_were_configured_still_belong_to_the_instance(
+    group: Group, backend: NewBackend
+) -> None:
     volume = create(backend(), "v", EXTENT)
     later = backend(tags=("new",))
     assert [one.handle for one in later.list_volumes(PageRequest()).items] == [volume.handle]

@@ -1,4 +1,4 @@
-"""Only what is listed reaches lvcreate."""
+"""Only listed options reach lvcreate."""
 
 import pytest
 from csi_multi_lvm import lvcreate_options
@@ -24,7 +24,7 @@ from csi_multi.contract import InvalidArgument
         ("--minrecoveryrate 0", "raid10", "--minrecoveryrate 0"),
     ],
 )
-def test_listed_options_become_words(text, kind, words):
+def test_listed_options_become_arguments(text, kind, words):
     assert " ".join(lvcreate_options.parse(text, kind)) == words
 
 
@@ -71,7 +71,7 @@ def test_an_option_is_refused_for_types_that_it_is_not_for(name):
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.sampled_from(["thin", *THICK]))
-def test_any_text_becomes_listed_options_with_plain_values_or_is_refused(text, kind):
+def test_any_text_becomes_listed_options_with_valid_values_or_is_refused(text, kind):
     try:
         words = lvcreate_options.parse(text, kind)
     except InvalidArgument:

@@ -38,13 +38,13 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
 
 @pytest.fixture(autouse=True)
 def nothing_left(group: Group) -> Iterator[None]:
-    """Remove what a failed test left, so that the next one is not about it."""
+    """Remove what a failed test left, so that it does not affect the next one."""
     yield
     clear(group)
 
 
 def small(backend: LvmBackend, source: Volume, **parameters: Any) -> Snapshot:
-    """Cut a snapshot with room for two extents of changes."""
+    """Create a snapshot with space for two extents of changes."""
     chosen = SnapshotParameters(snapshot_size=str(2 * EXTENT), **parameters)
     request = SnapshotRequest(stamp=volume_steps.stamp(backend, "snap"), source=source.handle, parameters=chosen)
     return backend.create_snapshot(request)
@@ -71,7 +71,7 @@ def test_a_snapshot_that_overflowed_is_never_ready_again(backend: Make) -> None:
     delete(again, snap, one)
 
 
-def test_an_overflow_that_nobody_saw_is_found_out_before_anything_is_restored(backend: Make, group: Group) -> None:
+def test_an_unnoticed_overflow_is_detected_before_a_restore(backend: Make, group: Group) -> None:
     ours = backend()
     one = create(ours, "one", SIZE, type="linear")
     with opened(ours, one, block=False) as device:
@@ -84,7 +84,7 @@ def test_an_overflow_that_nobody_saw_is_found_out_before_anything_is_restored(ba
     delete(ours, snap, one)
 
 
-def test_a_snapshot_that_fills_up_is_extended_in_time_and_no_further_than_it_can_use(
+def test_a_snapshot_that_fills_up_is_extended_in_time_and_only_up_to_a_useful_size(
     backend: Make, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = backend()

@@ -1,4 +1,4 @@
-"""Every type of volume, as LVM makes it: what was asked for, of the size it says, growing as it lies."""
+"""Every type of volume on real LVM: it has the requested layout and size, and keeps its layout when it grows."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .volume_steps import (
     lv_fields,
     lv_name,
     opened,
+    raid_images,
     read,
     size_of,
     stamp,
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.devicemapper
 
 BackendOn = Callable[..., LvmBackend]
 FIELDS = ("segtype", "stripes", "data_stripes", "data_copies", "stripe_size", "raidintegritymode", "lv_size")
-# What a StorageClass says, how many extents make a row, and what lvs says to it, as FIELDS.
+# The StorageClass's parameters, the extents of a row, and what lvs reports as FIELDS.
 TYPES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "thin": ({}, 1, ("thin", "0", "0", "1", "0", "")),
     "linear": ({}, 1, ("linear", "1", "1", "1", "0", "")),
@@ -46,19 +47,8 @@ TYPES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
 }
 
 
-def legs(group: Group, name: str) -> list[set[str]]:
-    """Return the disks that each leg of a RAID volume lies on, its metadata with its data."""
-    fields = ("--noheadings", "--separator", "|", "-o", "lv_name,seg_pe_ranges")
-    found: dict[str, set[str]] = {}
-    for line in group.lvm.run("lvs", "-a", "--segments", *fields, "-S", f'lv_name=~"^{name}_r"', group.name):
-        part, _, ranges = line.partition("|")
-        disks = {place.partition(":")[0] for place in ranges.split() if place.startswith("/")}
-        found.setdefault(part.strip("[]").split("_")[-1], set()).update(disks)
-    return list(found.values())
-
-
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_volume_is_of_its_type_and_stays_it_while_it_grows_open_and_closed(
+def test_a_volume_has_its_type_and_keeps_it_while_it_grows_open_and_closed(
     kind: str, five: Group, backend_on: BackendOn
 ) -> None:
     parameters, row, wanted = TYPES[kind]
@@ -81,14 +71,14 @@ def test_a_volume_is_of_its_type_and_stays_it_while_it_grows_open_and_closed(
     said = lv_fields(five, volume, *FIELDS)
     assert tuple(said.values()) == (*wanted, str(larger))
     if kind.startswith("raid"):
-        disks = legs(five, lv_name(volume))
+        disks = raid_images(five, lv_name(volume))
         assert len(disks) == int(said["stripes"])
-        assert sum(map(len, disks)) == len(set.union(*disks)), f"legs share disks: {disks}"
+        assert sum(map(len, disks)) == len(set.union(*disks)), f"images share disks: {disks}"
     delete(backend, volume)
 
 
 @pytest.mark.parametrize("kind", TYPES if FULL else ("thin", "linear", "raid10"))
-def test_the_capacity_can_be_made_and_a_row_of_extents_more_cannot(
+def test_the_capacity_can_be_created_and_a_row_of_extents_more_cannot(
     kind: str, five: Group, backend_on: BackendOn
 ) -> None:
     parameters, row, _ = TYPES[kind]
@@ -104,7 +94,7 @@ def test_the_capacity_can_be_made_and_a_row_of_extents_more_cannot(
     assert volume.size == largest
     assert int(lv_fields(five, volume, "lv_size")["lv_size"]) == largest
     delete(backend, volume)
-    if kind != "thin":  # LVM itself knows no better
+    if kind != "thin":  # LVM itself cannot create more either
         words = volume_words(kind, parameters, largest + row * EXTENT)
         answer = five.lvm.host.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", *words, "-n", "more", five.name, ok=(0, 5))
         if answer.status == 0:
@@ -113,7 +103,7 @@ def test_the_capacity_can_be_made_and_a_row_of_extents_more_cannot(
 
 
 def volume_words(kind: str, parameters: dict[str, Any], size: int) -> list[str]:
-    """Return what a person would type for lvcreate."""
+    """Return the arguments that a person would give to lvcreate."""
     names = {"stripes": "--stripes", "mirrors": "--mirrors"}
     least = {"raid5": {"stripes": 2}, "raid6": {"stripes": 3}}.get(kind, {})
     counts = {**least, **{key: value for key, value in parameters.items() if key in names}}
@@ -121,10 +111,8 @@ def volume_words(kind: str, parameters: dict[str, Any], size: int) -> list[str]:
 
 
 @pytest.mark.parametrize("attempt", once(0, 1, 2))
-def test_integrity_is_added_to_raid1_and_the_volume_lives_and_grows_with_it(
-    attempt: int, five: Group, backend_on: BackendOn
-) -> None:
-    """In full three times: the kernel deadlocks now and then where LVM is asked for both at once."""
+def test_a_raid1_volume_with_integrity_works_and_grows(attempt: int, five: Group, backend_on: BackendOn) -> None:
+    """In the matrix three times, because kernels sometimes deadlock when lvcreate adds integrity."""
     backend = backend_on(five)
     volume = create(backend, f"v{attempt}", 2 * EXTENT, type="raid1", integrity=True)
     assert backend.find_device(volume.handle) is None  # lvconvert has activated it
@@ -140,7 +128,7 @@ def test_integrity_is_added_to_raid1_and_the_volume_lives_and_grows_with_it(
     delete(backend, volume)
 
 
-def test_the_capacity_with_integrity_can_be_made(five: Group, backend_on: BackendOn) -> None:
+def test_the_capacity_with_integrity_can_be_created(five: Group, backend_on: BackendOn) -> None:
     backend = backend_on(five)
     wanted = Parameters(type="raid1", integrity=True)
     largest = backend.capacity(CapacityRequest(parameters=wanted)).maximum or 0
@@ -151,7 +139,7 @@ def test_the_capacity_with_integrity_can_be_made(five: Group, backend_on: Backen
     delete(backend, volume)
 
 
-def test_a_volume_without_the_integrity_it_was_to_have_is_nobodys_until_a_retry_makes_it_whole(
+def test_a_volume_without_its_requested_integrity_is_not_found_until_a_retry_completes_it(
     five: Group, backend_on: BackendOn, setting: Setting
 ) -> None:
     dying = backend_on(five, setting=replace(setting, host=DyingHost("lvconvert")))

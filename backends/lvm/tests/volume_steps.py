@@ -52,7 +52,7 @@ def volume_request(backend: LvmBackend, name: str, size: int = 4 * EXTENT, **par
 
 
 def create(backend: LvmBackend, name: str, size: int = 4 * EXTENT, **parameters: Any) -> Volume:
-    """Make a volume as its StorageClass parameters say."""
+    """Create a volume as its StorageClass parameters say."""
     return backend.create_volume(volume_request(backend, name, size, **parameters))
 
 
@@ -204,3 +204,14 @@ def write(path: Path, start: int, mebibytes: int, ok: tuple[int, ...] = (0,)) ->
     """Write without the page cache, in a process that may hang; return its exit status."""
     words = ("bs=1M", f"seek={start}", f"count={mebibytes}", "oflag=direct", "conv=notrunc")
     return LocalHost().run("dd", "if=/dev/urandom", f"of={path}", *words, ok=ok, timeout=60).status
+
+
+def raid_images(group: Group, name: str) -> list[set[str]]:
+    """Return the disks of each image of a RAID volume, with those of its metadata."""
+    fields = ("--noheadings", "--separator", "|", "-o", "lv_name,seg_pe_ranges")
+    found: dict[str, set[str]] = {}
+    for line in group.lvm.run("lvs", "-a", "--segments", *fields, "-S", f'lv_name=~"^{name}_r"', group.name):
+        part, _, ranges = line.partition("|")
+        disks = {place.partition(":")[0] for place in ranges.split() if place.startswith("/")}
+        found.setdefault(part.strip("[]").split("_")[-1], set()).update(disks)
+    return list(found.values())
