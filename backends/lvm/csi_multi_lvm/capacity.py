@@ -85,7 +85,7 @@ def admit(report: Report, layout: Layout, size: int, config: Config) -> None:
     if needed > most and needed > (ever := free_bytes(report, layout, config, empty=True)):
         raise ResourceExhausted(  # not OutOfRange: the group of another node may be larger
             f"a {layout.type} volume of {needed} bytes can never fit into {_location(report, layout, config)}: even "
-            f"when empty it holds at most {ever} bytes without its reserve; request less, or {_more(layout)}"
+            f"when empty it holds at most {ever} bytes {_limit(layout)}; request less, or {_more(layout)}"
         )
     _refuse_more(needed, most, report, layout, config)
 
@@ -250,16 +250,19 @@ def _refuse_too_large(size: int, config: Config) -> None:
 
 def _refuse_more(needed: int, most: int, report: Report, layout: Layout, config: Config) -> None:
     if needed > most:
-        rule = "within its overprovisioning" if layout.thin else "without its reserve"
         raise ResourceExhausted(
-            f"{_location(report, layout, config)} has {most} bytes left {rule} for a {layout.type} volume, {needed} "
-            f"were requested; {_remedies(layout)}"
+            f"{_location(report, layout, config)} has {most} bytes left {_limit(layout)} for a {layout.type} volume, "
+            f"{needed} were requested; {_remedies(layout)}"
         )
 
 
 def _location(report: Report, layout: Layout, config: Config) -> str:
     group = report.group.name
     return f"thin pool {group}/{config.thin_pool}" if layout.thin else f"volume group {group}"
+
+
+def _limit(layout: Layout) -> str:
+    return "within its overprovisioning" if layout.thin else "without its reserve"
 
 
 def _more(layout: Layout) -> str:

@@ -76,7 +76,9 @@ class LvmDryRunHost(DryRunHost):
         if not self._dry_run.offline:
             return None
         if "fullreport" not in argv:
-            raise Unpredictable("the contents of the volume group are unknown in an offline dry run")
+            raise Unpredictable(
+                "the contents of the volume group are unknown in an offline dry run; run it without --offline"
+            )
         self._dry_run.assume(f"the volume group has extents of {EXTENT} bytes, enough disks and enough free space")
         return assumed_report(self._config)
 

@@ -149,7 +149,7 @@ def _stripes(parameters: Parameters, name: Type) -> int:
         return 1
     least, default, most = bounds
     if wanted is not None and not least <= wanted <= most:
-        raise _refused("stripes", name, f"has {least} to {most}, not {wanted}", "choose a number between them")
+        raise _refused("stripes", name, f"allows {least} to {most}, not {wanted}", "choose a number in that range")
     return default if wanted is None else wanted
 
 
@@ -160,7 +160,7 @@ def _mirrors(parameters: Parameters, name: Type) -> int:
             raise _refused("mirrors", name, "has no mirrors", f"remove it, or choose one of {_with('mirrors')}")
         return 0
     if wanted is not None and not 1 <= wanted <= most:
-        raise _refused("mirrors", name, f"has 1 to {most}, not {wanted}", "choose a number between them")
+        raise _refused("mirrors", name, f"allows 1 to {most}, not {wanted}", "choose a number in that range")
     return 1 if wanted is None else wanted
 
 
@@ -179,7 +179,7 @@ def _stripe_size(parameters: Parameters, name: Type) -> int | None:
 
 
 def _with(field: str) -> str:
-    return ", ".join(name for name, kind in TYPES.items() if getattr(kind, field))
+    return ", ".join(name for name, limits in TYPES.items() if getattr(limits, field))
 
 
 def _refused(key: str, name: str, rule: str, remedy: str) -> InvalidArgument:
