@@ -1,4 +1,4 @@
-"""The lvm backend beside lvm itself: on this machine, or in a guest where this kernel has no device-mapper."""
+"""The lvm backend compared with lvm itself: on this machine, or in a guest where this kernel has no device-mapper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK = "measured: "
 TARGET = Target(limit=1.3)
 BUDGET = Target(limit=2, absolute=True)
 BUDGETED = ("CreateVolume, cold", "CreateVolume, warm")
-BESIDE = {  # what is asked of the driver, the bare command beside it, the target
+COMPARED = {  # the driver's measurement, the bare command's, the target
     "CreateVolume, cold": ("create cold", "bare create", TARGET),
     "CreateVolume, warm": ("create warm", "bare create", TARGET),
     "CreateSnapshot, cold": ("snapshot cold", "bare snapshot cold", TARGET),
@@ -37,7 +37,7 @@ print(took * 1000, next(line.split()[1] for line in open("/proc/self/status") if
 """
 
 
-class Found(msgspec.Struct):
+class Measured(msgspec.Struct):
     """What lvm_inside.py measured, by type of volume: milliseconds, and lvm commands by RPC."""
 
     kernel: str
@@ -47,7 +47,7 @@ class Found(msgspec.Struct):
 
 
 def lvm(directory: Path, *, quick: bool) -> list[Row]:
-    """Create, snapshot, delete; lvm processes per RPC; what the backend costs to import."""
+    """Measure creation, snapshot, deletion; the lvm processes per RPC; the cost of importing the backend."""
     del directory
     before = os.getloadavg()[0]
     where, found = _inside(2 if quick else 12)
@@ -57,8 +57,8 @@ def lvm(directory: Path, *, quick: bool) -> list[Row]:
     return rows + _imports(3 if quick else 11)
 
 
-def _inside(rounds: int) -> tuple[str, Found]:
-    """Run the part that needs device-mapper. Return where it ran, in words, and what it found."""
+def _inside(rounds: int) -> tuple[str, Measured]:
+    """Run the part that needs device-mapper. Return where it ran, in words, and what it measured."""
     # fmt: off
     words = (
         sys.executable, "tests/guest/run.py", "--unless", "device-mapper", "--timeout", str(LIMIT), "--",
@@ -67,21 +67,21 @@ def _inside(rounds: int) -> tuple[str, Found]:
     # fmt: on
     process = subprocess.Popen(words, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        said, _ = process.communicate()
+        output, _ = process.communicate()
     finally:
         process.terminate()  # when interrupted: it ends the guest and cleans up
         process.wait()
-    lines = said.splitlines()
+    lines = output.splitlines()
     measured = [line.partition(MARK)[2] for line in lines if line.startswith(MARK)]
     if process.returncode or not measured:
-        raise Unmeasurable(f"tests/guest/run.py exited with status {process.returncode}:\n{said[-3000:]}")
+        raise Unmeasurable(f"tests/guest/run.py exited with status {process.returncode}:\n{output[-3000:]}")
     where = next((line for line in lines if line.startswith("running ")), "")
-    return where.removeprefix("running "), msgspec.json.decode(measured[-1], type=Found)
+    return where.removeprefix("running "), msgspec.json.decode(measured[-1], type=Measured)
 
 
 def _times(type_: str, times: dict[str, list[float]], about: str) -> list[Row]:
     rows: list[Row] = []
-    for name, (ours, bare, target) in BESIDE.items():
+    for name, (ours, bare, target) in COMPARED.items():
         counts = sorted({round(count) for count in times[f"{ours}, processes"]})
         note = f"{' or '.join(map(str, counts))} lvm processes{'' if rows else f'; {about}'}"
         rows.append(compared(f"{name}, {type_}", "ms", times[ours], times[bare], target=target, note=note))
@@ -103,7 +103,7 @@ def _processes(type_: str, made: dict[str, list[str]]) -> list[Row]:
 
 
 def _imports(rounds: int) -> list[Row]:
-    """What a process that has imported the backend costs, beside one with the core alone."""
+    """Measure a process that has imported the backend, compared with one that has imported the core alone."""
     figures: tuple[list[tuple[float, float]], ...] = ([], [])
     for _ in range(rounds):
         for side, code in enumerate((OURS, CORE)):
@@ -111,6 +111,6 @@ def _imports(rounds: int) -> list[Row]:
             figures[side].append((float(took), int(kib) / 1024))
     times, memory = (tuple([figure[at] for figure in side] for side in figures) for at in (0, 1))
     return [
-        compared("import of core and lvm", "CPU ms", *times, note="beside the core alone"),
-        compared("RSS of core and lvm", "MiB", *memory, note="beside the core alone; after the imports"),
+        compared("import of core and lvm", "CPU ms", *times, note="compared with the core alone"),
+        compared("RSS of core and lvm", "MiB", *memory, note="compared with the core alone; after the imports"),
     ]

@@ -1,6 +1,6 @@
-"""The whole driver with one lvm instance in this process, behind its socket, with a door that counts.
+"""The whole driver with one lvm instance, behind its socket, on a host that records the lvm commands.
 
-It is in this process so that the lvm processes of every RPC, and the time they take, can be told.
+It runs in this process, so that the lvm processes of every RPC and their duration can be measured.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ backends:
 """
 
 
-class Door(LocalHost):
-    """The machine, and a note of every lvm command. One RPC at a time."""
+class RecordingHost(LocalHost):
+    """The machine, which records every lvm command. One RPC at a time."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
-        self.seconds = 0.0  # that they took, processes and their start
+        self.seconds = 0.0  # that the commands took, including the start of their processes
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.commands, self.seconds = [], 0.0
 
     def run(
@@ -51,13 +51,13 @@ class Door(LocalHost):
 
 
 @contextmanager
-def driver(directory: Path, group: str, pool: str, door: Door) -> Iterator[Client]:
-    """Serve for the block. The instance is not checked in the background: that would run commands of its own."""
+def driver(directory: Path, group: str, pool: str, host: RecordingHost) -> Iterator[Client]:
+    """Serve during the block. The instance is not checked in the background, because that runs further commands."""
     file, socket = directory / "driver.yaml", directory / "driver.sock"
     file.write_text(CONFIG % (group, pool))
     settings = load_config(file)
-    instances = load_instances(settings, door)
-    server = build(settings.driver, instances, door, Mode.ALL)
+    instances = load_instances(settings, host)
+    server = build(settings.driver, instances, host, Mode.ALL)
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     client = Client(f"unix:{socket}", timeout=LONG)

@@ -1,6 +1,6 @@
-"""The part of the lvm benchmark that needs device-mapper; `cases_lvm.py` runs it where that is.
+"""The part of the lvm benchmark that needs device-mapper; `cases_lvm.py` runs it where that is available.
 
-unshare --mount python -m bench.lvm_inside ROUNDS: prints a line with MARK and what it measured as JSON.
+unshare --mount python -m bench.lvm_inside ROUNDS: prints a line with MARK and the measurements as JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import msgspec
 from backends.lvm.tests.group import own_lvm, volume_group
 
 from .cases_lvm import MARK
-from .lvm_driver import Door, driver
-from .lvm_processes import Life
+from .lvm_driver import RecordingHost, driver
+from .lvm_processes import Lifecycle
 from .lvm_rounds import Rounds
 
 TYPES = ("thin", "linear")
@@ -36,12 +36,12 @@ def main() -> None:
         lvm = stack.enter_context(own_lvm())
         group = stack.enter_context(volume_group(lvm, directory, pool=POOL))
         found["lvm"] = lvm.run("lvm", "version")[0].partition(":")[2].strip()
-        door = Door()
-        client = stack.enter_context(driver(directory, group.name, group.pool, door))
+        host = RecordingHost()
+        client = stack.enter_context(driver(directory, group.name, group.pool, host))
         for type_ in TYPES:
-            rounds = Rounds(client, door, group.name, group.pool, type_)
+            rounds = Rounds(client, host, group.name, group.pool, type_)
             found["times"][type_] = rounds.run(int(sys.argv[1]))
-            found["processes"][type_] = Life(client, door, type_, directory).live()
+            found["processes"][type_] = Lifecycle(client, host, type_, directory).run()
     print(MARK + msgspec.json.encode(found).decode(), flush=True)
 
 

@@ -11,26 +11,26 @@ import grpc
 
 from csi_multi.rpc.client import Client
 
-from .lvm_driver import Door
-from .lvm_rounds import CAPABILITY, SIZE, wish
+from .lvm_driver import RecordingHost
+from .lvm_rounds import CAPABILITY, SIZE, create_fields
 
-AGAIN = (grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE)  # a copy that goes on
+RETRIED = (grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE)  # a copy that is not complete
 PAUSE = 0.5  # seconds
-PATIENCE = 120.0
+MAX_WAIT = 120.0
 
 
-class Life:
-    """A volume's life by RPCs. `made` has the names of the lvm commands of each."""
+class Lifecycle:
+    """The RPCs of a volume's lifecycle. `commands` has the names of the lvm commands that each of them ran."""
 
-    def __init__(self, client: Client, door: Door, type_: str, directory: Path) -> None:
-        self.made: dict[str, list[str]] = {}
+    def __init__(self, client: Client, host: RecordingHost, type_: str, directory: Path) -> None:
+        self.commands: dict[str, list[str]] = {}
         self._client = client
-        self._door = door
+        self._host = host
         self._type = type_
         self._staging, self._target = directory / f"staging-{type_}", directory / f"target-{type_}"
         self._staging.mkdir()
 
-    def live(self) -> dict[str, list[str]]:
+    def run(self) -> dict[str, list[str]]:
         self._count("GetCapacity", parameters={"backend": "disks", "type": self._type})
         first = self._volume("CreateVolume, warm", "first")
         self._volume("CreateVolume, again", "first")
@@ -38,8 +38,8 @@ class Life:
         self._count("ListVolumes")
         self._count("ControllerExpandVolume", volume_id=first, capacity_range={"required_bytes": SIZE * 2})
         self._node(first)
-        snapshot = self._count("CreateSnapshot", source_volume_id=first, name="cut").snapshot.snapshot_id
-        self._count("CreateSnapshot", ", again", source_volume_id=first, name="cut")
+        snapshot = self._count("CreateSnapshot", source_volume_id=first, name="snapshot").snapshot.snapshot_id
+        self._count("CreateSnapshot", ", again", source_volume_id=first, name="snapshot")
         self._count("ListSnapshots")
         sources = {
             "restore": {"snapshot": {"snapshot_id": snapshot}},
@@ -51,7 +51,7 @@ class Life:
             self._count("DeleteVolume", volume_id=volume)
         cold = self._volume("CreateVolume, cold", "cold")
         self._client.DeleteVolume(volume_id=cold)
-        return self.made
+        return self.commands
 
     def _node(self, volume: str) -> None:
         staged = {"volume_id": volume, "staging_target_path": str(self._staging)}
@@ -64,25 +64,25 @@ class Life:
             self._count("NodeUnstageVolume", **staged)
 
     def _volume(self, what: str, name: str, source: dict[str, Any] | None = None) -> str:
-        fields = wish(f"life-{self._type}-{name}", self._type, volume_content_source=source)
+        fields = create_fields(f"life-{self._type}-{name}", self._type, volume_content_source=source)
         if source:
             fields["capacity_range"] = {"required_bytes": SIZE * 2}
         rpc, comma, rest = what.partition(",")
         return str(self._count(rpc, comma + rest, **fields).volume.volume_id)
 
     def _count(self, rpc: str, which: str = "", **fields: Any) -> Any:
-        self._door.forget()
-        answer = self._patiently(rpc, fields)
-        self.made[rpc + which] = [*self._door.commands]
+        self._host.clear()
+        answer = self._until_complete(rpc, fields)
+        self.commands[rpc + which] = [*self._host.commands]
         return answer
 
-    def _patiently(self, rpc: str, fields: dict[str, Any]) -> Any:
-        ends = time.monotonic() + PATIENCE
+    def _until_complete(self, rpc: str, fields: dict[str, Any]) -> Any:
+        deadline = time.monotonic() + MAX_WAIT
         while True:
             try:
                 return getattr(self._client, rpc)(**fields)
             except grpc.RpcError as error:
-                if error.code() not in AGAIN or time.monotonic() > ends:
+                if error.code() not in RETRIED or time.monotonic() > deadline:
                     raise
             time.sleep(PAUSE)
 

@@ -1,4 +1,4 @@
-"""The same things asked of the driver and of lvm itself, in turn."""
+"""The same operations by the driver and by lvm itself, in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from csi_multi.host.command import LocalHost
 from csi_multi.rpc.client import Client
 
-from .lvm_driver import Door
+from .lvm_driver import RecordingHost
 
 SIZE = 64 << 20
 CAPABILITY = {"mount": {"fs_type": "ext4"}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
@@ -18,8 +18,8 @@ LIMIT = 120.0  # seconds for a bare command
 Figures = dict[str, list[float]]
 
 
-def wish(name: str, type_: str, **more: Any) -> dict[str, Any]:
-    """Return the fields of a CreateVolume."""
+def create_fields(name: str, type_: str, **more: Any) -> dict[str, Any]:
+    """Return the fields of a CreateVolume request."""
     return {
         "name": name,
         "capacity_range": {"required_bytes": SIZE},
@@ -32,24 +32,26 @@ def wish(name: str, type_: str, **more: Any) -> dict[str, Any]:
 class Rounds:
     """Both sides of one type of volume. `took` has milliseconds and numbers of lvm processes.
 
-    A creation is cold when the driver has to look at the group first: at its start, and after a volume has grown.
+    A creation is cold when the driver has to read the group first: at its start, and after a volume has grown.
     """
 
-    def __init__(self, client: Client, door: Door, group: str, pool: str, type_: str) -> None:
+    def __init__(self, client: Client, host: RecordingHost, group: str, pool: str, type_: str) -> None:
         self.took: Figures = {}
         self._client = client
-        self._door = door
+        self._recording_host = host
         self._host = LocalHost()
         self._group = group
         self._type = type_
         self._spare = ""  # a volume to grow
         self._grown = SIZE
         self._new = ("-V", f"{SIZE}b", "--thinpool", pool) if type_ == "thin" else ("-L", f"{SIZE}b", "-Zn", "-Wn")
-        self._cut = ("-p", "r") if type_ == "thin" else ("-l", "100%ORIGIN")
+        self._snapshot_options = ("-p", "r") if type_ == "thin" else ("-l", "100%ORIGIN")
 
     def run(self, rounds: int) -> Figures:
-        """Return the times of so many rounds by what was done; one before them is to warm up."""
-        self._spare = self._rpc("", "CreateVolume", **wish(f"bench-{self._type}-spare", self._type)).volume.volume_id
+        """Return the times of so many rounds by operation; one round before them warms up."""
+        self._spare = self._rpc(
+            "", "CreateVolume", **create_fields(f"bench-{self._type}-spare", self._type)
+        ).volume.volume_id
         for round_ in range(-1, rounds):
             if round_ == 0:
                 self.took.clear()
@@ -58,19 +60,19 @@ class Rounds:
         return self.took
 
     def _cool(self) -> None:
-        """Let the driver look anew: it does after a volume has grown."""
+        """Make the driver read the group again, which it does after a volume has grown."""
         self._grown += STEP
         self._rpc("", "ControllerExpandVolume", volume_id=self._spare, capacity_range={"required_bytes": self._grown})
 
     def _round(self, round_: int) -> None:
         name, state = f"bench-{self._type}-{round_}", ("warm", "cold")[round_ % 2]
-        both = _turned if round_ // 2 % 2 else _straight  # so that drift of the machine hits both sides alike
+        both = _bare_first if round_ // 2 % 2 else _driver_first  # so that a change of the machine's speed affects both
         made: dict[str, str] = {}
 
         def create() -> None:
             self._cool()
             for one in ("cold", "warm"):
-                answer = self._rpc(f"create {one}", "CreateVolume", **wish(f"{name}-{one}", self._type))
+                answer = self._rpc(f"create {one}", "CreateVolume", **create_fields(f"{name}-{one}", self._type))
                 made[one] = answer.volume.volume_id
 
         def snapshot() -> None:
@@ -81,11 +83,11 @@ class Rounds:
         if state == "cold":
             self._cool()
         source = f"{self._group}/bare"
-        cut = ("-s", "-ky", *self._cut, "-n", "bare-cut", source)
-        both(snapshot, lambda: self._bare(f"bare snapshot {state}", "lvcreate", *cut))
+        words = ("-s", "-ky", *self._snapshot_options, "-n", "bare-snapshot", source)
+        both(snapshot, lambda: self._bare(f"bare snapshot {state}", "lvcreate", *words))
         both(
             lambda: self._rpc("delete snapshot", "DeleteSnapshot", snapshot_id=made["snapshot"]),
-            lambda: self._bare("bare delete snapshot", "lvremove", "-y", f"{source}-cut"),
+            lambda: self._bare("bare delete snapshot", "lvremove", "-y", f"{source}-snapshot"),
         )
         both(
             lambda: self._rpc("delete", "DeleteVolume", volume_id=made["warm"]),
@@ -94,14 +96,14 @@ class Rounds:
         self._rpc("", "DeleteVolume", volume_id=made["cold"])
 
     def _rpc(self, what: str, rpc: str, **fields: Any) -> Any:
-        self._door.forget()
+        self._recording_host.clear()
         began = time.perf_counter()
         answer = getattr(self._client, rpc)(**fields)
         took = time.perf_counter() - began
         if what:
             self._note(what, took)
-            self._note(f"{what}, beside lvm", took - self._door.seconds)
-            self.took.setdefault(f"{what}, processes", []).append(len(self._door.commands))
+            self._note(f"{what}, beside lvm", took - self._recording_host.seconds)
+            self.took.setdefault(f"{what}, processes", []).append(len(self._recording_host.commands))
         return answer
 
     def _bare(self, what: str, *words: str) -> None:
@@ -113,11 +115,11 @@ class Rounds:
         self.took.setdefault(what, []).append(seconds * 1000)
 
 
-def _straight(ours: Callable[[], Any], bare: Callable[[], Any]) -> None:
-    ours()
+def _driver_first(driver: Callable[[], Any], bare: Callable[[], Any]) -> None:
+    driver()
     bare()
 
 
-def _turned(ours: Callable[[], Any], bare: Callable[[], Any]) -> None:
+def _bare_first(driver: Callable[[], Any], bare: Callable[[], Any]) -> None:
     bare()
-    ours()
+    driver()

@@ -1,138 +1,259 @@
-"""When a logical volume is active: from open to close, or while something copies from it.
+"""When a logical volume is active, that is, has a device in the kernel: while it is open, or while it is read.
 
-Activating a thick snapshot activates its source too, and a volume may be opened while its snapshot is
-being read. So who activates only to read says so on the volume (tags.READING), whoever opens it takes the
-note away, and the reader's deactivation holds only while the note is there: lvm checks that under its lock.
+What the kernel shows is read from /sys and /dev, without an lvm command.
+
+Activating a thick snapshot also activates its origin, and that volume may be opened while its snapshot is read. So
+who activates a volume only to read its snapshot gives it the tag csi.reading; who opens the volume removes the tag;
+and the reader deactivates it on condition that the tag is still there, which lvm checks under its lock.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
+import os
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.contract import FailedPrecondition, Host, Unavailable
+from csi_multi.contract import FailedPrecondition, Host, InUse, Unavailable
+from csi_multi.host import mounts, sysfs
 
-from . import devices, tags
-from .lvm import Lvm, Refused
-from .names import device_name
+from . import labels
+from .client import Client
+from .errors import CommandRefused
+from .labels import device_name
 from .report import LogicalVolume
 
 log = logging.getLogger(__name__)
 
-NOTED = f'lv_tags={{"{tags.READING}"}}'
-FAILED = 'lv_health_status="failed"'  # as the kernel says of a pool
-SUSPENDED = 10.0  # seconds: longer than any command that lives
-PATIENCE = 2.0  # seconds: btrfs lets go of its device after umount has returned
+SYS_BLOCK = Path("/sys/block")
+DEV = Path("/dev")
+BLKROSET = 0x125D  # linux/fs.h
+
+ONLY_READ = f'lv_tags={{"{labels.READING}"}}'
+POOL_FAILED = 'lv_health_status="failed"'  # as the kernel reports it
+SUSPENSION_TIME = 10.0  # seconds: no running command suspends a device for longer
+RELEASE_TIME = 2.0  # seconds: btrfs may use its device for a moment after umount has returned
 
 
 class Activation:
-    def __init__(self, host: Host, lvm: Lvm, group: str) -> None:
+    """Activates and deactivates the logical volumes of one group on this node."""
+
+    def __init__(self, host: Host, client: Client, group: str) -> None:
         self._host = host
-        self._lvm = lvm
+        self._client = client
         self._group = group
 
-    def shown(self, name: str) -> devices.Shown | None:
-        """Return the device of a logical volume, None while it is not active. No lvm command."""
-        return devices.find(device_name(self._group, name))
+    def device(self, name: str) -> ActiveDevice | None:
+        """Return the device of a logical volume, None while it is not active. Runs no lvm command."""
+        return find_device(device_name(self._group, name))
 
-    def path(self, shown: devices.Shown) -> Path:
-        return devices.path_of(self._host, shown)
+    def path(self, device: ActiveDevice) -> Path:
+        """Return a node of the device. Raises Unavailable."""
+        return device_node(self._host, device)
 
-    def activate(self, volume: LogicalVolume) -> devices.Shown:
-        """Make the device appear for somebody who opens the volume, and repair what a killed command left.
+    def activate(self, volume: LogicalVolume) -> ActiveDevice:
+        """Activate a volume that is opened, and resume it if a killed command left it suspended.
 
-        Raises FailedPrecondition when parts of it are missing, Unavailable.
+        Raises FailedPrecondition when disks of it are missing, Unavailable.
         """
-        if tags.READING in volume.tags:
-            self._lvm.retag(volume.name, remove=[tags.READING])
-        if not volume.active or tags.READING in volume.tags:  # the reader may just have deactivated it
+        if labels.READING in volume.tags:
+            self._client.change_tags(volume.name, remove=[labels.READING])
+        if not volume.active or labels.READING in volume.tags:  # its reader may have deactivated it at this moment
             self._activate(volume.name, volume)
         elif volume.suspended:
-            self.mend(volume.name)
-        return self._proven(volume)
+            self.resume(volume.name)
+        return self._verified_device(volume)
 
     def deactivate(self, name: str, condition: str = "") -> None:
-        """Make the device disappear, if it is there and the condition holds at that moment. Raises InUse."""
-        shown = self.shown(name)
-        if shown is None:
+        """Deactivate a volume if it is active and the condition holds at that moment. Raises InUse, Unavailable."""
+        device = self.device(name)
+        if device is None:
             return
-        ends = time.monotonic() + PATIENCE
-        while devices.in_use(self.path(shown), shown.number) and time.monotonic() < ends:
-            if devices.published(shown.number):
+        deadline = time.monotonic() + RELEASE_TIME
+        while in_use(self.path(device), device.number) and time.monotonic() < deadline:
+            if published(device.number):
                 break
             time.sleep(0.01)
         try:
-            if devices.published(shown.number):
-                raise devices.busy(shown)
-            self._lvm.deactivate(name, condition)
-        except Refused as error:
-            if self.shown(name):
-                raise error.narrowed() from None
+            if published(device.number):
+                raise InUse(f"device {device.name} is in use on this node; unpublish and unstage the volume first")
+            self._client.deactivate(name, condition)
+        except CommandRefused as error:
+            if self.device(name):
+                raise error.contract_error() from None
 
-    def mend(self, name: str) -> None:
-        """Resume what an lvm command that was killed left suspended: all who use it hang.
+    def resume(self, name: str) -> None:
+        """Resume a volume that a killed lvm command left suspended, so that its users do not hang.
 
-        A command that still runs suspends for a moment only, so that is waited for. Lower devices first: LVM's
-        own refresh hangs in the kernel when it resumes the upper one over a lower one that is still suspended.
+        A running command suspends a device only for a moment, which is waited for. Underlying devices are resumed
+        first: LVM's own refresh hangs in the kernel when it resumes a device above one that is still suspended.
         """
-        ends = time.monotonic() + SUSPENDED
-        while stuck := devices.suspended(device_name(self._group, name)):
-            if time.monotonic() > ends:
-                log.warning("%s was left suspended by a command that was killed; it is resumed", name)
-                for device in stuck:  # a table that waits there belongs to what never came to be
+        deadline = time.monotonic() + SUSPENSION_TIME
+        while suspended := suspended_devices(device_name(self._group, name)):
+            if time.monotonic() > deadline:
+                log.warning("logical volume %s was left suspended by a killed command; resuming it", name)
+                for device in suspended:  # its inactive table belongs to a change that was not completed
                     self._host.run("dmsetup", "clear", "--noudevsync", device)
-                for device in stuck:
+                for device in suspended:
                     self._host.run("dmsetup", "resume", "--noudevsync", device)
-                self._lvm.reload(name)
+                self._client.refresh(name)
                 return
             time.sleep(0.1)
 
     @contextmanager
     def reading(self, volume: LogicalVolume) -> Iterator[Path]:
-        """Have the device of a snapshot, or of an unfinished copy, for a while."""
+        """Activate a snapshot or an unfinished copy for the block, and return its device node."""
         base = volume.origin if volume.thick_snapshot else volume.name
-        if self.shown(base) is None:
+        if self.device(base) is None:
             if base != volume.name:
-                self._lvm.retag(base, add=[tags.READING])
+                self._client.change_tags(base, add=[labels.READING])
             self._activate(base, volume)
         try:
-            yield self.path(self._proven(volume))
+            yield self.path(self._verified_device(volume))
         finally:
-            self.release(base, noted=base != volume.name)
+            self.release(base, tagged=base != volume.name)
 
-    def release(self, base: str, *, noted: bool) -> None:
-        """Deactivate what was active only to be read. Another reader, or an opener, keeps it."""
-        with suppress(Refused):
-            self._lvm.deactivate(base, NOTED if noted else "")
-            if noted and self.shown(base) is None:
-                self._lvm.retag(base, remove=[tags.READING])
+    def release(self, base: str, *, tagged: bool) -> None:
+        """Deactivate what was active only to be read, unless somebody else reads it or has it open."""
+        with suppress(CommandRefused):
+            self._client.deactivate(base, ONLY_READ if tagged else "")
+            if tagged and self.device(base) is None:
+                self._client.change_tags(base, remove=[labels.READING])
 
     def _activate(self, name: str, volume: LogicalVolume) -> None:
-        """Activate it, or what it lies on. A pool whose disk failed stays failed in the kernel, well as the disk
-        may be by now, until it is started anew: that is done once nobody uses it, which the kernel sees to."""
+        """Activate a volume, given by name, or the origin of a snapshot.
+
+        After its disk failed, a pool remains failed in the kernel until it is reactivated, even if the disk works
+        again. It is reactivated here; the kernel refuses that while a volume of the pool is in use.
+        """
         try:
-            self._lvm.activate(name)
-        except Refused as error:
-            pool = self._lvm.look(volume.pool).get(volume.pool) if volume.pool else None
+            self._client.activate(name)
+        except CommandRefused as error:
+            pool = self._client.find(volume.pool).get(volume.pool) if volume.pool else None
             if pool and pool.health == "failed":
-                log.warning("thin pool %s has failed in the kernel; it is started anew", pool.name)
-                self._lvm.deactivate(volume.pool, FAILED)
-                self._lvm.activate(volume.pool)
-                self._lvm.activate(name)
+                log.warning("thin pool %s has failed in the kernel; reactivating it", pool.name)
+                self._client.deactivate(volume.pool, POOL_FAILED)
+                self._client.activate(volume.pool)
+                self._client.activate(name)
                 return
             if "partial" in volume.health:
                 raise FailedPrecondition(
-                    f"{error}; disks below it are missing: bring them back, or see the recovery recipes"
+                    f"{error}; disks of the volume are missing: bring them back, or see Recovery in docs/lvm.md"
                 ) from None
             raise
 
-    def _proven(self, volume: LogicalVolume) -> devices.Shown:
-        shown = self.shown(volume.name)
-        if shown is None:
-            raise Unavailable(f"logical volume {volume.name} was activated, but the kernel shows no device of it")
-        if shown.uuid != volume.uuid:
-            raise Unavailable(f"the device {shown.name} is {shown.uuid}, not {volume.uuid}; it was replaced meanwhile")
-        return shown
+    def _verified_device(self, volume: LogicalVolume) -> ActiveDevice:
+        """Return the device of an activated volume. Raises Unavailable when it is absent or another volume's."""
+        device = self.device(volume.name)
+        if device is None:
+            raise Unavailable(
+                f"logical volume {volume.name} was activated, but the kernel has no device for it; check the kernel "
+                "log, and try again"
+            )
+        if device.uuid != volume.uuid:
+            raise Unavailable(
+                f"device {device.name} has UUID {device.uuid}, but the volume has {volume.uuid}: it was "
+                "replaced; try again"
+            )
+        return device
+
+
+# The kernel's devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveDevice:
+    """The kernel's device of an active logical volume."""
+
+    name: str  # dm/name
+    number: str  # major:minor
+    uuid: str  # dm/uuid
+
+    @property
+    def size(self) -> int:
+        return sysfs.size_of(self.number)
+
+    @property
+    def read_only(self) -> bool:
+        return sysfs.read_only(self.number)
+
+
+def find_device(name: str) -> ActiveDevice | None:
+    """Return the device of this name, None when no active logical volume has it."""
+    number: str | None = sysfs.find_number(DEV / "mapper" / name)
+    if not number or sysfs.attribute(number, "dm/name") != name:
+        number = _search(name)
+    uuid = sysfs.attribute(number, "dm/uuid") if number else None
+    return ActiveDevice(name=name, number=number, uuid=uuid) if number and uuid else None
+
+
+def suspended_devices(name: str) -> list[str]:
+    """Return the names of a logical volume's suspended devices, underlying ones first."""
+    found = []
+    for entry in SYS_BLOCK.glob("dm-*/dm"):
+        try:
+            one = (entry / "name").read_text().strip()
+            if one.startswith(name) and (entry / "suspended").read_text().strip() == "1":
+                found.append(one)
+        except OSError:
+            continue  # it has disappeared
+    parts = (f"{name}-", f"{name}_")  # -real and -cow, _rimage_0 and _rmeta_0
+    return sorted((one for one in found if one == name or one.startswith(parts)), key=len, reverse=True)
+
+
+def device_node(host: Host, device: ActiveDevice) -> Path:
+    """Return a device node; dmsetup creates one if neither udev nor the kernel did. Raises Unavailable."""
+    mapper = DEV / "mapper" / device.name
+    for _ in range(2):
+        for path in (mapper, DEV / f"dm-{device.number.partition(':')[2]}"):
+            if sysfs.find_number(path) == device.number:
+                return path
+        host.run("dmsetup", "mknodes", device.name)
+    raise Unavailable(f"device {device.name} has no device node; mount the node's /dev into this container")
+
+
+def set_read_only(path: Path, device: ActiveDevice, read_only: bool) -> None:
+    """Make the device refuse or accept writes. Raises InUse when it is in use the other way."""
+    if device.read_only == read_only:
+        return
+    if in_use(path, device.number):
+        raise InUse(
+            f"{path} is in use {'read-write' if read_only else 'read-only'}; unpublish and unstage the volume first"
+        )
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, BLKROSET, struct.pack("i", read_only))
+    finally:
+        os.close(descriptor)
+
+
+def in_use(path: Path, number: str) -> bool:
+    """Whether it is mounted in any mount namespace, used by another device, or published as a raw block device."""
+    if published(number):
+        return True
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno == errno.EBUSY
+    return False
+
+
+def published(number: str) -> bool:
+    """Whether a node of the device is bound anywhere, which the kernel does not count as use."""
+    return mounts.node_bound(number)
+
+
+def _search(name: str) -> str | None:
+    for entry in SYS_BLOCK.glob("dm-*"):
+        try:
+            if (entry / "dm" / "name").read_text().removesuffix("\n") == name:
+                return (entry / "dev").read_text().strip()
+        except OSError:
+            continue  # it has disappeared
+    return None

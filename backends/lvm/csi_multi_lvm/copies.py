@@ -1,194 +1,193 @@
-"""Make volumes with data: by sharing blocks within a thin pool, else by copying, which a restart goes on with."""
+"""Restore and clone volumes: by sharing blocks within a thin pool, otherwise by a copy that a restart resumes."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from csi_multi.contract import Busy, StorageError, Timeout, Unavailable, VolumeRequest
+from csi_multi.contract import Busy, InvalidArgument, StorageError, Timeout, Unavailable, VolumeRequest
 
-from . import contents, tags
-from .activation import Activation
-from .config import Config
-from .cutting import Cutter
+from . import block_io, labels
+from .client import Client
+from .labels import CLONE_SOURCE_PREFIX
 from .layout import Layout
-from .lvm import Lvm
-from .making import Maker
-from .names import COPIED
+from .operation import Instance, Operation
 from .report import LogicalVolume
-from .seen import Seen
-from .shelf import Shelf
-from .work import Work
+from .snapshots import SnapshotManager
+from .volumes import VolumeManager
 
-log = logging.getLogger(__name__)
-
-UNSETTLED = (Busy, Unavailable, Timeout)  # the orchestrator asks again
+RETRIED = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tries again
 
 
-class Copies(Work):
-    def __init__(
-        self,
-        config: Config,
-        lvm: Lvm,
-        seen: Seen,
-        activation: Activation,
-        volumes: Shelf,
-        maker: Maker,
-        cutter: Cutter,
-    ) -> None:
-        super().__init__(config, lvm, seen, activation, volumes)
-        self._maker = maker
-        self._cutter = cutter
+class VolumeCopier(Operation):
+    def __init__(self, instance: Instance, volumes: VolumeManager, snapshots: SnapshotManager) -> None:
+        super().__init__(instance)
+        self._volumes = volumes
+        self._snapshots = snapshots
 
-    def restore(self, leaf: str, request: VolumeRequest, source: LogicalVolume) -> LogicalVolume:
-        """Make a volume from a snapshot. Raises what Maker.create raises, FailedPrecondition."""
-        self._cutter.refuse_invalid(source)
-        layout = self._maker.layout(request)
-        earlier = self._resumable(leaf, request, self._earlier(leaf))
-        with self._undone_when_final(leaf):
-            if self._shares(layout, source):
-                return self._shared(leaf, request, layout, source, earlier)
-            return self._copied(leaf, request, layout, source, earlier)
+    def restore(self, request: VolumeRequest) -> LogicalVolume:
+        """Create a volume from a snapshot. Raises what VolumeManager.create raises, NotFound, FailedPrecondition."""
+        source_leaf = self._owned_snapshots.leaf(_source(request, "snapshot"))  # may be another node's: before commands
+        source = self._owned_snapshots.get_cached(self._reports.get(), source_leaf)
+        leaf = self._owned_volumes.new_leaf(request.name)
+        self._snapshots.refuse_overflowed(source)
+        layout = self._volumes.layout(request)
+        earlier = self._resumable(leaf, request, self._leftovers(leaf))
+        with self._removed_after_final_error(leaf):
+            if self._can_share(layout, source):
+                return self._share(leaf, request, layout, source, earlier)
+            return self._copy(leaf, request, layout, source, earlier)
 
-    def clone(self, leaf: str, request: VolumeRequest, source: LogicalVolume) -> LogicalVolume:
-        """Make a volume from another, as of one moment. Raises what Maker.create raises."""
-        layout = self._maker.layout(request)
-        found = self._earlier(leaf)
-        moment = next((one for one in found if one.name == COPIED + leaf), None)
-        with self._undone_when_final(leaf):
-            if self._shares(layout, source):
-                return self._shared(leaf, request, layout, source, self._resumable(leaf, request, found))
-            if len(found) < 2 or moment is None or moment.invalid or moment.origin != source.name:
-                self._discard(found)  # an unfinished copy goes on only from the moment it began with
-                found, moment = [], None
+    def clone(self, request: VolumeRequest) -> LogicalVolume:
+        """Create a volume from another one as it is at one moment. Raises as restore."""
+        source_leaf = self._owned_volumes.leaf(_source(request, "volume"))  # may be another node's: before commands
+        source = self._owned_volumes.get_cached(self._reports.get(), source_leaf)
+        leaf = self._owned_volumes.new_leaf(request.name)
+        layout = self._volumes.layout(request)
+        found = self._leftovers(leaf)
+        frozen = next((one for one in found if one.name == CLONE_SOURCE_PREFIX + leaf), None)
+        with self._removed_after_final_error(leaf):
+            if self._can_share(layout, source):
+                return self._share(leaf, request, layout, source, self._resumable(leaf, request, found))
+            if len(found) < 2 or frozen is None or frozen.invalid or frozen.origin != source.name:
+                self._discard(found)  # an unfinished copy can only be resumed from the snapshot it was begun with
+                found, frozen = [], None
             earlier = self._resumable(leaf, request, found)
-            moment = moment or self._cutter.moment(COPIED + leaf, source)
-            volume = self._copied(leaf, request, layout, moment, earlier)
-        self._maker.discard(moment)
+            frozen = frozen or self._snapshots.create_clone_source(CLONE_SOURCE_PREFIX + leaf, source)
+            volume = self._copy(leaf, request, layout, frozen, earlier)
+        self._volumes.discard(frozen)
         return volume
 
-    def _earlier(self, leaf: str) -> list[LogicalVolume]:
-        return self._maker.earlier(leaf) if self._maker.traces(self._seen.report(), leaf) else []
+    def _leftovers(self, leaf: str) -> list[LogicalVolume]:
+        return self._volumes.leftovers(leaf) if self._volumes.listed(self._reports.get(), leaf) else []
 
-    def _shares(self, layout: Layout, source: LogicalVolume) -> bool:
+    def _can_share(self, layout: Layout, source: LogicalVolume) -> bool:
         return layout.thin and source.thin and source.pool == self._config.thin_pool
 
     def _resumable(self, leaf: str, request: VolumeRequest, found: list[LogicalVolume]) -> LogicalVolume | None:
-        """Return the unfinished volume, if it is of this very request; another is removed."""
-        volume = next((one for one in found if one.name == self._volumes.name(leaf)), None)
+        """Return the unfinished volume if the same request began it; another one is removed."""
+        volume = next((one for one in found if one.name == self._owned_volumes.name(leaf)), None)
         if volume is None:
             return None
-        protected = not self._maker.layout(request).integrity or tags.having(volume.tags, tags.COPIED)
+        has_integrity = labels.with_prefix(volume.tags, labels.BYTES_COPIED)
         if (
-            protected
-            and self._volumes.stamp(volume) == request.stamp
-            and request.size.holds(tags.number(volume.tags, tags.TODO))
+            (has_integrity or not self._volumes.layout(request).integrity)
+            and self._owned_volumes.stamp(volume) == request.stamp
+            and request.size.holds(labels.byte_count(volume.tags, labels.INTENDED_SIZE))
         ):
             return volume
-        self._maker.discard(volume)
+        self._volumes.discard(volume)
         return None
 
-    def _shared(
+    def _share(
         self, leaf: str, request: VolumeRequest, layout: Layout, source: LogicalVolume, earlier: LogicalVolume | None
     ) -> LogicalVolume:
-        """Make a thin snapshot that is a volume of its own; a larger one grows before it is anybody's."""
-        name = self._volumes.name(leaf)
-        with self._maker.admission() as report:
-            size = self._maker.size(report, layout, request.size, source.size)
+        """Create a thin snapshot as an independent volume; a larger one is unfinished until it has its size."""
+        name = self._owned_volumes.name(leaf)
+        with self._volumes.admission() as report:
+            size = self._volumes.size(report, layout, request.size, source.size)
             larger = _unfinished(size) if size > source.size else []
             if earlier is None:
-                self._cutter.admit_thin(report, size)
-                with self._maker.changing(leaf):
-                    self._lvm.snapshot(name, source.name, ("-p", "rw"), [*self._maker.tags(request, layout), *larger])
-        self._seen.forget()
+                self._snapshots.admit_thin(report, size)
+                with self._volumes.refusals_of_creation(leaf):
+                    tags = [*self._volumes.tags(request, layout), *larger]
+                    self._client.create_snapshot(name, source.name, ("-p", "rw"), tags)
+        self._reports.clear()
         if earlier is None and not larger:
-            return self._volumes.made(leaf, size, self._maker.tags(request, layout))
-        volume = self._lvm.look(name)[name]
-        size = tags.number(volume.tags, tags.TODO)
+            return self._owned_volumes.new(leaf, size, self._volumes.tags(request, layout))
+        volume = self._client.find(name)[name]
+        size = labels.byte_count(volume.tags, labels.INTENDED_SIZE)
         if volume.size < size:
-            self._lvm.extend_to(name, size)
-        return self._finished(volume, size, [])
+            self._client.extend_thin(name, size)
+        return self._finish(volume, size, [])
 
-    def _copied(
+    def _copy(
         self, leaf: str, request: VolumeRequest, layout: Layout, source: LogicalVolume, earlier: LogicalVolume | None
     ) -> LogicalVolume:
-        """Make a volume of any type and copy every byte into it: so there is nothing old left to see."""
-        name, data = self._volumes.name(leaf), _bytes(source)
+        """Create a volume of any type and copy every byte into it, so that no old data remains."""
+        name, data = self._owned_volumes.name(leaf), _data_size(source)
         if earlier is None:
-            with self._maker.admission() as report:
-                size = self._maker.size(report, layout, request.size, data)
-                marks = [*self._maker.tags(request, layout), *_unfinished(size)]
-                self._maker.make(leaf, layout, size, report, marks)
-        volume = self._lvm.look(name)[name]
-        size = tags.number(volume.tags, tags.TODO)
-        notes = _Notes(self._lvm, volume)
+            with self._volumes.admission() as report:
+                size = self._volumes.size(report, layout, request.size, data)
+                tags = [*self._volumes.tags(request, layout), *_unfinished(size)]
+                self._volumes.allocate(leaf, layout, size, report, tags)
+        volume = self._client.find(name)[name]
+        size = labels.byte_count(volume.tags, labels.INTENDED_SIZE)
+        progress = _Progress(self._client, volume)
         with self._activation.reading(source) as origin, self._activation.reading(volume) as target:
             self._refuse_overflowed(source)
-            confirm, done = self._confirm(volume), notes.done
-            contents.copy(origin, target, min(done, data), data, notes.note, confirm, sparse=volume.thin)
+            confirm, done = self._confirm(volume), progress.done
+            block_io.copy(origin, target, min(done, data), data, progress.record, confirm, sparse=volume.thin)
             if not volume.thin:
-                contents.zero(target, max(done, data), size, notes.note)
-        return self._finished(volume, size, notes.tags)
+                block_io.zero(target, max(done, data), size, progress.record)
+        return self._finish(volume, size, progress.tags)
 
     def _refuse_overflowed(self, source: LogicalVolume) -> None:
-        """Now that it is active, a thick snapshot shows whether it still has its data."""
+        """Raise FailedPrecondition for a thick snapshot without data, which LVM only reports while it is active."""
         if source.thick_snapshot:
-            self._cutter.refuse_invalid(self._lvm.look(source.name).get(source.name, source))
+            self._snapshots.refuse_overflowed(self._client.find(source.name).get(source.name, source))
 
     def _confirm(self, volume: LogicalVolume) -> Callable[[], None]:
-        """Return a last look at an unfinished volume: another process may have finished it, and handed it out."""
+        """Return a check that the unfinished volume is unchanged: another process may have finished it."""
 
         def confirm() -> None:
-            found = self._lvm.look(volume.name).get(volume.name)
+            found = self._client.find(volume.name).get(volume.name)
             if found is None or found.tags != volume.tags:
-                raise Busy(f"logical volume {volume.name} was changed meanwhile by another process; ask again")
+                raise Busy(f"another process changed logical volume {volume.name} at the same time; try again")
 
         return confirm
 
-    def _finished(self, volume: LogicalVolume, size: int, notes: list[str]) -> LogicalVolume:
-        """Let the volume be found from now on."""
-        self._lvm.retag(volume.name, remove=[*tags.having(volume.tags, tags.TODO, tags.AT), *notes])
-        self._seen.forget()
-        return self._volumes.made(volume.name.removeprefix(self._volumes.prefix), size, volume.tags)
+    def _finish(self, volume: LogicalVolume, size: int, progress_tags: list[str]) -> LogicalVolume:
+        """Remove the tags that make the volume unfinished, so that it is found from now on."""
+        unfinished_tags = labels.with_prefix(volume.tags, labels.INTENDED_SIZE, labels.CREATED_AT)
+        self._client.change_tags(volume.name, remove=[*unfinished_tags, *progress_tags])
+        self._reports.clear()
+        return self._owned_volumes.new(volume.name.removeprefix(self._owned_volumes.prefix), size, volume.tags)
 
     @contextmanager
-    def _undone_when_final(self, leaf: str) -> Iterator[None]:
-        """After an error that nobody asks again after, leave nothing half-made."""
+    def _removed_after_final_error(self, leaf: str) -> Iterator[None]:
+        """Remove the unfinished volume after an error that is not retried."""
         try:
             yield
-        except UNSETTLED:
+        except RETRIED:
             raise
         except StorageError:
-            self._discard(self._maker.earlier(leaf))
+            self._discard(self._volumes.leftovers(leaf))
             raise
 
     def _discard(self, found: list[LogicalVolume]) -> None:
         for one in found:
-            self._maker.discard(one)
+            self._volumes.discard(one)
 
 
-class _Notes:
-    """How far a copy has come, on the unfinished volume."""
+class _Progress:
+    """The progress of a copy, which is recorded in a tag of the unfinished volume."""
 
-    def __init__(self, lvm: Lvm, volume: LogicalVolume) -> None:
-        self._lvm = lvm
+    def __init__(self, client: Client, volume: LogicalVolume) -> None:
+        self._client = client
         self._name = volume.name
-        self.tags = tags.having(volume.tags, tags.COPIED)
-        self.done = tags.number(volume.tags, tags.COPIED)
+        self.tags = labels.with_prefix(volume.tags, labels.BYTES_COPIED)
+        self.done = labels.byte_count(volume.tags, labels.BYTES_COPIED)
 
-    def note(self, offset: int) -> None:
-        now = f"{tags.COPIED}{offset}"
-        self._lvm.retag(self._name, add=[now], remove=[tag for tag in self.tags if tag != now])
-        self.tags = [now]
+    def record(self, offset: int) -> None:
+        current = f"{labels.BYTES_COPIED}{offset}"
+        self._client.change_tags(self._name, add=[current], remove=[tag for tag in self.tags if tag != current])
+        self.tags = [current]
 
 
 def _unfinished(size: int) -> list[str]:
-    """Return the tags of a volume that is to have so many bytes: since when is for Remover.sweep."""
-    return [f"{tags.TODO}{size}", f"{tags.AT}{time.time():.6f}"]
+    """Return the tags of an unfinished volume: its intended size, and its age, for VolumeManager.remove_leftovers."""
+    return [f"{labels.INTENDED_SIZE}{size}", f"{labels.CREATED_AT}{time.time():.6f}"]
 
 
-def _bytes(source: LogicalVolume) -> int:
-    """Return how much of a source counts: of a snapshot, what its volume had when it was cut."""
-    return tags.number(source.tags, tags.SIZE) or source.size
+def _data_size(source: LogicalVolume) -> int:
+    """Return the bytes to copy: of a snapshot, the size of its volume when it was created."""
+    return labels.byte_count(source.tags, labels.SOURCE_SIZE) or source.size
+
+
+def _source(request: VolumeRequest, kind: str) -> str:
+    """Return the source's handle. Raises InvalidArgument when the request has none of this kind."""
+    if request.source is None or request.source.kind.value != kind:
+        raise InvalidArgument(f"the request has no {kind} as content source; name one")
+    return request.source.handle

@@ -1,85 +1,134 @@
-"""What can be wrong with a volume, or with the group as a whole, as LVM reports it."""
+"""What is wrong with a volume, or with the whole group, as LVM reports it."""
 
 from __future__ import annotations
 
-from csi_multi.contract import Health, HealthEntry, StorageHealth, StorageHealthEntry
+from csi_multi.contract import (
+    Health,
+    HealthEntry,
+    Page,
+    PageRequest,
+    StorageError,
+    StorageHealth,
+    StorageHealthEntry,
+    VolumeHealth,
+)
 
-from . import tags
+from . import labels
+from .capacity import METADATA
 from .config import Config
+from .operation import Instance
 from .report import LogicalVolume, Report
-from .space import METADATA
 
 FULL = 100.0
-ILL_POOL = ("failed", "out_of_data", "metadata_read_only")  # lv_health_status of a thin pool
+POOL_FAILURES = ("failed", "out_of_data", "metadata_read_only")  # lv_health_status of a thin pool
 
 
-def of_volume(report: Report, found: LogicalVolume) -> tuple[HealthEntry, ...]:
+class HealthReporter:
+    """The health of an instance's volumes and of its group, by a new report each time."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._config = instance.config
+        self._client = instance.client
+        self._owned_volumes = instance.volumes
+
+    def volume(self, handle: str) -> tuple[HealthEntry, ...]:
+        """Return what is wrong with a volume. Raises NotFound, FailedPrecondition, Unavailable."""
+        leaf = self._owned_volumes.leaf(handle)
+        report = self._client.report()
+        found = self._owned_volumes.require(leaf, report.volumes.get(self._owned_volumes.name(leaf)))
+        return volume_entries(report, found)
+
+    def volumes(self, page: PageRequest) -> Page[VolumeHealth]:
+        """Return a page of the volumes with which something is wrong."""
+        report = self._client.report()
+
+        def convert(found: LogicalVolume) -> VolumeHealth | None:
+            entries = volume_entries(report, found)
+            return VolumeHealth(handle=self._owned_volumes.handle(found), entries=entries) if entries else None
+
+        return self._owned_volumes.page(report, page, convert)
+
+    def storage(self) -> tuple[StorageHealthEntry, ...]:
+        """Return what is wrong with the group."""
+        try:
+            return group_entries(self._client.report(), self._config, self._owned_volumes.owner)
+        except StorageError as error:
+            unreachable = StorageHealth.STORAGE_UNREACHABLE
+            return (StorageHealthEntry(status=unreachable, reason="GroupUnreachable", message=str(error)),)
+
+
+def volume_entries(report: Report, found: LogicalVolume) -> tuple[HealthEntry, ...]:
     """Return what is wrong with a volume."""
-    entries = [*_of_disks(found), *_of_pool(report, found)]
+    entries = [*_disk_entries(found), *_pool_entries(report, found)]
     if found.suspended:
-        message = f"{found.name} is suspended, so that all who use it wait; lvchange --refresh resumes it"
+        message = f"{found.name} is suspended, and its users wait; resume it with lvchange --refresh"
         entries.append(HealthEntry(status=Health.INACCESSIBLE, reason="Suspended", message=message))
     return tuple(entries)
 
 
-def _of_disks(found: LogicalVolume) -> list[HealthEntry]:
+def _disk_entries(found: LogicalVolume) -> list[HealthEntry]:
     raid = "raid" in found.layout
     if "partial" in found.health:
-        message = f"disks below {found.name} are missing; bring them back, or see the recovery recipes"
+        message = f"disks of {found.name} are missing; bring them back, or see Recovery in docs/lvm.md"
         if raid:
             return [HealthEntry(status=Health.DEGRADED, reason="RaidDegraded", message=message)]
         return [HealthEntry(status=Health.INACCESSIBLE, reason="DisksMissing", message=message)]
     if raid and found.health:
-        message = f"{found.name}: {found.health}; repair it with lvchange --refresh or lvconvert --repair"
+        message = (
+            f"LVM reports {found.health} for {found.name}; repair it with lvchange --refresh or lvconvert --repair"
+        )
         return [HealthEntry(status=Health.DEGRADED, reason="RaidDegraded", message=message)]
     return []
 
 
-def _of_pool(report: Report, found: LogicalVolume) -> list[HealthEntry]:
+def _pool_entries(report: Report, found: LogicalVolume) -> list[HealthEntry]:
     pool = report.volumes.get(found.pool)
     if pool is None:
         return []
-    if pool.health in ILL_POOL or (pool.data_percent or 0) >= FULL or (pool.metadata_percent or 0) >= FULL:
-        what = pool.health.replace("_", " ") or "full"
-        message = f"thin pool {pool.name} is {what}: writes wait or fail; extend it with lvextend"
+    if pool.health in POOL_FAILURES or (pool.data_percent or 0) >= FULL or (pool.metadata_percent or 0) >= FULL:
+        state = pool.health.replace("_", " ") or "full"
+        message = f"thin pool {pool.name} is {state}: writes wait or fail; extend it with lvextend"
         return [HealthEntry(status=Health.INACCESSIBLE, reason="PoolFull", message=message)]
     return []
 
 
-def of_group(report: Report, config: Config, owner: str) -> tuple[StorageHealthEntry, ...]:
+def group_entries(report: Report, config: Config, owner: str) -> tuple[StorageHealthEntry, ...]:
     """Return what is wrong with the group."""
     group = report.group
-    said = []
+    problems = []
     if group.missing:
-        said.append(("DisksMissing", f"{group.missing} physical volumes of {group.name} are missing"))
+        message = f"{group.missing} physical volumes of {group.name} are missing; see Recovery in docs/lvm.md"
+        problems.append(("DisksMissing", message))
     if group.metadata_free < METADATA:
-        said.append(("MetadataAlmostFull", f"{group.name} has {group.metadata_free} bytes of metadata left"))
-    said += _of_fullness(report, config)
-    lost = [
-        one.name for one in report.volumes.values() if owner in one.tags and (one.invalid or tags.INVALID in one.tags)
+        message = f"{group.name} has {group.metadata_free} bytes of metadata left; delete volumes or snapshots"
+        problems.append(("MetadataAlmostFull", message))
+    problems += _fullness(report, config)
+    overflowed = [
+        one.name for one in report.volumes.values() if owner in one.tags and (one.invalid or labels.INVALID in one.tags)
     ]
-    if lost:
-        said.append(("SnapshotOverflowed", f"snapshots have lost their data: {', '.join(sorted(lost)[:5])}"))
+    if overflowed:
+        message = f"snapshots overflowed and lost their data: {', '.join(sorted(overflowed)[:5])}; delete them"
+        problems.append(("SnapshotOverflowed", message))
     return tuple(
         StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason=reason, message=message)
-        for reason, message in said
+        for reason, message in problems
     )
 
 
-def _of_fullness(report: Report, config: Config) -> list[tuple[str, str]]:
+def _fullness(report: Report, config: Config) -> list[tuple[str, str]]:
     if not config.thin_pool:
         return []
     pool = report.volumes.get(config.thin_pool)
     if pool is None or not pool.thin_pool:
-        return [("PoolMissing", f"{config.volume_group} has no thin pool {config.thin_pool}")]
-    filled = max(pool.data_percent or 0, pool.metadata_percent or 0)
-    said = []
-    if filled >= config.pool_full_percent:
-        said.append(("PoolAlmostFull", f"thin pool {pool.name} is {filled:.1f} % full; nothing new is made in it"))
+        return [("PoolMissing", f"{config.volume_group} has no thin pool {config.thin_pool}; create it with lvcreate")]
+    percent = max(pool.data_percent or 0, pool.metadata_percent or 0)
+    problems = []
+    if percent >= config.pool_full_percent:
+        message = (
+            f"thin pool {pool.name} is {percent:.1f} % full, and nothing is created in it; extend it with lvextend"
+        )
+        problems.append(("PoolAlmostFull", message))
     if not pool.zeroing:
-        said.append(("PoolNotZeroing", f"thin pool {pool.name} shows old data; run lvchange --zero y on it"))
-    return said
-
-
-def unreachable(error: Exception) -> StorageHealthEntry:
-    return StorageHealthEntry(status=StorageHealth.STORAGE_UNREACHABLE, reason="GroupUnreachable", message=str(error))
+        message = f"thin pool {pool.name} shows old data; enable zeroing with lvchange --zero y"
+        problems.append(("PoolNotZeroing", message))
+    return problems

@@ -1,8 +1,8 @@
-"""Old tenants' data in the space of a thick volume: neither formatted over blindly nor readable.
+"""Old data in the space of a thick volume: it is removed before the volume is first used.
 
-A new thick volume holds what was there before. Before its first use either all of it is zeroed, or, when a
-filesystem will hide it, only its ends, where signatures are. How far that has come stands in its tags, so
-that it goes on after a crash, and is never done to a volume that somebody has used.
+A new thick volume holds what was there before. Before its first use either all of it is zeroed or, when a filesystem
+will hide the old data, only its ends, where signatures are. The progress is in the volume's tags, so that wiping is
+resumed after a crash, and never applied to a volume that was used.
 """
 
 from __future__ import annotations
@@ -13,87 +13,100 @@ from pathlib import Path
 
 from csi_multi.contract import Blank, Busy, FailedPrecondition
 
-from . import contents, tags
-from .lvm import Lvm
+from . import block_io, labels
+from .client import Client
 from .report import LogicalVolume
 
-UNUSED = (tags.NEW, tags.FRESH)
-
-Look = Callable[[], LogicalVolume]
+UNUSED = (labels.NEW, labels.FRESH)
 
 
-def at_creation(wipe: str, *, thin: bool) -> list[str]:
+def initial_tags(wipe: str, *, thin: bool) -> list[str]:
     """Return the tags of a new, empty volume."""
     if thin:
-        return [tags.FRESH]
-    extra = {"none": [tags.UNWIPED], "zero": [tags.ZERO]}.get(wipe, [])
-    return [tags.NEW, tags.DIRTY, *extra]
+        return [labels.FRESH]
+    extra = {"none": [labels.UNWIPED], "zero": [labels.ZERO]}.get(wipe, [])
+    return [labels.NEW, labels.DIRTY, *extra]
 
 
 def blank(volume: LogicalVolume) -> Blank:
-    """Return how a volume may be proven to hold no data."""
-    if tags.FORMATTING in volume.tags:
+    """Return how a volume can be proven to hold no data."""
+    if labels.FORMATTING in volume.tags:
         return Blank.INTERRUPTED
-    if any(tag in volume.tags for tag in UNUSED):
+    if unused(volume):
         return Blank.ZEROED if volume.thin else Blank.STAMPED
     return Blank.NEVER
 
 
 def clean(volume: LogicalVolume) -> bool:
-    """Whether all of a thick volume was zeroed or written by its user, and has to stay like that."""
-    return not volume.thin and tags.DIRTY not in volume.tags and tags.UNWIPED not in volume.tags
+    """Whether a thick volume shows no old data anywhere, and must not show any when it grows."""
+    return not volume.thin and labels.DIRTY not in volume.tags and labels.UNWIPED not in volume.tags
 
 
 def unused(volume: LogicalVolume) -> bool:
     return any(tag in volume.tags for tag in UNUSED)
 
 
-def prepare(lvm: Lvm, volume: LogicalVolume, path: Path, *, block: bool, again: Look) -> LogicalVolume:
-    """Make an active volume ready for use, for the first time. Return it as it is then.
+def prepare(
+    client: Client, volume: LogicalVolume, path: Path, *, block: bool, read_again: Callable[[], LogicalVolume]
+) -> LogicalVolume:
+    """Make an active volume ready for its first use, and return it with its new tags.
 
-    `again` looks it up once more, when nobody else can have it open. Raises FailedPrecondition for raw
-    block access to what a filesystem was made on without zeroing, Busy, Unavailable.
+    `read_again` returns the volume as it is while nobody else can have it open. Raises FailedPrecondition when a
+    volume that was used for a filesystem without being zeroed is opened as a raw block device; Busy, Unavailable.
     """
 
     def confirm() -> None:
-        if again().tags != volume.tags:
-            raise Busy(f"logical volume {volume.name} was changed meanwhile by another process; ask again")
+        if read_again().tags != volume.tags:
+            raise Busy(f"another process changed logical volume {volume.name} at the same time; try again")
 
-    dirty = tags.DIRTY in volume.tags and tags.UNWIPED not in volume.tags
-    if dirty and (block or tags.ZERO in volume.tags) and unused(volume):
-        return _zeroed(lvm, volume, path, confirm)
+    dirty = labels.DIRTY in volume.tags and labels.UNWIPED not in volume.tags
+    if dirty and (block or labels.ZERO in volume.tags) and unused(volume):
+        return _zero(client, volume, path, confirm)
     if dirty and block:
         raise FailedPrecondition(
-            f"logical volume {volume.name} was made for filesystems: used as a raw block device, it could show what "
-            "its space held before; make a new volume with volumeMode Block, or with the parameter wipe: zero"
+            f"logical volume {volume.name} was created for filesystems: as a raw block device it could show old data "
+            "of deleted volumes; create a new volume with volumeMode Block, or with the parameter wipe: zero"
         )
-    if tags.NEW in volume.tags:
-        contents.scrub(path, confirm)
-        return _retagged(lvm, volume, add=[tags.FRESH], remove=[tags.NEW])
+    if labels.NEW in volume.tags:
+        block_io.scrub(path, confirm)
+        return _change_tags(client, volume, add=[labels.FRESH], remove=[labels.NEW])
     return volume
 
 
-def _zeroed(lvm: Lvm, volume: LogicalVolume, path: Path, confirm: Callable[[], None]) -> LogicalVolume:
+def _zero(client: Client, volume: LogicalVolume, path: Path, confirm: Callable[[], None]) -> LogicalVolume:
     current = volume
 
-    def note(offset: int) -> None:
+    def record(offset: int) -> None:
         nonlocal current
-        now, before = f"{tags.ZEROED}{offset}", tags.having(current.tags, tags.ZEROED)
-        current = _retagged(lvm, current, add=[now], remove=[tag for tag in before if tag != now])
+        progress, before = f"{labels.BYTES_ZEROED}{offset}", labels.with_prefix(current.tags, labels.BYTES_ZEROED)
+        current = _change_tags(client, current, add=[progress], remove=[tag for tag in before if tag != progress])
 
-    contents.zero(path, tags.number(volume.tags, tags.ZEROED), volume.size, note, confirm)
-    done = tags.having(current.tags, tags.ZEROED, tags.DIRTY, tags.NEW, tags.ZERO)
-    return _retagged(lvm, current, add=[tags.FRESH], remove=[tag for tag in done if tag != tags.FRESH])
+    block_io.zero(path, labels.byte_count(volume.tags, labels.BYTES_ZEROED), volume.size, record, confirm)
+    obsolete = labels.with_prefix(current.tags, labels.BYTES_ZEROED, labels.DIRTY, labels.NEW, labels.ZERO)
+    return _change_tags(client, current, add=[labels.FRESH], remove=[tag for tag in obsolete if tag != labels.FRESH])
 
 
-def _retagged(lvm: Lvm, volume: LogicalVolume, *, add: list[str], remove: list[str]) -> LogicalVolume:
-    lvm.retag(volume.name, add=add, remove=remove)
+def _change_tags(client: Client, volume: LogicalVolume, *, add: list[str], remove: list[str]) -> LogicalVolume:
+    client.change_tags(volume.name, add=add, remove=remove)
     return replace(volume, tags=(volume.tags - set(remove)) | set(add))
 
 
-def forward(lvm: Lvm, volume: LogicalVolume, state: str) -> None:
-    """Note that mkfs begins (tags.FORMATTING), or that there may be data ("")."""
-    marks = [tag for tag in (*UNUSED, tags.FORMATTING) if tag in volume.tags]
-    if not marks or marks == [state]:
-        return
-    lvm.retag(volume.name, add=[state] if state else [], remove=[tag for tag in marks if tag != state])
+def record_formatting(client: Client, volume: LogicalVolume) -> None:
+    """Record that mkfs begins. Raises FailedPrecondition for a volume that may hold data."""
+    if not unused(volume) and labels.FORMATTING not in volume.tags:
+        raise FailedPrecondition(
+            f"logical volume {volume.name} may hold data and must not be formatted; use it with its filesystem, or "
+            "create a new volume"
+        )
+    _replace_state(client, volume, [labels.FORMATTING])
+
+
+def record_use(client: Client, volume: LogicalVolume) -> None:
+    """Record that the volume may hold data from now on."""
+    _replace_state(client, volume, [])
+
+
+def _replace_state(client: Client, volume: LogicalVolume, state: list[str]) -> None:
+    current = [tag for tag in (*UNUSED, labels.FORMATTING) if tag in volume.tags]
+    if current and current != state:
+        client.change_tags(volume.name, add=state, remove=[tag for tag in current if tag not in state])

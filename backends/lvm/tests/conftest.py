@@ -1,4 +1,4 @@
-"""Real volume groups and the backend over them; a test of LVM has the mark devicemapper, and leaves nothing."""
+"""Real volume groups, and the backend on them. Tests of real LVM are marked devicemapper, and must leave nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from csi_multi_testing.checks import CHECKS
 
-from csi_multi.contract import Setting
+from csi_multi.contract import Setting, Volume
 from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, nothing_stays, own_lvm, volume_group
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
 
 NODE = "node-1"
 DRIVER = "multi.csi.test"
-# What `make lvm` has of the kit; MATRIX=1 runs all of it, for thin and for thick volumes. A guest takes ten seconds for
-# a common check, and a minute or more for one that lets every command of an operation fail in four ways.
+# The groups of checks that `make lvm` runs; MATRIX=1 runs all of them, for thin and for thick volumes. In a guest, a
+# check takes ten seconds, and one that lets every command of an operation fail in four ways a minute or more.
 GROUPS = {
     "thin": ("creation", "crashes", "node_crashes", "devices", "blanks", "snapshots", "sources", "expand", "foreign"),
-    "linear": ("blanks", "snapshots"),  # where thick volumes are unlike thin ones; test_killed.py has deaths of theirs
+    "linear": (
+        "blanks",
+        "snapshots",
+    ),  # where thick volumes differ from thin ones; test_killed.py and test_copies.py kill operations on them
 }
-# Checks in these groups that come by no other line of the backend than one that is run.
+# Checks in these groups that execute no other line of the backend than a check that is run.
 REPEATED = {
     "thin": (
-        "a clone that died anywhere is made once",  # a start after it is tried, for every moment of its death
-        "a growth that died anywhere is finished",  # one command: dead before it, or its request is repeated
+        "a clone that died anywhere is made once",  # the test of a start after it covers every moment of its death
+        "a growth that died anywhere is finished",  # one command: the driver dies before it, or the request is repeated
         "a closing that died anywhere is finished",
         "a note about formatting that died anywhere is old or new",
         "a note about use that died anywhere is old or new",
-        "a refresh that died anywhere is finished",  # it only looks
+        "a refresh that died anywhere is finished",  # it only reads
         "a cloned volume may be larger than its source",  # as a restored one
         "a cloned volume is never smaller than its source",
         "a cloned volume and its source share no writes",
@@ -59,7 +62,7 @@ REPEATED = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what `make lvm` has no time for."""
+    """Deselect the checks for which `make lvm` has no time."""
     if FULL:
         return
     left_out = [item for item in items if _left_out(item)]
@@ -89,16 +92,23 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
         yield group
 
 
+@pytest.fixture(scope="module")
+def five(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A group with enough disks for raid6; the first and the last of them have less space than the others."""
+    with volume_group(lvm, tmp_path_factory.mktemp("five"), disks=5, size=128 * MIB, pool=64 * MIB) as group:
+        yield group
+
+
 @pytest.fixture
 def new_group(lvm: Lvm, tmp_path: Path) -> Iterator[NewGroup]:
-    """Make a group for one test: new_group(disks=2, size=256 * MIB, pool=64 * MIB). It takes seconds."""
+    """Create a group for one test: new_group(disks=2, size=256 * MIB, pool=64 * MIB). It takes seconds."""
     with contextlib.ExitStack() as undo:
         yield lambda **more: undo.enter_context(volume_group(lvm, tmp_path, **more))
 
 
 @pytest.fixture(autouse=True)
 def nothing_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """A test leaves no device, no table, nothing mounted, and nothing in the group that it shares."""
+    """Demand that a test leaves no device, no table, nothing mounted, and nothing in the shared group."""
     if not request.node.get_closest_marker("devicemapper"):
         yield
         return
@@ -120,7 +130,7 @@ def setting(host: LocalHost) -> Setting:
 
 @pytest.fixture
 def backend_on(setting: Setting) -> Callable[..., LvmBackend]:
-    """Make a backend as a new process would: backend_on(new_group(disks=2), reserve_percent=5)."""
+    """Create a backend as a new process does: backend_on(new_group(disks=2), reserve_percent=5)."""
     from csi_multi_lvm.backend import LvmBackend
     from csi_multi_lvm.config import Config
 
@@ -134,5 +144,16 @@ def backend_on(setting: Setting) -> Callable[..., LvmBackend]:
 
 @pytest.fixture
 def backend(group: Group, backend_on: Callable[..., LvmBackend]) -> Callable[..., LvmBackend]:
-    """Make a backend on the group that the module's tests share: backend(), or backend(reserve_percent=5)."""
+    """Create a backend on the group that the module's tests share: backend(), or backend(reserve_percent=5)."""
     return functools.partial(backend_on, group)
+
+
+@pytest.fixture
+def volume(backend: Callable[..., LvmBackend]) -> Iterator[Volume]:
+    """A thin volume on the group that the module's tests share."""
+    from .volume_steps import create, delete
+
+    one = create(backend(), "v", EXTENT, type="thin")
+    yield one
+    backend().close_device(one.handle)
+    delete(backend(), one)

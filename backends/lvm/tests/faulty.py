@@ -1,7 +1,7 @@
-"""Disks that fail when a test says so, and a group on such disks.
+"""Disks that a test can let fail, and a group on such disks.
 
-A disk is a device-mapper device over a loop device: its table is switched under whatever uses it. LVM
-sees the upper device only.
+A disk is a device-mapper device on a loop device. Its table is replaced while it is in use. LVM sees the
+device-mapper device only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DATA = MIB // SECTOR  # sectors from which on a disk holds data: vgcreate puts i
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """A disk that can be broken and mended, also while it is in use."""
+    """A disk that can be broken and repaired, also while it is in use."""
 
     lvm: Lvm
     name: str
@@ -35,12 +35,12 @@ class Disk:
         return Path("/dev/mapper") / self.name
 
     def plug(self) -> None:
-        """Let it appear, in good order."""
+        """Let it appear, and work."""
         self.lvm.run("dmsetup", "create", self.name, "--table", self._good(0, self.sectors))
         self.lvm.run("dmsetup", "mknodes", self.name)  # where udev does not
 
     def pull(self) -> None:
-        """Let it vanish. Nobody may use it."""
+        """Let it disappear; it must not be in use."""
         self.lvm.run("dmsetup", "remove", "--retry", self.name)
         self.lvm.run("dmsetup", "mknodes", self.name)
 
@@ -51,20 +51,20 @@ class Disk:
             self.plug()
 
     def die(self) -> None:
-        """Answer nothing but errors."""
+        """Let all reads and writes fail."""
         self._switch(f"0 {self.sectors} error")
 
     def refuse_writes(self) -> None:
-        """Read well, and answer every write with an error."""
+        """Let all writes fail."""
         self._switch(self._read_only(0, self.sectors))
 
     def lose_data(self) -> None:
-        """Let LVM's metadata be well, and answer errors for all that volumes have on it."""
+        """Let reads and writes of the volumes' data fail; LVM's metadata stays intact."""
         rest = self.sectors - DATA
         self._switch(f"{self._good(0, DATA)}\n{DATA} {rest} error")
 
     def refuse_data(self) -> None:
-        """Let LVM's metadata be well, and all data be read, and refuse to write any."""
+        """Let writes of the volumes' data fail; LVM's metadata stays intact."""
         self._switch(f"{self._good(0, DATA)}\n{self._read_only(DATA, self.sectors - DATA)}")
 
     def _good(self, start: int, length: int) -> str:
@@ -96,7 +96,7 @@ class Faulty(Group):
             self.lvm.run("pvchange", "-qq", "-x", "y", str(other.path))
 
     def mend(self) -> None:
-        """Let both disks be well, and LVM know it."""
+        """Repair both disks, and let LVM use them again."""
         for disk in (self.first, self.second):
             disk.mend()
         if self.lvm.run("vgs", "--noheadings", "-o", "vg_missing_pv_count", self.name) != ["0"]:
@@ -104,7 +104,7 @@ class Faulty(Group):
 
 
 def clear(group: Group) -> None:
-    """Remove what tests have left in a group. Raises AssertionError when there was anything."""
+    """Remove what tests have left in a group. Raises AssertionError if there was anything."""
     left = group.left()
     for name in left:
         group.lvm.host.run("lvremove", "-qq", "-ff", "-y", f"{group.name}/{name}", ok=(0, 5), timeout=LIMIT)
@@ -113,7 +113,7 @@ def clear(group: Group) -> None:
 
 @contextmanager
 def faulty_group(lvm: Lvm, directory: Path, *, size: int = 256 * MIB, pool: int = 0) -> Iterator[Faulty]:
-    """Make a group of two such disks, with a thin pool of `pool` bytes or none. It is removed with everything in it."""
+    """Create a group of two such disks, with a thin pool of `pool` bytes or none, and remove it with its volumes."""
     directory = directory / "faulty"
     directory.mkdir()
     with ExitStack() as undo:

@@ -1,8 +1,8 @@
-"""Real volume groups on loop devices, for LVM that knows no other disks.
+"""Real volume groups on loop devices, and an LVM that sees no other disks.
 
-LVM is configured for the tests alone: in their own mount namespace its directories are empty ones in
-memory, and its filter lets only the tests' disks pass. What the machine has is never seen. No archive is
-kept of old metadata: every change would read the names of all that were kept before.
+LVM is configured for the tests alone: in their own mount namespace its directories are empty and in memory, and its
+filter accepts only the tests' disks, never the machine's. Old metadata is not archived, because every change would
+read the names of all archives.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class Lvm:
         self._configure()
 
     def _configure(self) -> None:
-        seen = [f'"a|^{disk}$|"' for disk in self.disks]
+        accepted = [f'"a|^{disk}$|"' for disk in self.disks]
         thin_check = "" if shutil.which("thin_check", path="/usr/sbin:/sbin") else 'thin_check_executable = ""'
         udev = int(Path("/run/udev/control").exists())
-        text = TEXT.format(filter=", ".join([*seen, '"r|.*|"']), udev=udev, thin_check=thin_check)
+        text = TEXT.format(filter=", ".join([*accepted, '"r|.*|"']), udev=udev, thin_check=thin_check)
         (CONFIGURATION / "lvm.conf").write_text(text)
 
     def groups(self) -> list[str]:
@@ -107,7 +107,7 @@ class Lvm:
 def _mapped() -> Iterator[str]:
     """Describe the devices of device-mapper, without the tenth of a second that dmsetup takes."""
     for entry in Path("/sys/block").glob("dm-*"):
-        with suppress(FileNotFoundError):  # gone meanwhile
+        with suppress(FileNotFoundError):  # it has disappeared
             name, sectors, suspended = (
                 (entry / file).read_text().strip() for file in ("dm/name", "size", "dm/suspended")
             )
@@ -140,7 +140,7 @@ _numbers = itertools.count(1)
 
 @contextmanager
 def volume_group(lvm: Lvm, directory: Path, *, disks: int = 4, size: int = GIB, pool: int = 0) -> Iterator[Group]:
-    """Make a group on loop devices over sparse files of `size` bytes, with a thin pool of `pool` bytes or none.
+    """Create a group on loop devices over sparse files of `size` bytes, with a thin pool of `pool` bytes or none.
 
     Every command of lvm reads all disks, so few are fast. The group is removed with everything in it. Raises
     AssertionError when tests have left anything in it.
@@ -207,7 +207,7 @@ NewGroup = Callable[..., Group]
 
 
 def playground() -> None:
-    """Start a shell beside a volume group, which goes with it."""
+    """Start a shell with a volume group, which is removed when the shell ends."""
     with ExitStack() as undo:
         directory = Path(undo.enter_context(tempfile.TemporaryDirectory()))
         group = undo.enter_context(volume_group(undo.enter_context(own_lvm()), directory, pool=512 * MIB))

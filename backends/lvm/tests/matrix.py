@@ -1,4 +1,4 @@
-"""What `make lvm` meets once and `make matrix` in full."""
+"""Parameters of tests that `make lvm` runs once, and `make matrix` with all values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ FULL = bool(os.environ.get("MATRIX"))
 T = TypeVar("T")
 
 
-def once(met: T, *others: T) -> list[T]:
-    """Return the values for a parameter of a test: the first is met always, the others in full only."""
-    return [met, *others] if FULL else [met]
+def once(first: T, *others: T) -> list[T]:
+    """Return the values for a test's parameter: the first is always used, the others in the matrix only."""
+    return [first, *others] if FULL else [first]

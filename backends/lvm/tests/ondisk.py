@@ -1,6 +1,6 @@
-"""The names of a group's logical volumes, read from its first disk: at once, where `lvs` takes a third of a second.
+"""The names of a group's logical volumes, read from its first disk, independently of the backend's commands.
 
-And independent of what the backend asks. The format: lib/format_text/layout.h of LVM2.
+This takes no time, and `lvs` takes a third of a second. The format is in lib/format_text/layout.h of LVM2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HEADER_SIZE = 512  # bytes, before the ring that the text goes round in
 
 
 def volumes(disk: Path) -> set[str]:
-    """Return the names of all logical volumes as last committed; those that LVM hides in brackets."""
+    """Return the names of all logical volumes as last committed; those that LVM hides are in brackets."""
     names: set[str] = set()
     path: list[str] = []
     for line in _text(disk).splitlines():

@@ -19,7 +19,7 @@ from .group import EXTENT, GIB, Group, Lvm, volume_group
 pytestmark = pytest.mark.devicemapper
 
 OTHER = {"thin": {"type": "linear"}, "linear": {"type": "linear", "wipe": "none"}}
-THEIRS = ("theirs-0", "theirs-1", "theirs-2")  # leaves of what others have put there
+THEIRS = ("theirs-0", "theirs-1", "theirs-2")  # leaves of other owners' volumes
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Instance:
         )
 
     def resources(self) -> list[str]:
-        """Everything in the group, and which of it has a device."""
+        """Return everything in the group, and which of it has a device."""
         devices = [name for name in self.group.devices() if "-csi" in name.removeprefix("csi--test")]
         return [*self.group.left(), *(f"device {name}" for name in devices)]
 
     def foreign(self) -> None:
-        """Another driver's volume, another cluster's, and one made by hand that has a name like ours."""
+        """Create another driver's volume, another cluster's, and one by hand with a name of this driver's form."""
         ours = setting(LocalHost())
         others = (replace(ours, driver="other.example"), replace(ours, cluster="other"))
         for leaf, theirs in zip(THEIRS, others, strict=False):
@@ -56,7 +56,7 @@ class Instance:
             self.group.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", by_hand, self.group.name)
 
     def clear(self) -> None:
-        """Remove what `foreign` made: the rest must be gone by itself."""
+        """Remove what `foreign` created; the tests must have removed the rest."""
         for name in {f"csi-{leaf}" for leaf in THEIRS} & set(self.group.left()):
             self.group.lvm.run("lvremove", "-qq", "-y", f"{self.group.name}/{name}")
 

@@ -1,67 +1,55 @@
-"""Devices of logical volumes: they appear when a volume is opened, are the right ones, and go when it is closed."""
+"""Devices of logical volumes: they appear when a volume is opened, belong to it, and disappear when it is closed."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from csi_multi_lvm import devices
 from csi_multi_lvm.backend import LvmBackend
-from csi_multi_lvm.names import device_name
 
 from csi_multi.contract import FailedPrecondition, InUse, NotFound, Setting, Unavailable, Volume
 from csi_multi.host import sysfs
-from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, Group
 from .matrix import once
-from .volumes import Mortal, create, delete, lv, open_device, opened, told
+from .volume_steps import (
+    DyingHost,
+    create,
+    delete,
+    device_mapper_tables,
+    dm_name,
+    lv_fields,
+    lv_name,
+    open_device,
+    opened,
+)
 
 pytestmark = pytest.mark.devicemapper
 
 NewBackend = Callable[..., LvmBackend]
-TYPES = once("raid1", "linear", "thin")  # the kit has the simple ones
-
-
-@pytest.fixture
-def volume(backend: NewBackend) -> Iterator[Volume]:
-    """A thin volume, which is made in a moment."""
-    one = create(backend(), "v", EXTENT, type="thin")
-    yield one
-    backend().close_device(one.handle)
-    delete(backend(), one)
+TYPES = once("raid1", "linear", "thin")  # the kit tests the others
 
 
 @pytest.fixture
 def no_commands(backend: NewBackend, setting: Setting) -> LvmBackend:
     """A backend that dies when it runs any command."""
-    return backend(setting=replace(setting, host=Mortal()))
-
-
-def dm_name(group: Group, volume: Volume) -> str:
-    return device_name(group.name, lv(volume))
-
-
-def tables(group: Group, volume: Volume) -> list[str]:
-    """Return what device-mapper has of a volume, its parts included."""
-    return [name for name in group.devices() if name.startswith(dm_name(group, volume))]
+    return backend(setting=replace(setting, host=DyingHost()))
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_device_is_there_from_open_to_close_and_no_other_way(kind: str, group: Group, backend: NewBackend) -> None:
+def test_a_device_exists_from_open_to_close_only(kind: str, group: Group, backend: NewBackend) -> None:
     one = backend()
     volume = create(one, "v", EXTENT, type=kind)
     assert one.find_device(volume.handle) is None
-    assert tables(group, volume) == []
+    assert device_mapper_tables(group, volume) == []
 
     device = open_device(one, volume)
-    assert tables(group, volume) != []
-    uuid = "".join(told(group, volume, "vg_uuid", "lv_uuid").values()).replace("-", "")
+    assert device_mapper_tables(group, volume) != []
+    uuid = "".join(lv_fields(group, volume, "vg_uuid", "lv_uuid").values()).replace("-", "")
     assert device.proof == {"dm/uuid": f"LVM-{uuid}"}
     sysfs.verify(device)
     assert one.find_device(volume.handle) == device
@@ -70,18 +58,18 @@ def test_a_device_is_there_from_open_to_close_and_no_other_way(kind: str, group:
     one.close_device(volume.handle)
 
     assert one.find_device(volume.handle) is None
-    assert tables(group, volume) == []
+    assert device_mapper_tables(group, volume) == []
     group.lvm.run("vgchange", "-qq", "-ay", group.name)  # as at boot
     try:
-        assert tables(group, volume) == []
-        assert told(group, volume, "lv_skip_activation")["lv_skip_activation"] == "skip activation"
+        assert device_mapper_tables(group, volume) == []
+        assert lv_fields(group, volume, "lv_skip_activation")["lv_skip_activation"] == "skip activation"
     finally:
-        group.lvm.run("lvchange", "-qq", "-an", f"{group.name}/{lv(volume)}")
+        group.lvm.run("lvchange", "-qq", "-an", f"{group.name}/{lv_name(volume)}")
     delete(one, volume)
 
 
-def test_another_volume_that_took_the_name_is_not_handed_out(group: Group, backend: NewBackend) -> None:
-    """The device of the old one is still there under the name of the new one."""
+def test_the_device_of_another_volume_of_the_same_name_is_not_returned(group: Group, backend: NewBackend) -> None:
+    """The device of the old volume still exists under the name of the new one."""
     one = backend()
     volume, other = create(one, "v", EXTENT), create(one, "other", EXTENT)
     open_device(one, volume)
@@ -102,7 +90,7 @@ def test_another_volume_that_took_the_name_is_not_handed_out(group: Group, backe
     delete(one, volume, other)
 
 
-def test_a_volume_renamed_over_by_hand_has_another_identity(group: Group, backend: NewBackend) -> None:
+def test_a_volume_that_was_replaced_by_renaming_has_another_proof(group: Group, backend: NewBackend) -> None:
     one = backend()
     volume, other = create(one, "v", EXTENT), create(one, "other", EXTENT)
     before = open_device(one, volume)
@@ -150,17 +138,17 @@ def held(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def test_a_device_that_is_held_stays(backend: NewBackend, group: Group, volume: Volume) -> None:
+def test_a_device_in_use_is_not_closed(backend: NewBackend, group: Group, volume: Volume) -> None:
     one = backend()
     device = open_device(one, volume)
     with held(device.path), pytest.raises(InUse, match="unpublish and unstage"):
         one.close_device(volume.handle)
     assert one.find_device(volume.handle) == device
     one.close_device(volume.handle)
-    assert tables(group, volume) == []
+    assert device_mapper_tables(group, volume) == []
 
 
-def test_a_device_that_is_published_raw_stays(
+def test_a_device_that_is_published_raw_is_not_closed(
     backend: NewBackend, group: Group, volume: Volume, tmp_path: Path
 ) -> None:
     """The kernel does not count a bind of the node as use."""
@@ -176,87 +164,20 @@ def test_a_device_that_is_published_raw_stays(
     finally:
         group.lvm.run("umount", str(target))
     one.close_device(volume.handle)
-    assert tables(group, volume) == []
+    assert device_mapper_tables(group, volume) == []
 
 
-def test_a_device_without_its_node_in_dev_mapper_is_found_and_opened(
-    backend: NewBackend, group: Group, volume: Volume
-) -> None:
-    one = backend()
-    device = open_device(one, volume)
-    (Path("/dev/mapper") / dm_name(group, volume)).unlink()
-
-    found = one.find_device(volume.handle)
-    assert found is not None
-    assert (found.number, found.proof) == (device.number, device.proof)
-    sysfs.verify(found)
-    sysfs.verify(open_device(one, volume))
-    one.close_device(volume.handle)
-    assert tables(group, volume) == []
-
-
-def test_a_device_without_any_node_gets_one(backend: NewBackend, group: Group, volume: Volume) -> None:
-    one = backend()
-    device = open_device(one, volume)
-    minor = device.number.partition(":")[2]
-    nodes = [Path("/dev/mapper") / dm_name(group, volume), Path(f"/dev/dm-{minor}")]
-    there = [node for node in nodes if node.exists()]
-    for node in there:
-        node.unlink()
-    try:
-        found = one.find_device(volume.handle)
-        assert found is not None
-        sysfs.verify(found)
-    finally:
-        for node in there:
-            if not node.exists():
-                os.mknod(node, 0o60600, os.makedev(*map(int, device.number.split(":"))))
-    one.close_device(volume.handle)
-
-
-def test_a_look_at_a_closed_volume_runs_no_command(no_commands: LvmBackend, volume: Volume) -> None:
+def test_finding_the_device_of_a_closed_volume_runs_no_command(no_commands: LvmBackend, volume: Volume) -> None:
     assert no_commands.find_device(volume.handle) is None
     no_commands.close_device(volume.handle)
     no_commands.close_device(f"{no_commands.setting.node}/{no_commands.config.volume_group}/never-made")
     assert no_commands.find_device(f"{no_commands.setting.node}/{no_commands.config.volume_group}/never-made") is None
 
 
-def test_a_volume_that_is_gone_cannot_be_opened_and_its_closing_is_fine(backend: NewBackend) -> None:
+def test_a_deleted_volume_cannot_be_opened_and_closing_it_succeeds(backend: NewBackend) -> None:
     one = backend()
     volume = create(one, "v", EXTENT)
     delete(one, volume)
     with pytest.raises(NotFound):
         open_device(one, volume)
     one.close_device(volume.handle)
-
-
-def test_a_device_that_was_left_suspended_is_resumed_when_it_is_opened(
-    backend: NewBackend, group: Group, volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("csi_multi_lvm.activation.SUSPENDED", 0.5)
-    one = backend()
-    device = open_device(one, volume)
-    name = dm_name(group, volume)
-    group.lvm.run("dmsetup", "suspend", "--noudevsync", name)
-    assert devices.suspended(name) == [name]
-
-    assert open_device(one, volume) == device
-    assert devices.suspended(name) == []
-    with device.path.open("r+b") as disk:
-        disk.write(b"x" * 4096)
-        os.fsync(disk.fileno())
-
-
-def test_a_device_that_somebody_suspends_for_a_moment_is_waited_for(
-    backend: NewBackend, group: Group, volume: Volume, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = backend()
-    device = open_device(one, volume)
-    name = dm_name(group, volume)
-    LocalHost().run("dmsetup", "suspend", "--noudevsync", name)
-    resume = threading.Timer(2.0, LocalHost().run, ("dmsetup", "resume", "--noudevsync", name))
-    resume.start()
-    assert open_device(one, volume) == device
-    assert devices.suspended(name) == []
-    assert caplog.messages == []  # nobody repaired it
-    resume.join()

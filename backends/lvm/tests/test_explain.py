@@ -1,4 +1,4 @@
-"""`csi-multi explain` shows the commands that a creation runs, and runs none that changes anything."""
+"""`csi-multi explain` reports the commands that a creation runs, and runs none that changes anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Config, Parameters
-from csi_multi_lvm.explaining import KNOWN, _group
+from csi_multi_lvm.explain import PURPOSES, assumed_report
 
 from csi_multi.commands.explain import storageclass
 from csi_multi.commands.explain.explainer import Question, explain
@@ -33,11 +33,11 @@ LOOKS = ("fullreport", "lvs")
 
 
 class Machine:
-    """A node whose lvm reports a group with a pool and room, and a snapshot in it; it remembers what was run."""
+    """A node whose lvm reports a group with a pool, free space and a snapshot, and that records its commands."""
 
     def __init__(self, config: Config) -> None:
         self.ran: list[tuple[str, ...]] = []
-        self._group = _group(config)
+        self._group = assumed_report(config)
         self._snapshot = {
             "lv_name": "csis-snap-1",
             "lv_size": str(GIB),
@@ -89,20 +89,20 @@ def config() -> Config:
         {"type": "raid10", "integrity": True},
     ],
 )
-def test_the_commands_that_are_told_are_those_that_a_creation_runs(parameters: dict[str, Any]) -> None:
+def test_the_reported_commands_are_those_that_a_creation_runs(parameters: dict[str, Any]) -> None:
     real, looked_at, report = Machine(config()), Machine(config()), DryRunReport()
 
     made = backend(real, config()).create_volume(request(**parameters))
-    told = backend(looked_at, config()).dry_run(report).create_volume(request(**parameters))
+    explained = backend(looked_at, config()).dry_run(report).create_volume(request(**parameters))
 
     assert [step.words for step in report.steps] == real.ran
     assert [step.changes for step in report.steps] == [argv[1] not in LOOKS for argv in real.ran]
-    assert told == made
+    assert explained == made
     assert looked_at.verbs() <= {*LOOKS}
 
 
 @pytest.mark.parametrize("parameters", [{}, {"type": "raid6"}, {"type": "linear"}])
-def test_without_the_storage_the_commands_are_the_same_as_in_a_group_with_usual_extents(
+def test_an_offline_dry_run_reports_the_commands_for_a_group_with_default_extents(
     parameters: dict[str, Any],
 ) -> None:
     real, laptop, report = Machine(config()), Machine(config()), DryRunReport(offline=True)
@@ -115,7 +115,7 @@ def test_without_the_storage_the_commands_are_the_same_as_in_a_group_with_usual_
     assert "extents of 4194304 bytes" in report.assumed[0]
 
 
-def test_a_snapshot_of_the_same_size_is_restored_by_the_commands_that_are_told() -> None:
+def test_the_reported_commands_are_those_that_a_restore_of_the_same_size_runs() -> None:
     source = Source(kind=SourceKind.SNAPSHOT, handle="node-1/vg0/snap-1")
     real, looked_at, report = Machine(config()), Machine(config()), DryRunReport()
 
@@ -126,7 +126,7 @@ def test_a_snapshot_of_the_same_size_is_restored_by_the_commands_that_are_told()
     assert looked_at.verbs() == {*LOOKS}
 
 
-def test_a_copy_that_goes_on_from_what_was_made_is_told_up_to_there() -> None:
+def test_a_larger_restore_is_reported_up_to_the_step_that_depends_on_the_storage() -> None:
     source = Source(kind=SourceKind.SNAPSHOT, handle="node-1/vg0/snap-1")
     looked_at, report = Machine(config()), DryRunReport()
 
@@ -137,7 +137,7 @@ def test_a_copy_that_goes_on_from_what_was_made_is_told_up_to_there() -> None:
     assert looked_at.verbs() <= {*LOOKS}
 
 
-def test_a_command_that_nobody_expects_is_not_run() -> None:
+def test_an_unknown_command_is_not_run() -> None:
     machine = Machine(config())
     host = backend(machine, config()).dry_run(DryRunReport()).setting.host
 
@@ -147,8 +147,8 @@ def test_a_command_that_nobody_expects_is_not_run() -> None:
     assert machine.ran == []
 
 
-def test_only_reports_count_as_looking() -> None:
-    assert {verb for verb, known in KNOWN.items() if known.looks} == {*LOOKS}
+def test_only_reports_count_as_reading() -> None:
+    assert {verb for verb, known in PURPOSES.items() if known.looks} == {*LOOKS}
 
 
 @pytest.fixture
@@ -165,20 +165,20 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return configuration, manifest
 
 
-def test_the_next_size_that_stripes_can_make_is_told(files: tuple[Path, Path]) -> None:
+def test_the_size_rounded_up_to_whole_stripes_is_reported(files: tuple[Path, Path]) -> None:
     (one,), _ = storageclass.read(files[1])
 
-    told = explain(files[0], one, Question(size=GIB + 1, offline=True))
+    explained = explain(files[0], one, Question(size=GIB + 1, offline=True))
 
-    assert told.bytes == GIB + 8 * 2**20
-    assert "8388607 bytes more" in told.size
-    assert any("258 extents of 4194304 bytes" in command.why for command in told.commands)
+    assert explained.bytes == GIB + 8 * 2**20
+    assert "8388607 bytes more" in explained.size
+    assert any("258 extents of 4194304 bytes" in command.why for command in explained.commands)
 
 
-def test_another_nodes_group_is_not_asked(files: tuple[Path, Path]) -> None:
+def test_another_nodes_group_is_not_read(files: tuple[Path, Path]) -> None:
     (one,), _ = storageclass.read(files[1])
 
-    told = explain(files[0], one, Question(size=GIB, node="node-2"))
+    explained = explain(files[0], one, Question(size=GIB, node="node-2"))
 
-    assert "node-2" in told.not_asked
-    assert told.volume_handle.startswith("fast/node-2/vg0/")
+    assert "node-2" in explained.not_asked
+    assert explained.volume_handle.startswith("fast/node-2/vg0/")

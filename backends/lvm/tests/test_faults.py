@@ -1,7 +1,7 @@
-"""Disks that die, vanish, or fail some reads and writes: on real LVM.
+"""Disks that fail, disappear, or fail some reads and writes, on real LVM.
 
-What is asked for meanwhile gets the error that lets the orchestrator do the right thing, in time; what exists
-is never reported as not found and never formatted; and when the disk is back the same calls succeed.
+Meanwhile each request fails in time, with the error that lets the orchestrator act correctly; what exists is never
+reported as absent and never formatted; and when the disk works again the same requests succeed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,27 @@ from csi_multi.host.command import LocalHost
 from csi_multi.node.engine import Engine
 from csi_multi.node.requests import StageRequest
 
-from . import volumes
+from . import volume_steps
 from .faulty import Faulty, clear, faulty_group
 from .group import EXTENT, MIB, Lvm
-from .volumes import copy, create, delete, expand, open_device, opened, read, snapshot
+from .volume_steps import (
+    copy,
+    create,
+    delete,
+    expand,
+    in_time,
+    listed_names,
+    open_device,
+    opened,
+    read,
+    reasons,
+    refused,
+    snapshot,
+    storage_reasons,
+)
 
 pytestmark = pytest.mark.devicemapper
 
-PROMPT = 30.0  # seconds for one call in a slow guest: far below what a hung disk costs
 POOL = 32 * MIB
 COMMIT = 2.5  # seconds within which the kernel has written what it knows of a pool
 EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
@@ -58,50 +71,16 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty
 
 @pytest.fixture(autouse=True)
 def well_again(group: Faulty) -> Iterator[None]:
-    """Mend the disks. What a failed test left goes, so that the next one is not about it."""
+    """Repair the disks, and remove what a failed test left, so that it does not affect the next one."""
     yield
     group.mend()
     clear(group)
 
 
-@contextmanager
-def refused(kind: type[StorageError], match: str | None = None) -> Iterator[None]:
-    """Demand this very class of error, in time."""
-    started = time.monotonic()
-    with pytest.raises(kind, match=match) as found:
-        yield
-    assert time.monotonic() - started < PROMPT
-    if kind is Unavailable:
-        assert not isinstance(found.value, FailedPrecondition)
-
-
-@contextmanager
-def prompt() -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    assert time.monotonic() - started < PROMPT
-
-
-def known(backend: LvmBackend) -> list[str]:
-    """Return the volumes that are listed, and demand that each is found, too."""
-    listed = backend.list_volumes(PageRequest()).items
-    for one in listed:
-        assert backend.get_volume(one.handle) == backend.find_volume(one.stamp.name) == one
-    return [one.stamp.name for one in listed]
-
-
-def reasons(backend: LvmBackend, one: Volume) -> list[str]:
-    return [entry.reason for entry in backend.volume_health(one.handle, {})]
-
-
-def storage_reasons(backend: LvmBackend) -> list[str]:
-    return [entry.reason for entry in backend.node_storage_health({})]
-
-
 # A disk is missing
 
 
-def test_while_a_disk_is_missing_the_scheduler_looks_elsewhere(backend: Make, group: Faulty) -> None:
+def test_while_a_disk_is_missing_changes_are_resource_exhausted(backend: Make, group: Faulty) -> None:
     ours = backend()
     with group.only_on(group.first):
         thick = create(ours, "thick", type="linear")
@@ -111,15 +90,15 @@ def test_while_a_disk_is_missing_the_scheduler_looks_elsewhere(backend: Make, gr
     changes: list[Callable[[LvmBackend], object]] = [
         lambda one: create(one, "new", type="linear"),
         lambda one: create(one, "new-thin", type="thin"),
-        lambda one: snapshot(one, "cut", thick),
-        lambda one: snapshot(one, "cut-thin", thin),
+        lambda one: snapshot(one, "snap", thick),
+        lambda one: snapshot(one, "snap-thin", thin),
         lambda one: expand(one, thick, 5 * EXTENT),
         lambda one: expand(one, thin, 5 * EXTENT),
     ]
     for change in changes:
         with refused(ResourceExhausted):
-            change(ours)  # the first of them remembers a healthy group
-    assert known(ours) == ["thick", "thin"]
+            change(ours)  # the first of them has a cached report of a healthy group
+    assert listed_names(ours) == ["thick", "thin"]
     assert storage_reasons(ours) == ["DisksMissing"]
 
     group.mend()
@@ -140,12 +119,12 @@ def test_volumes_on_the_other_disk_are_used_and_deleted_while_one_is_missing(bac
     with refused(FailedPrecondition, "missing"):
         open_device(ours, lost)
     for one in (thick, thin):
-        with prompt(), opened(ours, one, block=False) as device:
+        with in_time(), opened(ours, one, block=False) as device:
             device.path.write_bytes(b"x" * 4096)
         assert reasons(ours, one) == []
-        with prompt():
+        with in_time():
             delete(ours, one)
-    assert known(ours) == ["lost"]
+    assert listed_names(ours) == ["lost"]
     assert reasons(ours, lost) == ["DisksMissing"]
 
     group.mend()
@@ -155,15 +134,15 @@ def test_volumes_on_the_other_disk_are_used_and_deleted_while_one_is_missing(bac
     delete(ours, lost)
 
 
-def test_a_volume_on_a_missing_disk_can_be_given_up(backend: Make, group: Faulty) -> None:
+def test_a_volume_on_a_missing_disk_can_be_deleted(backend: Make, group: Faulty) -> None:
     ours = backend()
     with group.only_on(group.second):
         lost = create(ours, "lost", type="linear")
     group.second.die()
-    with prompt():
+    with in_time():
         delete(ours, lost)
 
-    assert known(ours) == []
+    assert listed_names(ours) == []
 
 
 def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_not_found(
@@ -171,7 +150,7 @@ def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_n
 ) -> None:
     ours = backend()
     one = create(ours, "one", type="linear")
-    cut = snapshot(ours, "cut", one)
+    snap = snapshot(ours, "snap", one)
     group.first.die()
     group.second.die()
 
@@ -179,16 +158,16 @@ def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_n
         lambda: ours.get_volume(one.handle),
         lambda: ours.find_volume("one"),
         lambda: ours.list_volumes(PageRequest()),
-        lambda: ours.get_snapshot(cut.handle),
-        lambda: ours.find_snapshot("cut"),
+        lambda: ours.get_snapshot(snap.handle),
+        lambda: ours.find_snapshot("snap"),
         lambda: ours.list_snapshots(PageRequest()),
         lambda: ours.volume_health(one.handle, {}),
         lambda: create(ours, "two", type="linear"),
-        lambda: copy(ours, "three", cut, type="linear"),
-        lambda: snapshot(ours, "cut-2", one),
+        lambda: copy(ours, "three", snap, type="linear"),
+        lambda: snapshot(ours, "snap-2", one),
         lambda: expand(ours, one, 5 * EXTENT),
         lambda: open_device(ours, one),
-        lambda: ours.delete_snapshot(cut.handle, {}),
+        lambda: ours.delete_snapshot(snap.handle, {}),
         lambda: ours.delete_volume(one.handle, {}),
         ours.check,
     ]
@@ -200,19 +179,19 @@ def test_a_group_whose_disks_all_fail_is_unavailable_and_its_volumes_are_never_n
     assert storage_reasons(ours) == ["GroupUnreachable"]
 
     group.mend()
-    assert known(ours) == ["one"]
-    delete(ours, cut, one)
+    assert listed_names(ours) == ["one"]
+    delete(ours, snap, one)
 
 
-def test_raid_goes_on_with_one_disk_and_says_so(backend: Make, group: Faulty) -> None:
+def test_raid_works_with_one_disk_and_is_reported_degraded(backend: Make, group: Faulty) -> None:
     ours = backend()
     one = create(ours, "one", EXTENT, type="raid1")
     with opened(ours, one, block=False) as device:
-        volumes.fill(device.path)
+        volume_steps.fill(device.path)
         before = digest(device.path)
     group.second.pull()
 
-    with prompt(), opened(ours, one, block=False) as device:
+    with in_time(), opened(ours, one, block=False) as device:
         assert digest(device.path) == before
         device.path.write_bytes(b"x" * 4096)
         assert reasons(ours, one) == ["RaidDegraded"]
@@ -243,12 +222,12 @@ def test_old_data_that_cannot_be_removed_keeps_a_volume_from_being_used(
 
     group.mend()
     with opened(ours, one) as device:
-        assert volumes.zeros(device.path)
+        assert volume_steps.zeros(device.path)
     delete(ours, one)
 
 
-class Watched:
-    """The real host, which remembers the programs that ran."""
+class RecordingHost:
+    """The real host, which records the programs that ran."""
 
     def __init__(self) -> None:
         self._real = LocalHost()
@@ -264,10 +243,10 @@ class Watched:
 
 
 class Node:
-    """The node engine, with a host that is watched."""
+    """The node engine, with a host that records its programs."""
 
     def __init__(self, backend: LvmBackend, directory: Path) -> None:
-        self.host = Watched()
+        self.host = RecordingHost()
         self._engine = Engine(self.host)
         self._backend = backend
         self.staging = directory / "staging"
@@ -281,7 +260,7 @@ class Node:
 
     @contextmanager
     def staged(self, one: Volume) -> Iterator[Path]:
-        """Show where the volume is mounted, and leave it closed."""
+        """Stage the volume for the block, and return a file on it."""
         self.stage(one)
         try:
             yield self.staging / "file"
@@ -325,7 +304,7 @@ def test_a_thin_volume_of_a_pool_that_cannot_be_read_is_not_formatted(
     ours = backend()
     one = create(ours, "one", type="thin")
     with opened(ours, one, block=False) as device:
-        device.path.write_bytes(bytes(MIB))  # what a pool never gave out it reads as zeros, whatever its disk does
+        device.path.write_bytes(bytes(MIB))  # an unallocated block is read as zeros, even if the disk fails
     if fails == "while it is staged":
         time.sleep(COMMIT)
     group.first.lose_data()
@@ -368,7 +347,7 @@ def test_a_disk_that_refuses_writes_is_formatted_by_the_call_after_its_repair(
 
 
 @pytest.mark.parametrize(("broken", "kind"), [("lose_data", Unavailable), ("refuse_data", FailedPrecondition)])
-def test_a_volume_with_data_outlives_its_disks_trouble(
+def test_a_volume_with_data_survives_a_failure_of_its_disk(
     backend: Make, group: Faulty, node: Node, broken: str, kind: type[StorageError]
 ) -> None:
     ours = backend()

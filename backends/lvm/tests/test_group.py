@@ -1,4 +1,4 @@
-"""The tests' own LVM: it sees their disks only, and what they leave is found."""
+"""The tests' own LVM: it sees their disks only, and leftovers are detected."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_a_disk_that_no_group_was_given_is_not_seen(lvm: Lvm, tmp_path: Path) ->
     file.write_bytes(bytes(16 * MIB))
     device = loopdev.attach(lvm.host, file)
     try:
-        seen = lvm.host.run("pvcreate", str(device), ok=(0, 5))
+        result = lvm.host.run("pvcreate", str(device), ok=(0, 5))
     finally:
         loopdev.detach(lvm.host, device)
 
-    assert seen.status == 5
-    assert "filter" in seen.stderr
+    assert result.status == 5
+    assert "filter" in result.stderr
 
 
 def test_a_volume_that_is_left_in_a_group_is_found(lvm: Lvm, new_group: NewGroup) -> None:
@@ -45,7 +45,7 @@ def test_a_volume_that_is_left_in_a_group_is_found(lvm: Lvm, new_group: NewGroup
 
 
 def test_what_is_read_from_the_disk_is_what_lvm_reports(lvm: Lvm, new_group: NewGroup) -> None:
-    """Also when its text has gone round the ring that it is written in."""
+    """Also when the text wraps around the end of the metadata area."""
     group = new_group(disks=1, size=128 * MIB, pool=32 * MIB)
     tags = [word for number in range(90) for word in ("--addtag", f"t{number}." + 1000 * "x")]
     for number in range(4):

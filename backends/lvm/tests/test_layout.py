@@ -1,9 +1,9 @@
-"""What a StorageClass asks for becomes lvcreate's words, or is refused with the key, the rule and the remedy."""
+"""A StorageClass's parameters become lvcreate's arguments, or are refused with the key, the rule and the remedy."""
 
 import pytest
 from csi_multi_lvm import layout as layouts
 from csi_multi_lvm.config import Config, Parameters
-from csi_multi_lvm.layout import KINDS, MIB, Layout
+from csi_multi_lvm.layout import MIB, TYPES, Layout
 
 from csi_multi.contract import FailedPrecondition, InvalidArgument
 
@@ -13,7 +13,7 @@ EXTENT = 4 * MIB
 
 
 def of(config=THICK, **parameters):
-    return layouts.of(Parameters(**parameters), config)
+    return layouts.requested(Parameters(**parameters), config)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def of(config=THICK, **parameters):
         ({"type": "linear", "lvcreate_options": "--alloc=cling"}, "--type linear --alloc cling"),
     ],
 )
-def test_a_type_becomes_words_for_lvcreate(parameters, words):
-    assert " ".join(of(**parameters).words()) == words
+def test_a_type_becomes_arguments_for_lvcreate(parameters, words):
+    assert " ".join(of(**parameters).arguments()) == words
 
 
-def test_a_thin_volume_needs_no_words_of_its_own_beside_options():
-    assert of(THIN, type="thin").words() == ()
-    assert of(THIN, lvcreate_options="--readahead 256").words() == ("--readahead", "256")
+def test_a_thin_volume_has_no_arguments_except_its_options():
+    assert of(THIN, type="thin").arguments() == ()
+    assert of(THIN, lvcreate_options="--readahead 256").arguments() == ("--readahead", "256")
 
 
 @pytest.mark.parametrize(
@@ -66,24 +66,24 @@ def test_a_layout_knows_how_many_disks_it_needs_and_whether_one_may_fail(kind, i
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"type": "raid1", "stripes": 2}, "'stripes': type raid1 is not striped; leave it out"),
+        ({"type": "raid1", "stripes": 2}, "'stripes': type raid1 is not striped; remove it"),
         ({"type": "linear", "stripes": 2}, "'stripes': type linear is not striped"),
-        ({"type": "raid6", "stripes": 2}, "'stripes': type raid6 has 3 to 62, not 2"),
-        ({"type": "raid5", "stripes": 64}, "'stripes': type raid5 has 2 to 63, not 64"),
-        ({"type": "raid10", "stripes": 33}, "'stripes': type raid10 has 2 to 32"),
+        ({"type": "raid6", "stripes": 2}, "'stripes': type raid6 allows 3 to 62, not 2"),
+        ({"type": "raid5", "stripes": 64}, "'stripes': type raid5 allows 2 to 63, not 64"),
+        ({"type": "raid10", "stripes": 33}, "'stripes': type raid10 allows 2 to 32"),
         ({"type": "raid5", "mirrors": 1}, "'mirrors': type raid5 has no mirrors; .* raid1, raid10"),
-        ({"type": "raid10", "mirrors": 2}, "'mirrors': type raid10 has 1 to 1, not 2"),
+        ({"type": "raid10", "mirrors": 2}, "'mirrors': type raid10 allows 1 to 1, not 2"),
         ({"type": "linear", "integrity": True}, "'integrity': type linear has no second copy .* RAID"),
         ({"type": "raid1", "stripe_size": 65536}, "'stripeSize': type raid1 is not striped"),
         ({"type": "striped", "stripe_size": 6144}, "'stripeSize': 6144 is not a power of two .* choose 4096 or 8192"),
         ({"type": "thin"}, "'type': thin needs a thin pool.* set thin_pool"),
         (
             {"type": "linear", "lvcreate_options": "--regionsize 2m"},
-            "'lvcreateOptions': --regionsize is not for type linear",
+            "'lvcreateOptions': --regionsize is not valid for type linear",
         ),
     ],
 )
-def test_what_does_not_belong_together_is_refused_and_never_left_out(parameters, message):
+def test_contradicting_parameters_are_refused(parameters, message):
     with pytest.raises(InvalidArgument, match=message):
         of(**parameters)
 
@@ -93,13 +93,13 @@ def test_what_does_not_belong_together_is_refused_and_never_left_out(parameters,
     [
         ({"wipe": "zero"}, "'wipe': type thin never shows old data"),
         ({"wipe": "none"}, "'wipe'"),
-        ({"lvcreate_options": "--alloc cling"}, "--alloc is not for type thin"),
+        ({"lvcreate_options": "--alloc cling"}, "--alloc is not valid for type thin"),
         ({"stripes": 2}, "'stripes': type thin"),
         ({"mirrors": 1}, "'mirrors': type thin"),
         ({"integrity": True}, "'integrity': type thin"),
     ],
 )
-def test_what_is_meant_for_thick_volumes_is_refused_for_thin_ones(parameters, message):
+def test_parameters_of_thick_volumes_are_refused_for_thin_ones(parameters, message):
     with pytest.raises(InvalidArgument, match=message):
         of(THIN, **parameters)
 
@@ -114,7 +114,7 @@ def test_sizes_are_rounded_up_to_full_stripes(kind, extents):
     assert layout.extents(10 * EXTENT - 1, EXTENT) == extents
 
 
-@pytest.mark.parametrize(  # seen with lvs -a: one rmeta extent per image, whatever the extent size
+@pytest.mark.parametrize(  # measured with lvs -a: one rmeta extent per image, whatever the extent size
     ("kind", "extents", "physical"),
     [
         ("linear", 10, 10),
@@ -171,14 +171,14 @@ def test_integrity_takes_whole_extents():
     ],
 )
 def test_some_layouts_keep_an_image_on_one_disk(parameters, whole):
-    assert of(**parameters).whole == whole
+    assert of(**parameters).keeps_images_together == whole
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_tag_tells_the_layout_again(kind):
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_layout_can_be_read_from_its_tag(kind):
     layout = of(THIN, type=kind)
 
-    assert layouts.parse(layouts.text(layout)) == layout
+    assert layouts.from_tag(layouts.to_tag(layout)) == layout
 
 
 @pytest.mark.parametrize(
@@ -188,22 +188,22 @@ def test_a_tag_tells_the_layout_again(kind):
         {"type": "raid1", "mirrors": 2, "lvcreate_options": "--alloc cling_by_tags --regionsize 2m"},
     ],
 )
-def test_a_tag_tells_all_that_was_asked_for(parameters):
+def test_a_tag_contains_all_parameters_of_the_layout(parameters):
     layout = of(**parameters)
-    text = layouts.text(layout)
+    text = layouts.to_tag(layout)
 
-    assert layouts.parse(text) == layout
+    assert layouts.from_tag(text) == layout
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789_=:")
 
 
 def test_a_tag_can_be_read_by_people():
-    assert layouts.text(of(type="raid5", stripe_size=65536)) == "raid5:stripes=2:stripesize=65536"
-    assert layouts.parse("linear") == Layout(type="linear")
+    assert layouts.to_tag(of(type="raid5", stripe_size=65536)) == "raid5:stripes=2:stripesize=65536"
+    assert layouts.from_tag("linear") == Layout(type="linear")
 
 
 @pytest.mark.parametrize(
     "text", ["", "raid7", "raid5:stripes=two", "linear:alloc=mine", "raid5:strips=3", "linear:nosync"]
 )
-def test_a_tag_that_cannot_be_read_is_not_guessed_at(text):
+def test_a_tag_that_cannot_be_read_is_an_error(text):
     with pytest.raises(FailedPrecondition, match="cannot be read"):
-        layouts.parse(text)
+        layouts.from_tag(text)

@@ -58,7 +58,7 @@ def client(disks: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 @dataclass
 class Pod:
-    """A volume, and what a pod that uses it has of it."""
+    """A volume, and the paths at which a pod uses it."""
 
     client: Client
     directory: Path
@@ -92,7 +92,7 @@ class Pod:
         return target
 
     def expand(self, size: int) -> int:
-        """Grow the volume, and then what is in it."""
+        """Grow the volume, then its filesystem."""
         wanted = messages.size_range(SizeRange(required=size))
         answer = self.client.ControllerExpandVolume(
             volume_id=self.id, capacity_range=wanted, volume_capability=messages.capability(self.capability)
@@ -114,7 +114,7 @@ class Pod:
 
 @contextmanager
 def pod(client: Client, directory: Path, fs: str | None) -> Iterator[Pod]:
-    """Let a pod use a volume, which is deleted with it."""
+    """Let a pod use a volume, which is deleted with the pod."""
     mount = None if fs is None else Mount(fs_type=fs)
     one = Pod(client, directory, Capability(mode=AccessMode.SINGLE_NODE_MULTI_WRITER, mount=mount))
     try:
@@ -207,7 +207,7 @@ def test_a_volume_staged_for_a_filesystem_is_not_unstaged_under_a_mount(
         nothing_is_left(disks, tmp_path)
 
 
-def test_a_volume_says_where_it_is_and_how_it_is(client: Client, disks: Group, tmp_path: Path) -> None:
+def test_a_volume_reports_its_topology_and_its_usage(client: Client, disks: Group, tmp_path: Path) -> None:
     with pod(client, tmp_path, "ext4") as one:
         one.make(SIZE["ext4"], type="linear")
         (listed,) = client.ListVolumes().entries

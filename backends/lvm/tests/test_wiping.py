@@ -1,4 +1,4 @@
-"""What an old tenant has left in the space of a volume is neither readable nor taken for the new one's."""
+"""Old data in the space of a new volume is neither readable nor taken for the new volume's, on real LVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_lvm import contents, tags
+from csi_multi_lvm import block_io, labels
 from csi_multi_lvm.backend import LvmBackend
 
 from csi_multi.contract import AccessMode, Blank, Capability, CapacityRequest, FailedPrecondition, Mount, Setting
@@ -24,21 +24,21 @@ from csi_multi.node.requests import StageRequest
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
 from .matrix import once
-from .volumes import (
+from .volume_steps import (
     SECRET,
     Died,
-    Mortal,
+    DyingHost,
     copy,
     create,
     delete,
     expand,
     fill,
+    lv_fields,
     open_device,
     opened,
     read,
     size_of,
     snapshot,
-    told,
     zeros,
 )
 
@@ -48,20 +48,20 @@ BackendOn = Callable[..., LvmBackend]
 DISK = 25 * MIB  # six extents and LVM's own MiB
 START = MIB  # where the first extent is
 ROOM = 12 * EXTENT  # of the group
-SOON = 60.0  # seconds, for a thread in a slow guest to get on
+SOON = 60.0  # seconds, for a thread in a slow guest
 FILESYSTEM = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
 
 
 @pytest.fixture(scope="module")
 def small(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """A group so small that volumes lie where earlier ones lay."""
+    """A group so small that volumes get the space of deleted ones."""
     with volume_group(lvm, tmp_path_factory.mktemp("small"), disks=2, size=DISK) as group:
         yield group
 
 
 @pytest.fixture
 def used(small: Group) -> Group:
-    """The small group, with an old tenant's data in all of its space."""
+    """The small group, with old data in all of its space."""
     for file in images(small):
         fill(file, START, START + ROOM // 2)
     return small
@@ -74,7 +74,7 @@ def images(group: Group) -> list[Path]:
 
 
 def secrets(path: Path) -> int:
-    """Return how often the old tenant's secret stands there."""
+    """Return how often SECRET is on it."""
     return read(path).count(SECRET)
 
 
@@ -107,7 +107,7 @@ def signed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return read(file, 0, MIB), read(file, size - MIB)
 
 
-def test_a_volume_for_filesystems_shows_no_signature_of_an_old_one_and_is_formatted(
+def test_a_volume_for_filesystems_has_no_old_signature_and_is_formatted(
     signed: tuple[bytes, bytes], used: Group, backend_on: BackendOn, tmp_path: Path
 ) -> None:
     backend = backend_on(used)
@@ -127,7 +127,7 @@ def test_a_volume_for_filesystems_shows_no_signature_of_an_old_one_and_is_format
         assert zeros(device.path, 0, MIB)
         assert zeros(device.path, ROOM - MIB)
     staged(backend, new.handle, tmp_path)
-    with pytest.raises(FailedPrecondition, match=r"made for filesystems.*volumeMode Block"):
+    with pytest.raises(FailedPrecondition, match=r"created for filesystems.*volumeMode Block"):
         open_device(backend, new, block=True)
     with opened(backend, new, block=False) as device:
         assert device.blank is Blank.NEVER
@@ -140,7 +140,7 @@ def probed(path: Path) -> int:
 
 
 def staged(backend: LvmBackend, handle: str, staging: Path) -> None:
-    """Let the engine format the volume and mount it, and unmount it."""
+    """Let the node engine format, mount and unmount the volume."""
     engine = Engine(LocalHost())
     engine.stage(backend, StageRequest(handle=handle, staging=staging, capability=FILESYSTEM))
     try:
@@ -150,7 +150,7 @@ def staged(backend: LvmBackend, handle: str, staging: Path) -> None:
 
 
 @pytest.mark.parametrize("wipe", ["auto", "zero", "none"])
-def test_a_volume_for_filesystems_keeps_old_bytes_or_not_as_its_class_says(
+def test_wipe_decides_whether_a_volume_for_filesystems_keeps_old_data(
     wipe: str, used: Group, backend_on: BackendOn
 ) -> None:
     backend = backend_on(used)
@@ -158,67 +158,63 @@ def test_a_volume_for_filesystems_keeps_old_bytes_or_not_as_its_class_says(
     with opened(backend, volume, block=False) as device:
         assert (secrets(device.path) == 0) == (wipe == "zero")
         assert zeros(device.path, 0, MIB)
-    marks = set(told(used, volume, "lv_tags")["lv_tags"].split(","))
-    expected = {"auto": {tags.DIRTY}, "zero": set(), "none": {tags.DIRTY, tags.UNWIPED}}[wipe]
-    assert marks & {tags.NEW, tags.DIRTY, tags.UNWIPED, tags.ZERO} == expected
+    marks = set(lv_fields(used, volume, "lv_tags")["lv_tags"].split(","))
+    expected = {"auto": {labels.DIRTY}, "zero": set(), "none": {labels.DIRTY, labels.UNWIPED}}[wipe]
+    assert marks & {labels.NEW, labels.DIRTY, labels.UNWIPED, labels.ZERO} == expected
     delete(backend, volume)
 
 
-def test_a_volume_that_nobody_wants_wiped_can_show_old_data_as_a_block_device(
-    used: Group, backend_on: BackendOn
-) -> None:
+def test_without_wiping_a_raw_block_volume_can_show_old_data(used: Group, backend_on: BackendOn) -> None:
     backend = backend_on(used)
     volume = create(backend, "v", 4 * EXTENT, type="linear", wipe="none")
     with opened(backend, volume) as device:
         assert secrets(device.path) > 0
-    assert tags.UNWIPED in told(used, volume, "lv_tags")["lv_tags"]
+    assert labels.UNWIPED in lv_fields(used, volume, "lv_tags")["lv_tags"]
     delete(backend, volume)
 
 
 @contextmanager
 def watched(path: Path, start: int) -> Iterator[list[int]]:
-    """Read what a device has after `start`, again and again; count the readings, and those that saw anything."""
-    seen, done = [0, 0], threading.Event()
-    thread = threading.Thread(target=_watch, args=(path, start, seen, done))
+    """Read an extent of a device repeatedly; count the reads, and those that returned anything but zeros."""
+    counts, done = [0, 0], threading.Event()
+    thread = threading.Thread(target=_watch, args=(path, start, counts, done))
     thread.start()
     try:
-        yield seen
+        yield counts
     finally:
         done.set()
         thread.join()
 
 
-def _watch(path: Path, start: int, seen: list[int], done: threading.Event) -> None:
+def _watch(path: Path, start: int, counts: list[int], done: threading.Event) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     with mmap.mmap(-1, EXTENT) as buffer:
         while not done.is_set():
             if (count := os.preadv(descriptor, [buffer], start)) > 0:
-                seen[0] += 1
-                seen[1] += buffer[:count] != bytes(count)
+                counts[0] += 1
+                counts[1] += buffer[:count] != bytes(count)
             time.sleep(0.01)  # let the other thread have its turn
     os.close(descriptor)
 
 
-def read_again(seen: list[int]) -> None:
-    """Wait until the watcher has read what is there now."""
-    before, ends = seen[0], time.monotonic() + SOON
-    while seen[0] < before + 2:
-        assert time.monotonic() < ends, "nothing of the growth is seen"
+def read_again(counts: list[int]) -> None:
+    """Wait until the current data has been read."""
+    before, ends = counts[0], time.monotonic() + SOON
+    while counts[0] < before + 2:
+        assert time.monotonic() < ends, "the added space is not read"
         time.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", once("linear", "raid1"))
-def test_a_raw_block_volume_shows_no_old_data_in_what_it_grows_by_at_any_moment(
-    kind: str, used: Group, backend_on: BackendOn
-) -> None:
+def test_a_raw_block_volume_never_shows_old_data_in_added_space(kind: str, used: Group, backend_on: BackendOn) -> None:
     backend = backend_on(used)
     volume = create(backend, "v", EXTENT, type=kind)
     with opened(backend, volume) as device:
         fill(device.path)
-        with watched(device.path, EXTENT) as seen:
+        with watched(device.path, EXTENT) as counts:
             assert expand(backend, volume, 2 * EXTENT) == size_of(device) == 2 * EXTENT
-            read_again(seen)
-        assert seen[1] == 0, f"of {seen[0]} readings so many saw old data: {seen[1]}"
+            read_again(counts)
+        assert counts[1] == 0, f"of {counts[0]} readings so many saw old data: {counts[1]}"
     assert expand(backend, volume, 3 * EXTENT) == 3 * EXTENT
     with opened(backend, volume) as device:
         assert zeros(device.path, EXTENT, 3 * EXTENT)
@@ -228,26 +224,26 @@ def test_a_raw_block_volume_shows_no_old_data_in_what_it_grows_by_at_any_moment(
 
 
 @pytest.mark.parametrize("source", once("snapshot", "volume"))
-def test_a_larger_copy_shows_its_source_and_then_nothing(source: str, used: Group, backend_on: BackendOn) -> None:
+def test_a_larger_copy_shows_its_source_followed_by_zeros(source: str, used: Group, backend_on: BackendOn) -> None:
     backend = backend_on(used)
     origin = create(backend, "origin", EXTENT, type="linear")
     with opened(backend, origin) as device, device.path.open("r+b") as disk:
         disk.write(EXTENT * b"x")
-    cut = [snapshot(backend, "cut", origin)] if source == "snapshot" else []
+    snap = [snapshot(backend, "snap", origin)] if source == "snapshot" else []
 
-    volume = copy(backend, "v", *(cut or [origin]), size=3 * EXTENT, type="linear")
+    volume = copy(backend, "v", *(snap or [origin]), size=3 * EXTENT, type="linear")
     assert volume.size == 3 * EXTENT
     with opened(backend, volume) as device:
         assert read(device.path) == EXTENT * b"x" + 2 * EXTENT * b"\0"
         assert device.blank is Blank.NEVER
     assert sum(secrets(file) for file in images(used)) > 0
-    delete(backend, volume, *cut, origin)
+    delete(backend, volume, *snap, origin)
 
 
-def test_a_thin_volume_shows_nothing_of_a_deleted_one_and_a_pool_that_would_is_refused(
+def test_a_thin_volume_shows_no_old_data_and_a_pool_that_would_is_refused(
     new_group: NewGroup, backend_on: BackendOn
 ) -> None:
-    """A new volume gets the old one's chunks. Where it writes a page of one, the rest must be zeros."""
+    """A new volume gets the chunks of a deleted one. After it wrote a page of a chunk, the rest must be zeros."""
     group = new_group(disks=1, size=96 * MIB, pool=16 * MIB)
     backend = backend_on(group)
     old = create(backend, "old", 12 * MIB)
@@ -278,20 +274,20 @@ def touch_every_chunk(path: Path) -> None:
         os.fsync(disk.fileno())
 
 
-def test_zeroing_that_dies_goes_on_where_it_was(
+def test_interrupted_zeroing_is_resumed(
     used: Group, backend_on: BackendOn, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "ZEROED", EXTENT)
-    monkeypatch.setattr(contents, "NOTED", 0.0)
+    monkeypatch.setattr(block_io, "ZERO_CHUNK", EXTENT)
+    monkeypatch.setattr(block_io, "RECORD_INTERVAL", 0.0)
     starts: list[int] = []
-    zero = contents.zero
+    zero = block_io.zero
 
     def counted(path: Path, start: int, *rest: Any) -> None:
         starts.append(start)
         zero(path, start, *rest)
 
-    monkeypatch.setattr(contents, "zero", counted)
-    dying = backend_on(used, setting=replace(setting, host=Mortal(f"{tags.ZEROED}{2 * EXTENT}", "--addtag")))
+    monkeypatch.setattr(block_io, "zero", counted)
+    dying = backend_on(used, setting=replace(setting, host=DyingHost(f"{labels.BYTES_ZEROED}{2 * EXTENT}", "--addtag")))
     volume = create(dying, "v", 4 * EXTENT, type="linear")
     with pytest.raises(Died):
         open_device(dying, volume)
@@ -301,7 +297,7 @@ def test_zeroing_that_dies_goes_on_where_it_was(
     with opened(backend, volume) as device:
         assert starts == [0, EXTENT]
         assert zeros(device.path)
-    left = told(used, volume, "lv_tags")["lv_tags"].split(",")
-    assert tags.having(left, tags.ZEROED, tags.NEW, tags.DIRTY) == []
-    assert tags.FRESH in left
+    left = lv_fields(used, volume, "lv_tags")["lv_tags"].split(",")
+    assert labels.with_prefix(left, labels.BYTES_ZEROED, labels.NEW, labels.DIRTY) == []
+    assert labels.FRESH in left
     delete(backend, volume)

@@ -1,8 +1,8 @@
-"""Every type of volume, as LVM makes it: what was asked for, of the size it says, growing as it lies."""
+"""Every type of volume on real LVM: it has the requested layout and size, and keeps its layout when it grows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,23 +12,22 @@ from csi_multi_lvm.config import Parameters
 
 from csi_multi.contract import CapacityRequest, NotFound, PageRequest, ResourceExhausted, Setting
 
-from .group import EXTENT, MIB, Group, Lvm, volume_group
+from .group import EXTENT, MIB, Group
 from .matrix import FULL, once
-from .volumes import (
+from .volume_steps import (
     Died,
-    Mortal,
-    copy,
+    DyingHost,
     create,
     delete,
     expand,
     fill,
-    lv,
+    lv_fields,
+    lv_name,
     opened,
+    raid_images,
     read,
     size_of,
-    snapshot,
     stamp,
-    told,
     zeros,
 )
 
@@ -36,7 +35,7 @@ pytestmark = pytest.mark.devicemapper
 
 BackendOn = Callable[..., LvmBackend]
 FIELDS = ("segtype", "stripes", "data_stripes", "data_copies", "stripe_size", "raidintegritymode", "lv_size")
-# What a StorageClass says, how many extents make a row, and what lvs says to it, as FIELDS.
+# The StorageClass's parameters, the extents of a row, and what lvs reports as FIELDS.
 TYPES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "thin": ({}, 1, ("thin", "0", "0", "1", "0", "")),
     "linear": ({}, 1, ("linear", "1", "1", "1", "0", "")),
@@ -48,26 +47,8 @@ TYPES: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def five(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """A group that has disks enough for raid6, the first and the last of them with less space than the others."""
-    with volume_group(lvm, tmp_path_factory.mktemp("five"), disks=5, size=128 * MIB, pool=64 * MIB) as group:
-        yield group
-
-
-def legs(group: Group, name: str) -> list[set[str]]:
-    """Return the disks that each leg of a RAID volume lies on, its metadata with its data."""
-    fields = ("--noheadings", "--separator", "|", "-o", "lv_name,seg_pe_ranges")
-    found: dict[str, set[str]] = {}
-    for line in group.lvm.run("lvs", "-a", "--segments", *fields, "-S", f'lv_name=~"^{name}_r"', group.name):
-        part, _, ranges = line.partition("|")
-        disks = {place.partition(":")[0] for place in ranges.split() if place.startswith("/")}
-        found.setdefault(part.strip("[]").split("_")[-1], set()).update(disks)
-    return list(found.values())
-
-
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_volume_is_of_its_type_and_stays_it_while_it_grows_open_and_closed(
+def test_a_volume_has_its_type_and_keeps_it_while_it_grows_open_and_closed(
     kind: str, five: Group, backend_on: BackendOn
 ) -> None:
     parameters, row, wanted = TYPES[kind]
@@ -87,17 +68,17 @@ def test_a_volume_is_of_its_type_and_stays_it_while_it_grows_open_and_closed(
         assert size_of(device) == larger == (rows + 2) * row * EXTENT
         assert not zeros(device.path, grown - MIB, grown)
 
-    said = told(five, volume, *FIELDS)
+    said = lv_fields(five, volume, *FIELDS)
     assert tuple(said.values()) == (*wanted, str(larger))
     if kind.startswith("raid"):
-        disks = legs(five, lv(volume))
+        disks = raid_images(five, lv_name(volume))
         assert len(disks) == int(said["stripes"])
-        assert sum(map(len, disks)) == len(set.union(*disks)), f"legs share disks: {disks}"
+        assert sum(map(len, disks)) == len(set.union(*disks)), f"images share disks: {disks}"
     delete(backend, volume)
 
 
 @pytest.mark.parametrize("kind", TYPES if FULL else ("thin", "linear", "raid10"))
-def test_the_capacity_can_be_made_and_a_row_of_extents_more_cannot(
+def test_the_capacity_can_be_created_and_a_row_of_extents_more_cannot(
     kind: str, five: Group, backend_on: BackendOn
 ) -> None:
     parameters, row, _ = TYPES[kind]
@@ -111,9 +92,9 @@ def test_the_capacity_can_be_made_and_a_row_of_extents_more_cannot(
     volume = create(backend, "most", largest, type=kind, **parameters)
 
     assert volume.size == largest
-    assert int(told(five, volume, "lv_size")["lv_size"]) == largest
+    assert int(lv_fields(five, volume, "lv_size")["lv_size"]) == largest
     delete(backend, volume)
-    if kind != "thin":  # LVM itself knows no better
+    if kind != "thin":  # LVM itself cannot create more either
         words = volume_words(kind, parameters, largest + row * EXTENT)
         answer = five.lvm.host.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", *words, "-n", "more", five.name, ok=(0, 5))
         if answer.status == 0:
@@ -122,37 +103,16 @@ def test_the_capacity_can_be_made_and_a_row_of_extents_more_cannot(
 
 
 def volume_words(kind: str, parameters: dict[str, Any], size: int) -> list[str]:
-    """Return what a person would type for lvcreate."""
+    """Return the arguments that a person would give to lvcreate."""
     names = {"stripes": "--stripes", "mirrors": "--mirrors"}
     least = {"raid5": {"stripes": 2}, "raid6": {"stripes": 3}}.get(kind, {})
     counts = {**least, **{key: value for key, value in parameters.items() if key in names}}
     return ["--type", kind, "-L", f"{size}b", *(w for key, value in counts.items() for w in (names[key], str(value)))]
 
 
-def test_a_copy_never_grows_onto_the_disk_of_another(five: Group, backend_on: BackendOn) -> None:
-    """LVM would: its legs are kept apart in each piece only. Without room beside each, growth is refused."""
-    backend = backend_on(five)
-    volume = create(backend, "v", EXTENT, type="raid1")
-    (first,), second = legs(five, lv(volume))
-    others = sorted({str(disk) for disk in five.disks} - {first} - second)
-    for number, disk in enumerate([first, *others]):
-        five.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "100%PVS", "-n", f"full{number}", five.name, disk)
-    five.lvm.run("lvreduce", "-qq", "-f", "-l", "-2", f"{five.name}/full{len(others)}")  # room, but not beside the legs
-    try:
-        with pytest.raises(ResourceExhausted):
-            expand(backend, volume, 2 * EXTENT)
-        assert backend.get_volume(volume.handle).size == EXTENT
-        assert set.intersection(*legs(five, lv(volume))) == set()
-    finally:
-        five.lvm.run("lvremove", "-qq", "-y", *(f"{five.name}/full{number}" for number in range(len(others) + 1)))
-    delete(backend, volume)
-
-
 @pytest.mark.parametrize("attempt", once(0, 1, 2))
-def test_integrity_is_added_to_raid1_and_the_volume_lives_and_grows_with_it(
-    attempt: int, five: Group, backend_on: BackendOn
-) -> None:
-    """In full three times: the kernel deadlocks now and then where LVM is asked for both at once."""
+def test_a_raid1_volume_with_integrity_works_and_grows(attempt: int, five: Group, backend_on: BackendOn) -> None:
+    """In the matrix three times, because kernels sometimes deadlock when lvcreate adds integrity."""
     backend = backend_on(five)
     volume = create(backend, f"v{attempt}", 2 * EXTENT, type="raid1", integrity=True)
     assert backend.find_device(volume.handle) is None  # lvconvert has activated it
@@ -163,26 +123,26 @@ def test_integrity_is_added_to_raid1_and_the_volume_lives_and_grows_with_it(
 
     with opened(backend, volume, block=False) as device:
         assert read(device.path)[: len(data)] == data
-        said = told(five, volume, "segtype", "raidintegritymode", "integritymismatches", "lv_health_status")
+        said = lv_fields(five, volume, "segtype", "raidintegritymode", "integritymismatches", "lv_health_status")
         assert tuple(said.values()) == ("raid1", "journal", "0", "")
     delete(backend, volume)
 
 
-def test_the_capacity_with_integrity_can_be_made(five: Group, backend_on: BackendOn) -> None:
+def test_the_capacity_with_integrity_can_be_created(five: Group, backend_on: BackendOn) -> None:
     backend = backend_on(five)
     wanted = Parameters(type="raid1", integrity=True)
     largest = backend.capacity(CapacityRequest(parameters=wanted)).maximum or 0
 
     volume = create(backend, "most", largest, type="raid1", integrity=True)
-    said = told(five, volume, "lv_size", "raidintegritymode")
+    said = lv_fields(five, volume, "lv_size", "raidintegritymode")
     assert tuple(said.values()) == (str(largest), "journal")
     delete(backend, volume)
 
 
-def test_a_volume_without_the_integrity_it_was_to_have_is_nobodys_until_a_retry_makes_it_whole(
+def test_a_volume_without_its_requested_integrity_is_not_found_until_a_retry_completes_it(
     five: Group, backend_on: BackendOn, setting: Setting
 ) -> None:
-    dying = backend_on(five, setting=replace(setting, host=Mortal("lvconvert")))
+    dying = backend_on(five, setting=replace(setting, host=DyingHost("lvconvert")))
     with pytest.raises(Died):
         create(dying, "v", 2 * EXTENT, type="raid1", integrity=True)
     assert five.left() != []
@@ -192,32 +152,6 @@ def test_a_volume_without_the_integrity_it_was_to_have_is_nobodys_until_a_retry_
         backend.find_volume("v")
     assert backend.list_volumes(PageRequest()).items == ()
     volume = create(backend, "v", 2 * EXTENT, type="raid1", integrity=True)
-    assert told(five, volume, "raidintegritymode") == {"raidintegritymode": "journal"}
+    assert lv_fields(five, volume, "raidintegritymode") == {"raidintegritymode": "journal"}
     assert backend.find_volume("v").stamp == stamp(backend, "v")
     delete(backend, volume)
-
-
-@pytest.mark.parametrize("words", [("lvconvert",), ("lvchange", "--deltag", "csi.todo=")])
-def test_a_copy_that_dies_is_whole_and_has_its_integrity_after_the_retry(
-    words: tuple[str, ...], five: Group, backend_on: BackendOn, setting: Setting
-) -> None:
-    """Before integrity is there it begins anew; after it, it goes on with the same logical volume."""
-    backend = backend_on(five)
-    source = create(backend, "source", EXTENT, type="linear", wipe="zero")
-    with opened(backend, source) as device:
-        fill(device.path)
-        data = read(device.path)
-    cut = snapshot(backend, "cut", source)
-    dying = backend_on(five, setting=replace(setting, host=Mortal(*words)))
-    with pytest.raises(Died):
-        copy(dying, "v", cut, type="raid1", integrity=True)
-    before = five.lvm.run("lvs", "--noheadings", "-o", "lv_uuid", f"{five.name}/csi-v")
-    five.lvm.run("lvchange", "-qq", "-an", f"{five.name}/csi-v", f"{five.name}/csi-source")  # as after a restart
-
-    volume = copy(backend_on(five), "v", cut, type="raid1", integrity=True)
-    said = told(five, volume, "raidintegritymode", "lv_uuid")
-    assert said["raidintegritymode"] == "journal"
-    assert (said["lv_uuid"] == before[0]) == (words[0] == "lvchange")
-    with opened(backend, volume) as device:
-        assert read(device.path) == data
-    delete(backend, volume, cut, source)

@@ -1,4 +1,4 @@
-"""What is another's is never listed, opened, grown, cut or deleted; what lies elsewhere is never called gone."""
+"""Somebody else's volumes are not touched; volumes of other nodes and groups are not reported as absent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from csi_multi.contract import (
 )
 
 from .group import EXTENT, Group
-from .volumes import Mortal, copy, create, delete, expand, lv, snapshot, stamp, told
+from .volume_steps import DyingHost, copy, create, delete, expand, lv_fields, lv_name, snapshot, stamp
 
 pytestmark = pytest.mark.devicemapper
 
@@ -40,15 +40,15 @@ def whose(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def theirs(whose: str, group: Group, backend: NewBackend, setting: Setting) -> Iterator[str]:
-    """The handle that we would give to a volume of somebody else; beside it lies a snapshot "cut" like ours."""
+    """The handle that this driver would give to somebody else's volume; they also have a snapshot "snap"."""
     with ExitStack() as undo:
         if whose == "another cluster's":
             other = backend(setting=replace(setting, cluster="other"))
             one = create(other, "theirs", EXTENT)
             undo.callback(delete, other, one)
-            undo.callback(delete, other, snapshot(other, "cut", one))
+            undo.callback(delete, other, snapshot(other, "snap", one))
         else:
-            for name in ("csi-theirs", "csis-cut"):  # with a stamp, but no owner
+            for name in ("csi-theirs", "csis-snap"):  # with a stamp, but no owner
                 make = ("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "--addtag", "csi.0=name=theirs&digest=d")
                 group.lvm.run(*make, "-n", name, group.name)
                 undo.callback(group.lvm.run, "lvremove", "-qq", "-y", f"{group.name}/{name}")
@@ -56,14 +56,14 @@ def theirs(whose: str, group: Group, backend: NewBackend, setting: Setting) -> I
 
 
 def everything(group: Group) -> list[str]:
-    """Return all that LVM says about the group's volumes, and what is active."""
+    """Return what LVM reports about the group's volumes, and what is active."""
     fields = "lv_name,lv_uuid,lv_size,lv_tags,lv_active"
     return group.lvm.run("lvs", "-a", "--noheadings", "-o", fields, group.name) + group.devices()
 
 
-def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend: NewBackend, theirs: str) -> None:
+def test_no_request_touches_somebody_elses_volume(group: Group, backend: NewBackend, theirs: str) -> None:
     ours = backend()
-    cut = theirs.replace("/theirs", "/cut")
+    snap = theirs.replace("/theirs", "/snap")
     before = everything(group)
 
     assert ours.list_volumes(PageRequest()).items == ()
@@ -80,9 +80,9 @@ def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend
         lambda: ours.expand_volume(ExpandRequest(handle=theirs, size=SizeRange(required=2 * EXTENT))),
         lambda: ours.create_snapshot(SnapshotRequest(stamp=stamp(ours, "new"), source=theirs)),
         lambda: copy(ours, "new", Volume(handle=theirs, size=EXTENT, stamp=stamp(ours, "theirs"))),
-        lambda: ours.get_snapshot(cut),
-        lambda: ours.find_snapshot("cut"),
-        lambda: ours.delete_snapshot(cut, {}),
+        lambda: ours.get_snapshot(snap),
+        lambda: ours.find_snapshot("snap"),
+        lambda: ours.delete_snapshot(snap, {}),
     ]
     for ask in asked:
         with pytest.raises(FailedPrecondition, match="not touched"):
@@ -96,7 +96,7 @@ def test_what_is_another_s_is_left_alone_whatever_is_asked(group: Group, backend
     assert everything(group) == before
 
 
-def test_a_device_of_another_s_volume_is_neither_shown_nor_taken_away(
+def test_a_device_of_somebody_elses_volume_is_neither_returned_nor_removed(
     group: Group, backend: NewBackend, setting: Setting
 ) -> None:
     ours, other = backend(), backend(setting=replace(setting, cluster="other"))
@@ -115,7 +115,7 @@ def test_a_device_of_another_s_volume_is_neither_shown_nor_taken_away(
     delete(other, volume)
 
 
-def test_a_name_of_a_users_own_volume_is_taken_and_stays_as_it_is(group: Group, backend: NewBackend) -> None:
+def test_a_volume_created_by_hand_keeps_its_name_and_is_unchanged(group: Group, backend: NewBackend) -> None:
     group.lvm.run("lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", "csi-v", group.name)
     before = everything(group)
     with pytest.raises(AlreadyExists):
@@ -125,7 +125,7 @@ def test_a_name_of_a_users_own_volume_is_taken_and_stays_as_it_is(group: Group, 
 
 
 def asked_of(one: LvmBackend, handle: str) -> list[StorageError]:
-    """Ask everything that a handle can be asked; return the errors."""
+    """Send every request with this handle; return the errors."""
     found: list[StorageError] = []
     asked: list[Callable[[], object]] = [
         lambda: one.get_volume(handle),
@@ -149,19 +149,19 @@ def asked_of(one: LvmBackend, handle: str) -> list[StorageError]:
     return found
 
 
-def test_a_volume_of_another_node_or_group_is_said_to_be_there(
+def test_a_volume_of_another_node_or_group_is_not_reported_as_absent(
     group: Group, backend: NewBackend, setting: Setting
 ) -> None:
-    """No command runs: LVM of this node knows nothing about it, and the group need not exist."""
-    ours = backend(setting=replace(setting, host=Mortal()))
-    elsewhere = backend(setting=replace(setting, host=Mortal(), node="node-2"))
+    """No command runs, because LVM of this node cannot know it, and the group need not exist."""
+    ours = backend(setting=replace(setting, host=DyingHost()))
+    elsewhere = backend(setting=replace(setting, host=DyingHost(), node="node-2"))
     assert {type(error) for error in asked_of(elsewhere, f"node-1/{group.name}/v")} == {WrongNode}
     errors = asked_of(ours, "node-1/another-group/v")
     assert {type(error) for error in errors} == {FailedPrecondition}
     assert {"another-group" in str(error) and group.name in str(error) for error in errors} == {True}
 
 
-def test_a_volume_that_is_not_there_is_certainly_absent(group: Group, backend: NewBackend) -> None:
+def test_a_volume_that_does_not_exist_is_not_found(group: Group, backend: NewBackend) -> None:
     ours = backend()
     with pytest.raises(NotFound):
         ours.get_volume(f"node-1/{group.name}/never")
@@ -172,23 +172,25 @@ def test_a_volume_that_is_not_there_is_certainly_absent(group: Group, backend: N
 def test_every_logical_volume_carries_the_instances_own_tags(group: Group, backend: NewBackend) -> None:
     ours = backend(tags=("team:storage", "tier#1"))
     volume = create(ours, "v", EXTENT)
-    cut = snapshot(ours, "cut", volume)
-    restored, thick = copy(ours, "restored", cut), create(ours, "thick", EXTENT, type="linear")
-    thick_cut = snapshot(ours, "thick-cut", thick)
-    copied = copy(ours, "copied", thick_cut, type="linear")
+    snap = snapshot(ours, "snap", volume)
+    restored, thick = copy(ours, "restored", snap), create(ours, "thick", EXTENT, type="linear")
+    thick_snap = snapshot(ours, "thick-snap", thick)
+    copied = copy(ours, "copied", thick_snap, type="linear")
 
     listed = ("--noheadings", "--separator", "|", "-o", "lv_name,lv_tags")
     tagged = dict(line.split("|") for line in group.lvm.run("lvs", *listed, "-S", "lv_name=~^csi", group.name))
     assert len(tagged) == 6
     assert [name for name, tags in tagged.items() if not {"team:storage", "tier#1"} <= set(tags.split(","))] == []
-    delete(ours, copied, thick_cut, thick, restored, cut, volume)
+    delete(ours, copied, thick_snap, thick, restored, snap, volume)
 
 
-def test_volumes_made_before_tags_were_configured_are_still_ours(group: Group, backend: NewBackend) -> None:
+def test_volumes_created_before_tags_were_configured_still_belong_to_the_instance(
+    group: Group, backend: NewBackend
+) -> None:
     volume = create(backend(), "v", EXTENT)
     later = backend(tags=("new",))
     assert [one.handle for one in later.list_volumes(PageRequest()).items] == [volume.handle]
     assert expand(later, volume, 2 * EXTENT) == 2 * EXTENT
-    assert told(group, volume, "lv_size")["lv_size"] == str(2 * EXTENT)
-    assert lv(volume) in group.left()
+    assert lv_fields(group, volume, "lv_size")["lv_size"] == str(2 * EXTENT)
+    assert lv_name(volume) in group.left()
     delete(later, volume)

@@ -1,4 +1,4 @@
-"""A logical volume that was made by hand becomes the driver's, keeps its data, and gets its own name back."""
+"""A logical volume that was created by hand is imported with its data, and gets its name back when it is released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 from csi_multi_lvm.config import Config
-from csi_multi_lvm.explaining import _group
+from csi_multi_lvm.explain import assumed_report
 
 from csi_multi.contract import (
     IMPORTED,
@@ -28,7 +28,7 @@ from csi_multi.contract import (
     StorageError,
 )
 
-from . import volumes
+from . import volume_steps
 from .group import EXTENT, Group
 
 GIB = 2**30
@@ -37,11 +37,11 @@ Row = dict[str, str]
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """The process dies here; it is no Exception, so no error handling runs."""
 
 
 class Machine:
-    """A node whose lvm keeps rows: it reports them, tags them, and renames them, as the real one does."""
+    """A node whose lvm has rows, which it reports, tags and renames as the real one does."""
 
     def __init__(self, **rows: Row) -> None:
         self.rows = {name: {"lv_size": str(GIB), "lv_layout": "linear", **row} for name, row in rows.items()}
@@ -56,7 +56,7 @@ class Machine:
         )
 
     def _report(self, _: list[str]) -> Result:
-        report = msgspec.json.decode(_group(CONFIG))
+        report = msgspec.json.decode(assumed_report(CONFIG))
         report["report"][0]["lv"] += self._listed()
         return Result(0, msgspec.json.encode(report).decode(), "")
 
@@ -95,7 +95,7 @@ def stamp(name: str = "old-data", driver: str = "d") -> Stamp:
 
 
 @pytest.mark.parametrize("given", ["data", "vg0/data", "/dev/vg0/data"])
-def test_an_imported_volume_is_one_of_the_drivers(given: str) -> None:
+def test_an_imported_volume_belongs_to_the_driver(given: str) -> None:
     machine = Machine(data={"lv_tags": "team-shop"})
     lvm = over(machine)
 
@@ -107,7 +107,7 @@ def test_an_imported_volume_is_one_of_the_drivers(given: str) -> None:
     assert "team-shop" in machine.rows["csi-old-data"]["lv_tags"]
 
 
-def test_a_released_volume_is_what_it_was() -> None:
+def test_a_released_volume_is_as_before_the_import() -> None:
     machine = Machine(data={"lv_tags": "team-shop"})
     before = {name: {**row} for name, row in machine.rows.items()}
     made = over(machine).import_volume("data", stamp())
@@ -124,7 +124,7 @@ def test_importing_it_again_is_the_same_volume() -> None:
 
 @pytest.mark.parametrize("verb", ["lvchange", "lvrename"])
 @pytest.mark.parametrize("name", ["old-data", "other"])
-def test_an_import_that_died_is_begun_anew(verb: str, name: str) -> None:
+def test_an_interrupted_import_is_begun_again(verb: str, name: str) -> None:
     machine = Machine(data={})
     machine.before = verb
     with pytest.raises(Died):
@@ -139,7 +139,7 @@ def test_an_import_that_died_is_begun_anew(verb: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["lvchange", "lvrename"])
-def test_after_a_release_that_died_it_can_be_imported_again(verb: str) -> None:
+def test_after_an_interrupted_release_it_can_be_imported_again(verb: str) -> None:
     machine = Machine(data={})
     made = over(machine).import_volume("data", stamp())
     machine.before = verb
@@ -156,14 +156,14 @@ def test_after_a_release_that_died_it_can_be_imported_again(verb: str) -> None:
         ({"lv_tags": "csi.owner=other/c"}, AlreadyExists, "belongs to other/c"),
         ({"lv_layout": "thin,pool"}, FailedPrecondition, "is a pool"),
         ({"lv_layout": "cache,pool"}, FailedPrecondition, "is a pool"),
-        ({"lv_role": "public,snapshot,thicksnapshot", "origin": "base"}, FailedPrecondition, "gone with base"),
+        ({"lv_role": "public,snapshot,thicksnapshot", "origin": "base"}, FailedPrecondition, "is removed with base"),
         ({"lv_role": "public,origin,thickorigin"}, FailedPrecondition, "thick snapshots"),
-        ({"lv_layout": "thin,sparse", "pool_lv": "other"}, FailedPrecondition, "'other', this instance has 'pool0'"),
+        ({"lv_layout": "thin,sparse", "pool_lv": "other"}, FailedPrecondition, "'other', this instance uses 'pool0'"),
         ({"lv_layout": "raid,raid1"}, FailedPrecondition, "type raid, raid1"),
         ({"lv_device_open": "1"}, InUse, "unmount it"),
     ],
 )
-def test_what_cannot_become_a_volume_is_refused_and_left_alone(row: Row, kind: type[StorageError], words: str) -> None:
+def test_an_unsuitable_logical_volume_is_refused_and_unchanged(row: Row, kind: type[StorageError], words: str) -> None:
     machine = Machine(data=row)
     before = {name: {**row} for name, row in machine.rows.items()}
 
@@ -178,11 +178,11 @@ def test_what_cannot_become_a_volume_is_refused_and_left_alone(row: Row, kind: t
         ("nothing", NotFound, "does not exist"),
         ("vg1/data", InvalidArgument, "volume group 'vg1'"),
         ("/dev/mapper/vg0-data", InvalidArgument, "volume group 'mapper'"),
-        ("-f", InvalidArgument, "is not a logical volume such as vg0/data"),
-        ("csix-a", FailedPrecondition, "driver's form"),
+        ("-f", InvalidArgument, "is not the name of a logical volume; give one such as vg0/data"),
+        ("csix-a", FailedPrecondition, "driver's own form"),
     ],
 )
-def test_a_name_that_does_not_do_is_told(given: str, kind: type[StorageError], words: str) -> None:
+def test_an_unsuitable_name_is_refused_with_the_reason(given: str, kind: type[StorageError], words: str) -> None:
     with pytest.raises(kind, match=words):
         over(Machine(**{"data": {}, "csix-a": {}})).import_volume(given, stamp())
 
@@ -195,12 +195,12 @@ def test_a_name_that_is_taken_is_refused_and_so_is_the_old_one_at_release() -> N
     machine = Machine(data={})
     made = over(machine).import_volume("data", stamp())
     machine.rows["data"] = {"lv_size": "1", "lv_layout": "linear"}
-    with pytest.raises(AlreadyExists, match="rename that away"):
+    with pytest.raises(AlreadyExists, match="rename the existing one"):
         over(machine).release_volume(made.handle)
     assert over(machine).get_volume(made.handle) == made
 
 
-def test_what_is_open_or_the_drivers_own_is_not_released() -> None:
+def test_an_open_or_not_imported_volume_is_not_released() -> None:
     machine = Machine(data={})
     made = over(machine).import_volume("data", stamp())
     machine.rows["csi-old-data"]["lv_device_open"] = "1"
@@ -212,7 +212,7 @@ def test_what_is_open_or_the_drivers_own_is_not_released() -> None:
         over(machine).release_volume("node-1/vg0/pvc-1")
 
 
-def test_what_would_be_done_is_told_and_not_done() -> None:
+def test_a_dry_run_reports_the_commands_and_runs_no_change() -> None:
     machine, report = Machine(data={}), DryRunReport()
     before = {name: {**row} for name, row in machine.rows.items()}
     dry_run: Any = over(machine).dry_run(report)
@@ -226,7 +226,7 @@ def test_what_would_be_done_is_told_and_not_done() -> None:
 
 @pytest.mark.devicemapper
 @pytest.mark.parametrize("type_", ["linear", "thin"])
-def test_a_real_one_keeps_its_data_grows_and_is_never_deleted_or_blank(
+def test_an_imported_real_volume_keeps_its_data_grows_and_is_never_deleted_or_blank(
     backend: Callable[..., LvmBackend], group: Group, type_: str
 ) -> None:
     lvm = backend()
@@ -235,18 +235,18 @@ def test_a_real_one_keeps_its_data_grows_and_is_never_deleted_or_blank(
     wanted = Stamp(driver=lvm.setting.driver, cluster=lvm.setting.cluster, name="old-data", digest=IMPORTED)
 
     made = lvm.import_volume(f"{group.name}/data", wanted)
-    with volumes.opened(lvm, made) as device:
+    with volume_steps.opened(lvm, made) as device:
         assert device.blank is Blank.NEVER
-        volumes.fill(device.path)
+        volume_steps.fill(device.path)
         with device.path.open("rb"), pytest.raises(InUse):
             lvm.release_volume(made.handle)
-    with volumes.opened(lvm, made) as device:
-        assert volumes.read(device.path, 0, 8) == volumes.PATTERN[:8]
-    assert volumes.expand(lvm, made, 8 * EXTENT) == 8 * EXTENT
+    with volume_steps.opened(lvm, made) as device:
+        assert volume_steps.read(device.path, 0, 8) == volume_steps.PATTERN[:8]
+    assert volume_steps.expand(lvm, made, 8 * EXTENT) == 8 * EXTENT
     with pytest.raises(FailedPrecondition, match="csi-multi import --release"):
         lvm.delete_volume(made.handle, {})
     with pytest.raises(AlreadyExists):
-        volumes.create(lvm, "old-data")
+        volume_steps.create(lvm, "old-data")
 
     assert lvm.release_volume(made.handle) == f"logical volume {group.name}/data"
     group.lvm.run("lvm", "lvremove", "--yes", f"{group.name}/data")

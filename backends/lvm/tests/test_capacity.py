@@ -1,12 +1,12 @@
-"""What is told to be there can be made, and nothing more; what cannot be made says why and what helps."""
+"""The reported capacity can be created, and no more; a refusal gives the reason and a remedy."""
 
 from dataclasses import replace
 
 import pytest
+from csi_multi_lvm import capacity
 from csi_multi_lvm import layout as layouts
-from csi_multi_lvm import space
 from csi_multi_lvm.config import Config, Parameters
-from csi_multi_lvm.layout import KINDS, MIB
+from csi_multi_lvm.layout import MIB, TYPES
 from csi_multi_lvm.report import Group, LogicalVolume, PhysicalVolume, Report
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from csi_multi.contract import (
 
 EXTENT = 4 * MIB
 PLENTY = 2**18  # bytes of metadata
-THICK = [kind for kind in KINDS if kind != "thin"]
+THICK = [kind for kind in TYPES if kind != "thin"]
 
 
 def config(**more):
@@ -30,7 +30,7 @@ def config(**more):
 
 
 def of(kind, **parameters):
-    return layouts.of(Parameters(type=kind, **parameters), config())
+    return layouts.requested(Parameters(type=kind, **parameters), config())
 
 
 def disk(free, extents=None, **more):
@@ -67,13 +67,13 @@ def group(*disks, volumes=(), extent_size=EXTENT, metadata_free=PLENTY, missing=
 
 
 def extents(report, layout, cfg=None):
-    return space.capacity(report, layout, cfg or config()).available // EXTENT
+    return capacity.capacity(report, layout, cfg or config()).available // EXTENT
 
 
 # Thick volumes
 
 
-@pytest.mark.parametrize(  # each was tried with lvcreate: so many extents were made, one stripe more was refused
+@pytest.mark.parametrize(  # each measured with lvcreate: so many extents could be created, one stripe more was refused
     ("disks", "kind", "parameters", "most"),
     [
         ((10, 10, 10, 10), "linear", {}, 40),
@@ -114,14 +114,14 @@ def extents(report, layout, cfg=None):
         ((13, 11, 6, 5, 3), "raid1", {}, 17),
     ],
 )
-def test_the_capacity_of_a_group_is_what_lvcreate_makes_of_it(disks, kind, parameters, most):
+def test_the_capacity_of_a_group_is_what_lvcreate_can_allocate(disks, kind, parameters, most):
     assert extents(group(*disks), of(kind, **parameters)) == most
 
 
 def test_a_layout_that_needs_more_disks_than_there_are_has_no_capacity():
     assert extents(group(10, 10), of("raid5")) == 0
     with pytest.raises(ResourceExhausted, match=r"never fit into volume group vg0.*each volume needs 3 at once"):
-        space.admit(group(10, 10), of("raid5"), EXTENT, config())
+        capacity.admit(group(10, 10), of("raid5"), EXTENT, config())
 
 
 def test_disks_that_lvm_allocates_nothing_on_do_not_count():
@@ -134,18 +134,18 @@ def test_the_reserve_stays_free_whatever_the_layout(kind, most):
     assert extents(group(10, 10, 10, 10), of(kind), config(reserve_percent=11)) == most
 
 
-def test_what_the_reserve_lacks_is_not_lent():
+def test_a_reserve_that_is_used_up_leaves_no_capacity():
     assert extents(group(disk(1, extents=100)), of("linear"), config(reserve_percent=5)) == 0
 
 
 def test_creations_that_the_disks_do_not_show_yet_count():
     report = group(10, 10)
-    seen = replace(report, group=replace(report.group, free=5))
+    newer = replace(report, group=replace(report.group, free=5))
 
-    assert extents(seen, of("linear")) == 5
+    assert extents(newer, of("linear")) == 5
 
 
-def test_an_image_that_must_be_in_one_piece_gets_one_disk():
+def test_an_image_that_must_stay_together_gets_one_disk():
     report = group(10, 8, 6)
 
     assert extents(report, of("linear")) == 24
@@ -153,15 +153,15 @@ def test_an_image_that_must_be_in_one_piece_gets_one_disk():
     assert extents(report, of("striped", lvcreate_options="--alloc cling")) == 16
 
 
-def test_integrity_metadata_lies_beside_each_image():
+def test_integrity_metadata_takes_space_of_each_image():
     report = group(200, 200)
 
     assert extents(report, of("raid1")) == 199
     assert extents(report, of("raid1", integrity=True)) == 195  # 780 MiB: 4 MiB of rmeta, 8 + 8 MiB of integrity
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_a_group_with_a_missing_disk_has_no_capacity_and_says_how_to_mend_it(kind):
+@pytest.mark.parametrize("kind", list(TYPES))
+def test_a_group_with_a_missing_disk_has_no_capacity_and_the_error_has_the_remedy(kind):
     volumes = [pool(100 * EXTENT)]
     for report in (
         group(10, 10, 10, 10, 10, volumes=volumes, missing=1),
@@ -169,44 +169,44 @@ def test_a_group_with_a_missing_disk_has_no_capacity_and_says_how_to_mend_it(kin
     ):
         assert extents(report, of(kind)) == 0
         with pytest.raises(ResourceExhausted, match=r"missing.*vgreduce --removemissing vg0"):
-            space.admit(report, of(kind), EXTENT, config())
+            capacity.admit(report, of(kind), EXTENT, config())
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_nothing_is_made_when_its_description_may_not_fit(kind):
+@pytest.mark.parametrize("kind", list(TYPES))
+def test_nothing_is_admitted_when_the_metadata_may_not_suffice(kind):
     report = group(10, 10, 10, 10, 10, volumes=[pool(100 * EXTENT)], metadata_free=16 * 2**10)
 
     assert extents(report, of(kind)) == 0
-    with pytest.raises(ResourceExhausted, match="16384 bytes are left for descriptions"):
-        space.admit(report, of(kind), EXTENT, config())
+    with pytest.raises(ResourceExhausted, match="the metadata of volume group vg0 has 16384 bytes left"):
+        capacity.admit(report, of(kind), EXTENT, config())
 
 
-def test_a_stripe_size_that_lvm_would_make_smaller_is_refused():
+def test_a_stripe_size_that_lvm_would_reduce_is_refused():
     layout = of("striped", stripe_size=2 * EXTENT)
 
     assert extents(group(10, 10), layout) == 0
-    with pytest.raises(InvalidArgument, match=f"'stripeSize'.*choose {EXTENT} at most"):
-        space.admit(group(10, 10), layout, EXTENT, config())
-    space.admit(group(10, 10), of("striped", stripe_size=EXTENT), EXTENT, config())
+    with pytest.raises(InvalidArgument, match=f"'stripeSize'.*choose at most {EXTENT}"):
+        capacity.admit(group(10, 10), layout, EXTENT, config())
+    capacity.admit(group(10, 10), of("striped", stripe_size=EXTENT), EXTENT, config())
 
 
-def test_what_does_not_fit_now_is_exhausted_and_what_never_fits_is_out_of_range():
+def test_what_does_not_fit_now_and_what_never_fits_have_different_messages():
     report = group(disk(4, extents=10), disk(4, extents=10))
 
     with pytest.raises(
-        ResourceExhausted, match=rf"{9 * EXTENT} bytes of type linear do not fit.*{8 * EXTENT} bytes are left"
+        ResourceExhausted, match=rf"vg0 has {8 * EXTENT} bytes left .* for a linear volume, {9 * EXTENT} were requested"
     ):
-        space.admit(report, of("linear"), 9 * EXTENT, config())
-    space.admit(report, of("linear"), 8 * EXTENT, config())
-    space.admit(group(10, 10), of("linear"), 20 * EXTENT, config())
-    with pytest.raises(ResourceExhausted, match=rf"never fit.*{20 * EXTENT} at most"):
-        space.admit(report, of("linear"), 21 * EXTENT, config())
+        capacity.admit(report, of("linear"), 9 * EXTENT, config())
+    capacity.admit(report, of("linear"), 8 * EXTENT, config())
+    capacity.admit(group(10, 10), of("linear"), 20 * EXTENT, config())
+    with pytest.raises(ResourceExhausted, match=rf"never fit.*at most {20 * EXTENT} bytes"):
+        capacity.admit(report, of("linear"), 21 * EXTENT, config())
 
 
 # Thin volumes
 
 
-def test_a_pool_promises_its_size_times_the_ratio():
+def test_the_capacity_of_a_pool_is_its_size_times_overprovision():
     report = group(1, volumes=[pool(100 * EXTENT)])
 
     assert extents(report, of("thin")) == 100
@@ -214,64 +214,65 @@ def test_a_pool_promises_its_size_times_the_ratio():
     assert extents(report, of("thin"), config(overprovision=1.005)) == 100
 
 
-def test_all_volumes_and_snapshots_of_the_pool_are_promises_whoever_made_them():
+def test_all_volumes_and_snapshots_of_the_pool_count_whoever_created_them():
     volumes = [thin("ours", 10 * EXTENT), thin("foreign", 20 * EXTENT), thin("snap", 10 * EXTENT, origin="ours")]
     others = [thin("elsewhere", 50 * EXTENT, pool="pool1"), thick(50 * EXTENT)]
 
     assert extents(group(1, volumes=[pool(100 * EXTENT), *volumes, *others]), of("thin")) == 60
 
 
-def test_a_pool_that_promised_more_than_it_may_has_nothing_left_and_says_so():
+def test_an_overcommitted_pool_has_nothing_left():
     report = group(1, volumes=[pool(10 * EXTENT), thin("v1", 50 * EXTENT)])
 
     assert extents(report, of("thin")) == 0
     with pytest.raises(
-        ResourceExhausted, match=r"thin pool vg0/pool0: 0 bytes are left beside what is promised.*overprovision"
+        ResourceExhausted,
+        match=r"thin pool vg0/pool0 has 0 bytes left within its overprovisioning.*raise overprovision",
     ):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
 
 
 @pytest.mark.parametrize(
     ("full", "option"), [({"data_percent": 90.0}, "-L"), ({"metadata_percent": 91.5}, "--poolmetadatasize")]
 )
-def test_a_pool_that_is_nearly_full_takes_nothing_new(full, option):
+def test_a_pool_that_is_nearly_full_refuses_new_volumes(full, option):
     report = group(1, volumes=[pool(100 * EXTENT, **full)])
 
     assert extents(report, of("thin")) == 0
     with pytest.raises(ResourceExhausted, match=rf"is 9[01.5]+ % full.*lvextend {option} \+SIZE vg0/pool0"):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
     assert extents(report, of("thin"), config(pool_full_percent=95)) == 100
 
 
-def test_a_pool_below_its_guard_is_used():
+def test_a_pool_below_its_limit_is_used():
     assert extents(group(1, volumes=[pool(100 * EXTENT, data_percent=89.99, metadata_percent=10.0)]), of("thin")) == 100
 
 
-def test_a_pool_that_shows_old_data_is_refused_with_the_command_that_helps():
+def test_a_pool_that_shows_old_data_is_refused_with_the_remedy():
     report = group(1, volumes=[pool(100 * EXTENT, zeroing=False)])
 
     assert extents(report, of("thin")) == 0
     with pytest.raises(FailedPrecondition, match="lvchange --zero y vg0/pool0"):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
 
 
 @pytest.mark.parametrize("volumes", [[], [replace(thick(EXTENT), name="pool0")]])
-def test_capacity_does_not_guess_about_a_pool_that_is_not_there(volumes):
+def test_a_pool_that_does_not_exist_makes_capacity_unavailable(volumes):
     report = group(10, volumes=volumes)
 
     with pytest.raises(Unavailable, match=r"vg0/pool0"):
-        space.capacity(report, of("thin"), config())
+        capacity.capacity(report, of("thin"), config())
     with pytest.raises(Unavailable, match=r"vg0/pool0"):
-        space.admit(report, of("thin"), EXTENT, config())
+        capacity.admit(report, of("thin"), EXTENT, config())
 
 
-def test_a_thin_volume_that_is_larger_than_the_pool_may_ever_promise_is_out_of_range():
+def test_a_thin_volume_that_never_fits_into_the_pool_is_refused_as_such():
     report = group(1, volumes=[pool(10 * EXTENT), thin("v1", 5 * EXTENT)])
 
     with pytest.raises(ResourceExhausted):
-        space.admit(report, of("thin"), 10 * EXTENT, config())
+        capacity.admit(report, of("thin"), 10 * EXTENT, config())
     with pytest.raises(ResourceExhausted, match="never fit into thin pool vg0/pool0"):
-        space.admit(report, of("thin"), 11 * EXTENT, config())
+        capacity.admit(report, of("thin"), 11 * EXTENT, config())
 
 
 # Bounds
@@ -280,15 +281,15 @@ def test_a_thin_volume_that_is_larger_than_the_pool_may_ever_promise_is_out_of_r
 def test_a_volume_is_no_larger_than_the_instance_allows():
     report, bounded = group(100), config(max_size=10 * EXTENT + 1)
 
-    found = space.capacity(report, of("linear"), bounded)
+    found = capacity.capacity(report, of("linear"), bounded)
     assert (found.available, found.maximum, found.minimum) == (100 * EXTENT, 10 * EXTENT, EXTENT)
-    space.admit(report, of("linear"), 10 * EXTENT, bounded)
+    capacity.admit(report, of("linear"), 10 * EXTENT, bounded)
     with pytest.raises(OutOfRange, match="max_size"):
-        space.admit(report, of("linear"), 11 * EXTENT, bounded)
+        capacity.admit(report, of("linear"), 11 * EXTENT, bounded)
 
 
-def test_less_than_the_smallest_volume_is_nothing():
-    found = space.capacity(group(3, 3), of("striped"), config(min_size=7 * EXTENT))
+def test_less_space_than_the_smallest_volume_is_no_capacity():
+    found = capacity.capacity(group(3, 3), of("striped"), config(min_size=7 * EXTENT))
 
     assert (found.available, found.maximum, found.minimum) == (0, 0, 8 * EXTENT)
 
@@ -296,44 +297,44 @@ def test_less_than_the_smallest_volume_is_nothing():
 # Growth
 
 
-def test_a_thin_volume_grows_while_its_growth_can_be_promised():
+def test_a_thin_volume_grows_while_the_pool_has_capacity():
     volume = thin("v1", 10 * EXTENT)
     report = group(1, volumes=[pool(20 * EXTENT), volume])
 
-    space.admit_growth(report, volume, of("thin"), 20 * EXTENT, config())
+    capacity.admit_growth(report, volume, of("thin"), 20 * EXTENT, config())
     with pytest.raises(ResourceExhausted):
-        space.admit_growth(report, volume, of("thin"), 21 * EXTENT, config())
+        capacity.admit_growth(report, volume, of("thin"), 21 * EXTENT, config())
     full = group(1, volumes=[pool(20 * EXTENT, data_percent=95.0), volume])
     with pytest.raises(ResourceExhausted, match="full"):
-        space.admit_growth(full, volume, of("thin"), 11 * EXTENT, config())
+        capacity.admit_growth(full, volume, of("thin"), 11 * EXTENT, config())
 
 
 @pytest.mark.parametrize(
     ("kind", "more"), [("linear", 40), ("striped", 40), ("raid1", 20), ("raid5", 20), ("raid10", 20)]
 )
-def test_a_thick_volume_grows_by_what_its_layout_makes_of_the_free_extents(kind, more):
+def test_a_thick_volume_grows_by_what_its_layout_can_use_of_the_free_extents(kind, more):
     report, volume = group(10, 10, 10, 10), thick(10 * EXTENT)
 
-    space.admit_growth(report, volume, of(kind), (10 + more) * EXTENT, config())
-    with pytest.raises(ResourceExhausted, match=r"do not fit into volume group vg0.*extents"):
-        space.admit_growth(report, volume, of(kind), (10 + more) * EXTENT + 1, config())
+    capacity.admit_growth(report, volume, of(kind), (10 + more) * EXTENT, config())
+    with pytest.raises(ResourceExhausted, match=r"cannot grow by .* bytes in volume group vg0.*extents"):
+        capacity.admit_growth(report, volume, of(kind), (10 + more) * EXTENT + 1, config())
 
 
 def test_growth_keeps_the_reserve_the_bounds_and_needs_all_disks():
     report, volume = group(100), thick(10 * EXTENT)
 
     with pytest.raises(ResourceExhausted):
-        space.admit_growth(report, volume, of("linear"), 106 * EXTENT, config(reserve_percent=5))
+        capacity.admit_growth(report, volume, of("linear"), 106 * EXTENT, config(reserve_percent=5))
     with pytest.raises(OutOfRange):
-        space.admit_growth(report, volume, of("linear"), 21 * EXTENT, config(max_size=20 * EXTENT))
+        capacity.admit_growth(report, volume, of("linear"), 21 * EXTENT, config(max_size=20 * EXTENT))
     with pytest.raises(ResourceExhausted, match="missing"):
-        space.admit_growth(group(100, missing=1), volume, of("linear"), 11 * EXTENT, config())
+        capacity.admit_growth(group(100, missing=1), volume, of("linear"), 11 * EXTENT, config())
 
 
-def test_what_is_large_enough_already_needs_no_room():
+def test_a_volume_that_is_large_enough_needs_no_space():
     volume = thick(10 * EXTENT)
 
-    space.admit_growth(group(disk(0, extents=10), missing=1), volume, of("linear"), 10 * EXTENT, config())
+    capacity.admit_growth(group(disk(0, extents=10), missing=1), volume, of("linear"), 10 * EXTENT, config())
 
 
 # For all
@@ -342,8 +343,8 @@ def test_what_is_large_enough_already_needs_no_room():
 @st.composite
 def storages(draw):
     """A group with a pool, a layout and a configuration, all of any kind."""
-    kind = draw(st.sampled_from(list(KINDS)))
-    more = {"integrity": draw(st.booleans())} if KINDS[kind].redundant else {}
+    kind = draw(st.sampled_from(list(TYPES)))
+    more = {"integrity": draw(st.booleans())} if TYPES[kind].redundant else {}
     if kind != "thin":
         more["lvcreate_options"] = draw(st.sampled_from(["", "--alloc cling"]))
     size = draw(st.sampled_from([MIB, EXTENT, 32 * MIB]))
@@ -359,38 +360,75 @@ def storages(draw):
     return report, of(kind, **more), cfg
 
 
-def test_the_bound_holds_for_the_size_that_is_made():
+def test_the_maximum_holds_for_the_rounded_size():
     bounded = config(max_size=11 * EXTENT)
 
-    assert space.capacity(group(10, 10), of("striped"), bounded).maximum == 10 * EXTENT
+    assert capacity.capacity(group(10, 10), of("striped"), bounded).maximum == 10 * EXTENT
     with pytest.raises(OutOfRange, match="max_size"):
-        space.admit(group(10, 10), of("striped"), 10 * EXTENT + 1, bounded)
+        capacity.admit(group(10, 10), of("striped"), 10 * EXTENT + 1, bounded)
 
 
 @settings(deadline=None)
 @given(storages())
 def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
     report, layout, cfg = storage
-    found = space.capacity(report, layout, cfg)
+    found = capacity.capacity(report, layout, cfg)
     row = report.group.extent_size * layout.data
 
     assert found.maximum <= found.available
     assert found.maximum % row == 0
     if found.maximum:
         assert found.minimum <= found.maximum
-        space.admit(report, layout, found.maximum, cfg)
+        capacity.admit(report, layout, found.maximum, cfg)
         with pytest.raises((OutOfRange, ResourceExhausted)):
-            space.admit(report, layout, found.maximum + 1, cfg)
+            capacity.admit(report, layout, found.maximum + 1, cfg)
 
 
 @settings(deadline=None)
 @given(storages(), st.integers(1, 4000))
-def test_what_is_admitted_takes_no_more_extents_than_are_free_beside_the_reserve(storage, size):
+def test_what_is_admitted_leaves_the_reserve_free(storage, size):
     report, layout, cfg = storage
     try:
-        space.admit(report, layout, size * MIB, cfg)
+        capacity.admit(report, layout, size * MIB, cfg)
     except StorageError:
         return
     taken = layout.physical(layout.extents(size * MIB, report.group.extent_size), report.group.extent_size)
     reserve = report.group.extents * cfg.reserve_percent / 100 if not layout.thin else 0
     assert taken <= report.group.free - reserve or layout.thin
+
+
+# By the cached report
+
+
+class Reports:
+    """A cache whose report is older than the fresh one."""
+
+    def __init__(self, fresh):
+        self._fresh = fresh
+        self.read = 0
+
+    def fresh(self):
+        self.read += 1
+        return self._fresh
+
+
+def test_what_fits_by_an_old_report_is_admitted_without_a_fresh_one():
+    reports = Reports(group(0))
+    capacity.CapacityAccounting(config(), reports).admit(group(10), of("linear"), EXTENT)
+
+    assert reports.read == 0
+
+
+def test_nothing_is_refused_by_an_old_report():
+    reports = Reports(group(10))
+    capacity.CapacityAccounting(config(), reports).admit(group(0), of("linear"), EXTENT)
+
+    assert reports.read == 1
+    with pytest.raises(ResourceExhausted):
+        capacity.CapacityAccounting(config(), Reports(group(0))).admit(group(0), of("linear"), EXTENT)
+
+
+def test_the_reported_capacity_is_read_anew():
+    accounting = capacity.CapacityAccounting(config(), Reports(group(7)))
+
+    assert accounting.available(Parameters(type="linear")).available == 7 * EXTENT

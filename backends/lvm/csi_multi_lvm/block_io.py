@@ -1,8 +1,8 @@
-"""What block devices hold: zeroed, scrubbed, copied. Knows bytes and devices, and nothing of LVM.
+"""Zero, scrub and copy block devices. This module knows bytes and devices, and nothing of LVM.
 
-Whoever writes holds the device exclusively from first to last byte, so that a copy which an earlier
-process left running, a mount, or anybody else is never written under. Bytes go past the page cache.
-Every function can be killed anywhere and called again, with the same start or the last one noted.
+The target is open exclusively from the first to the last byte, so nothing is written to a device that is mounted, or
+that another process, such as a copy by an earlier driver, still writes. Reads and writes bypass the page cache. Every
+function can be killed at any point and called again, with the same start or the last recorded one.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ log = logging.getLogger(__name__)
 
 BLKSSZGET = 0x1268  # linux/fs.h
 BLKZEROOUT = 0x127F
-REFUSED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EREMOTEIO)  # it cannot zero by itself
+UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EREMOTEIO)  # by BLKZEROOUT
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)
 MIB = 2**20
-CHUNK = 4 * MIB  # per read and write; one after the other: reading ahead in a thread gained nothing on one disk
-GRAIN = 64 * 1024  # bytes: holes of this size stay holes; the smallest chunk of a thin pool
-ZEROED = 256 * MIB  # per ioctl: a kill waits for at most one
-NOTED = 10.0  # seconds between two notes of how far the work is
+CHUNK = 4 * MIB  # per read and write, in turn: reading ahead in a thread was not faster on one disk
+GRAIN = 64 * 1024  # bytes: zeros of this length stay holes; it is the smallest chunk of a thin pool
+ZERO_CHUNK = 256 * MIB  # per ioctl, and a kill waits for at most one
+RECORD_INTERVAL = 10.0  # seconds between two records of the progress
 _MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
 _ZEROS = bytes(GRAIN)
 
-Note = Callable[[int], None]
+Record = Callable[[int], None]
 
 
-def nothing() -> None:
-    """Confirm without looking."""
+def accept() -> None:
+    """Confirm without a check."""
 
 
-def zero(device: Path, start: int, end: int, note: Note, confirm: Callable[[], None] = nothing) -> None:
+def zero(device: Path, start: int, end: int, record: Record, confirm: Callable[[], None] = accept) -> None:
     """Make bytes [start, end) read as zeros, durably.
 
-    Calls confirm() before the first write, when nobody else can have the device open exclusively any more:
-    it raises to stop the work. Now and then calls note(offset): everything before it is done, and survives a
-    power cut. Raises Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
+    Calls confirm() before the first write, when the device is open exclusively; confirm() raises to prevent the
+    writes. Calls record(offset) every RECORD_INTERVAL: everything before the offset is done, and survives a power
+    cut. Raises Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
     """
     with _opened(device, os.O_WRONLY | os.O_EXCL, start, end) as disk:
         confirm()
-        progress = _Progress(f"zeroing {device}", disk, end, note)
-        for offset in range(start, end, ZEROED):
-            length = min(ZEROED, end - offset)
+        progress = _Progress(f"zeroing {device}", disk, end, record)
+        for offset in range(start, end, ZERO_CHUNK):
+            length = min(ZERO_CHUNK, end - offset)
             disk.zero(offset, length)
             progress.reached(offset + length)
         disk.flush(end)
 
 
-def scrub(device: Path, confirm: Callable[[], None] = nothing) -> None:
-    """Zero the first and last MiB: where filesystems, partition tables and RAID members sign. Raises as zero."""
+def scrub(device: Path, confirm: Callable[[], None] = accept) -> None:
+    """Zero the first and last MiB, where signatures of filesystems, partition tables and RAID are. Raises as zero."""
     with _opened(device, os.O_WRONLY | os.O_EXCL) as disk:
         confirm()
         size = disk.size()
@@ -76,15 +76,15 @@ def copy(
     target: Path,
     start: int,
     end: int,
-    note: Note,
-    confirm: Callable[[], None] = nothing,
+    record: Record,
+    confirm: Callable[[], None] = accept,
     *,
     sparse: bool,
 ) -> None:
-    """Copy bytes [start, end), durably. The source must not change until a copy is complete.
+    """Copy bytes [start, end), durably. The source must not change until the copy is complete.
 
-    With sparse, zeros are not written: the target must read as zeros wherever this copy, or an
-    earlier one of the same source, has not written. Confirms, notes and raises as zero.
+    With `sparse`, zeros are not written: the target must read as zeros wherever this copy, or an earlier one of the
+    same source, has not written. Calls confirm() and record(), and raises, as zero.
     """
     with (
         _opened(target, os.O_WRONLY | os.O_EXCL, start, end) as writing,
@@ -93,7 +93,7 @@ def copy(
         memoryview(buffer) as memory,
     ):
         confirm()
-        progress = _Progress(f"copying {source} to {target}", writing, end, note)
+        progress = _Progress(f"copying {source} to {target}", writing, end, record)
         for offset in range(start, end, CHUNK):
             length = min(CHUNK, end - offset)
             with memory[:length] as chunk:
@@ -106,7 +106,7 @@ def copy(
 
 
 def _data(buffer: mmap.mmap, length: int) -> Iterator[tuple[int, int]]:
-    """Yield where the buffer holds anything but zeros, neighbours joined, so that few large writes remain."""
+    """Yield the ranges of the buffer that hold anything but zeros; adjacent ones are joined for larger writes."""
     first = None
     for offset in range(0, length, GRAIN):
         size = min(GRAIN, length - offset)
@@ -121,7 +121,7 @@ def _data(buffer: mmap.mmap, length: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Disk:
-    """An open block device, whose errors name it."""
+    """An open block device; its errors name the device."""
 
     path: Path
     descriptor: int
@@ -137,8 +137,8 @@ class _Disk:
             raise self._failed("read", offset, len(memory), error) from error
         if count != len(memory):
             raise Unavailable(
-                f"cannot read {self.path} at byte {offset}: only {count} of {len(memory)} bytes came; "
-                "check whether the device became shorter or vanished"
+                f"cannot read {self.path} at byte {offset}: only {count} of {len(memory)} bytes could be read; "
+                "check whether the device was shrunk or removed"
             )
 
     def write(self, memory: memoryview, offset: int) -> None:
@@ -151,11 +151,11 @@ class _Disk:
                     raise self._failed("write", offset + done, len(rest), error) from error
 
     def zero(self, offset: int, length: int) -> None:
-        """Make it read as zeros: by the device itself, which may take no time, else by writing them."""
+        """Make it read as zeros: by the device's own command if it has one, otherwise by writing zeros."""
         try:
             fcntl.ioctl(self.descriptor, BLKZEROOUT, struct.pack("QQ", offset, length))
         except OSError as error:
-            if error.errno not in REFUSED:
+            if error.errno not in UNSUPPORTED:
                 raise self._failed("zero", offset, length, error) from error
         else:
             return
@@ -174,7 +174,7 @@ class _Disk:
     def _failed(self, verb: str, offset: int, length: int, error: OSError) -> StorageError:
         reason = os.strerror(error.errno or 0).lower()
         place = f"at byte {offset}" + (f" (of {length} bytes)" if length else "")
-        if error.errno == errno.ENOSPC and offset + length <= self.size():  # a vanished device's size is 0
+        if error.errno == errno.ENOSPC and offset + length <= self.size():  # the size of a removed device is 0
             return ResourceExhausted(
                 f"cannot {verb} {self.path} {place}: the storage behind it is full; add space, or delete volumes there"
             )
@@ -188,17 +188,22 @@ def _opened(path: Path, flags: int, start: int = 0, end: int = 0) -> Iterator[_D
         descriptor = os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise Busy(f"{path} is in use on this node: mounted, or written by work that still runs") from error
+            raise Busy(
+                f"{path} is in use on this node: it is mounted, or another process writes to it; try again "
+                "when it is free"
+            ) from error
         reason = "it does not exist" if error.errno in GONE else os.strerror(error.errno or 0).lower()
         raise Unavailable(f"cannot open {path}: {reason}; check the storage behind it") from error
     try:
         if not stat.S_ISBLK(os.fstat(descriptor).st_mode):
-            raise Unavailable(f"{path} is not a block device: refusing to touch it")
+            raise Unavailable(f"{path} is not a block device and is not touched; check what replaced it")
         disk = _Disk(path, descriptor)
         if disk.size() < end:
-            raise Unavailable(f"{path} has only {disk.size()} bytes, not {end}; check whether it is the right device")
+            raise Unavailable(
+                f"{path} has only {disk.size()} bytes, {end} are needed; check whether it is the right device"
+            )
         sector = struct.unpack("i", fcntl.ioctl(descriptor, BLKSSZGET, bytes(4)))[0]
-        if (start | end) % sector:  # only the page cache knows how to write a part of a sector
+        if (start | end) % sector:  # parts of a sector can only be written through the page cache
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
         yield disk
     finally:
@@ -206,19 +211,19 @@ def _opened(path: Path, flags: int, start: int = 0, end: int = 0) -> Iterator[_D
 
 
 class _Progress:
-    """Tells how far long work is, of what is durable only."""
+    """Logs and records the progress of long work. Only what is durable is recorded."""
 
-    def __init__(self, what: str, disk: _Disk, end: int, note: Note) -> None:
-        self._what = what
+    def __init__(self, work: str, disk: _Disk, end: int, record: Record) -> None:
+        self._work = work
         self._disk = disk
         self._end = end
-        self._note = note
-        self._told = time.monotonic()
+        self._record = record
+        self._recorded = time.monotonic()
 
     def reached(self, offset: int) -> None:
-        if time.monotonic() - self._told < NOTED:
+        if time.monotonic() - self._recorded < RECORD_INTERVAL:
             return
         self._disk.flush(offset)
-        log.info("%s: %d %% of %d MiB", self._what, offset * 100 // self._end, self._end // MIB)
-        self._note(offset)
-        self._told = time.monotonic()
+        log.info("%s: %d %% of %d MiB done", self._work, offset * 100 // self._end, self._end // MIB)
+        self._record(offset)
+        self._recorded = time.monotonic()

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from csi_multi_lvm import contents
-from csi_multi_lvm.contents import copy, scrub, zero
+from csi_multi_lvm import block_io
+from csi_multi_lvm.block_io import copy, scrub, zero
 
 from csi_multi.contract import Busy, ResourceExhausted, Unavailable
 from csi_multi.host import loopdev
@@ -28,23 +28,23 @@ HOST = LocalHost()
 
 
 class Death(BaseException):
-    """The process dies here."""
+    """The process dies here; it is no Exception, so no error handling runs."""
 
 
 def nothing(offset):
-    """A note nobody reads."""
+    """Discard a record of progress."""
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(contents, "CHUNK", CHUNK)
-    monkeypatch.setattr(contents, "ZEROED", CHUNK)
+    monkeypatch.setattr(block_io, "CHUNK", CHUNK)
+    monkeypatch.setattr(block_io, "ZERO_CHUNK", CHUNK)
 
 
 @pytest.fixture
 def every_chunk(monkeypatch):
-    """Note after every chunk."""
-    monkeypatch.setattr(contents, "NOTED", 0.0)
+    """Record the progress after every chunk."""
+    monkeypatch.setattr(block_io, "RECORD_INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def undo(tmp_path):
 
 @pytest.fixture
 def device(tmp_path, undo):
-    """Make a loop device on a file of this content, padded with a hole: device("name", b"x")."""
+    """Create a loop device on a file of this content, padded with a hole: device("name", b"x")."""
 
     def make(name, content=b"", size=SIZE, *, below=tmp_path, **options):
         file = below / name
@@ -86,7 +86,7 @@ def mount(tmp_path, undo):
 
 @pytest.fixture
 def refuse(monkeypatch):
-    """Let the device refuse, or fail, an ioctl: refuse(contents.BLKZEROOUT, errno.EINVAL)."""
+    """Let the device refuse, or fail, an ioctl: refuse(block_io.BLKZEROOUT, errno.EINVAL)."""
     real = fcntl.ioctl
 
     def refuse(number, error):
@@ -95,14 +95,14 @@ def refuse(monkeypatch):
                 raise OSError(error, os.strerror(error))
             return real(descriptor, request, *arguments)
 
-        monkeypatch.setattr(contents.fcntl, "ioctl", ioctl)
+        monkeypatch.setattr(block_io.fcntl, "ioctl", ioctl)
 
     return refuse
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every read, write, zeroing and flush in order; `die` set to n dies before the n-th, then of it all."""
+    """Every read, write, zeroing and flush in order; with `die` set to n, the process dies before call n."""
 
     class Calls(list):
         die = None
@@ -121,8 +121,8 @@ def calls(monkeypatch):
         monkeypatch.setattr(module, name, call)
 
     for name in ("preadv", "pwritev", "fsync"):
-        watch(contents.os, name)
-    watch(contents.fcntl, "ioctl")
+        watch(block_io.os, name)
+    watch(block_io.fcntl, "ioctl")
     return found
 
 
@@ -131,7 +131,7 @@ def noise(length, seed=1):
 
 
 def held(path):
-    """The file's bytes, as somebody else reads them: past every cache."""
+    """Return a device's bytes, read without any cache."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         with mmap.mmap(-1, os.lseek(descriptor, 0, os.SEEK_END)) as buffer:
@@ -159,7 +159,7 @@ def patchy(size=SIZE):
 def open_descriptors():
     found = []
     for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists them
             found.append(str(path.readlink()))
     return sorted(found)
 
@@ -190,7 +190,7 @@ def test_only_the_range_is_copied_and_zeroed(device):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_ranges_that_cut_large_sectors_are_copied_and_zeroed_too(device, sparse):
+def test_ranges_with_parts_of_large_sectors_are_copied_and_zeroed(device, sparse):
     old, new = noise(SIZE, 1), noise(SIZE, 2)
     source, target = device("s", new), device("t", old, sector_size=4096)
     start, end = CHUNK - 512, 3 * CHUNK + 64 * KIB + 1536
@@ -220,14 +220,14 @@ def test_a_sparse_copy_keeps_holes_between_small_pieces_of_data(device, tmp_path
     assert (tmp_path / "s").stat().st_size == (tmp_path / "t").stat().st_size
 
 
-def test_a_sparse_copy_of_nothing_writes_nothing(device, tmp_path, calls):
+def test_a_sparse_copy_of_zeros_writes_nothing(device, tmp_path, calls):
     copy(device("s"), device("t"), 0, SIZE, nothing, sparse=True)
 
     assert "pwritev" not in calls
     assert (tmp_path / "t").stat().st_blocks == 0
 
 
-def test_neighbouring_data_is_written_at_once(device, calls):
+def test_adjacent_data_is_written_at_once(device, calls):
     copy(device("s", noise(SIZE)), device("t"), 0, SIZE, nothing, sparse=True)
 
     assert calls.count("pwritev") == SIZE // CHUNK
@@ -242,8 +242,8 @@ def test_a_copy_that_is_not_sparse_overwrites_with_zeros(device):
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EREMOTEIO])
 def test_a_device_that_cannot_zero_by_itself_is_zeroed_by_writing(device, refuse, calls, error, monkeypatch):
-    monkeypatch.setattr(contents, "ZEROED", 5 * CHUNK)  # several writes for one ioctl, the last of them short
-    refuse(contents.BLKZEROOUT, error)
+    monkeypatch.setattr(block_io, "ZERO_CHUNK", 5 * CHUNK)  # several writes for one ioctl, the last of them short
+    refuse(block_io.BLKZEROOUT, error)
     old = noise(SIZE)
     target = device("t", old)
     zero(target, CHUNK, SIZE - 512, nothing)
@@ -252,7 +252,7 @@ def test_a_device_that_cannot_zero_by_itself_is_zeroed_by_writing(device, refuse
     assert "pwritev" in calls
 
 
-def test_a_device_that_can_zero_by_itself_is_asked_to(device, calls):
+def test_a_device_that_can_zero_by_itself_does(device, calls):
     zero(device("t", noise(SIZE)), 0, SIZE, nothing)
 
     assert "pwritev" not in calls
@@ -260,7 +260,7 @@ def test_a_device_that_can_zero_by_itself_is_asked_to(device, calls):
 
 def test_a_failing_device_is_not_zeroed_by_writing(device, refuse, calls):
     target = device("t", noise(SIZE))
-    refuse(contents.BLKZEROOUT, errno.EIO)
+    refuse(block_io.BLKZEROOUT, errno.EIO)
     with pytest.raises(Unavailable, match=rf"zero {target} at byte {2 * CHUNK} .*: input/output error"):
         zero(target, 2 * CHUNK, SIZE, nothing)
 
@@ -277,7 +277,7 @@ def test_scrubbing_zeros_first_and_last_mib_and_no_more(device, size):
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
-def test_nothing_finds_a_signature_on_what_was_scrubbed(device, kind):
+def test_a_scrubbed_device_has_no_signature(device, kind):
     target = device("t", size=320 * MIB)
     HOST.run(f"mkfs.{kind}", "-q", str(target))
     assert HOST.run("blkid", "-p", "-o", "value", "-s", "TYPE", str(target)).stdout.strip() == kind
@@ -301,7 +301,7 @@ def jobs(device):
 
 
 @pytest.mark.parametrize("job", ["zero", "copy", "sparse"])
-def test_work_goes_on_where_it_was_noted_last_however_often_it_dies(device, every_chunk, job):
+def test_interrupted_work_is_resumed_from_its_last_record_any_number_of_times(device, every_chunk, job):
     before, after, work = jobs(device)[job]
     target = device("target", before)
     noted = [0]
@@ -320,7 +320,7 @@ def test_work_goes_on_where_it_was_noted_last_however_often_it_dies(device, ever
 
 
 @pytest.mark.parametrize("job", ["zero", "copy", "sparse"])
-def test_work_that_died_at_any_call_is_finished_from_its_last_note(device, every_chunk, calls, job):
+def test_work_interrupted_at_any_call_is_completed_from_its_last_record(device, every_chunk, calls, job):
     before, after, work = jobs(device)[job]
     deaths, noted = 0, 0
     target = device("target", before)
@@ -348,13 +348,13 @@ def test_work_that_died_at_any_call_is_finished_from_its_last_note(device, every
 SUICIDE = """
 import os, sys
 from pathlib import Path
-from csi_multi_lvm import contents
-source, target, size, contents.CHUNK, contents.NOTED = *map(Path, sys.argv[1:3]), *map(int, sys.argv[3:]), 0
-contents.copy(source, target, 0, size, lambda _: os.kill(os.getpid(), 9), sparse=True)
+from csi_multi_lvm import block_io
+source, target, size, block_io.CHUNK, block_io.RECORD_INTERVAL = *map(Path, sys.argv[1:3]), *map(int, sys.argv[3:]), 0
+block_io.copy(source, target, 0, size, lambda _: os.kill(os.getpid(), 9), sparse=True)
 """
 
 
-def test_a_killed_process_leaves_work_that_another_finishes(device):
+def test_another_process_completes_the_work_of_a_killed_one(device):
     content = patchy()
     source, target = device("source", content), device("target")
     killed = subprocess.run([sys.executable, "-c", SUICIDE, source, target, str(SIZE), str(CHUNK)], timeout=20)
@@ -366,7 +366,7 @@ def test_a_killed_process_leaves_work_that_another_finishes(device):
 
 
 @pytest.mark.parametrize("job", ["zero", "copy", "sparse"])
-def test_only_what_is_durable_is_noted_and_all_is_in_the_end(device, every_chunk, calls, job):
+def test_only_durable_progress_is_recorded_and_everything_is_durable_in_the_end(device, every_chunk, calls, job):
     before, _, work = jobs(device)[job]
     work(device("target", before), 0, lambda _: calls.append("note"))
 
@@ -383,9 +383,9 @@ def test_scrubbing_is_durable(device, calls):
     assert calls[-1] == "fsync"
 
 
-def test_notes_and_lines_of_progress_are_seconds_apart(device, monkeypatch, caplog):
+def test_records_and_log_messages_of_progress_are_seconds_apart(device, monkeypatch, caplog):
     clock = iter(range(0, 1000, 4))  # a chunk takes four seconds
-    monkeypatch.setattr(contents.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(block_io.time, "monotonic", lambda: next(clock))
     caplog.set_level("INFO")
     noted = []
     source, target = device("s", noise(SIZE)), device("t")
@@ -393,12 +393,12 @@ def test_notes_and_lines_of_progress_are_seconds_apart(device, monkeypatch, capl
 
     assert noted == [3 * CHUNK, 6 * CHUNK]
     assert caplog.messages == [
-        f"copying {source} to {target}: 37 % of 4 MiB",
-        f"copying {source} to {target}: 75 % of 4 MiB",
+        f"copying {source} to {target}: 37 % of 4 MiB done",
+        f"copying {source} to {target}: 75 % of 4 MiB done",
     ]
 
 
-def test_the_time_a_note_takes_does_not_count(device, monkeypatch):
+def test_the_duration_of_a_record_does_not_count(device, monkeypatch):
     now = 0
     noted = []
     read = os.preadv
@@ -413,8 +413,8 @@ def test_the_time_a_note_takes_does_not_count(device, monkeypatch):
         now += 60
         noted.append(offset)
 
-    monkeypatch.setattr(contents.time, "monotonic", lambda: now)
-    monkeypatch.setattr(contents.os, "preadv", slow)
+    monkeypatch.setattr(block_io.time, "monotonic", lambda: now)
+    monkeypatch.setattr(block_io.os, "preadv", slow)
     copy(device("s"), device("t"), 0, SIZE, note, sparse=True)
 
     assert noted == [3 * CHUNK, 6 * CHUNK]
@@ -445,7 +445,7 @@ def test_a_mounted_device_is_never_written(device, mount, attempts):
     assert held(target) == before
 
 
-def test_a_device_that_is_being_written_is_not_written_by_a_second(device, every_chunk, attempts):
+def test_a_device_that_is_being_written_is_refused_to_a_second_writer(device, every_chunk, attempts):
     target = device("t")
     refusals = []
 
@@ -460,11 +460,11 @@ def test_a_device_that_is_being_written_is_not_written_by_a_second(device, every
 
     assert len(refusals) == 2 * len(attempts)
     for attempt in attempts:
-        attempt(target)  # it is free again
+        attempt(target)  # it is not in use any more
 
 
-def test_nothing_is_written_before_the_device_is_confirmed_to_be_the_right_one(device):
-    """It is confirmed while it is held: from then on nobody can exchange it."""
+def test_nothing_is_written_before_the_device_is_confirmed(device):
+    """It is confirmed while it is open exclusively, so that nobody can replace it afterwards."""
     source, target = device("s", noise(SIZE, 1)), device("t", noise(SIZE, 2))
 
     def confirm():
@@ -519,7 +519,7 @@ def test_an_absent_device_is_unavailable(device, tmp_path, attempts):
     assert not gone.exists()
 
 
-def test_a_device_that_must_not_be_written_is_unavailable(device, attempts):
+def test_a_read_only_device_is_unavailable(device, attempts):
     target = device("t", noise(SIZE), read_only=True)
     for attempt in attempts:
         with pytest.raises(Unavailable, match=str(target)):
@@ -543,7 +543,7 @@ def test_a_device_that_is_too_small_is_not_written(device):
     assert held(large) == noise(SIZE, 2)
 
 
-def test_a_source_that_cannot_be_read_names_itself_and_the_place(device, tmp_path):
+def test_a_read_error_names_the_source_and_the_offset(device, tmp_path):
     source, target = device("s", noise(SIZE)), device("t")
     os.truncate(tmp_path / "s", 3 * CHUNK)
     with pytest.raises(Unavailable, match=rf"read {source} at byte {3 * CHUNK} .*: input/output error"):
@@ -558,15 +558,15 @@ def shrink(file, path, size):
 
 
 @pytest.mark.parametrize("size", [512, CHUNK, CHUNK + 4096])
-def test_a_source_that_becomes_shorter_is_unavailable(device, tmp_path, every_chunk, size):
+def test_a_source_that_shrinks_is_unavailable(device, tmp_path, every_chunk, size):
     source, target = device("s", noise(SIZE)), device("t")
     with pytest.raises(Unavailable, match=rf"read {source} at byte {CHUNK}: only {max(0, size - CHUNK)} of {CHUNK}"):
         copy(source, target, 0, SIZE, lambda _: shrink(tmp_path / "s", source, size), sparse=False)
 
 
 @pytest.mark.parametrize("size", [512, CHUNK, CHUNK + 4096])
-def test_a_target_that_becomes_shorter_is_unavailable_and_not_full(device, tmp_path, every_chunk, size):
-    """The kernel says ENOSPC behind the end of a device, and the size of one that vanished is 0."""
+def test_a_target_that_shrinks_is_unavailable_and_not_full(device, tmp_path, every_chunk, size):
+    """The kernel returns ENOSPC behind the end of a device, and the size of a removed device is 0."""
     source, target = device("s", noise(SIZE)), device("t")
     place = max(CHUNK, size)
     with pytest.raises(Unavailable, match=rf"write {target} at byte {place} .*: no space left"):
@@ -575,18 +575,18 @@ def test_a_target_that_becomes_shorter_is_unavailable_and_not_full(device, tmp_p
         zero(target, 0, SIZE, nothing)
 
 
-def test_a_full_storage_behind_the_target_is_told_as_such(device, mount):
+def test_a_full_storage_behind_the_target_is_reported(device, mount):
     below = mount("-t", "tmpfs", "-o", f"size={SIZE // 2}", "tmpfs")
     source, target = device("s", noise(SIZE)), device("t", below=below)
     with pytest.raises(ResourceExhausted, match=rf"write {target} at byte {SIZE // 2} .*full"):
         copy(source, target, 0, SIZE, nothing, sparse=False)
 
 
-def test_a_failed_flush_is_told_and_nothing_is_noted(device, every_chunk, monkeypatch):
+def test_a_failed_flush_is_reported_and_nothing_is_recorded(device, every_chunk, monkeypatch):
     def fsync(descriptor):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(contents.os, "fsync", fsync)
+    monkeypatch.setattr(block_io.os, "fsync", fsync)
     noted = []
     target = device("t")
     with pytest.raises(Unavailable, match=f"flush {target} at byte {CHUNK}: input/output error"):
@@ -604,7 +604,7 @@ def test_a_short_write_is_continued(device, monkeypatch):
 
     content = noise(SIZE)
     source, target = device("s", content), device("t")
-    monkeypatch.setattr(contents.os, "pwritev", pwritev)
+    monkeypatch.setattr(block_io.os, "pwritev", pwritev)
     copy(source, target, 0, SIZE, nothing, sparse=False)
 
     assert held(target) == content
@@ -623,10 +623,10 @@ def test_nothing_is_left_open_after_a_failure(device, every_chunk, refuse, monke
         raise failure
 
     source, target = device("s", noise(SIZE)), device("t")
-    refuse(contents.BLKZEROOUT, errno.EINVAL)
-    monkeypatch.setattr(contents.mmap, "mmap", Buffer)
+    refuse(block_io.BLKZEROOUT, errno.EINVAL)
+    monkeypatch.setattr(block_io.mmap, "mmap", Buffer)
     if call != "note":
-        monkeypatch.setattr(contents.os, call, fail)
+        monkeypatch.setattr(block_io.os, call, fail)
     note = fail if call == "note" else nothing
     before, kept = open_descriptors(), []
     for attempt in (

@@ -1,0 +1,211 @@
+"""What identifies a logical volume as the driver's: its name, the handle made from it, and its LVM tags.
+
+csi-<leaf>    a volume                   csit-<leaf>   a snapshot that a clone is copied from
+csis-<leaf>   a snapshot                 csix-<leaf>   space that is zeroed before a volume grows into it
+
+The tags hold the stamp, and the state of long work. LVM accepts tags of up to 1024 bytes of
+[A-Za-z0-9_+.-/=!:#&] (lvm(8)), so text is written as in a URL's query, with "!" instead of "%", and people can
+still read it: csi.0=name=pvc-1&digest=ab12&source=snapshot:n1/vg0/s!C3!A4
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from csi_multi.contract import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Source,
+    SourceKind,
+    Stamp,
+    WrongNode,
+    ids,
+)
+
+VOLUME_PREFIX = "csi-"
+SNAPSHOT_PREFIX = "csis-"
+CLONE_SOURCE_PREFIX = "csit-"
+ZEROED_SPACE_PREFIX = "csix-"
+PREFIXES = (VOLUME_PREFIX, SNAPSHOT_PREFIX, CLONE_SOURCE_PREFIX, ZEROED_SPACE_PREFIX)
+GROUP = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_.+-]*")
+MAX_DEVICE_NAME = 127 - len("_rimage_10_imeta")  # bytes: the kernel's limit less the suffixes of LVM
+
+TAG_PREFIX = "csi."  # of every tag that the driver writes
+OWNER = "csi.owner="  # driver and cluster
+STAMP = "csi."  # followed by a digit: the stamp in parts
+STAMP_PART = 1000  # bytes
+INFORMATIVE = 200  # bytes of a tag that only people read
+
+NEW = "csi.new"  # a thick volume that was never used: it still holds old data, signatures included
+FRESH = "csi.fresh"  # never formatted nor written by a user; old signatures are removed
+FORMATTING = "csi.formatting"  # mkfs began on it
+DIRTY = "csi.dirty"  # a thick volume that shows old data wherever its user has not written
+UNWIPED = "csi.unwiped"  # a thick volume that must not be wiped
+ZERO = "csi.zero"  # must be zeroed, even where a filesystem would hide old data
+READING = "csi.reading"  # active only because a snapshot of it is being read
+
+BYTES_ZEROED = "csi.zeroed="  # so far
+INTENDED_SIZE = "csi.todo="  # bytes that an unfinished volume must get
+BYTES_COPIED = "csi.copied="  # so far
+SOURCE_SIZE = "csi.size="  # bytes of a snapshot's source when the snapshot was created
+SOURCE_HANDLE = "csi.source="  # of a snapshot
+CREATED_AT = "csi.at="  # seconds since 1970, with a fraction
+AUTO_EXTEND = "csi.extend="  # <threshold>:<percent> of a thick snapshot
+LAYOUT = "csi.layout="  # of a thick volume; layout.to_tag writes it
+THICK_SNAPSHOT = "csi.thick"  # on a thick snapshot; on anything else, lvcreate was killed before it was one
+INVALID = "csi.invalid"  # a thick snapshot that was found to have overflowed
+
+IMPORTED = "csi.imported"  # it existed before the driver, which never deletes it
+ORIGINAL_NAME = "csi.was="  # of an imported volume
+
+Tags = Collection[str]
+
+
+# Names and handles
+
+
+@dataclass(frozen=True, slots=True)
+class Handles:
+    """The handles of one instance: `<node>/<group>/<leaf>`."""
+
+    node: str
+    group: str
+
+    def leaf(self, name: str) -> str:
+        """Return the leaf for a requested name, hashed when the handle or the device's name would be too long.
+
+        Raises InvalidArgument when even that is too long.
+        """
+        for leaf in (ids.leaf(name), ids.leaf(name, 0)):
+            device = device_name(self.group, SNAPSHOT_PREFIX + leaf)
+            if len(self.join(leaf)) <= ids.MAX_HANDLE and len(device) <= MAX_DEVICE_NAME:
+                return leaf
+        raise InvalidArgument(
+            f"the names of node {self.node!r} and volume group {self.group!r} are too long together: a handle of at "
+            f"most {ids.MAX_HANDLE} bytes contains both; give the group a shorter name with vgrename"
+        )
+
+    def join(self, leaf: str) -> str:
+        return f"{self.node}/{self.group}/{leaf}"
+
+    def split(self, kind: str, handle: str) -> str:
+        """Return the leaf. Raises NotFound, WrongNode, FailedPrecondition for another volume group."""
+        node, group, leaf = parse_handle(kind, handle)
+        if node != self.node:
+            raise WrongNode(
+                f"{kind} {handle!r} is on node {node!r}, and this is node {self.node!r}; send the request to the "
+                "driver on that node"
+            )
+        if group != self.group:
+            raise FailedPrecondition(
+                f"{kind} {handle!r} is in volume group {group!r}, but this instance is configured for "
+                f"{self.group!r}; configure the group in which it was created"
+            )
+        return leaf
+
+
+def parse_handle(kind: str, handle: str) -> tuple[str, str, str]:
+    """Return (node, group, leaf). Raises NotFound for a handle of another form, which no driver ever returned."""
+    node, _, rest = handle.partition("/")
+    group, _, leaf = rest.partition("/")
+    if not (ids.NODE.fullmatch(node) and GROUP.fullmatch(group) and ids.LEAF_SHAPE.fullmatch(leaf)):
+        raise NotFound(f"{kind} {handle!r} does not exist")
+    return node, group, leaf
+
+
+def device_name(group: str, volume: str) -> str:
+    """Return the kernel's name for the device of a logical volume: dm/name."""
+    return f"{group.replace('-', '--')}-{volume.replace('-', '--')}"
+
+
+# Tags
+
+
+def escape(text: str) -> str:
+    return quote(text, safe=":").replace("~", "%7E").replace("%", "!")
+
+
+def unescape(text: str) -> str:
+    return unquote(text.replace("!", "%"))
+
+
+def owner_tag(driver: str, cluster: str) -> str:
+    """Return the tag of the logical volumes that belong to this driver and cluster."""
+    return f"{OWNER}{escape(driver)}/{escape(cluster)}"
+
+
+def informative_tag(key: str, text: str) -> str:
+    """Return a tag for people, such as csi.pvc=default:data-0, cut to its maximum length."""
+    shortened = escape(text)[:INFORMATIVE]
+    return f"csi.{key}={shortened}"
+
+
+def metadata_tags(metadata: Mapping[str, str]) -> Iterator[str]:
+    """Return tags for people from a request's metadata: pvc/name becomes csi.meta.pvc-name."""
+    for key, text in metadata.items():
+        name = "".join(letter if letter.isalnum() else "-" for letter in key)
+        if name.isascii() and text:
+            yield informative_tag(f"meta.{name}"[:60], text)
+
+
+def stamp_tags(stamp: Stamp) -> list[str]:
+    """Return the tags that hold a stamp."""
+    fields = [("name", stamp.name), ("digest", stamp.digest)]
+    if stamp.source:
+        fields.append(("source", f"{stamp.source.kind.value}:{stamp.source.handle}"))
+    fields += [(f"c.{key}", value) for key, value in stamp.context.items()]
+    text = urlencode(fields, quote_via=quote, safe="/:").replace("~", "%7E").replace("%", "!")
+    parts = [text[start : start + STAMP_PART] for start in range(0, len(text), STAMP_PART)]
+    numbered = (f"{STAMP}{number}={part}" for number, part in enumerate(parts))
+    return [owner_tag(stamp.driver, stamp.cluster), *numbered]
+
+
+def read_stamp(name: str, tags: Tags) -> Stamp:
+    """Return the stamp from a logical volume's tags. Raises FailedPrecondition when it is damaged."""
+    driver, _, cluster = value(tags, OWNER).partition("/")
+    parts: list[str] = []
+    while part := value(tags, f"{STAMP}{len(parts)}="):
+        parts.append(part)
+    fields = dict(parse_qsl("".join(parts).replace("!", "%").replace("+", "%2B"), keep_blank_values=True))
+    if "name" not in fields:
+        raise FailedPrecondition(
+            f"logical volume {name} has lost its tag {STAMP}0; restore it with lvchange --addtag from a backup in "
+            "/etc/lvm/archive"
+        )
+    kind, _, handle = fields.get("source", "").partition(":")
+    return Stamp(
+        driver=unescape(driver),
+        cluster=unescape(cluster),
+        name=fields["name"],
+        digest=fields.get("digest", ""),
+        source=Source(kind=SourceKind(kind), handle=handle) if kind else None,
+        context={key[2:]: text for key, text in fields.items() if key.startswith("c.")},
+    )
+
+
+def value(tags: Tags, prefix: str) -> str:
+    """Return the rest of the tag with this prefix, "" when there is none. Of several, the largest."""
+    return max((tag[len(prefix) :] for tag in tags if tag.startswith(prefix)), default="")
+
+
+def byte_count(tags: Tags, prefix: str) -> int:
+    """Return the number in the tag with this prefix, 0 when there is none.
+
+    Of several, which an interrupted update leaves, the smallest.
+    """
+    found = [int(tag[len(prefix) :]) for tag in tags if tag.startswith(prefix)]
+    return min(found, default=0)
+
+
+def with_prefix(tags: Tags, *prefixes: str) -> list[str]:
+    """Return the tags that start with one of these prefixes."""
+    return [tag for tag in tags if tag.startswith(prefixes)]
+
+
+def add_options(tags: Iterable[str]) -> list[str]:
+    """Return the options by which an lvm command adds these tags."""
+    return [argument for tag in tags for argument in ("--addtag", tag)]

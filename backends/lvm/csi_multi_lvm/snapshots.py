@@ -1,0 +1,212 @@
+"""Create, find and delete snapshots, and keep thick ones from overflowing.
+
+Thin snapshots are independent of their volume. Thick ones store what changes in their volume in space of their own;
+they need the volume, and would be removed with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+
+from csi_multi.contract import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    InUse,
+    NotFound,
+    Page,
+    PageRequest,
+    Snapshot,
+    SnapshotRequest,
+)
+
+from . import labels
+from . import layout as layouts
+from .config import Parameters, SnapshotParameters
+from .errors import CommandRefused
+from .listing import unfinished
+from .operation import Operation
+from .report import LogicalVolume, Report
+
+log = logging.getLogger(__name__)
+
+FULL_SIZE = ("-l", "100%ORIGIN")  # a thick snapshot of this size cannot overflow
+
+
+class SnapshotManager(Operation):
+    def create(self, request: SnapshotRequest) -> Snapshot:
+        """Create a snapshot of a volume. Raises AlreadyExists, NotFound for the source, ResourceExhausted."""
+        source = self._owned_volumes.leaf(request.source)
+        name = self._owned_snapshots.name(self._owned_snapshots.new_leaf(request.name))
+        report = self._reports.get()
+        origin = self._owned_volumes.get_cached(report, source)
+        size = self._current_size(origin)
+        options, space_tags = self._space(report, origin, size, request)
+        facts = [
+            f"{labels.SOURCE_HANDLE}{labels.escape(request.source)}",
+            f"{labels.SOURCE_SIZE}{size}",
+            f"{labels.CREATED_AT}{time.time():.6f}",
+        ]
+        tags = [*labels.stamp_tags(request.stamp), *facts, *space_tags, *self._config.tags]
+        try:
+            self._client.create_snapshot(name, origin.name, options, tags)
+        except CommandRefused as error:
+            self._reports.clear()
+            self._refuse_existing(name)
+            self._owned_volumes.get(source)  # raises NotFound if it was deleted since the cached report
+            raise error.contract_error() from None
+        except BaseException:
+            self._reports.clear()
+            raise
+        created = LogicalVolume(
+            name=name,
+            uuid="",
+            size=size,
+            tags=frozenset(tags),
+            layout=origin.layout if origin.thin else frozenset({"linear"}),
+            role=frozenset() if origin.thin else frozenset({"thicksnapshot"}),
+            origin=origin.name,
+            pool=origin.pool,
+        )
+        if origin.thin:
+            self._reports.add(created, 0)
+        else:
+            self._reports.clear()  # lvm decides how much space it takes
+        return self._describe(created)
+
+    def find(self, name: str) -> Snapshot:
+        """Return the snapshot with a requested name. Raises NotFound, FailedPrecondition."""
+        return self._describe(self._owned_snapshots.get(self._owned_snapshots.new_leaf(name)))
+
+    def get(self, handle: str) -> Snapshot:
+        """Return a snapshot. Raises NotFound, FailedPrecondition."""
+        return self._describe(self._owned_snapshots.get(self._owned_snapshots.leaf(handle)))
+
+    def page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
+        """Return a page of all snapshots, or of those of one source."""
+
+        def convert(found: LogicalVolume) -> Snapshot | None:
+            snapshot = self._describe(found)
+            return snapshot if source in (None, snapshot.source) else None
+
+        return self._owned_snapshots.page(self._client.report(), page, convert)
+
+    def _describe(self, found: LogicalVolume) -> Snapshot:
+        created = datetime.fromtimestamp(float(labels.value(found.tags, labels.CREATED_AT) or 0), UTC)
+        return Snapshot(
+            handle=self._owned_snapshots.handle(found),
+            source=labels.unescape(labels.value(found.tags, labels.SOURCE_HANDLE)),
+            size=labels.byte_count(found.tags, labels.SOURCE_SIZE) or found.size,
+            created=created,
+            stamp=self._owned_snapshots.stamp(found),
+            ready=not overflowed(found),
+        )
+
+    def _refuse_existing(self, name: str) -> None:
+        """Raise AlreadyExists for a snapshot that exists, Busy after removing an unfinished one."""
+        found = self._client.find(name).get(name)
+        if found and self._owned_snapshots.owns(found) and unfinished(found):
+            self._client.remove(name, self._condition(), active=True)
+            raise Busy(f"an unfinished snapshot {name}, left by a killed command, was removed; try again")
+        if found:
+            raise AlreadyExists(f"logical volume {name} exists already")
+
+    def _condition(self) -> str:
+        """Return the condition for a removal: this instance owns it, and no snapshots would be removed with it."""
+        return f'lv_tags={{"{self._owned_snapshots.owner}"}} && lv_role!={{"thickorigin"}}'
+
+    def delete(self, handle: str) -> None:
+        """Delete a snapshot. Raises NotFound, InUse while it is being copied, FailedPrecondition."""
+        leaf = self._owned_snapshots.leaf(handle)
+        name = self._owned_snapshots.name(leaf)
+        try:
+            removed = self._client.remove(name, self._condition(), active=True)  # lvm refuses if it is open
+        except CommandRefused as error:
+            self._reports.clear()
+            if name in self._client.find(name):
+                raise error.contract_error() from None
+            removed = False
+        except BaseException:
+            self._reports.clear()
+            raise
+        self._reports.remove(name)
+        if not removed:
+            self._reports.clear()
+            self._owned_snapshots.get(leaf)
+            raise InUse(f"snapshot {name} is in use; wait until the volumes that are restored from it are complete")
+
+    def create_clone_source(self, name: str, source: LogicalVolume) -> LogicalVolume:
+        """Create the temporary snapshot that a clone is copied from. Raises NotFound, ResourceExhausted."""
+        self._reports.clear()
+        size = self._current_size(source)
+        options = ("-p", "r") if source.thin else FULL_SIZE
+        thick = [] if source.thin else [labels.THICK_SNAPSHOT]
+        facts = [f"{labels.SOURCE_SIZE}{size}", f"{labels.CREATED_AT}{time.time():.6f}"]
+        try:
+            self._client.create_snapshot(name, source.name, options, [self._owned_volumes.owner, *facts, *thick])
+        except CommandRefused as error:
+            if source.name not in self._client.find(source.name):
+                raise NotFound(f"logical volume {source.name} does not exist") from None
+            raise error.contract_error() from None
+        return self._client.find(name)[name]
+
+    def refuse_overflowed(self, snapshot: LogicalVolume) -> None:
+        """Raise FailedPrecondition for a snapshot that has lost its data."""
+        if overflowed(snapshot):
+            raise FailedPrecondition(
+                f"snapshot {snapshot.name} is invalid: its volume changed more than the snapshot had space for, and "
+                "the snapshot's data is lost; delete it, and create new ones with a larger snapshotSize"
+            )
+
+    def admit_thin(self, report: Report, size: int) -> None:
+        """Raise ResourceExhausted when the pool has not so many bytes left."""
+        self._capacity.admit(report, layouts.requested(Parameters(type="thin"), self._config), size)
+
+    def maintain(self, report: Report) -> None:
+        """Extend thick snapshots that fill up, and tag overflowed ones: LVM does not report it while inactive."""
+        for found in self._owned_snapshots.all(report):
+            if found.invalid and labels.INVALID not in found.tags:
+                log.error("snapshot %s overflowed and lost its data; delete it", found.name)
+                self._client.change_tags(found.name, add=[labels.INVALID])
+            threshold, _, percent = labels.value(found.tags, labels.AUTO_EXTEND).partition(":")
+            if percent and not overflowed(found) and (found.data_percent or 0) >= int(threshold):
+                self._extend(report, found, int(percent))
+
+    def _extend(self, report: Report, found: LogicalVolume, percent: int) -> None:
+        origin = report.volumes[found.origin]
+        size = min(found.size * (100 + percent) // 100, origin.size * 102 // 100 + 8 * report.group.extent_size)
+        extents = -(-size // report.group.extent_size)
+        if extents * report.group.extent_size <= found.size:
+            return
+        log.info("snapshot %s is %.0f %% full; extending it to %d extents", found.name, found.data_percent, extents)
+        try:
+            self._client.extend(found.name, extents)
+        except CommandRefused as error:
+            log.warning("snapshot %s cannot be extended and may overflow: %s", found.name, error)
+
+    def _space(
+        self, report: Report, origin: LogicalVolume, size: int, request: SnapshotRequest
+    ) -> tuple[tuple[str, ...], list[str]]:
+        """Return lvcreate's options for the snapshot's space, and the tags that describe it."""
+        if origin.thin:
+            self.admit_thin(report, size)
+            return ("-p", "r"), []
+        wanted = request.parameters if isinstance(request.parameters, SnapshotParameters) else SnapshotParameters()
+        auto_extend = [f"{labels.AUTO_EXTEND}{wanted.auto_extend_threshold}:{wanted.auto_extend_percent}"]
+        text = wanted.snapshot_size
+        if text.endswith("%") and int(text[:-1]) >= 100:
+            return FULL_SIZE, [labels.THICK_SNAPSHOT]
+        options = ("-l", f"{text}ORIGIN") if text.endswith("%") else ("-L", f"{text}b")
+        return options, [labels.THICK_SNAPSHOT, *(auto_extend if wanted.auto_extend_threshold < 100 else [])]
+
+    def _current_size(self, origin: LogicalVolume) -> int:
+        """Return a volume's size: the kernel's if it is active, because it may have grown since the report."""
+        active = self._activation.device(origin.name)
+        return active.size if active else origin.size
+
+
+def overflowed(found: LogicalVolume) -> bool:
+    """Whether a thick snapshot has lost its data."""
+    return found.invalid or labels.INVALID in found.tags

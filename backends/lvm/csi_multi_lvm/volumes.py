@@ -1,0 +1,264 @@
+"""Create and delete volumes, and remove what interrupted operations left.
+
+An empty volume is created by one lvcreate with all its tags. Creations are admitted one after the other, so that
+each is checked against what the group has left after the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from csi_multi.contract import (
+    AlreadyExists,
+    Busy,
+    InUse,
+    OutOfRange,
+    SizeRange,
+    StorageError,
+    VolumeRequest,
+    not_ours_to_delete,
+)
+
+from . import labels, wiping
+from . import layout as layouts
+from .config import Parameters
+from .errors import CommandRefused
+from .labels import CLONE_SOURCE_PREFIX, VOLUME_PREFIX, ZEROED_SPACE_PREFIX
+from .layout import Layout
+from .listing import unfinished
+from .operation import Instance, Operation
+from .report import LogicalVolume, Report
+
+log = logging.getLogger(__name__)
+
+MAX_WAIT = 60.0  # seconds to wait for creations before this one
+ABANDONED = 24 * 3600.0  # seconds after which nobody retries an unfinished copy
+
+
+class VolumeManager(Operation):
+    def __init__(self, instance: Instance) -> None:
+        super().__init__(instance)
+        self._admission = threading.Lock()
+
+    # Create
+
+    def create(self, request: VolumeRequest) -> LogicalVolume:
+        """Create an empty volume. Raises AlreadyExists, InvalidArgument, OutOfRange, ResourceExhausted."""
+        leaf = self._owned_volumes.new_leaf(request.name)
+        layout = self.layout(request)
+        with self.admission() as report:
+            if self.listed(report, leaf):
+                self.refuse_existing(leaf)
+                report = self._reports.get()
+            size = self.size(report, layout, request.size)
+            state = wiping.initial_tags(layout.wipe, thin=layout.thin)
+            return self.allocate(leaf, layout, size, report, [*self.tags(request, layout), *state])
+
+    def allocate(self, leaf: str, layout: Layout, size: int, report: Report, tags: Sequence[str]) -> LogicalVolume:
+        """Create a logical volume, within `admission`. Raises AlreadyExists, OutOfRange, ResourceExhausted."""
+        self._capacity.admit(report, layout, size)
+        extents = size // report.group.extent_size
+        options: Iterable[str] = ("-l", str(extents), "-Zn", "-Wn", *layout.arguments())
+        if layout.thin:
+            options = ("-V", f"{size}b", "--thinpool", self._config.thin_pool, *layout.arguments())
+        volume = LogicalVolume(
+            name=self._owned_volumes.name(leaf),
+            uuid="",
+            size=size,
+            tags=frozenset(tags),
+            layout=frozenset({"thin", "sparse"} if layout.thin else {layout.type}),
+            pool=self._config.thin_pool if layout.thin else "",
+        )
+        with self.refusals_of_creation(leaf):
+            if layout.integrity:
+                self._create_with_integrity(volume, list(options), size)
+            else:
+                self._client.create(volume.name, list(options), tags)
+        self._reports.add(volume, 0 if layout.thin else layout.physical(extents, report.group.extent_size))
+        return volume
+
+    def _create_with_integrity(self, volume: LogicalVolume, options: Sequence[str], size: int) -> None:
+        """Create a RAID volume, then add integrity. In between it is unfinished, and so not found."""
+        unfinished_tag = f"{labels.INTENDED_SIZE}{size}"
+        self._client.create(volume.name, options, {*volume.tags, unfinished_tag})
+        self._client.add_integrity(volume.name)
+        self._client.deactivate(volume.name)
+        if unfinished_tag in volume.tags:  # a copy stays unfinished, and is only resumed if it has its integrity
+            self._client.change_tags(volume.name, add=[f"{labels.BYTES_COPIED}0"])
+        else:
+            self._client.change_tags(volume.name, remove=[unfinished_tag])
+
+    @contextmanager
+    def admission(self) -> Iterator[Report]:
+        """Let one creation at a time be checked and run. Raises Busy."""
+        if not self._admission.acquire(timeout=MAX_WAIT):
+            raise Busy(f"another creation held volume group {self._config.volume_group} for {MAX_WAIT:g} s; try again")
+        try:
+            yield self._reports.get()
+        finally:
+            self._admission.release()
+
+    @contextmanager
+    def refusals_of_creation(self, leaf: str) -> Iterator[None]:
+        """Raise the contract's error when lvm refuses a creation. After any error the next report is a fresh one."""
+        try:
+            yield
+        except CommandRefused as error:
+            self._reports.clear()
+            self.refuse_existing(leaf)
+            raise error.contract_error() from None
+        except BaseException:
+            self._reports.clear()
+            raise
+
+    # What a creation needs to know
+
+    def layout(self, request: VolumeRequest) -> Layout:
+        """Return the requested layout. Raises InvalidArgument."""
+        parameters = request.parameters if isinstance(request.parameters, Parameters) else Parameters()
+        return layouts.requested(parameters, self._config)
+
+    def tags(self, request: VolumeRequest, layout: Layout) -> list[str]:
+        """Return the tags of a volume: owner and stamp, layout, and what people and their tools read."""
+        layout_tags = [] if layout.thin else [labels.LAYOUT + layouts.to_tag(layout)]
+        metadata = labels.metadata_tags(request.metadata)
+        return [*labels.stamp_tags(request.stamp), *metadata, *layout_tags, *self._config.tags]
+
+    def size(self, report: Report, layout: Layout, wanted: SizeRange, source: int = 0) -> int:
+        """Choose a size. Raises OutOfRange, also when the requested size is smaller than the source's."""
+        size = wanted.choose(
+            granularity=report.group.extent_size * layout.data,
+            minimum=self._config.min_size,
+            maximum=self._config.max_size,
+            default=source or self._config.default_size,
+        )
+        if size < source:
+            raise OutOfRange(f"{size} bytes are fewer than the {source} of the source; request at least {source}")
+        return size
+
+    # Volumes that exist already, finished or not
+
+    def listed(self, report: Report, leaf: str) -> bool:
+        """Whether the report has a volume of this name, finished or not."""
+        return self._owned_volumes.name(leaf) in report.volumes or CLONE_SOURCE_PREFIX + leaf in report.volumes
+
+    def refuse_existing(self, leaf: str) -> None:
+        """Raise AlreadyExists if the volume exists. An unfinished one is removed."""
+        for one in self.leftovers(leaf):
+            self.discard(one)
+
+    def leftovers(self, leaf: str) -> list[LogicalVolume]:
+        """Return what an earlier attempt left: an unfinished volume, and the snapshot that it is copied from.
+
+        Raises AlreadyExists for a finished volume, or somebody else's.
+        """
+        name, clone_source = self._owned_volumes.name(leaf), CLONE_SOURCE_PREFIX + leaf
+        found = self._client.find(name, clone_source)
+        if (volume := found.get(name)) and not (self._owned_volumes.owns(volume) and unfinished(volume)):
+            if clone_source in found and self._owned_volumes.owner in found[clone_source].tags:
+                self.discard(found[clone_source])
+            raise AlreadyExists(f"logical volume {name} exists already")
+        return [found[one] for one in (name, clone_source) if one in found]
+
+    def discard(self, one: LogicalVolume) -> None:
+        """Remove something unfinished. Raises Busy while another process works on it, FailedPrecondition."""
+        if self._owned_volumes.owner not in one.tags:
+            raise self._owned_volumes.not_owned(one)
+        condition = f'lv_tags={{"{self._owned_volumes.owner}"}} && lv_role!={{"thickorigin"}}'
+        try:
+            if not one.thick_snapshot:
+                self._activation.deactivate(one.name)
+            self._client.remove(one.name, condition, active=one.thick_snapshot)
+        except (CommandRefused, OSError) as error:
+            raise Busy(
+                f"logical volume {one.name}, left by an earlier attempt, cannot be removed yet: {error}; try again"
+            ) from None
+        finally:
+            self._reports.clear()
+
+    # Delete
+
+    def delete(self, handle: str) -> None:
+        """Delete a volume. Raises NotFound, InUse while it is open or has snapshots, FailedPrecondition.
+
+        In the usual case this is one command. Its condition removes only a volume of this instance that is
+        inactive and has no thick snapshots, which would be removed with it. If it removes nothing, the reason is
+        looked up.
+        """
+        leaf = self._owned_volumes.leaf(handle)
+        name = self._owned_volumes.name(leaf)
+        owned = f'lv_tags={{"{self._owned_volumes.owner}"}} && lv_tags!={{"{labels.IMPORTED}"}}'
+        condition = f'{owned} && lv_role!={{"thickorigin"}} && lv_active=""'
+        try:
+            if self._client.remove(name, condition):
+                self._reports.remove(name)
+                return
+        except CommandRefused as error:
+            self._reports.clear()
+            if name in self._client.find(name):
+                raise error.contract_error() from None
+        except BaseException:
+            self._reports.clear()
+            raise
+        self._reports.clear()
+        self._refuse_deletion(leaf)
+
+    def _refuse_deletion(self, leaf: str) -> None:
+        """Raise why a volume was not deleted; delete it if it is unfinished."""
+        name = self._owned_volumes.name(leaf)
+        report = self._client.report()
+        found = report.volumes.get(name)
+        if found and self._owned_volumes.owns(found) and unfinished(found):
+            self.refuse_existing(leaf)
+            return
+        found = self._owned_volumes.require(leaf, found)
+        if labels.IMPORTED in found.tags:
+            raise not_ours_to_delete(self._owned_volumes.handle(found))
+        if found.thick_origin:
+            names = ", ".join(_thick_snapshots(report, found))
+            raise InUse(f"volume {name} has snapshots that depend on it: {names}; delete them first")
+        raise InUse(f"volume {name} is open on this node; unpublish and unstage it first")
+
+    # Cleanup
+
+    def remove_leftovers(self) -> None:
+        """Remove what no retry will finish, and deactivate volumes that were active only to be read."""
+        report = self._client.report()
+        for found in report.volumes.values():
+            if self._owned_volumes.owner in found.tags:
+                try:
+                    self._clean_up(report, found)
+                except StorageError as error:
+                    log.warning("leftover %s of an interrupted operation cannot be removed yet: %s", found.name, error)
+
+    def _clean_up(self, report: Report, found: LogicalVolume) -> None:
+        if labels.READING in found.tags:
+            self._activation.release(found.name, tagged=True)
+        if found.name.startswith(ZEROED_SPACE_PREFIX):
+            self.remove_zeroed_space(found.name)
+        if found.name.startswith(CLONE_SOURCE_PREFIX):
+            copy = report.volumes.get(VOLUME_PREFIX + found.name.removeprefix(CLONE_SOURCE_PREFIX))
+            if copy is None or not unfinished(copy):
+                self.discard(found)
+        since = labels.value(found.tags, labels.CREATED_AT)
+        if unfinished(found) and since and time.time() - float(since) > ABANDONED:
+            self.discard(found)
+
+    def remove_zeroed_space(self, name: str) -> None:
+        """Remove space that was zeroed for a growth. Raises InUse, CommandRefused."""
+        self._activation.deactivate(name)
+        self._client.remove(name, f'lv_tags={{"{self._owned_volumes.owner}"}}')
+
+    def resume_suspended(self, report: Report) -> None:
+        """Resume the volumes that a killed lvm command left suspended."""
+        for found in self._owned_volumes.all(report):
+            if found.suspended:
+                self._activation.resume(found.name)
+
+
+def _thick_snapshots(report: Report, found: LogicalVolume) -> Iterator[str]:
+    return (one.name for one in report.volumes.values() if one.origin == found.name and one.thick_snapshot)
