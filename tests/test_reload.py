@@ -17,10 +17,10 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading import loader
 from csi_multi.loading.loader import load_instances
 from csi_multi.loading.registry import Registry
-from csi_multi.loading.reload import Reload
+from csi_multi.loading.reload import ConfigReloader
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.server import build
+from csi_multi.rpc.server import build_server
 
 MOUNT = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 KIND = """
@@ -79,10 +79,10 @@ class World:
     def start(self) -> None:
         settings = load_config(self.file)
         self.registry = load_instances(settings, LocalHost())
-        self.reload = Reload(self.file, settings, self.registry, self._make)
+        self.reload = ConfigReloader(self.file, settings, self.registry, self._make)
 
     def serve(self) -> Client:
-        self.server = build(self.reload.settings.driver, self.registry, LocalHost(), Mode.ALL)
+        self.server = build_server(self.reload.settings.driver, self.registry, LocalHost(), Mode.ALL)
         assert self.server.add_insecure_port(f"unix:{self.directory}/s.sock")
         self.server.start()
         self.client = Client(f"unix:{self.directory}/s.sock", timeout=20)

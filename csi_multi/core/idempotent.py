@@ -49,7 +49,7 @@ B = TypeVar("B", bound=Backend)
 T = TypeVar("T")
 
 FS_TYPE = "fsType"  # in the volume context: so that a changed default does not touch existing volumes
-UNSETTLED = (Busy, Unavailable, Timeout)  # not final: the orchestrator asks again
+NOT_FINAL = (Busy, Unavailable, Timeout)  # not final: the orchestrator asks again
 
 
 def digest(*parameters: Mapping[str, str]) -> str:
@@ -63,11 +63,11 @@ def create_volume(backend: Backend, request: VolumeRequest, node: str) -> Volume
     refuse_unusable(backend, request)
     try:
         refuse_unreachable(backend, request, node)
-        return _make(backend, request)
-    except UNSETTLED:
+        return _create_or_copy(backend, request)
+    except NOT_FINAL:
         raise
     except StorageError as error:
-        volume = _earlier("volume", request.name, backend.find_volume, error)
+        volume = _find_earlier("volume", request.name, backend.find_volume, error)
     _refuse_difference("volume", volume.stamp, request.stamp)
     _refuse_other_use(volume, request)
     if not request.size.holds(volume.size):
@@ -101,10 +101,10 @@ def create_snapshot(backend: Snapshots, request: SnapshotRequest) -> Snapshot:
     """Cut the snapshot, or return the one that was cut for this very request."""
     try:
         return backend.create_snapshot(request)
-    except UNSETTLED:
+    except NOT_FINAL:
         raise
     except StorageError as error:
-        snapshot = _earlier("snapshot", request.name, backend.find_snapshot, error)
+        snapshot = _find_earlier("snapshot", request.name, backend.find_snapshot, error)
     if snapshot.source != request.source:
         raise AlreadyExists(f"snapshot {request.name!r} exists, but of volume {snapshot.source!r}")
     _refuse_difference("snapshot", snapshot.stamp, request.stamp)
@@ -125,10 +125,10 @@ def create_group_snapshot(backend: GroupSnapshots, request: GroupSnapshotRequest
     """Cut the group, or return the one that was cut for this very request."""
     try:
         return backend.create_group_snapshot(request)
-    except UNSETTLED:
+    except NOT_FINAL:
         raise
     except StorageError as error:
-        group = _earlier("group snapshot", request.stamp.name, backend.find_group_snapshot, error)
+        group = _find_earlier("group snapshot", request.stamp.name, backend.find_group_snapshot, error)
     if sorted(snapshot.source for snapshot in group.snapshots) != sorted(request.sources):
         raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists, but of other volumes")
     _refuse_difference("group snapshot", group.stamp, request.stamp)
@@ -168,7 +168,7 @@ def detach(backend: Attach, handle: str, node: Node | None, secrets: Strings) ->
         backend.detach(handle, node, secrets)
 
 
-def _make(backend: Backend, request: VolumeRequest) -> Volume:
+def _create_or_copy(backend: Backend, request: VolumeRequest) -> Volume:
     if request.source is None:
         return backend.create_volume(request)
     if request.source.kind is SourceKind.SNAPSHOT and isinstance(backend, Snapshots):
@@ -197,7 +197,7 @@ def _refuse_other_use(volume: Volume, request: VolumeRequest) -> None:
             raise AlreadyExists(f"volume {request.name!r} exists for filesystem {made!r}, not for {wanted!r}")
 
 
-def _earlier(kind: str, name: str, find: Callable[[str], T], error: StorageError) -> T:
+def _find_earlier(kind: str, name: str, find: Callable[[str], T], error: StorageError) -> T:
     """Return what an earlier try made under the name, whatever hinders a new one: its source may be
     gone by now, or the pool full. Answering with that final error would leak what exists.
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from ..contract.errors import Busy
 
-Key = tuple[str, str]  # (family, name or id), for example ("volume", "fast/node-1/pvc-1")
+LockKey = tuple[str, str]  # (family, name or id), for example ("volume", "fast/node-1/pvc-1")
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     operation: str
     since: float  # time.monotonic()
     shared: bool
@@ -29,14 +29,14 @@ class Locks:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._holders: dict[Key, list[Holder]] = {}
+        self._holders: dict[LockKey, list[LockHolder]] = {}
 
     @contextmanager
-    def hold(self, operation: str, exclusive: Sequence[Key], shared: Sequence[Key] = ()) -> Iterator[None]:
+    def hold(self, operation: str, exclusive: Sequence[LockKey], shared: Sequence[LockKey] = ()) -> Iterator[None]:
         """Hold all keys for the block, or raise Busy saying who holds one of them and since when."""
         since = time.monotonic()
-        wanted = {key: Holder(operation, since, shared=True) for key in shared}
-        wanted |= {key: Holder(operation, since, shared=False) for key in exclusive}
+        wanted = {key: LockHolder(operation, since, shared=True) for key in shared}
+        wanted |= {key: LockHolder(operation, since, shared=False) for key in exclusive}
         with self._guard:
             for key, holder in wanted.items():
                 self._refuse_if_held(key, holder)
@@ -49,20 +49,20 @@ class Locks:
                 for key, holder in wanted.items():
                     self._release(key, holder)
 
-    def held(self) -> list[tuple[Key, str, float]]:
+    def held(self) -> list[tuple[LockKey, str, float]]:
         """Return (key, operation, age in seconds) of everything held now, oldest first."""
         now = time.monotonic()
         with self._guard:
             rows = [(key, one.operation, now - one.since) for key, many in self._holders.items() for one in many]
         return sorted(rows, key=lambda row: -row[2])
 
-    def _refuse_if_held(self, key: Key, wanted: Holder) -> None:
+    def _refuse_if_held(self, key: LockKey, wanted: LockHolder) -> None:
         for holder in self._holders.get(key, ()):
             if not (holder.shared and wanted.shared):
                 age = time.monotonic() - holder.since
                 raise Busy(f"{holder.operation} has held {key[0]} {key[1]!r} for {age:.1f} s; try again")
 
-    def _release(self, key: Key, holder: Holder) -> None:
+    def _release(self, key: LockKey, holder: LockHolder) -> None:
         holders = [one for one in self._holders[key] if one is not holder]
         if holders:
             self._holders[key] = holders

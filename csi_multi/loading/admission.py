@@ -19,10 +19,10 @@ from contextvars import ContextVar
 
 from ..contract.errors import Unavailable
 
-PATIENCE = 10.0  # seconds after which an RPC over all instances is not sent after one that waits in an instance
+HANGING_AFTER = 10.0  # seconds after which an RPC over all instances is not sent after one that waits in an instance
 
 
-class Slots:
+class SlotPool:
     """So many RPCs of one cost may run at once."""
 
     def __init__(self, total: int) -> None:
@@ -41,17 +41,17 @@ class Slots:
             self.free += 1
 
 
-class Visit:
+class RunningRpc:
     """An RPC, and the room of the instance it is in."""
 
-    def __init__(self, rpc: str, slots: Slots, everywhere: bool) -> None:
+    def __init__(self, rpc: str, slots: SlotPool, everywhere: bool) -> None:
         self.rpc = rpc
         self.slots = slots
         self.everywhere = everywhere  # it goes from instance to instance
         self.since = 0.0
-        self._room: Room | None = None
+        self._room: AdmissionLimit | None = None
 
-    def enter(self, room: Room) -> None:
+    def enter(self, room: AdmissionLimit) -> None:
         """Move to an instance. Raises Unavailable when its share of the slots is taken."""
         if room is not self._room:
             self.leave()
@@ -64,7 +64,7 @@ class Visit:
             self._room = None
 
 
-class Room:
+class AdmissionLimit:
     """The places of one instance, or of one node that RPCs are sent on to."""
 
     def __init__(self, name: str, alone: bool, kind: str = "backend") -> None:
@@ -72,13 +72,13 @@ class Room:
         self._others = f"{kind}s"
         self.alone = alone
         self._lock = threading.Lock()
-        self._inside: dict[Visit, None] = {}  # oldest first
+        self._inside: dict[RunningRpc, None] = {}  # oldest first
 
-    def admit(self, visit: Visit) -> None:
+    def admit(self, visit: RunningRpc) -> None:
         now = time.monotonic()
         with self._lock:
             held = [one for one in self._inside if one.slots is visit.slots]
-            late = visit.everywhere and any(one.rpc == visit.rpc and now - one.since > PATIENCE for one in held)
+            late = visit.everywhere and any(one.rpc == visit.rpc and now - one.since > HANGING_AFTER for one in held)
             if self.alone or (len(held) <= visit.slots.free and not late):
                 visit.since = now
                 self._inside[visit] = None
@@ -89,7 +89,7 @@ class Room:
             f"{now - oldest.since:.1f} s; the other {self._others} need the rest of the threads; try again"
         )
 
-    def release(self, visit: Visit) -> None:
+    def release(self, visit: RunningRpc) -> None:
         with self._lock:
             del self._inside[visit]
 
@@ -100,16 +100,16 @@ class Room:
             return [f"{one.rpc} for {now - one.since:.1f} s" for one in self._inside]
 
 
-VISIT: ContextVar[Visit | None] = ContextVar("VISIT", default=None)
+RUNNING_RPC: ContextVar[RunningRpc | None] = ContextVar("VISIT", default=None)
 
 
 @contextmanager
-def visiting(rpc: str, slots: Slots, everywhere: bool) -> Iterator[None]:
+def running_rpc(rpc: str, slots: SlotPool, everywhere: bool) -> Iterator[None]:
     """Let what is called in this thread count as this RPC."""
-    visit = Visit(rpc, slots, everywhere)
-    token = VISIT.set(visit)
+    visit = RunningRpc(rpc, slots, everywhere)
+    token = RUNNING_RPC.set(visit)
     try:
         yield
     finally:
         visit.leave()
-        VISIT.reset(token)
+        RUNNING_RPC.reset(token)

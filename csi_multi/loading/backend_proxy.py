@@ -19,19 +19,19 @@ from ..contract.backend import FEATURES, Backend
 from ..contract.errors import StorageError, Unavailable
 from ..contract.model import BlockMap, Extent
 from . import response_check
-from .admission import VISIT, Room
+from .admission import RUNNING_RPC, AdmissionLimit
 
 log = logging.getLogger(__name__)
 
 
-class WrongAnswer(Unavailable):
+class InvalidResponse(Unavailable):
     """A backend broke its contract.
 
     Not final: the volume may well have been made, and after a final code the orchestrator would forget it.
     """
 
 
-class Unexpected(Exception):
+class UnexpectedError(Exception):
     """A backend raised something that is not in the tree: a bug, of any class, also one that wants to end us."""
 
     def __init__(self, text: str, facts: dict[str, str]) -> None:
@@ -40,17 +40,17 @@ class Unexpected(Exception):
 
 
 class Inside(threading.local):
-    guard: Guard | None = None  # whose backend runs in this thread
+    guard: BackendProxy | None = None  # whose backend runs in this thread
 
 
 INSIDE = Inside()
 
 
-class Guard:
+class BackendProxy:
     """One instance's."""
 
     def __init__(self, instance: str, kind: str, package: str, alone: bool) -> None:
-        self.room = Room(instance, alone)
+        self.room = AdmissionLimit(instance, alone)
         self._owner = f"backend {instance!r} ({package})"
         self._facts = {"instance": instance, "kind": kind, "package": package}
 
@@ -58,7 +58,7 @@ class Guard:
         """Put itself before the methods: on the object, so that isinstance tells the features as before."""
         setting = getattr(backend, "setting", None)
         ours = (setting.driver, setting.cluster) if setting else None
-        for name, function in methods(backend).items():
+        for name, function in contract_methods(backend).items():
             method = getattr(backend, name)
             bare = getattr(method, "bare", method)  # it may have been guarded before
             guarded = self._guarded(name, bare, self._check(name, function, ours))
@@ -74,7 +74,7 @@ class Guard:
         def call(*words: Any, **named: Any) -> Any:
             if INSIDE.guard is self:
                 return method(*words, **named)
-            if visit := VISIT.get():
+            if visit := RUNNING_RPC.get():
                 visit.enter(self.room)
             return check(self._run(name, method, *words, **named), *words)
 
@@ -88,18 +88,18 @@ class Guard:
             raise
         except BaseException as error:  # SystemExit, KeyboardInterrupt and GeneratorExit mean something else to us
             facts = {**self._facts, "method": name}
-            raise Unexpected(f"{self._owner}: {name} raised {type(error).__name__}", facts) from error
+            raise UnexpectedError(f"{self._owner}: {name} raised {type(error).__name__}", facts) from error
         finally:
             INSIDE.guard = before
 
     def _check(self, name: str, function: Callable[..., Any], ours: tuple[str, str] | None) -> Callable[..., Any]:
         """Return what is done with an answer to these words: hand it on, or raise WrongAnswer."""
-        check, owed = response_check.of_method(function), response_check.OWED.get(name)
+        check, owed = response_check.check_of_method(function), response_check.MATCHES_REQUEST.get(name)
 
         def checked(answer: Any, *words: Any) -> Any:
             wrong = check(answer)
             if not wrong and ours:
-                wrong = response_check.stranger(answer, *ours)
+                wrong = response_check.foreign_stamp(answer, *ours)
             if not wrong and owed and words:
                 wrong = owed(words[0], answer)
             if wrong:
@@ -112,7 +112,7 @@ class Guard:
             """Looking at an answer runs foreign code too: a property, a mapping, a time zone."""
             try:
                 return checked(answer, *words)
-            except WrongAnswer:
+            except InvalidResponse:
                 raise
             except BaseException as error:
                 raise self.wrong(name, f" cannot be looked at: {type(error).__name__}") from error
@@ -121,20 +121,20 @@ class Guard:
 
     def _extents(self, name: str, extents: Iterator[Extent]) -> Iterator[Extent]:
         """Guard every step: the backend works while its map is read."""
-        check, end = response_check.compiled(Extent), object()
+        check, end = response_check.check_of_type(Extent), object()
         while (extent := self._run(name, next, extents, end)) is not end:
             if wrong := check(extent):
                 raise self.wrong(name, f".extents: one{wrong}")
             yield extent
 
-    def wrong(self, name: str, wrong: str) -> WrongAnswer:
+    def wrong(self, name: str, wrong: str) -> InvalidResponse:
         """Log what is wrong with an answer; return the error for the caller."""
         text = f"{self._owner} gave a wrong answer: {name}{wrong}"
         log.error(text, extra={"fields": {**self._facts, "method": name, "wrong": wrong.strip()}})
-        return WrongAnswer(f"{text}; this is a bug of its package")
+        return InvalidResponse(f"{text}; this is a bug of its package")
 
 
-def methods(backend: Backend | type[Backend]) -> dict[str, Callable[..., Any]]:
+def contract_methods(backend: Backend | type[Backend]) -> dict[str, Callable[..., Any]]:
     """Return the contract's functions that a backend has, as the contract declares them."""
     cls: type = backend if isinstance(backend, type) else type(backend)
     every: tuple[type[Backend], ...] = (Backend, *FEATURES)
@@ -147,7 +147,7 @@ def methods(backend: Backend | type[Backend]) -> dict[str, Callable[..., Any]]:
     }
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an error, also of one that cannot say it, in a form that every log and wire takes."""
     try:
         text = str(error)

@@ -8,12 +8,12 @@ from typing import Any
 from ..contract.backend import CONTRACT, FEATURES, Backend
 from ..contract.model import AccessMode
 from ..contract.params import Schema, describe
-from .backend_proxy import methods
+from .backend_proxy import contract_methods
 
 SCHEMAS = ("Config", "Parameters", "MutableParameters", "SnapshotParameters", "GroupSnapshotParameters")
 
 
-def unfit(candidate: Any) -> str:
+def why_unusable(candidate: Any) -> str:
     """Say why a class cannot be a backend; "" if it can."""
     if not (inspect.isclass(candidate) and issubclass(candidate, Backend)):
         return "is not a class derived from csi_multi.contract.backend.Backend"
@@ -25,15 +25,15 @@ def unfit(candidate: Any) -> str:
     if absent := sorted(getattr(candidate, "__abstractmethods__", ())):
         return f"lacks {', '.join(absent)}: a feature is implemented whole or not at all"
     reasons = (
-        *(_odd_schema(candidate, name) for name in SCHEMAS),
-        *(_undeclared(candidate, one) for one in FEATURES),
-        *(_odd_method(candidate, name) for name in methods(candidate)),
-        _odd_facts(candidate),
+        *(_schema_problem(candidate, name) for name in SCHEMAS),
+        *(_undeclared_feature(candidate, one) for one in FEATURES),
+        *(_method_problem(candidate, name) for name in contract_methods(candidate)),
+        _attribute_problem(candidate),
     )
     return next((reason for reason in reasons if reason), "")
 
 
-def _odd_method(candidate: type[Backend], name: str) -> str:
+def _method_problem(candidate: type[Backend], name: str) -> str:
     found = inspect.getattr_static(candidate, name)
     if isinstance(found, property) or not callable(getattr(candidate, name)):
         return f"{name} is a {type(found).__name__}, not a method"
@@ -42,14 +42,14 @@ def _odd_method(candidate: type[Backend], name: str) -> str:
     return ""
 
 
-def _odd_facts(candidate: type[Backend]) -> str:
+def _attribute_problem(candidate: type[Backend]) -> str:
     modes = candidate.access_modes
     if not isinstance(modes, frozenset) or not all(isinstance(mode, AccessMode) for mode in modes):
         return "access_modes is not a frozenset of csi_multi.contract.model.AccessMode"
     return "" if isinstance(getattr(candidate, "online", True), bool) else "online is not a bool"
 
 
-def _odd_schema(candidate: type[Backend], name: str) -> str:
+def _schema_problem(candidate: type[Backend], name: str) -> str:
     schema = getattr(candidate, name)
     if not (inspect.isclass(schema) and issubclass(schema, Schema)):
         return f"{name} is not a class derived from csi_multi.contract.params.Schema"
@@ -60,7 +60,7 @@ def _odd_schema(candidate: type[Backend], name: str) -> str:
     return ""
 
 
-def _undeclared(candidate: type[Backend], feature: type[Backend]) -> str:
+def _undeclared_feature(candidate: type[Backend], feature: type[Backend]) -> str:
     if issubclass(candidate, feature):
         return ""
     own = [name for name in getattr(feature, "__abstractmethods__", ()) if name not in Backend.__abstractmethods__]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..contract.backend import Backend
 from ..contract.errors import StorageError
-from .backend_proxy import Guard, said
+from .backend_proxy import BackendProxy, error_text
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +25,14 @@ class Instance:
     down: str = ""  # the reason, "" while up
     remote: bool = False  # its volumes are on the nodes of a cluster, and all work on them is done there
     since: float | None = None  # when it went up or down, time.time(); None: not known yet
-    guard: Guard = field(init=False, repr=False)
+    guard: BackendProxy = field(init=False, repr=False)
     retired: threading.Event = field(default_factory=threading.Event, repr=False)  # not checked any more
 
     def watch_over(self, alone: bool) -> None:
         """Put the guard before the backend's methods; `alone`: no other instance needs a thread."""
-        self.guard = Guard(self.name, self.kind, self.package or f"module {type(self.backend).__module__}", alone)
+        self.guard = BackendProxy(
+            self.name, self.kind, self.package or f"module {type(self.backend).__module__}", alone
+        )
         self.guard.install(self.backend)
 
     def resume(self) -> None:
@@ -46,7 +48,7 @@ class Instance:
             self.backend.check()
             self.tell("")
         except StorageError as error:
-            self.tell(said(error) or type(error).__name__)
+            self.tell(error_text(error) or type(error).__name__)
         except Exception:
             log.exception("backend %s: check failed in an unexpected way", self.name)
             self.tell("its check failed in an unexpected way; see the log")

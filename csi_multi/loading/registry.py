@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from ..contract.backend import Backend
 from ..contract.errors import InvalidArgument, NotFound, Unavailable
 from ..contract.params import unknown
-from .backend_proxy import said
+from .backend_proxy import error_text
 from .instance import Instance
-from .supervised import Task
+from .supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 
-LATE = 30.0  # seconds after which a check that has not come back means that the instance is down
-CLOSING = 10.0  # seconds all instances together may take to close
+CHECK_LIMIT = 30.0  # seconds after which a check that has not come back means that the instance is down
+CLOSE_LIMIT = 10.0  # seconds all instances together may take to close
 
 
 class Registry:
@@ -47,7 +47,7 @@ class Registry:
             instance.watch_over(alone)
         except Exception as error:  # an object whose attributes raise, or cannot be replaced
             log.exception("backend %s is broken: it cannot be guarded", instance.name)
-            self.broken[instance.name] = f"it cannot be guarded: {type(error).__name__}: {said(error)}"
+            self.broken[instance.name] = f"it cannot be guarded: {type(error).__name__}: {error_text(error)}"
             del self._instances[instance.name]
 
     def __iter__(self) -> Iterator[Instance]:
@@ -126,7 +126,7 @@ class Registry:
             self._look_after(instance)
         for instance in left:
             instance.retired.set()
-            Task(f"retire-{instance.name}", functools.partial(self._retire, instance, generation))
+            SupervisedCall(f"retire-{instance.name}", functools.partial(self._retire, instance, generation))
 
     def _replace(self, other: Registry) -> None:
         self._instances, self.broken, self.default = other._instances, other.broken, other.default
@@ -160,11 +160,11 @@ class Registry:
             every, self._leaving = [*self, *self._leaving], []
         for instance in every:
             instance.retired.set()
-        tasks = [(instance.name, Task(f"close-{instance.name}", instance.close)) for instance in every]
-        end = time.monotonic() + CLOSING
+        tasks = [(instance.name, SupervisedCall(f"close-{instance.name}", instance.close)) for instance in every]
+        end = time.monotonic() + CLOSE_LIMIT
         for name, task in tasks:
             if not task.done(max(end - time.monotonic(), 0)):
-                log.error("backend %s: closing it has not come back for %g s; it is left behind", name, CLOSING)
+                log.error("backend %s: closing it has not come back for %g s; it is left behind", name, CLOSE_LIMIT)
 
     def _watch(self, instance: Instance) -> None:
         self._await(instance, "resuming earlier work", instance.resume)
@@ -174,6 +174,6 @@ class Registry:
 
     def _await(self, instance: Instance, what: str, function: Callable[[], None]) -> None:
         """Call it; as long as it does not come back, the instance counts as down."""
-        task = Task(threading.current_thread().name, function)
-        while not task.done(LATE) and not instance.retired.is_set():
-            instance.tell(f"hanging: {what} has not come back for more than {LATE:g} s")
+        task = SupervisedCall(threading.current_thread().name, function)
+        while not task.done(CHECK_LIMIT) and not instance.retired.is_set():
+            instance.tell(f"hanging: {what} has not come back for more than {CHECK_LIMIT:g} s")

@@ -25,14 +25,14 @@ CHANGEABLE = frozenset({"default_backend", "log_level", "log_style", "check_seco
 
 REMEDY = "restart it, or put back what was there"
 
-State = tuple[int, int, int, int] | None
-Make = Callable[[Config, Mapping[str, Instance]], Registry]  # (configuration, instances to keep)
+FileState = tuple[int, int, int, int] | None
+MakeRegistry = Callable[[Config, Mapping[str, Instance]], Registry]  # (configuration, instances to keep)
 
 
-class Reload:
+class ConfigReloader:
     """Watches one file for one registry. Used by one thread; what it tells may be read by any."""
 
-    def __init__(self, file: Path, settings: Config, registry: Registry, make: Make, node: str = "") -> None:
+    def __init__(self, file: Path, settings: Config, registry: Registry, make: MakeRegistry, node: str = "") -> None:
         """`settings` is what the registry was made from, `make` makes another registry like it."""
         self._file = file
         self._node = node
@@ -41,17 +41,17 @@ class Reload:
         self.settings = settings
         self.successful = True  # the last one
         self.when = time.time()  # of the last successful one
-        self._read = self._seen = _state(file)
+        self._read = self._seen = _file_state(file)
 
     def look(self) -> None:
         """Reload if the file changed before the look before this one: nobody is writing it any more."""
-        before, self._seen = self._seen, _state(self._file)
+        before, self._seen = self._seen, _file_state(self._file)
         if self._seen != self._read and self._seen == before:
             self.now()
 
     def now(self) -> None:
         """Reload; what is wrong with the file is logged, and the driver goes on as before."""
-        self._read = self._seen = _state(self._file)
+        self._read = self._seen = _file_state(self._file)
         try:
             wanted = load_config(self._file, self._node)
             self._take(wanted)
@@ -107,7 +107,7 @@ def _close(instances: Iterable[Instance]) -> None:
         instance.close()
 
 
-def _state(file: Path) -> State:
+def _file_state(file: Path) -> FileState:
     """Return what changes when the file does, also when it is a link that is pointed elsewhere; None: it is gone."""
     try:
         status = file.stat()

@@ -12,15 +12,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Hung(Exception):
+class CallHung(Exception):
     """It has not come back in time, and may still run."""
 
 
-class Quit(Exception):
+class CallExited(Exception):
     """It wanted to end the process, or this thread; the text is how."""
 
 
-class Task(Generic[T]):
+class SupervisedCall(Generic[T]):
     """A function that is running in a thread of this name."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
@@ -35,7 +35,7 @@ class Task(Generic[T]):
         except Exception as error:
             self._error = error
         except BaseException as error:  # ours alone mean what they say: Ctrl-C comes to the main thread
-            self._error = Quit(type(error).__name__)
+            self._error = CallExited(type(error).__name__)
 
     def done(self, seconds: float) -> bool:
         """Wait; say whether it has come back."""
@@ -45,7 +45,7 @@ class Task(Generic[T]):
     def result(self, seconds: float) -> T:
         """Return what it returned, or raise what it raised; Hung when it does neither in time."""
         if not self.done(seconds):
-            raise Hung(f"has not come back for {seconds:g} s")
+            raise CallHung(f"has not come back for {seconds:g} s")
         if self._error is not None:
             raise self._error
         return self._result

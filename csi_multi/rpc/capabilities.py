@@ -29,7 +29,7 @@ class Mode(enum.Enum):
 
 
 # (service, capability, feature that brings it, alpha in CSI 1.13)
-TABLE: tuple[tuple[str, str, type[Backend], bool], ...] = (
+CAPABILITIES: tuple[tuple[str, str, type[Backend], bool], ...] = (
     ("plugin", "CONTROLLER_SERVICE", Backend, False),
     ("plugin", "VOLUME_ACCESSIBILITY_CONSTRAINTS", b.Topology, False),
     ("plugin", "VOLUME_ACCESSIBILITY_CONSTRAINTS", b.NodeLocal, False),
@@ -65,11 +65,11 @@ TABLE: tuple[tuple[str, str, type[Backend], bool], ...] = (
 
 # Kept by all instances or not advertised: from a listing without published nodes an orchestrator
 # concludes that the volume is attached nowhere.
-PROMISES = frozenset({b.PublishedNodes})
+REQUIRED_OF_ALL = frozenset({b.PublishedNodes})
 
 
 @dataclass(frozen=True, slots=True)
-class Advertised:
+class AdvertisedCapabilities:
     """What this driver advertises: capabilities by service, and which services this process serves."""
 
     mode: Mode
@@ -78,13 +78,13 @@ class Advertised:
     offline_expansion: bool
     broken: tuple[str, ...] = ()  # instances that might bring more, if they could be loaded
 
-    def now(self) -> Advertised:
+    def now(self) -> AdvertisedCapabilities:
         """Return itself: it can stand where an Offer can, for a configuration that never changes."""
         return self
 
     def of(self, service: str) -> list[str]:
         """Return the capabilities of a service, in the table's order."""
-        ordered = dict.fromkeys((row[0], row[1]) for row in TABLE)
+        ordered = dict.fromkeys((row[0], row[1]) for row in CAPABILITIES)
         return [name for owner, name in ordered if owner == service and (owner, name) in self.names]
 
     def allows(self, service: str, capability: str) -> bool:
@@ -106,7 +106,7 @@ class Advertised:
 
 def advertise(
     backends: Iterable[Backend], mode: Mode, alpha: bool, broken: Iterable[str] = (), *, attach: bool = False
-) -> Advertised:
+) -> AdvertisedCapabilities:
     """Derive what to advertise from the features of the configured backends.
 
     `attach`: the orchestrator attaches every volume, also where the backend has nothing to do for it.
@@ -114,13 +114,13 @@ def advertise(
     present = tuple(backends)
     names = {
         (service, name)
-        for service, name, feature, is_alpha in TABLE
-        if (alpha or not is_alpha) and _has(present, feature)
+        for service, name, feature, is_alpha in CAPABILITIES
+        if (alpha or not is_alpha) and _driver_has(present, feature)
     }
     if attach:
         names.add(("controller", "PUBLISH_UNPUBLISH_VOLUME"))
     growing = [backend for backend in present if isinstance(backend, b.Expand)]
-    return Advertised(
+    return AdvertisedCapabilities(
         mode=mode,
         names=frozenset(names),
         online_expansion=any(backend.online for backend in growing),
@@ -129,33 +129,33 @@ def advertise(
     )
 
 
-class Offer:
+class CurrentCapabilities:
     """What is advertised for the instances of the present configuration: another one may bring other features.
 
     `generation` tells one configuration from another; `make` derives what is advertised for the present one.
     """
 
-    def __init__(self, generation: Callable[[], int], make: Callable[[], Advertised]) -> None:
+    def __init__(self, generation: Callable[[], int], make: Callable[[], AdvertisedCapabilities]) -> None:
         self._generation = generation
         self._make = make
         self._made = (generation(), make())
 
-    def now(self) -> Advertised:
+    def now(self) -> AdvertisedCapabilities:
         generation = self._generation()
         if self._made[0] != generation:
             self._made = (generation, self._make())
         return self._made[1]
 
 
-def _has(present: tuple[Backend, ...], feature: type[Backend]) -> bool:
+def _driver_has(present: tuple[Backend, ...], feature: type[Backend]) -> bool:
     """Whether the driver has a feature; what every backend has needs none that could be loaded."""
     if feature is Backend:
         return True
-    having = [_offers(backend, feature) for backend in present]
-    return any(having) and (feature not in PROMISES or all(having))
+    having = [_instance_has(backend, feature) for backend in present]
+    return any(having) and (feature not in REQUIRED_OF_ALL or all(having))
 
 
-def _offers(backend: Backend, feature: type[Backend]) -> bool:
+def _instance_has(backend: Backend, feature: type[Backend]) -> bool:
     """Whether an instance has a feature, as it is configured."""
     return isinstance(backend, feature) and not (
         isinstance(backend, b.Topology) and feature is b.Topology and backend.everywhere

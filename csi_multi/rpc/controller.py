@@ -24,14 +24,14 @@ from ..core.idempotent import FS_TYPE, require
 from ..loading.instance import Instance
 from ..node.mkfs_options import known, refuse_misfits
 from . import convert
-from .listing import gather
-from .service_context import ClassParameters, Core, class_parameters, mutable_parameters
+from .listing import list_over_instances
+from .service_context import ClassParameters, ServiceContext, class_parameters, mutable_parameters
 
 
-class Volumes:
+class ControllerVolumes:
     """The half of the Controller service that is about volumes."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServiceContext) -> None:
         self._core = core
 
     def ControllerGetCapabilities(self, request: Any, deadline: float | None) -> pb.ControllerGetCapabilitiesResponse:
@@ -189,7 +189,7 @@ class Volumes:
         return "volume_context is not this volume's" if differs else ""
 
     def ListVolumes(self, request: pb.ListVolumesRequest, deadline: float | None) -> pb.ListVolumesResponse:
-        entries, token = gather(
+        entries, token = list_over_instances(
             self._core.registry,
             ListVolumes,
             lambda backend, page: backend.list_volumes(page),

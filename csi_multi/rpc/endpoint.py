@@ -21,7 +21,7 @@ class EndpointError(Exception):
     """The endpoint cannot be used; the text says why."""
 
 
-def parse(endpoint: str | None) -> Path:
+def socket_path(endpoint: str | None) -> Path:
     """Return the socket's path. Raises EndpointError."""
     if not endpoint:
         raise EndpointError("CSI_ENDPOINT is not set; for example CSI_ENDPOINT=unix:///run/csi-multi/csi.sock")
@@ -35,7 +35,7 @@ def parse(endpoint: str | None) -> Path:
 
 
 @contextmanager
-def taking_over(path: Path) -> Iterator[None]:
+def claim_path(path: Path) -> Iterator[None]:
     """Hold the right to bind the path: nobody listens there, and nobody else is starting to.
 
     Raises EndpointError for a live socket, or for anything there that is not a socket.

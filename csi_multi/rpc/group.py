@@ -9,18 +9,18 @@ from ..contract import ids
 from ..contract.backend import GroupSnapshots
 from ..contract.errors import InvalidArgument, NotFound
 from ..contract.model import GroupSnapshotRequest
-from ..contract.params import parse, spelled
+from ..contract.params import normalize_keys, parse
 from ..core import idempotent
 from ..core.idempotent import digest, require
 from ..loading.instance import Instance
 from . import convert
-from .service_context import Core, split_metadata
+from .service_context import ServiceContext, split_metadata
 
 
-class GroupController:
+class GroupControllerService:
     """Snapshots of several volumes at one point in time; all members belong to one instance."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServiceContext) -> None:
         self._core = core
 
     def GroupControllerGetCapabilities(self, request: Any, deadline: float | None) -> Any:
@@ -41,7 +41,7 @@ class GroupController:
         backend = require(instance.backend, GroupSnapshots, "CreateVolumeGroupSnapshot")
         _, given = split_metadata(request.parameters)
         schema = type(backend).GroupSnapshotParameters
-        given = spelled(schema, given, "parameters")
+        given = normalize_keys(schema, given, "parameters")
         wanted = GroupSnapshotRequest(
             stamp=self._core.stamp(request.name, digest(given)),
             sources=tuple(handle for _, handle in found),

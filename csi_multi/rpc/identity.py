@@ -8,14 +8,14 @@ from typing import Any
 from google.protobuf.wrappers_pb2 import BoolValue
 
 from .._proto import csi_pb2 as pb
-from .service_context import Core
+from .service_context import ServiceContext
 from .validate import MAP_LIMIT
 
 
-class Identity:
+class IdentityService:
     """Who the driver is and what it offers; the same answers in every mode."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServiceContext) -> None:
         self._core = core
         self._version = version("csi-multi")
 

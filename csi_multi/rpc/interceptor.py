@@ -22,32 +22,32 @@ from google.protobuf.message import Message
 
 from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Timeout, Unavailable
 from ..contract.observer import RPC_INSTANCE, Ends, Listeners, Rpc
-from ..core.locks import Key, Locks
-from ..loading.admission import Slots, visiting
-from ..loading.backend_proxy import Unexpected, WrongAnswer, said
+from ..core.locks import LockKey, Locks
+from ..loading.admission import SlotPool, running_rpc
+from ..loading.backend_proxy import InvalidResponse, UnexpectedError, error_text
 from ..logs.redact import SENSITIVE, scrub
 from . import sensitive, validate
-from .capabilities import Advertised
-from .rules import RULES, Cost, LockField, Rule
-from .status import Answered, code_of
+from .capabilities import AdvertisedCapabilities
+from .rules import RULES, LockField, RpcCost, RpcRule
+from .status import ForwardedError, code_of
 
 log = logging.getLogger("csi_multi.rpc")
 MESSAGE_LIMIT = 2000  # bytes; up to three times as much on the wire, where 8 KiB of metadata are always taken
 Method = Callable[[Any, float | None], Any]  # (request, deadline in time.monotonic()) -> response
 
 DEGRADED = "csi-multi-degraded"  # trailing metadata of Probe
-REQUEST_ID = "csi-multi-request-id"  # metadata of an RPC that one driver sends to another
-REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")  # the id of the RPC that runs in this thread
-ID_SHAPE = re.compile(r"[-0-9A-Za-z]{1,64}")
-Trailing = tuple[tuple[str, str | bytes], ...]
+REQUEST_ID_KEY = "csi-multi-request-id"  # metadata of an RPC that one driver sends to another
+REQUEST_ID: ContextVar[str] = ContextVar("REQUEST", default="")  # the id of the RPC that runs in this thread
+REQUEST_ID_PATTERN = re.compile(r"[-0-9A-Za-z]{1,64}")
+TrailingMetadata = tuple[tuple[str, str | bytes], ...]
 
 
-class Door:
+class PeerPolicy:
     """Who may call at all, what every answer of theirs carries, and whether their RPCs get an id. Here: anybody."""
 
     numbers = False  # give an id to an RPC that came without
 
-    def admit(self, context: grpc.ServicerContext) -> Trailing:
+    def admit(self, context: grpc.ServicerContext) -> TrailingMetadata:
         """Return trailing metadata for the answer. Raises PermissionDenied."""
         return ()
 
@@ -55,13 +55,13 @@ class Door:
         """Called with everything in hand, right before the work begins."""
 
 
-class NumberingDoor(Door):
+class RequestIdPolicy(PeerPolicy):
     """Anybody, and their RPCs may be sent on: an id ties the two logs together."""
 
     numbers = True
 
 
-class RemoteDoor(Door):
+class RemotePeerPolicy(PeerPolicy):
     """Callers over a network, which may lose them."""
 
     def check(self, context: grpc.ServicerContext) -> None:
@@ -71,18 +71,18 @@ class RemoteDoor(Door):
 
 
 @dataclass(slots=True)
-class Traffic:
+class SharedRpcState:
     """What all servers of a process share; `workers` is the size of the thread pool they must not let fill up."""
 
     workers: int
     listeners: Listeners = ()
     locks: Locks = field(default_factory=Locks)
-    slots: dict[Cost, Slots] = field(init=False)
+    slots: dict[RpcCost, SlotPool] = field(init=False)
 
     def __post_init__(self) -> None:
         self.slots = {
-            Cost.WORKING: Slots(max(self.workers * 5 // 8, 1)),
-            Cost.READING: Slots(max(self.workers // 8, 2)),  # one instance that hangs holds half of them
+            RpcCost.WORKING: SlotPool(max(self.workers * 5 // 8, 1)),
+            RpcCost.READING: SlotPool(max(self.workers // 8, 2)),  # one instance that hangs holds half of them
         }
 
 
@@ -96,17 +96,17 @@ class Interceptor:
 
     def __init__(
         self,
-        advertised: Callable[[], Advertised],
-        traffic: Traffic,
+        advertised: Callable[[], AdvertisedCapabilities],
+        traffic: SharedRpcState,
         degraded: Callable[[], Collection[str]] = tuple,
         subject: Callable[[str, Message, Any], Rpc] = lambda name, *_: Rpc(name),
-        door: Door | None = None,
+        door: PeerPolicy | None = None,
         used: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._advertised = advertised
         self._degraded = degraded
         self._subject = subject
-        self._door = door or Door()
+        self._door = door or PeerPolicy()
         self._used = used
         self._listeners = traffic.listeners
         self._locks = traffic.locks
@@ -120,7 +120,7 @@ class Interceptor:
         def handle(request: Any, context: grpc.ServicerContext) -> Any:
             with self._watched(name, rule, request, context) as deadline:
                 response = method(request, deadline)
-                _check_answer(response)
+                _check_response(response)
                 if tells and (names := self._degraded()):
                     context.set_trailing_metadata(((DEGRADED, ",".join(sorted(names))),))
                 return response
@@ -134,21 +134,21 @@ class Interceptor:
         def handle(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._watched(name, rule, request, context) as deadline:
                 for response in method(request, deadline):
-                    _check_answer(response)
+                    _check_response(response)
                     yield response
 
         return handle
 
     @contextmanager
     def _watched(
-        self, name: str, rule: Rule, request: Message, context: grpc.ServicerContext
+        self, name: str, rule: RpcRule, request: Message, context: grpc.ServicerContext
     ) -> Iterator[float | None]:
         started = time.monotonic()
-        token, number = SENSITIVE.set(sensitive.values(request)), REQUEST.set(self._number(context))
+        token, number = SENSITIVE.set(sensitive.values(request)), REQUEST_ID.set(self._number(context))
         code, text, loud = grpc.StatusCode.OK, "", log.isEnabledFor(rule.level)
-        trailing: Trailing = ()
+        trailing: TrailingMetadata = ()
         if loud:
-            fields = {**_numbered(), "request": sensitive.visible(request)}
+            fields = {**_request_id_field(), "request": sensitive.visible(request)}
             log.log(rule.level, "%s begins", name, extra={"fields": fields})
         ended = self._begun(name, request, context) if self._listeners else None
         try:
@@ -159,20 +159,20 @@ class Interceptor:
                 remaining = context.time_remaining()
                 yield None if remaining is None else started + remaining
         except StorageError as error:
-            code, text = _code(error, rule), scrub(said(error)) or type(error).__name__
-            trailing += error.trailing if isinstance(error, Answered) else ()
+            code, text = _code_of(error, rule), scrub(error_text(error)) or type(error).__name__
+            trailing += error.trailing if isinstance(error, ForwardedError) else ()
         except GeneratorExit:  # the caller has gone away in the middle of a stream
             code = grpc.StatusCode.CANCELLED
             raise
         except BaseException as error:  # even SystemExit: a thread that ends leaves the caller without an answer
-            code, text = _bug(rule), _report(name, error)
+            code, text = _code_of_bug(rule), _log_bug(name, error)
         finally:
             if loud or code is not grpc.StatusCode.OK:
                 _log_end(name, rule, code, text, started)
             if ended:
                 ended(code.name)
             SENSITIVE.reset(token)
-            REQUEST.reset(number)
+            REQUEST_ID.reset(number)
         if trailing:
             context.set_trailing_metadata(trailing)
         if code is not grpc.StatusCode.OK:
@@ -180,8 +180,8 @@ class Interceptor:
 
     def _number(self, context: grpc.ServicerContext) -> str:
         """Return the RPC's id: the caller's, so that it stands in both logs, or a new one where RPCs are sent on."""
-        given = next((value for key, value in context.invocation_metadata() or () if key == REQUEST_ID), "")
-        if isinstance(given, str) and ID_SHAPE.fullmatch(given):
+        given = next((value for key, value in context.invocation_metadata() or () if key == REQUEST_ID_KEY), "")
+        if isinstance(given, str) and REQUEST_ID_PATTERN.fullmatch(given):
             return given
         return uuid.uuid4().hex[:12] if self._door.numbers else ""
 
@@ -198,7 +198,7 @@ class Interceptor:
 
         return end
 
-    def _admit(self, name: str, rule: Rule, request: Message, held: ExitStack) -> None:
+    def _admit(self, name: str, rule: RpcRule, request: Message, held: ExitStack) -> None:
         if rule.gate and not self._advertised().allows(*rule.gate):
             raise self._advertised().refusal(name, rule.gate[0])
         validate.request(request, rule)
@@ -207,16 +207,18 @@ class Interceptor:
                 raise Unavailable(f"all threads for {rule.cost.value} RPCs are busy; try again")
             held.callback(slots.leave)
             held.enter_context(self._used())
-            held.enter_context(visiting(name, slots, rule.everywhere))
+            held.enter_context(running_rpc(name, slots, rule.everywhere))
         if rule.exclusive or rule.shared:
-            held.enter_context(self._locks.hold(name, _keys(request, rule.exclusive), _keys(request, rule.shared)))
+            held.enter_context(
+                self._locks.hold(name, _lock_keys(request, rule.exclusive), _lock_keys(request, rule.shared))
+            )
 
 
-def _numbered() -> dict[str, str]:
-    return {"request_id": number} if (number := REQUEST.get()) else {}
+def _request_id_field() -> dict[str, str]:
+    return {"request_id": number} if (number := REQUEST_ID.get()) else {}
 
 
-def _keys(request: Message, wanted: tuple[LockField, ...]) -> list[Key]:
+def _lock_keys(request: Message, wanted: tuple[LockField, ...]) -> list[LockKey]:
     keys = []
     for family, path in wanted:
         value: Any = request
@@ -226,20 +228,20 @@ def _keys(request: Message, wanted: tuple[LockField, ...]) -> list[Key]:
     return keys
 
 
-def _check_answer(response: Message) -> None:
+def _check_response(response: Message) -> None:
     """An answer that breaks CSI's rules is a bug of ours or of a backend, not of the caller."""
     try:
         validate.fields(response)
     except (InvalidArgument, OutOfRange) as error:
         log.error("an answer breaks a rule of CSI", extra={"fields": {"wrong": str(error)}})
-        raise WrongAnswer(f"the answer breaks a rule of CSI: {error}") from None
+        raise InvalidResponse(f"the answer breaks a rule of CSI: {error}") from None
 
 
-def _code(error: StorageError, rule: Rule) -> grpc.StatusCode:
-    return _bug(rule) if isinstance(error, WrongAnswer) else code_of(error)
+def _code_of(error: StorageError, rule: RpcRule) -> grpc.StatusCode:
+    return _code_of_bug(rule) if isinstance(error, InvalidResponse) else code_of(error)
 
 
-def _bug(rule: Rule) -> grpc.StatusCode:
+def _code_of_bug(rule: RpcRule) -> grpc.StatusCode:
     """Return the code of a bug. INTERNAL is final: after it the orchestrator forgets what it asked for.
 
     That is right where nothing can have been made. Where something can, the volume of a claim that is
@@ -255,18 +257,18 @@ def clip(text: str) -> str:
     return f"{text.encode()[:MESSAGE_LIMIT].decode(errors='ignore')}... (the driver's log has all of it)"
 
 
-def _report(name: str, error: BaseException) -> str:
+def _log_bug(name: str, error: BaseException) -> str:
     """Log an unexpected error with its traceback; return what the caller may know of it."""
     number = uuid.uuid4().hex[:8]
     trace = "".join(traceback.format_exception(error)).encode(errors="replace").decode()
-    facts = error.facts if isinstance(error, Unexpected) else {}
+    facts = error.facts if isinstance(error, UnexpectedError) else {}
     log.error("%s failed unexpectedly", name, extra={"fields": {**facts, "error_id": number, "traceback": trace}})
     return f"internal error {number}: the driver's log has the details"
 
 
-def _log_end(name: str, rule: Rule, code: grpc.StatusCode, text: str, started: float) -> None:
+def _log_end(name: str, rule: RpcRule, code: grpc.StatusCode, text: str, started: float) -> None:
     ms = round((time.monotonic() - started) * 1000, 1)
-    fields: dict[str, Any] = {**_numbered(), "code": code.name, "ms": ms}
+    fields: dict[str, Any] = {**_request_id_field(), "code": code.name, "ms": ms}
     if text:
         fields["error"] = text
     level = rule.level if code is grpc.StatusCode.OK else max(rule.level, logging.INFO)

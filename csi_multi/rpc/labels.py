@@ -12,12 +12,12 @@ from ..contract import ids
 from ..contract.errors import NotFound
 from ..contract.observer import Rpc
 
-IDS = ("volume_id", "snapshot_id", "group_snapshot_id", "source_volume_id", "target_snapshot_id")
-MANY = "source_volume_ids"
-CLASS = "parameters"  # of a StorageClass; its `backend` names the instance
+ID_FIELDS = ("volume_id", "snapshot_id", "group_snapshot_id", "source_volume_id", "target_snapshot_id")
+ID_LISTS = "source_volume_ids"
+PARAMETERS = "parameters"  # of a StorageClass; its `backend` names the instance
 
 
-class Subjects:
+class RpcLabels:
     """Tells them. `known` returns the names of all configured instances: no other name is told."""
 
     def __init__(self, known: Callable[[], Collection[str]], default: Callable[[], str]) -> None:
@@ -27,10 +27,10 @@ class Subjects:
     def of(self, method: str, request: Any, metadata: Any) -> Rpc:
         """Return what is told of an RPC as it begins."""
         fields = request.DESCRIPTOR.fields_by_name
-        volume = next((text for name in IDS if name in fields and (text := getattr(request, name))), "")
-        if not volume and MANY in fields:
-            volume = next(iter(getattr(request, MANY)), "")
-        name = _instance(volume) if volume else self._chosen(request) if CLASS in fields else ""
+        volume = next((text for name in ID_FIELDS if name in fields and (text := getattr(request, name))), "")
+        if not volume and ID_LISTS in fields:
+            volume = next(iter(getattr(request, ID_LISTS)), "")
+        name = _instance_of(volume) if volume else self._chosen(request) if PARAMETERS in fields else ""
         return Rpc(
             method,
             name if name in self._known() else "",
@@ -42,7 +42,7 @@ class Subjects:
         return request.parameters.get("backend", "") or self._default()
 
 
-def _instance(text: str) -> str:
+def _instance_of(text: str) -> str:
     try:
         return ids.split("volume", text)[0]
     except NotFound:

@@ -18,17 +18,17 @@ from ..loading.registry import Registry
 T = TypeVar("T")
 B = TypeVar("B", bound=Backend)
 M = TypeVar("M", bound=Message)
-Read = Callable[[Any, PageRequest], Page[T]]
-Entry = Callable[[Instance, T], M]
+ReadPage = Callable[[Any, PageRequest], Page[T]]
+MakeEntry = Callable[[Instance, T], M]
 
-MOST = 5000  # items per answer
-BYTES = 3_500_000  # per answer: a client in Go takes messages of 4 MiB at most
-FRAME = 8  # bytes around an entry, at most
-EMPTY = 100  # pages without an item, one after the other
+MAX_ENTRIES = 5000  # items per answer
+MAX_BYTES = 3_500_000  # per answer: a client in Go takes messages of 4 MiB at most
+ENTRY_OVERHEAD = 8  # bytes around an entry, at most
+MAX_EMPTY_PAGES = 100  # pages without an item, one after the other
 
 
 @dataclass(slots=True)
-class Answer(Generic[M]):
+class ListingResponse(Generic[M]):
     """The entries so far, and how much more may come."""
 
     limit: int
@@ -37,16 +37,22 @@ class Answer(Generic[M]):
 
     def takes(self, page: list[M]) -> bool:
         """Add a page if it fits."""
-        size = sum(entry.ByteSize() + FRAME for entry in page)
-        if self.size + size > BYTES:
+        size = sum(entry.ByteSize() + ENTRY_OVERHEAD for entry in page)
+        if self.size + size > MAX_BYTES:
             return False
         self.size += size
         self.entries += page
         return True
 
 
-def gather(
-    registry: Registry, feature: type[B], read: Read[T], entry: Entry[T, M], limit: int, token: str, only: str = ""
+def list_over_instances(
+    registry: Registry,
+    feature: type[B],
+    read: ReadPage[T],
+    entry: MakeEntry[T, M],
+    limit: int,
+    token: str,
+    only: str = "",
 ) -> tuple[list[M], str]:
     """Return up to `limit` (0: no wish) entries after the token, and the token to go on ("" at the end).
 
@@ -61,7 +67,7 @@ def gather(
     start, cursor = ids.split_token(token) if token else ("", "")
     if start and start not in [one.name for one in instances]:
         raise InvalidToken(f"starting_token names backend {start!r}, which lists nothing here; start again")
-    answer: Answer[M] = Answer(min(limit or MOST, MOST))
+    answer: ListingResponse[M] = ListingResponse(min(limit or MAX_ENTRIES, MAX_ENTRIES))
     for instance in [one for one in instances if one.name >= start]:
         position = _fill(answer, instance, read, entry, cursor if instance.name == start else "")
         if position is not None:
@@ -69,9 +75,11 @@ def gather(
     return answer.entries, ""
 
 
-def _fill(answer: Answer[M], instance: Instance, read: Read[T], entry: Entry[T, M], position: str) -> str | None:
+def _fill(
+    answer: ListingResponse[M], instance: Instance, read: ReadPage[T], entry: MakeEntry[T, M], position: str
+) -> str | None:
     """Add an instance's items; return the cursor to go on from when not all fit, None at the end."""
-    seen, wish = Seen(instance, {position}), answer.limit
+    seen, wish = ListingCheck(instance, {position}), answer.limit
     while len(answer.entries) < answer.limit:
         asked = min(wish, answer.limit - len(answer.entries))
         page = read(instance.backend, PageRequest(cursor=position, limit=asked))
@@ -82,7 +90,7 @@ def _fill(answer: Answer[M], instance: Instance, read: Read[T], entry: Entry[T, 
         elif answer.entries:
             return position
         elif asked == 1:
-            raise seen.wrong(f"gives an item that does not fit into {BYTES} bytes")
+            raise seen.wrong(f"gives an item that does not fit into {MAX_BYTES} bytes")
         else:
             wish = asked // 2  # a page cannot be cut: only its end has a cursor
             continue
@@ -93,7 +101,7 @@ def _fill(answer: Answer[M], instance: Instance, read: Read[T], entry: Entry[T, 
 
 
 @dataclass(slots=True)
-class Seen:
+class ListingCheck:
     """What one instance has listed in this answer: a listing that gets nowhere would never end."""
 
     instance: Instance
@@ -110,7 +118,7 @@ class Seen:
             raise self.wrong(f"repeats cursor {page.cursor!r}")
         self.cursors.add(page.cursor)
         self.empty = 0 if page.items else self.empty + 1
-        if self.empty > EMPTY:
+        if self.empty > MAX_EMPTY_PAGES:
             raise self.wrong(f"gives {self.empty} empty pages in a row")
 
     def wrong(self, text: str) -> Exception:

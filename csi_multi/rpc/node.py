@@ -17,16 +17,16 @@ from ..core.topology import node_segments
 from ..node.engine import Engine
 from ..node.requests import PublishRequest, StageRequest
 from . import convert
-from .capabilities import Advertised
-from .service_context import Core
+from .capabilities import AdvertisedCapabilities
+from .service_context import ServiceContext
 
 log = logging.getLogger(__name__)
 
 
-class Node:
+class NodeService:
     """What happens on the node itself."""
 
-    def __init__(self, core: Core, engine: Engine) -> None:
+    def __init__(self, core: ServiceContext, engine: Engine) -> None:
         self._core = core
         self._engine = engine
         self._capabilities = (core.advertised, _capabilities(core.advertised))
@@ -161,7 +161,7 @@ def _absolute(text: str) -> Path:
     return Path(text)
 
 
-def _capabilities(advertised: Advertised) -> pb.NodeGetCapabilitiesResponse:
+def _capabilities(advertised: AdvertisedCapabilities) -> pb.NodeGetCapabilitiesResponse:
     rpc = pb.NodeServiceCapability.RPC
     items = [pb.NodeServiceCapability(rpc=rpc(type=name)) for name in advertised.of("node")]
     return pb.NodeGetCapabilitiesResponse(capabilities=items)

@@ -12,13 +12,13 @@ from ..core import topology
 from ..loading.registry import Registry
 from . import validate
 from .capabilities import Mode, advertise
-from .controller import Volumes
+from .controller import ControllerVolumes
 from .rules import RULES
-from .service_context import METADATA, ClassParameters, Core
+from .service_context import PROVISIONER_PREFIX, ClassParameters, ServiceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ProvisionerClaim:
     """What a PersistentVolumeClaim and its StorageClass say. Ids are whole ones, places have no prefix."""
 
     volume: str  # the PersistentVolume's name
@@ -33,16 +33,18 @@ class Claim:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def wanted(driver: Driver, registry: Registry, claim: Claim) -> tuple[ClassParameters, VolumeRequest]:
+def volume_request(
+    driver: Driver, registry: Registry, claim: ProvisionerClaim
+) -> tuple[ClassParameters, VolumeRequest]:
     """Return what the driver makes of it: its own checks, its own parsing. Raises errors of errors.py."""
     message = _message(driver.name, claim)
     validate.request(message, RULES["CreateVolume"])
-    core = Core(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
-    return Volumes(core).wanted(message, None)
+    core = ServiceContext(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
+    return ControllerVolumes(core).wanted(message, None)
 
 
-def _message(driver: str, claim: Claim) -> pb.CreateVolumeRequest:
-    told = {METADATA + key: value for key, value in claim.metadata.items()}
+def _message(driver: str, claim: ProvisionerClaim) -> pb.CreateVolumeRequest:
+    told = {PROVISIONER_PREFIX + key: value for key, value in claim.metadata.items()}
     message = pb.CreateVolumeRequest(name=claim.volume, parameters={**claim.parameters, **told})
     if claim.size:
         message.capacity_range.required_bytes = claim.size

@@ -17,30 +17,30 @@ from ..contract.model import Segments
 from ..contract.observer import observed
 from ..loading.registry import Registry
 from ..node.engine import Engine
-from .capabilities import Advertised, Mode, Offer, advertise
-from .controller import Volumes
-from .group import GroupController
-from .identity import Identity
-from .interceptor import Door, Interceptor, Traffic
-from .labels import Subjects
-from .metadata import SnapshotMetadata
-from .node import Node
-from .service_context import Core, unknown_place
-from .snapshots import SnapshotsAndHealth
+from .capabilities import AdvertisedCapabilities, CurrentCapabilities, Mode, advertise
+from .controller import ControllerVolumes
+from .group import GroupControllerService
+from .identity import IdentityService
+from .interceptor import Interceptor, PeerPolicy, SharedRpcState
+from .labels import RpcLabels
+from .node import NodeService
+from .service_context import ServiceContext, unknown_node_segments
+from .snapshot_metadata import SnapshotMetadataService
+from .snapshots import ControllerSnapshots
 
-OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.max_ping_strikes", 0),  # a controller asks often whether a node is still there
 )
 
 
-class Controller(Volumes, SnapshotsAndHealth):
+class ControllerService(ControllerVolumes, ControllerSnapshots):
     """The whole Controller service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ServerOptions:
     """What a driver in a cluster does otherwise.
 
     `attach`: the orchestrator attaches every volume. `routing` returns services that take the place of the
@@ -48,50 +48,61 @@ class Part:
     """
 
     attach: bool = False
-    routing: Callable[[Core], Mapping[str, Any]] | None = None
-    door: Door = Door()  # noqa: RUF009 - without state
-    places: Callable[[str], Segments | None] = unknown_place
+    routing: Callable[[ServiceContext], Mapping[str, Any]] | None = None
+    door: PeerPolicy = PeerPolicy()  # noqa: RUF009 - without state
+    places: Callable[[str], Segments | None] = unknown_node_segments
 
 
-ALONE = Part()
+STANDALONE = ServerOptions()
 
 
-def build(
-    driver: Driver, registry: Registry, host: Host, mode: Mode, traffic: Traffic | None = None, part: Part = ALONE
+def build_server(
+    driver: Driver,
+    registry: Registry,
+    host: Host,
+    mode: Mode,
+    traffic: SharedRpcState | None = None,
+    part: ServerOptions = STANDALONE,
 ) -> grpc.Server:
     """Return a server with all services, not yet bound to an address."""
-    traffic = traffic or Traffic(driver.workers)
-    core = _core(driver, registry, mode, part)
+    traffic = traffic or SharedRpcState(driver.workers)
+    core = _service_context(driver, registry, mode, part)
     services = {
-        "Identity": Identity(core),
-        "Controller": Controller(core),
-        "GroupController": GroupController(core),
-        "SnapshotMetadata": SnapshotMetadata(core),
-        "Node": Node(core, Engine(observed(host, "", traffic.listeners))),
+        "Identity": IdentityService(core),
+        "Controller": ControllerService(core),
+        "GroupController": GroupControllerService(core),
+        "SnapshotMetadata": SnapshotMetadataService(core),
+        "Node": NodeService(core, Engine(observed(host, "", traffic.listeners))),
     }
     return _server(core, services | dict(part.routing(core) if part.routing else {}), traffic, part)
 
 
-def build_controllers(driver: Driver, registry: Registry, traffic: Traffic, part: Part) -> grpc.Server:
+def build_controller_server(
+    driver: Driver, registry: Registry, traffic: SharedRpcState, part: ServerOptions
+) -> grpc.Server:
     """Return a server with the Controller and GroupController services alone, not yet bound to an address."""
-    core = _core(driver, registry, Mode.CONTROLLER, part)
-    return _server(core, {"Controller": Controller(core), "GroupController": GroupController(core)}, traffic, part)
+    core = _service_context(driver, registry, Mode.CONTROLLER, part)
+    return _server(
+        core, {"Controller": ControllerService(core), "GroupController": GroupControllerService(core)}, traffic, part
+    )
 
 
-def _core(driver: Driver, registry: Registry, mode: Mode, part: Part) -> Core:
-    def advertised() -> Advertised:
+def _service_context(driver: Driver, registry: Registry, mode: Mode, part: ServerOptions) -> ServiceContext:
+    def advertised() -> AdvertisedCapabilities:
         backends = (instance.backend for instance in registry)
         return advertise(backends, mode, driver.alpha, registry.broken, attach=part.attach)
 
-    return Core(driver, registry, Offer(lambda: registry.generation, advertised), part.places)
+    return ServiceContext(driver, registry, CurrentCapabilities(lambda: registry.generation, advertised), part.places)
 
 
-def _server(core: Core, services: Mapping[str, Any], traffic: Traffic, part: Part) -> grpc.Server:
+def _server(
+    core: ServiceContext, services: Mapping[str, Any], traffic: SharedRpcState, part: ServerOptions
+) -> grpc.Server:
     registry = core.registry
-    subjects = Subjects(registry.names, lambda: registry.default)
+    subjects = RpcLabels(registry.names, lambda: registry.default)
     interceptor = Interceptor(core.offer.now, traffic, registry.degraded, subjects.of, part.door, registry.used)
     pool = ThreadPoolExecutor(core.driver.workers, thread_name_prefix="rpc")
-    server = grpc.server(pool, options=OPTIONS)
+    server = grpc.server(pool, options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers(tuple(_handlers(name, one, interceptor) for name, one in services.items()))
     return server
 

@@ -11,33 +11,35 @@ from ..contract import ids
 from ..contract.backend import Backend
 from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Segments, Stamp, Strings
-from ..contract.params import camel, fields, parse, spelled
+from ..contract.params import camel, fields, normalize_keys, parse
 from ..core import topology
 from ..core.idempotent import FS_TYPE, digest
 from ..loading.instance import Instance
 from ..loading.registry import Registry
 from ..node.mkfs_options import FilesystemOptions, to_context
-from .capabilities import Advertised, Offer
+from .capabilities import AdvertisedCapabilities, CurrentCapabilities
 
-METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
+PROVISIONER_PREFIX = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
 
 
-def unknown_place(_node: str) -> Segments | None:
+def unknown_node_segments(_node: str) -> Segments | None:
     """The controller is not told where nodes are, except in a cluster that says so."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class ServiceContext:
     """Given to every service."""
 
     driver: Driver
     registry: Registry
-    offer: Offer | Advertised
-    places: Callable[[str], Segments | None] = unknown_place  # a node's segments by its name, where they are known
+    offer: CurrentCapabilities | AdvertisedCapabilities
+    places: Callable[[str], Segments | None] = (
+        unknown_node_segments  # a node's segments by its name, where they are known
+    )
 
     @property
-    def advertised(self) -> Advertised:
+    def advertised(self) -> AdvertisedCapabilities:
         return self.offer.now()
 
     def volume(self, volume_id: str) -> tuple[Instance, str]:
@@ -101,18 +103,20 @@ def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapp
     instance = registry.choose(rest.pop("backend", None))
     vocabulary = {camel(field.name) for field in fields(FilesystemOptions)}
     backend = type(instance.backend)
-    rest = spelled(backend.Parameters, rest, "parameters", also=vocabulary)
+    rest = normalize_keys(backend.Parameters, rest, "parameters", also=vocabulary)
     filesystem = {key: rest.pop(key) for key in sorted(vocabulary & rest.keys())}
     own = parse(backend.Parameters, rest, "parameters", also=("backend", *vocabulary))
     options = parse(FilesystemOptions, filesystem, "parameters")
-    changeable = spelled(backend.MutableParameters, mutable, "mutable_parameters")
+    changeable = normalize_keys(backend.MutableParameters, mutable, "mutable_parameters")
     return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, changeable))
 
 
 def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return (what the provisioner added, without its prefix; what the user wrote)."""
-    metadata = {key[len(METADATA) :]: value for key, value in given.items() if key.startswith(METADATA)}
-    return metadata, {key: value for key, value in given.items() if not key.startswith(METADATA)}
+    metadata = {
+        key[len(PROVISIONER_PREFIX) :]: value for key, value in given.items() if key.startswith(PROVISIONER_PREFIX)
+    }
+    return metadata, {key: value for key, value in given.items() if not key.startswith(PROVISIONER_PREFIX)}
 
 
 def mutable_parameters(backend: Backend, given: Mapping[str, str]) -> Any:

@@ -7,19 +7,19 @@ from ..contract import ids
 from ..contract.backend import ListSnapshots, Snapshots, VolumeHealthLister, VolumeHealthReporter
 from ..contract.errors import NotFound
 from ..contract.model import Page, PageRequest, Snapshot, SnapshotRequest
-from ..contract.params import parse, spelled
+from ..contract.params import normalize_keys, parse
 from ..core import idempotent
 from ..core.idempotent import digest, require
 from ..loading.instance import Instance
 from . import convert
-from .listing import gather
-from .service_context import Core, split_metadata
+from .listing import list_over_instances
+from .service_context import ServiceContext, split_metadata
 
 
-class SnapshotsAndHealth:
+class ControllerSnapshots:
     """The half of the Controller service that is about snapshots and health."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServiceContext) -> None:
         self._core = core
 
     def CreateSnapshot(self, request: pb.CreateSnapshotRequest, deadline: float | None) -> pb.CreateSnapshotResponse:
@@ -27,7 +27,7 @@ class SnapshotsAndHealth:
         backend = require(instance.backend, Snapshots, "CreateSnapshot")
         metadata, given = split_metadata(request.parameters)
         schema = type(backend).SnapshotParameters
-        given = spelled(schema, given, "parameters")
+        given = normalize_keys(schema, given, "parameters")
         wanted = SnapshotRequest(
             stamp=self._core.stamp(request.name, digest(given)),
             source=source,
@@ -71,7 +71,7 @@ class SnapshotsAndHealth:
             return backend.list_snapshots(page, source)
 
         limit, token = request.max_entries, request.starting_token
-        return gather(self._core.registry, ListSnapshots, read, _entry, limit, token, only)
+        return list_over_instances(self._core.registry, ListSnapshots, read, _entry, limit, token, only)
 
     def _one(self, request: pb.ListSnapshotsRequest) -> list[pb.ListSnapshotsResponse.Entry]:
         instance, handle = self._core.snapshot(request.snapshot_id)
@@ -93,7 +93,7 @@ class SnapshotsAndHealth:
         self, request: pb.ControllerListVolumeHealthRequest, deadline: float | None
     ) -> pb.ControllerListVolumeHealthResponse:
         secrets = dict(request.secrets)
-        entries, token = gather(
+        entries, token = list_over_instances(
             self._core.registry,
             VolumeHealthLister,
             lambda backend, page: backend.list_volume_health(page, secrets),

@@ -26,7 +26,7 @@ CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
 }
 
 
-class Answered(errors.StorageError):
+class ForwardedError(errors.StorageError):
     """What another driver answered to the same RPC: code, text and trailing metadata go to the caller as they are."""
 
     def __init__(self, code: grpc.StatusCode, text: str, trailing: tuple[tuple[str, str | bytes], ...] = ()) -> None:
@@ -37,6 +37,6 @@ class Answered(errors.StorageError):
 
 def code_of(error: errors.StorageError) -> grpc.StatusCode:
     """Return the code of the most specific class that is in the table."""
-    if isinstance(error, Answered):
+    if isinstance(error, ForwardedError):
         return error.code
     return next(CODES[cls] for cls in type(error).__mro__ if cls in CODES)

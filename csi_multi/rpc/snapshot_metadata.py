@@ -10,15 +10,15 @@ from ..contract.backend import ChangedBlocks
 from ..contract.errors import InvalidArgument
 from ..contract.model import BlockMap, Extent, Snapshot
 from ..core.idempotent import require
-from .service_context import Core
+from .service_context import ServiceContext
 
 BLOCKS_PER_MESSAGE = 1024
 
 
-class SnapshotMetadata:
+class SnapshotMetadataService:
     """Allocated and changed blocks of snapshots, as streams."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServiceContext) -> None:
         self._core = core
 
     def GetMetadataAllocated(self, request: pb.GetMetadataAllocatedRequest, deadline: float | None) -> Iterator[Any]:
@@ -42,7 +42,7 @@ def _messages(kind: Any, found: BlockMap, limit: int) -> Iterator[Any]:
     form = pb.BlockMetadataType.FIXED_LENGTH if found.block_size else pb.BlockMetadataType.VARIABLE_LENGTH
     full = min(limit or BLOCKS_PER_MESSAGE, BLOCKS_PER_MESSAGE)
     batch: list[pb.BlockMetadata] = []
-    for extent in _in_order(found):
+    for extent in _checked_order(found):
         batch.append(pb.BlockMetadata(byte_offset=extent.offset, size_bytes=extent.length))
         if len(batch) == full:
             yield kind(block_metadata_type=form, volume_capacity_bytes=found.size, block_metadata=batch)
@@ -51,7 +51,7 @@ def _messages(kind: Any, found: BlockMap, limit: int) -> Iterator[Any]:
         yield kind(block_metadata_type=form, volume_capacity_bytes=found.size, block_metadata=batch)
 
 
-def _in_order(found: BlockMap) -> Iterator[Extent]:
+def _checked_order(found: BlockMap) -> Iterator[Extent]:
     """Let no map pass that would spoil a backup without anybody noticing."""
     end = 0
     for extent in found.extents:
