@@ -41,11 +41,11 @@ class Role:
         self._nodes: Nodes | None = None
         self._server: grpc.Server | None = None
         self.local: bool | None = None
-        self.part = ServerOptions(attach=cluster.attach_required)
+        self.server_options = ServerOptions(attach_required=cluster.attach_required)
         if mode is Mode.CONTROLLER and cluster.routed:
             self.local = False
             self._nodes = Nodes(cluster, _addresses(config), _credentials(config))
-            self.part = controller_part(cluster, self._nodes)
+            self.server_options = controller_part(cluster, self._nodes)
         elif mode is Mode.NODE and cluster.listen:
             self.local = True
         elif mode is Mode.NODE and cluster.routed:
@@ -81,15 +81,19 @@ def controller_part(cluster: Cluster, nodes: Nodes) -> ServerOptions:
         return {"Controller": ClusterController(core, nodes), "GroupController": ClusterGroupController(core, nodes)}
 
     places = nodes.addresses.segments
-    return ServerOptions(attach=cluster.attach_required, routing=routing, door=RequestIdPolicy(), places=places)
+    return ServerOptions(
+        attach_required=cluster.attach_required, routing=routing, peer_policy=RequestIdPolicy(), node_segments=places
+    )
 
 
 def node_server(config: Config, registry: Registry, traffic: SharedRpcState) -> grpc.Server:
     """Return a server on `cluster.listen` for what only this node can do. Raises ConfigError, EndpointError."""
     cluster, driver = config.cluster, config.driver
-    local = registry.part(lambda backend: isinstance(backend, NodeLocal))
-    part = ServerOptions(attach=cluster.attach_required, door=ControllerOnly(driver.node, cluster.controller_identity))
-    server = build_controller_server(driver, local, traffic, part)
+    local = registry.subset(lambda backend: isinstance(backend, NodeLocal))
+    options = ServerOptions(
+        attach_required=cluster.attach_required, peer_policy=ControllerOnly(driver.node, cluster.controller_identity)
+    )
+    server = build_controller_server(driver, local, traffic, options)
     try:
         bound = server.add_secure_port(cluster.listen, _credentials(config).server())
     except RuntimeError:

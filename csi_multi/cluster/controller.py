@@ -87,7 +87,7 @@ class ClusterController:
         self._core = core
         self._homes = Homes(core, nodes)
         self._own = ControllerService(core)
-        rest = core.registry.part(lambda backend: not isinstance(backend, NodeLocal))
+        rest = core.registry.subset(lambda backend: not isinstance(backend, NodeLocal))
         self._rest = ControllerService(replace(core, registry=rest))
         self._placing = Placing(core.driver.name, nodes)
         self._gathering = Gathering(core.driver.name, nodes)

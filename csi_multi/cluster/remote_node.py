@@ -69,7 +69,7 @@ class Node:
         self.bundle = bundle
         self.label = f"node {name!r} ({address})"
         self.circuit = Circuit(self.label)
-        self.room = AdmissionLimit(name, alone=False, kind="node")
+        self.admission = AdmissionLimit(name, unshared=False, kind="node")
         options = (*OPTIONS, ("grpc.ssl_target_name_override", identity))
         self._channel = grpc.secure_channel(address, bundle.channel(), options=options)
         self._methods = dict(self._all_methods())
@@ -80,7 +80,7 @@ class Node:
     def call(self, rpc: str, request: Any, deadline: float | None) -> Any:
         """Return the node's response. Raises Answered with its refusal, Unavailable or Timeout without an answer."""
         if visit := RUNNING_RPC.get():
-            visit.enter(self.room)
+            visit.enter(self.admission)
         with self._counted():
             if self.circuit.admit():
                 self._probe()

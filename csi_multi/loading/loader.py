@@ -1,8 +1,8 @@
 """Make the configured instances: find their packages by entry point, import the classes, call the constructors.
 
 A kind that is not installed, or installed twice, is an error of the configuration: the driver does not start. A
-package that is broken (its import fails, a feature is incomplete, another contract) takes down its own instances
-only: they answer UNAVAILABLE with the reason, and the others serve.
+broken package (its import fails, a feature is incomplete, it was written for another contract) breaks its own
+instances only: they answer UNAVAILABLE with the reason, and the other instances serve.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .supervised import CallHung, SupervisedCall
 
 log = logging.getLogger(__name__)
 
-IMPORT_LIMIT = 10.0  # seconds a package may take to import
-CONSTRUCTOR_LIMIT = 5.0  # seconds a constructor may take; it does no I/O
+IMPORT_LIMIT = 10.0  # seconds for the import of a package
+CONSTRUCTOR_LIMIT = 5.0  # seconds for a constructor, which does no I/O
 
 
 class UnusableBackend(Exception):
-    """A package that cannot serve; the text names it and says why."""
+    """A package whose backend cannot be used; the text names it and says why."""
 
 
 def load_instances(
@@ -48,7 +48,7 @@ def load_instances(
     local: bool | None = None,
     kept: Mapping[str, Instance] = MappingProxyType({}),
 ) -> Registry:
-    """Make all configured instances but those that are `kept`. Raises ConfigError for what the operator must mend.
+    """Make all configured instances except the `kept` ones. Raises ConfigError for errors of the configuration.
 
     `local`: whether this process does the controller's work for node-local instances; None: as for all others.
     """
@@ -64,11 +64,11 @@ def load_instances(
             if section.kind in broken_kinds:
                 raise UnusableBackend(broken_kinds[section.kind])
             cls = classes[section.kind]
-            special = local is not None and issubclass(cls, NodeLocal)
-            made = _instance(config, section, cls, host, bool(local) if special else controller, listeners)
-            made.remote = special and controller and not local
+            routed = local is not None and issubclass(cls, NodeLocal)
+            made = _instance(config, section, cls, host, bool(local) if routed else controller, listeners)
+            made.remote = routed and controller and not local
             instances.append(made)
-        except CallHung as error:  # for its other instances too: each would cost the start as much time
+        except CallHung as error:  # the other instances of the kind are not tried: each would delay the start as long
             broken_kinds[section.kind] = f"{package_of(section.kind)}: the constructor of {section.name!r} {error}"
             log.error("backend %s is broken: %s", section.name, broken_kinds[section.kind])
             broken[section.name] = broken_kinds[section.kind]
@@ -83,7 +83,7 @@ def load_instances(
 
 
 def make_backend(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Backend:
-    """Make one configured backend with nothing before its methods, as its contract is tested. Raises like load."""
+    """Make one configured backend without the proxy, for tests of its contract. Raises as load_instances does."""
     return _instance(config, section, cls, host, controller=True).backend
 
 
@@ -94,19 +94,19 @@ def refuse_missing_or_duplicate(config: Config) -> None:
         where = ("backends", section.name, "kind")
         if section.kind not in installed:
             text = unknown(f"backends.{section.name}.kind", section.kind, installed, "kind")
-            raise config.document.error(where, f"{text}; is its package installed?")
+            raise config.document.error(where, f"{text}; install the package that provides the kind")
         if reason := duplicate_providers(section.kind):
             raise config.document.error(where, f"kind {section.kind!r} is {reason}")
 
 
 def duplicate_providers(kind: str) -> str:
-    """Say by whom a kind is provided more than once; "" when it is not.
+    """Return which packages provide a kind twice; "" when only one does.
 
-    Counted here because stevedore's own conflict check misses duplicates that are not adjacent.
+    Counted here because stevedore's own check misses duplicates that are not adjacent.
     """
     points = entry_points(group=GROUP, name=kind)
     owners = sorted(f"{point.value} of {point.dist.name if point.dist else '?'}" for point in points)
-    return f"provided by {' and '.join(owners)}: remove one" if len(owners) > 1 else ""
+    return f"provided by {' and '.join(owners)}; remove one of them" if len(owners) > 1 else ""
 
 
 def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dict[str, str]]:
@@ -119,9 +119,9 @@ def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dic
                 IMPORT_LIMIT
             )
         except CallHung as error:
-            found, reason = None, f"importing it {error}"
-        except Exception as error:  # its metaclass, its schemas: looking at a class runs foreign code too
-            found, reason = None, f"cannot be looked at: {type(error).__name__}: {error_text(error)}"
+            found, reason = None, f"its import {error}"
+        except Exception as error:  # checking a class runs foreign code too: its metaclass, its schemas
+            found, reason = None, f"cannot be checked: {type(error).__name__}: {error_text(error)}"
         if found is None or reason:
             broken[kind] = f"{package_of(kind)}: {reason}"
         else:
@@ -130,29 +130,29 @@ def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dic
 
 
 def _import_class(kind: str) -> tuple[type[Backend] | None, str]:
-    """Return a kind's class, and why it cannot be used ("" if it can)."""
+    """Return the class of a kind, and why it cannot be used ("" if it can)."""
     reasons: list[str] = []
 
-    def absent(_names: Any) -> None:
-        """Said below: what failed() has named is missing too."""
+    def ignore_missing(_names: Any) -> None:
+        """Reported below, together with what failed() has recorded."""
 
     def failed(_manager: Any, point: Any, error: BaseException) -> None:
         reasons.append(f"{point.value} cannot be imported: {type(error).__name__}: {error_text(error)}")
 
     try:
         manager = NamedExtensionManager(
-            GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=absent
+            GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=ignore_missing
         )
     except BaseException as error:  # stevedore lets AssertionError through, and SystemExit
         return None, f"cannot be imported: {type(error).__name__}: {error_text(error)}"
     for extension in manager:
         reason = why_unusable(extension.plugin)
         return extension.plugin, f"{extension.entry_point_target}: {reason}" if reason else ""
-    return None, reasons[0] if reasons else "its entry point is not found"
+    return None, reasons[0] if reasons else "its entry point does not exist"
 
 
 def package_of(kind: str) -> str:
-    """Return name and version of what a kind was installed from, for whoever has to mend it."""
+    """Return name and version of the package that provides a kind, for error messages."""
     owners = [point.dist for point in entry_points(group=GROUP, name=kind) if point.dist]
     return f"{owners[0].name} {owners[0].version}" if owners else "no package"
 

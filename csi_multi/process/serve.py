@@ -45,7 +45,7 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     )
     instances = load(settings)
     traffic = SharedRpcState(settings.driver.workers, telemetry.listeners)
-    server = build_server(settings.driver, instances, host, mode, traffic, role.part)
+    server = build_server(settings.driver, instances, host, mode, traffic, role.server_options)
     with _stopping() as stopped:
         with endpoint.claim_path(path):
             if not server.add_insecure_port(f"unix:{path}"):
@@ -77,11 +77,11 @@ def _wait(signals: socket.socket, reload: ConfigReloader) -> None:
         try:
             number = signals.recv(1)[0]
         except TimeoutError:
-            reload.look()
+            reload.check_file()
             continue
         if number != signal.SIGHUP:
             return
-        reload.now()
+        reload.reload()
 
 
 def _drain(stopped: threading.Event, instances: Registry) -> None:

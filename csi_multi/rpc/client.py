@@ -9,8 +9,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from .._proto import csi_pb2
 
-# A driver that is just starting is tried again soon (grpc's own first pause is a second), an attempt
-# that met a dying one is given up soon (grpc's own limit is 20 s), and clients do not share connections.
+# Retry a starting driver soon (grpc's own first pause is 1 s), give up an attempt at a stopping one soon
+# (grpc's own limit is 20 s), and share no connection with other clients.
 CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),

@@ -1,4 +1,4 @@
-"""CreateVolume as external-provisioner would ask for it, up to the moment at which a backend is called."""
+"""CreateVolume as external-provisioner would send it, up to the request that a backend gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .service_context import PROVISIONER_PREFIX, ClassParameters, ServiceContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionerClaim:
-    """What a PersistentVolumeClaim and its StorageClass say. Ids are whole ones, places have no prefix."""
+    """The content of a PersistentVolumeClaim and its StorageClass. Ids are complete CSI ids; places have no prefix."""
 
     volume: str  # the PersistentVolume's name
     parameters: Mapping[str, str]
@@ -36,16 +36,16 @@ class ProvisionerClaim:
 def volume_request(
     driver: Driver, registry: Registry, claim: ProvisionerClaim
 ) -> tuple[ClassParameters, VolumeRequest]:
-    """Return what the driver makes of it: its own checks, its own parsing. Raises errors of errors.py."""
+    """Return the driver's own result of checking and parsing the claim. Raises StorageError."""
     message = _message(driver.name, claim)
     validate.request(message, RULES["CreateVolume"])
-    core = ServiceContext(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
-    return ControllerVolumes(core).wanted(message, None)
+    context = ServiceContext(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
+    return ControllerVolumes(context).volume_request(message, None)
 
 
 def _message(driver: str, claim: ProvisionerClaim) -> pb.CreateVolumeRequest:
-    told = {PROVISIONER_PREFIX + key: value for key, value in claim.metadata.items()}
-    message = pb.CreateVolumeRequest(name=claim.volume, parameters={**claim.parameters, **told})
+    metadata = {PROVISIONER_PREFIX + key: value for key, value in claim.metadata.items()}
+    message = pb.CreateVolumeRequest(name=claim.volume, parameters={**claim.parameters, **metadata})
     if claim.size:
         message.capacity_range.required_bytes = claim.size
     capability = message.volume_capabilities.add()

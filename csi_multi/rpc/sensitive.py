@@ -1,6 +1,6 @@
-"""What in a message must not be seen, found by the csi_secret option of its descriptor.
+"""Finds the sensitive values of a message by the csi_secret option of its descriptor.
 
-Mount flags carry no such option but may be sensitive too (csi-spec 2.2), so they are named here.
+Mount flags may be sensitive too (csi-spec 2.2), but have no such option, so they are listed here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ EXTRA_FIELDS = frozenset({"csi.v1.VolumeCapability.MountVolume.mount_flags"})
 
 
 def values(message: Message) -> tuple[str, ...]:
-    """Return the sensitive strings of a message in all forms, longest first, so that none hides within another."""
+    """Return the sensitive strings of a message in all written forms, longest first: one may contain another."""
     found = {form for value in _values(message) for form in written_forms(value)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
 def visible(message: Message) -> dict[str, Any]:
-    """Return the set fields of a message for a log line, sensitive ones masked."""
+    """Return the set fields of a message for a log line, with sensitive ones masked."""
     shown: dict[str, Any] = {}
     for field, value in message.ListFields():
         shown[field.name] = MASK if is_sensitive(field) else _visible_value(field, value)

@@ -1,4 +1,4 @@
-"""Wire the services, the interceptor and the thread pool into one gRPC server."""
+"""Connects the services, the interceptor and the thread pool to one gRPC server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .snapshots import ControllerSnapshots
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),
-    ("grpc.http2.max_ping_strikes", 0),  # a controller asks often whether a node is still there
+    ("grpc.http2.max_ping_strikes", 0),  # a controller pings its nodes often
 )
 
 
@@ -41,16 +41,16 @@ class ControllerService(ControllerVolumes, ControllerSnapshots):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What a driver in a cluster does otherwise.
+    """How a server in a cluster differs from a standalone one.
 
-    `attach`: the orchestrator attaches every volume. `routing` returns services that take the place of the
-    usual ones. `door` says who may call.
+    `attach_required`: the orchestrator attaches every volume. `routing` returns services that replace the
+    usual ones. `peer_policy` decides who may call. `node_segments` returns the segments of a node by its name.
     """
 
-    attach: bool = False
+    attach_required: bool = False
     routing: Callable[[ServiceContext], Mapping[str, Any]] | None = None
-    door: PeerPolicy = PeerPolicy()  # noqa: RUF009 - without state
-    places: Callable[[str], Segments | None] = unknown_node_segments
+    peer_policy: PeerPolicy = PeerPolicy()  # noqa: RUF009 - without state
+    node_segments: Callable[[str], Segments | None] = unknown_node_segments
 
 
 STANDALONE = ServerOptions()
@@ -61,66 +61,73 @@ def build_server(
     registry: Registry,
     host: Host,
     mode: Mode,
-    traffic: SharedRpcState | None = None,
-    part: ServerOptions = STANDALONE,
+    shared: SharedRpcState | None = None,
+    options: ServerOptions = STANDALONE,
 ) -> grpc.Server:
     """Return a server with all services, not yet bound to an address."""
-    traffic = traffic or SharedRpcState(driver.workers)
-    core = _service_context(driver, registry, mode, part)
+    shared = shared or SharedRpcState(driver.workers)
+    context = _service_context(driver, registry, mode, options)
     services = {
-        "Identity": IdentityService(core),
-        "Controller": ControllerService(core),
-        "GroupController": GroupControllerService(core),
-        "SnapshotMetadata": SnapshotMetadataService(core),
-        "Node": NodeService(core, Engine(observed(host, "", traffic.listeners))),
+        "Identity": IdentityService(context),
+        "Controller": ControllerService(context),
+        "GroupController": GroupControllerService(context),
+        "SnapshotMetadata": SnapshotMetadataService(context),
+        "Node": NodeService(context, Engine(observed(host, "", shared.listeners))),
     }
-    return _server(core, services | dict(part.routing(core) if part.routing else {}), traffic, part)
+    routed = options.routing(context) if options.routing else {}
+    return _server(context, services | dict(routed), shared, options)
 
 
 def build_controller_server(
-    driver: Driver, registry: Registry, traffic: SharedRpcState, part: ServerOptions
+    driver: Driver, registry: Registry, shared: SharedRpcState, options: ServerOptions
 ) -> grpc.Server:
-    """Return a server with the Controller and GroupController services alone, not yet bound to an address."""
-    core = _service_context(driver, registry, Mode.CONTROLLER, part)
-    return _server(
-        core, {"Controller": ControllerService(core), "GroupController": GroupControllerService(core)}, traffic, part
-    )
+    """Return a server with the Controller and GroupController services only, not yet bound to an address."""
+    context = _service_context(driver, registry, Mode.CONTROLLER, options)
+    services = {"Controller": ControllerService(context), "GroupController": GroupControllerService(context)}
+    return _server(context, services, shared, options)
 
 
-def _service_context(driver: Driver, registry: Registry, mode: Mode, part: ServerOptions) -> ServiceContext:
-    def advertised() -> AdvertisedCapabilities:
+def _service_context(driver: Driver, registry: Registry, mode: Mode, options: ServerOptions) -> ServiceContext:
+    def derive() -> AdvertisedCapabilities:
         backends = (instance.backend for instance in registry)
-        return advertise(backends, mode, driver.alpha, registry.broken, attach=part.attach)
+        return advertise(backends, mode, driver.alpha, registry.broken, attach=options.attach_required)
 
-    return ServiceContext(driver, registry, CurrentCapabilities(lambda: registry.generation, advertised), part.places)
+    capabilities = CurrentCapabilities(lambda: registry.generation, derive)
+    return ServiceContext(driver, registry, capabilities, options.node_segments)
 
 
 def _server(
-    core: ServiceContext, services: Mapping[str, Any], traffic: SharedRpcState, part: ServerOptions
+    context: ServiceContext, services: Mapping[str, Any], shared: SharedRpcState, options: ServerOptions
 ) -> grpc.Server:
-    registry = core.registry
-    subjects = RpcLabels(registry.names, lambda: registry.default)
-    interceptor = Interceptor(core.offer.now, traffic, registry.degraded, subjects.of, part.door, registry.used)
-    pool = ThreadPoolExecutor(core.driver.workers, thread_name_prefix="rpc")
+    registry = context.registry
+    interceptor = Interceptor(
+        context.capabilities.current,
+        shared,
+        registry.degraded,
+        RpcLabels(registry.names, lambda: registry.default).of_request,
+        options.peer_policy,
+        registry.keep_open,
+    )
+    pool = ThreadPoolExecutor(context.driver.workers, thread_name_prefix="rpc")
     server = grpc.server(pool, options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers(tuple(_handlers(name, one, interceptor) for name, one in services.items()))
     return server
 
 
 def _handlers(service: str, servicer: Any, interceptor: Interceptor) -> grpc.GenericRpcHandler:
-    """Bind every method of a service by its descriptor: a method that is missing fails at start."""
+    """Bind every method of a service by its descriptor, so that a missing method fails at start."""
     descriptor = csi_pb2.DESCRIPTOR.services_by_name[service]
     handlers = {}
     for method in descriptor.methods:
-        own = getattr(servicer, method.name)
+        implementation = getattr(servicer, method.name)
         codec = {
             "request_deserializer": GetMessageClass(method.input_type).FromString,
             "response_serializer": GetMessageClass(method.output_type).SerializeToString,
         }
         if method.server_streaming:
-            behaviour = interceptor.streaming(method.name, own)
+            behaviour = interceptor.streaming(method.name, implementation)
             handlers[method.name] = grpc.unary_stream_rpc_method_handler(behaviour, **codec)
         else:
-            behaviour = interceptor.unary(method.name, own)
+            behaviour = interceptor.unary(method.name, implementation)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(behaviour, **codec)
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)

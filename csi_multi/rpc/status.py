@@ -7,7 +7,7 @@ import grpc
 from ..contract import errors
 
 CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
-    errors.StorageError: grpc.StatusCode.UNAVAILABLE,  # the base says nothing, so nothing final is answered
+    errors.StorageError: grpc.StatusCode.UNAVAILABLE,  # not final, because the base class says nothing about the state
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
@@ -27,7 +27,7 @@ CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
 
 
 class ForwardedError(errors.StorageError):
-    """What another driver answered to the same RPC: code, text and trailing metadata go to the caller as they are."""
+    """The error of the driver that an RPC was forwarded to; the caller gets code, text and metadata unchanged."""
 
     def __init__(self, code: grpc.StatusCode, text: str, trailing: tuple[tuple[str, str | bytes], ...] = ()) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
-"""Check requests and answers against the rules every CSI message obeys (csi-spec 2.2 to 2.4).
+"""Checks requests and responses against the rules for every CSI message (csi-spec 2.2 to 2.4).
 
-Driven by the descriptors, so that a field added to the proto is checked without new code. What
-depends on the state of a volume is not checked here.
+The descriptors decide what is checked, so a new field of the proto is checked without new code. Rules that
+depend on the state of a volume are elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .sensitive import is_map, is_sensitive
 
 TEXT_LIMIT = 128  # bytes
 MAP_LIMIT = 4096  # bytes, keys and values together
-PATH_LIMIT = 4095  # bytes, what Linux takes
+PATH_LIMIT = 4095  # bytes, the limit of Linux
 TEXT_LIMITS = {"node_id": 256, "message": 4096, "published_node_ids": 256}
 PATH_FIELDS = frozenset({"staging_target_path", "target_path", "volume_path", "volume_publish_path"})
 RELATIVE_PATH_FIELDS = frozenset({"volume_path", "volume_publish_path"})  # csi-sanity sends relative ones
@@ -55,7 +55,7 @@ def fields(message: Message, path: str = "") -> None:
 
 @cache
 def _has_bounds(descriptor: Descriptor) -> bool:
-    """Whether any rule below applies to a message of this type: Probe and capabilities have none to walk for."""
+    """Whether any rule below applies to a message of this type; Probe and capabilities have none."""
     return descriptor.full_name in MESSAGE_CHECKS or any(
         is_map(field)
         or field.type in (FieldDescriptor.TYPE_STRING, *NUMBER_TYPES)
@@ -85,7 +85,7 @@ def _check(field: FieldDescriptor, value: Any, where: str) -> None:
             _check_text(field.name, text, where)
     elif field.type in NUMBER_TYPES and not field.is_repeated and value < 0:
         kind = OutOfRange if field.name == "starting_offset" else InvalidArgument  # csi-spec 3, SnapshotMetadata
-        raise kind(f"{where} is {value}: it must not be negative")
+        raise kind(f"{where} is {value}; it must not be negative")
 
 
 def _check_text(name: str, text: str, where: str) -> None:
@@ -94,7 +94,9 @@ def _check_text(name: str, text: str, where: str) -> None:
         return
     _limit(where, len(text.encode()), TEXT_LIMITS.get(name, TEXT_LIMIT))
     if name == "name" and (found := CONTROL_CHARACTERS.search(text)):
-        raise InvalidArgument(f"{where} contains the control character U+{ord(found[0]):04X}, which CSI forbids")
+        raise InvalidArgument(
+            f"{where} contains the control character U+{ord(found[0]):04X}, which is not allowed in CSI names"
+        )
 
 
 def _check_path(name: str, text: str, where: str) -> None:
@@ -120,7 +122,7 @@ def _check_map(field: FieldDescriptor, value: Any, where: str) -> None:
 
 def _limit(where: str, size: int, limit: int) -> None:
     if size > limit:
-        raise InvalidArgument(f"{where} has {size} bytes, {limit} are allowed")
+        raise InvalidArgument(f"{where} has {size} bytes; at most {limit} are allowed")
 
 
 def _capability(item: Any, where: str) -> None:
@@ -144,16 +146,16 @@ def _source(item: Any, where: str) -> None:
 
 
 def _topology(item: Any, where: str) -> None:
-    seen: set[str] = set()
+    keys: set[str] = set()
     for key, value in item.segments.items():
         prefix, slash, name = key.rpartition("/")
         if not SEGMENT_NAME.fullmatch(name) or (slash and not SEGMENT_PREFIX.fullmatch(prefix)):
             raise InvalidArgument(f"{where}: {key!r} is not a topology key: [prefix/]name, each up to 63 characters")
         if not SEGMENT_NAME.fullmatch(value):
             raise InvalidArgument(f"{where}: {value!r} is not a topology value: 1 to 63 of letters, digits, '-_.'")
-        if key.lower() in seen:
+        if key.lower() in keys:
             raise InvalidArgument(f"{where}: key {key!r} differs from another only in case")
-        seen.add(key.lower())
+        keys.add(key.lower())
 
 
 def _requirement(item: Any, where: str) -> None:

@@ -95,7 +95,7 @@ class State(Collector):
             "csi_multi_backend_rpcs_running",
             "RPCs that are in the instance now.",
             ("backend",),
-            [((one.name,), len(one.guard.room.running())) for one in self._registry],
+            [((one.name,), len(one.proxy.admission.running())) for one in self._registry],
         )
 
     def _volumes(self) -> Iterator[Metric]:

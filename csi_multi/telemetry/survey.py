@@ -73,7 +73,7 @@ class Surveys:
 
 
 def survey(instance: Instance) -> Found:
-    """Ask an instance. Raises StorageError, and Unexpected."""
+    """Ask an instance. Raises StorageError, and UnexpectedError."""
     backend = instance.backend
     volumes, size = _listed(backend) if isinstance(backend, ListVolumes) else (None, 0)
     available = backend.capacity(CapacityRequest()).available if isinstance(backend, Capacity) else UNLIMITED

@@ -163,7 +163,8 @@ class Rig:
         registry = Registry([Instance("disk", "memory", machine.backend)], None, default)
         driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=16)
         part = ServerOptions(
-            attach=more.pop("attach", True), door=ControllerOnly(name, more.pop("identity", CONTROLLER_IDENTITY))
+            attach_required=more.pop("attach", True),
+            peer_policy=ControllerOnly(name, more.pop("identity", CONTROLLER_IDENTITY)),
         )
         machine.server = build_controller_server(driver, registry, SharedRpcState(16), part)
         credentials = Credentials(more.pop("tls", None) or self.tls(f"nodes/{name}")).server()

@@ -52,15 +52,15 @@ def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
 class Judge(BackendProxy):
     """The driver's own guard around a backend's answers, with a verdict instead of an error."""
 
-    def wrong(self, name: str, wrong: str) -> NoReturn:
-        self.first = getattr(self, "first", f"{name}{wrong}")
+    def invalid_response(self, name: str, problem: str) -> NoReturn:
+        self.first = getattr(self, "first", f"{name}{problem}")
         raise CheckFailed(f"{self.first}: the driver refuses such an answer")
 
 
 @check(on=On.BACKEND)
 def every_answer_has_the_types_of_the_contract(t: CheckContext) -> None:
     kind = type(t.backend)
-    Judge("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
+    Judge("kit", kind.__name__, kind.__module__, unshared=True).install(t.backend)
 
     Lifecycle(t, lambda: None).run()
 
