@@ -199,4 +199,4 @@ def test_a_caller_that_has_gone_away_gets_nothing_begun(rig: Any) -> None:
             return False
 
     with pytest.raises(Timeout):
-        ControllerOnly("node-1", CONTROLLER_IDENTITY).check(Gone())  # type: ignore[arg-type]
+        ControllerOnly("node-1", CONTROLLER_IDENTITY).check_caller(Gone())  # type: ignore[arg-type]
