@@ -14,7 +14,7 @@ from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import load_config
 from csi_multi.contract import CONTRACT, Backend, Clone, Expand, InvalidArgument, NotFound, Unavailable
 from csi_multi.host.command import LocalHost
-from csi_multi.loading.backend_validation import unfit
+from csi_multi.loading.backend_validation import why_unusable
 from csi_multi.loading.instance import Instance
 from csi_multi.loading.loader import load_instances
 from csi_multi.loading.registry import Registry
@@ -129,11 +129,11 @@ BROKEN = {
     "import interrupts": ("raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt"),
     "import has no words": (
         "class Mute(Exception):\n    def __str__(self): raise KeyError\nraise Mute",
-        "cannot be imported: Mute: Mute, whose text cannot be had",
+        "cannot be imported: Mute: Mute (its text cannot be read",
     ),
     "constructor exits": (
         f"{HEAD}import sys\nclass Own(MemoryBackend):\n    def __init__(self, config, setting): sys.exit(3)",
-        "its constructor raised Quit: SystemExit",
+        "its constructor raised CallExited: SystemExit",
     ),
     "a class that cannot be looked at": (
         f"{HEAD}class Odd(type(MemoryBackend)):\n    def __getattribute__(cls, name): raise OSError('not now')\n"
@@ -156,12 +156,12 @@ BROKEN = {
     "an object that cannot be looked at": (
         f"{HEAD}class Own(MemoryBackend):\n    def __getattribute__(self, name):\n"
         "        if name == 'capacity': raise OSError('not now')\n        return super().__getattribute__(name)",
-        "it cannot be guarded: OSError: not now",
+        "its methods cannot be wrapped: OSError: not now",
     ),
     "a method that cannot be guarded": (
         f"{HEAD}class Sticky:\n    def __get__(self, one, cls): return print\n    def __set__(self, one, value): ...\n"
         "class Own(MemoryBackend): capacity = Sticky()",
-        "it cannot be guarded: TypeError: capacity is a Sticky",
+        "its methods cannot be wrapped: TypeError: a data descriptor (Sticky) prevents wrapping the method capacity",
     ),
     "odd access modes": (f"{HEAD}class Own(MemoryBackend): access_modes = ['RWO']", "access_modes is not a frozenset"),
     "odd growth": (f"{HEAD}class Own(MemoryBackend): online = 'yes'", "online is not a bool"),
@@ -190,14 +190,14 @@ def test_a_broken_package_takes_down_its_own_instances_only(case: str, install: 
 def test_an_import_that_hangs_is_given_up_and_the_others_serve(
     install: Any, loaded: Any, monkeypatch: pytest.MonkeyPatch, stream: Any
 ) -> None:
-    monkeypatch.setattr("csi_multi.loading.loader.IMPORT", 0.2)
+    monkeypatch.setattr("csi_multi.loading.loader.IMPORT_LIMIT", 0.2)
     name = install("bad", "import time\ntime.sleep(2)")
     install("good", GOOD)
 
     registry = loaded(one="bad", two="good", three="bad")
 
     assert [one.name for one in registry] == ["two"]
-    assert registry.degraded()["one"] == f"{name} 1.0: importing it has not come back for 0.2 s"
+    assert registry.degraded()["one"] == f"{name} 1.0: its import did not return within 0.2 s"
     assert set(registry.broken) == {"one", "three"}
     assert f"backend one is broken: {name} 1.0" in stream.getvalue()
 
@@ -205,7 +205,7 @@ def test_an_import_that_hangs_is_given_up_and_the_others_serve(
 def test_a_constructor_that_hangs_is_given_up_once_and_the_others_serve(
     install: Any, loaded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("csi_multi.loading.loader.CONSTRUCT", 0.3)
+    monkeypatch.setattr("csi_multi.loading.loader.CONSTRUCTOR_LIMIT", 0.3)
     slow = "import time\nclass Own(MemoryBackend):\n    def __init__(self, config, setting): time.sleep(2)"
     name = install("bad", f"{HEAD}{slow}")
     install("good", GOOD)
@@ -215,7 +215,7 @@ def test_a_constructor_that_hangs_is_given_up_once_and_the_others_serve(
 
     assert time.monotonic() - began < 1.5, "not once for each of its instances"
     assert [one.name for one in registry] == ["two"]
-    assert registry.broken["four"] == f"{name} 1.0: the constructor of 'one' has not come back for 0.3 s"
+    assert registry.broken["four"] == f"{name} 1.0: the constructor of 'one' did not return within 0.3 s"
 
 
 def test_an_instance_knows_the_package_it_comes_from(install: Any, loaded: Any) -> None:
@@ -244,21 +244,21 @@ def test_a_feature_that_is_not_declared_is_noticed() -> None:
         def node_segments(self) -> dict[str, str]:
             return {}
 
-    assert unfit(Sly) == "has node_segments but does not derive from Topology"
-    assert unfit(MemoryBackend) == ""
+    assert why_unusable(Sly) == "has the method node_segments but does not derive from Topology"
+    assert why_unusable(MemoryBackend) == ""
 
 
 def test_an_abstract_class_is_named_with_what_it_lacks() -> None:
     class Half(Expand, Clone):
         contract = CONTRACT
 
-    assert "clone_volume, close_device, create_volume" in unfit(Half)
-    assert "whole or not at all" in unfit(Half)
+    assert "clone_volume, close_device, create_volume" in why_unusable(Half)
+    assert "a feature must be implemented completely" in why_unusable(Half)
 
 
 @pytest.mark.parametrize("declared", [CONTRACT, (CONTRACT[0], 0)])
 def test_an_older_minor_contract_fits(declared: tuple[int, int]) -> None:
-    assert unfit(type("Old", (MemoryBackend,), {"contract": declared})) == ""
+    assert why_unusable(type("Old", (MemoryBackend,), {"contract": declared})) == ""
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_an_unknown_instance_is_refused_with_the_nearest(registry: Registry, mak
         registry.choose("monkey")
     with pytest.raises(InvalidArgument, match="'backend' is required"):
         registry.choose("")
-    with pytest.raises(InvalidArgument, match="no default_backend"):
+    with pytest.raises(InvalidArgument, match="driver.default_backend is not set"):
         Registry([make("fast")]).choose(None)
     with pytest.raises(NotFound):
         registry.get("absent")

@@ -15,7 +15,7 @@ from csi_multi.config.settings import load_config
 from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.endpoint import EndpointError
-from csi_multi.rpc.interceptor import Traffic
+from csi_multi.rpc.interceptor import SharedRpcState
 
 HEAD = """\
 driver: {name: multi.csi.example.com, node: node-1}
@@ -78,20 +78,20 @@ def test_the_repositorys_example_is_valid() -> None:
         (TLS + "  listen: 0.0.0.0\n", 6, "ADDRESS:PORT"),
         (TLS + "  listen: 0.0.0.0:99999\n", 6, "ADDRESS:PORT"),
         (TLS + "  nodes: {node-1: 10.0.0.1}\n", 6, "node-1: '10.0.0.1' is not HOST:PORT"),
-        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    a/b: 10.0.0.2:1\n", 6, "'a/b' is not a node's name"),
+        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    a/b: 10.0.0.2:1\n", 6, "'a/b' is not a valid node name"),
         (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: {addres: x}\n", 8, "did you mean 'address'?"),
-        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: 7\n", 8, "node-2: is HOST:PORT, or a mapping"),
-        (TLS + "  nodes: [node-1]\n", 4, "cluster.address: is required with a list"),
-        (TLS + "  nodes: [node-1]\n  address: csi:1\n", 7, "holds {node}"),
-        (TLS + "  nodes: [node-1, node-1]\n  address: '{node}:1'\n", 6, "names a node twice"),
-        (TLS + "  nodes: {node-1: 10.0.0.1:1}\n  kubernetes: {}\n", 6, "nodes come from one of them"),
+        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: 7\n", 8, "node-2: must be HOST:PORT, or a mapping"),
+        (TLS + "  nodes: [node-1]\n", 4, "cluster.address: is required when 'nodes' is a list"),
+        (TLS + "  nodes: [node-1]\n  address: csi:1\n", 7, "must contain {node}"),
+        (TLS + "  nodes: [node-1, node-1]\n  address: '{node}:1'\n", 6, "contains a node twice"),
+        (TLS + "  nodes: {node-1: 10.0.0.1:1}\n  kubernetes: {}\n", 6, "set either 'nodes' or 'kubernetes', not both"),
         (TLS + "  kubernetes: {prot: 1}\n", 6, "did you mean 'port'?"),
         (TLS + "  kubernetes: {server: 'http://x'}\n", 6, "'server'"),
         (TLS + "  kubernetes: 7\n", 6, "must be a mapping"),
-        (TLS + "  node_identity: controller.csi-multi\n", 6, "a node could speak as the controller"),
-        (TLS + "  node_identity: '{node}.csi-multi'\n", 6, "a node could speak as the controller"),
+        (TLS + "  node_identity: controller.csi-multi\n", 6, "a node could act as the controller"),
+        (TLS + "  node_identity: '{node}.csi-multi'\n", 6, "a node could act as the controller"),
         (TLS + "  controller_identity: 'a b'\n", 6, "'a b' is not a DNS name"),
-        (TLS + "  lost: [a/b]\n", 6, "'a/b' is not a node's name"),
+        (TLS + "  lost: [a/b]\n", 6, "'a/b' is not a valid node name"),
         ("  tls: {ca: /tls/ca.pem}\n", 5, "'certificate' is required"),
         ("  attach_required: perhaps\n", 5, "'attach_required'"),
     ],
@@ -148,4 +148,4 @@ def test_a_port_that_is_taken_is_named(load: Any, rig: Any) -> None:
     role = Role(load(tls + f"  listen: 127.0.0.1:{rig.machines['node-1'].port}\n"), Mode.NODE)
 
     with pytest.raises(EndpointError, match=f"127.0.0.1:{rig.machines['node-1'].port}"):
-        role.start(Registry([]), Traffic(8))
+        role.start(Registry([]), SharedRpcState(8))

@@ -49,7 +49,7 @@ def test_an_answer_that_breaks_the_rules_is_a_bug_in_the_log_and_makes_nobody_fo
 
     assert refusal.code is Code.UNAVAILABLE, "not final: the volume may have been made"
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
-    assert words in record.fields["wrong"]
+    assert words in record.fields["problem"]
     assert words in refusal.text
 
 
@@ -70,7 +70,7 @@ def test_an_rpc_without_its_capability_is_not_implemented(
 ) -> None:
     bare = modes["bare"]
     offered = _offered(bare)
-    gate = RULES[rpc].gate
+    gate = RULES[rpc].requires
     if gate is None or (gate[0] in ("controller", "node") and (not gate[1] or gate[1] in offered[gate[0]])):
         assert code_of(bare, good(rpc), rpc) is not Code.UNIMPLEMENTED
     else:

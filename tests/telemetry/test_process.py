@@ -206,7 +206,7 @@ def test_a_bad_file_is_refused_and_shown_and_the_next_good_one_is_taken_by_itsel
     driver = drive("metrics: '127.0.0.1:0', reload_seconds: 1")
     client = driver.process.start()
     driver.write(driver.text("a").replace("loop", "lop"))
-    line = driver.logged("is not taken")
+    line = driver.logged("is not used")
     assert (line["level"], "csi.yaml:3: backends.a.kind" in line["message"]) == ("error", True)
     assert read(driver.address)("csi_multi_config_last_reload_successful") == [0]
     assert create(client, "v", "b") == "b/n1/v"

@@ -12,7 +12,7 @@ from csi_multi_lvm.config import Config, Parameters
 from csi_multi_lvm.explain import PURPOSES, assumed_report
 
 from csi_multi.commands.explain import storageclass
-from csi_multi.commands.explain.explainer import Question, explain
+from csi_multi.commands.explain.explainer import ExplainOptions, explain
 from csi_multi.contract import (
     AccessMode,
     Capability,
@@ -166,9 +166,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_the_size_rounded_up_to_whole_stripes_is_reported(files: tuple[Path, Path]) -> None:
-    (one,), _ = storageclass.read(files[1])
+    (one,), _ = storageclass.read_storage_classes(files[1])
 
-    explained = explain(files[0], one, Question(size=GIB + 1, offline=True))
+    explained = explain(files[0], one, ExplainOptions(size=GIB + 1, offline=True))
 
     assert explained.bytes == GIB + 8 * 2**20
     assert "8388607 bytes more" in explained.size
@@ -176,9 +176,9 @@ def test_the_size_rounded_up_to_whole_stripes_is_reported(files: tuple[Path, Pat
 
 
 def test_another_nodes_group_is_not_read(files: tuple[Path, Path]) -> None:
-    (one,), _ = storageclass.read(files[1])
+    (one,), _ = storageclass.read_storage_classes(files[1])
 
-    explained = explain(files[0], one, Question(size=GIB, node="node-2"))
+    explained = explain(files[0], one, ExplainOptions(size=GIB, node="node-2"))
 
-    assert "node-2" in explained.not_asked
+    assert "node-2" in explained.storage_not_read
     assert explained.volume_handle.startswith("fast/node-2/vg0/")
