@@ -124,10 +124,7 @@ def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_
     refusal = refused(getattr(served.client, rpc))
 
     assert refusal.code is Code.UNAVAILABLE
-    assert (
-        f"backend 'bad' has 1 running call, the oldest of them {rpc} for 0."
-        in refusal.text
-    )
+    assert f"backend 'bad' has 1 running call, the oldest of them {rpc} for 0." in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
     call.result(10)
