@@ -20,7 +20,7 @@ BLKROSET = 0x125D  # linux/fs.h
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # the disk or the attribute is not there
 
 
-class Kernel:
+class BlockDevices:
     """Every method raises Unavailable when there is no clear answer: a disk that cannot be seen may be there."""
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev"), proc: Path = Path("/proc")) -> None:
@@ -29,7 +29,7 @@ class Kernel:
         self.proc = proc
 
     def disks(self) -> list[str]:
-        with clear(self.sys / "block"):
+        with os_errors_as_unavailable(self.sys / "block"):
             return sorted(os.listdir(self.sys / "block"))
 
     def text(self, disk: str, attribute: str) -> str | None:
@@ -42,10 +42,10 @@ class Kernel:
                 raise _unclear(file, error) from None
             return None
 
-    def tell(self, disk: str, attribute: str, text: str) -> None:
+    def write_attribute(self, disk: str, attribute: str, text: str) -> None:
         """Write an attribute."""
         file = self.sys / "block" / disk / attribute
-        with clear(file):
+        with os_errors_as_unavailable(file):
             file.write_text(text)
 
     def size(self, disk: str) -> int:
@@ -79,7 +79,7 @@ class Kernel:
         return any(entry.binds_node and self.number(Path(entry.target)) == number for entry in mounts.table())
 
     def set_read_only(self, path: Path, wanted: bool) -> None:
-        with clear(path), opened(path) as descriptor:
+        with os_errors_as_unavailable(path), opened(path) as descriptor:
             fcntl.ioctl(descriptor, BLKROSET, struct.pack("i", wanted))
 
 
@@ -93,7 +93,7 @@ def opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 @contextmanager
-def clear(file: Path) -> Iterator[None]:
+def os_errors_as_unavailable(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -21,7 +21,7 @@ SYS = Path("/sys/block")
 PARTITIONS = Path("/proc/partitions")
 GET_STATUS = 0x4C05  # LOOP_GET_STATUS64: struct loop_info64 starts with the file's device and inode
 INFO_BYTES = 232
-PATIENCE = 2.0  # seconds for those who have a device open only to look at it
+DETACH_TIMEOUT = 2.0  # seconds for those who have a device open only to look at it
 NO_DIRECT_IO = "Invalid argument"  # what losetup says where the filesystem lacks it
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # no such file or device, or nothing bound
 DELETED = " (deleted)"  # how the kernel marks the path of a file that was removed while bound
@@ -104,7 +104,7 @@ def detach(host: Host, device: Path) -> None:
     number = number_of(device)
     before = attribute(number, "loop/backing_file")
     host.run("losetup", "--detach", str(device))
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + DETACH_TIMEOUT
     while before and attribute(number, "loop/backing_file") == before:
         if time.monotonic() > ends:
             raise InUse(f"{device} is held open by a process on this node; the kernel frees it when that ends")

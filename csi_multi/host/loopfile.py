@@ -19,11 +19,11 @@ from .mounts import MountPoint
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 1.0  # seconds
+RELEASE_TIMEOUT = 1.0  # seconds
 SYS_BLOCK = Path("/sys/block")
 
 
-class LoopFiles:
+class LoopDevices:
     """The devices of all files of one backend."""
 
     def __init__(self, host: Host) -> None:
@@ -39,7 +39,7 @@ class LoopFiles:
         fitting = [
             device
             for device in found
-            if fits(device, image, sector_size, read_only) and (device in used or not leaving(device))
+            if fits(device, image, sector_size, read_only) and (device in used or not autoclears(device))
         ]
         if used and used[0] not in fitting:
             raise InUse(
@@ -103,7 +103,7 @@ class LoopFiles:
                 raise
 
 
-def shown(path: Path, blank: Blank) -> Device:
+def device_of(path: Path, blank: Blank) -> Device:
     """Return what open_device and find_device answer for a loop device."""
     number = sysfs.number_of(path)
     return Device(
@@ -127,7 +127,7 @@ def fits(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
     return all(sysfs.attribute(number, name) == text for name, text in wanted.items()) and loopdev.backs(device, image)
 
 
-def leaving(device: Path) -> bool:
+def autoclears(device: Path) -> bool:
     """Whether the kernel frees the device as soon as nobody has it open."""
     return sysfs.attribute(sysfs.number_of(device), "loop/autoclear") == "1"
 
@@ -147,7 +147,7 @@ def in_use(device: Path) -> bool:
 
 def _stays_in_use(device: Path) -> bool:
     """Whether the device is in use, and not only because btrfs lets go of it a moment after umount."""
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + RELEASE_TIMEOUT
     while in_use(device):
         if mounted(device) or time.monotonic() > ends:
             return True

@@ -95,7 +95,7 @@ class LoopBackend(
         self._volumes = Shelf(self._place.directory, "volume", VolumeFile, setting, files)
         self._snapshots = Shelf(self._place.directory, "snapshot", SnapshotFile, setting, files)
         self._space = Space(self.config, self._place, self._volumes, self._snapshots)
-        self._devices = loopfile.LoopFiles(setting.host)
+        self._devices = loopfile.LoopDevices(setting.host)
         freezer = freezer or Freezer(setting.host, self._place.directory / FROZEN)
         self._stillness = Stillness(self._volumes, freezer)
         self._maker = Maker(
@@ -210,7 +210,7 @@ class LoopBackend(
             found = self._volumes.read(leaf)
             health.refuse_incomplete(image, found.size)
             device = self._devices.open(image, sector_size=found.sector_size, read_only=request.read_only)
-            return loopfile.shown(device, found.format.blank)
+            return loopfile.device_of(device, found.format.blank)
 
     @translated("looking for a device")
     def find_device(self, handle: str) -> Device | None:
@@ -220,7 +220,7 @@ class LoopBackend(
         except Broken:
             blank = Blank.NEVER  # it can still be unmounted and closed
         device = self._devices.find(self._volumes.image(leaf))
-        return loopfile.shown(device, blank) if device else None
+        return loopfile.device_of(device, blank) if device else None
 
     @translated("closing a device")
     def close_device(self, handle: str) -> None:

@@ -132,7 +132,7 @@ def test_a_raw_volume_that_is_still_published_is_not_closed(backend, volume, ope
 
 
 def test_a_device_somebody_reads_is_not_gone_until_it_is(backend, volume, opened, monkeypatch):
-    monkeypatch.setattr("csi_multi.host.loopdev.PATIENCE", 0.3)
+    monkeypatch.setattr("csi_multi.host.loopdev.DETACH_TIMEOUT", 0.3)
     device = opened(backend, volume)
     descriptor = os.open(device, os.O_RDONLY)
     try:
@@ -146,7 +146,7 @@ def test_a_device_somebody_reads_is_not_gone_until_it_is(backend, volume, opened
 
 
 def test_a_device_on_its_way_out_is_not_handed_to_anybody(backend, ask, volume, opened, host, monkeypatch):
-    monkeypatch.setattr("csi_multi.host.loopdev.PATIENCE", 0.3)
+    monkeypatch.setattr("csi_multi.host.loopdev.DETACH_TIMEOUT", 0.3)
     device = opened(backend, volume)
     descriptor = os.open(device, os.O_RDONLY)
     try:

@@ -55,7 +55,7 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
     def __init__(self, config: Any, setting: Setting) -> None:
         super().__init__(config, setting)
         self._store = Store(config.directory, setting.driver, setting.cluster)
-        self._devices = loopfile.LoopFiles(setting.host)
+        self._devices = loopfile.LoopDevices(setting.host)
 
     # Volumes
 
@@ -121,13 +121,13 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
         leaf = self._leaf(request.handle)
         with self._store.working(), self._store.holding(leaf):
             blank, image = self._store.read(leaf).blank, self._store.image(leaf)
-            return loopfile.shown(self._devices.open(image, read_only=request.read_only), blank)
+            return loopfile.device_of(self._devices.open(image, read_only=request.read_only), blank)
 
     def find_device(self, handle: str) -> Device | None:
         leaf = self._leaf(handle)
         with self._store.working():
             blank, device = self._store.read(leaf).blank, self._devices.find(self._store.image(leaf))
-            return loopfile.shown(device, blank) if device else None
+            return loopfile.device_of(device, blank) if device else None
 
     def close_device(self, handle: str) -> None:
         with self._store.working():
