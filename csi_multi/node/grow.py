@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
-from ..contract.errors import FailedPrecondition
+from ..contract.backend import Backend, Expand
+from ..contract.errors import FailedPrecondition, Unavailable
 from ..contract.machine import Host
-from ..contract.model import Device
+from ..contract.model import Device, SizeRange
 from ..host import sysfs
 from ..host.privilege import held
-from . import blank_check
+from . import blank_check, device_mounts, readonly_loop
 from .device_mounts import View
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, Filesystem
 from .format import TIME_LIMIT
@@ -17,6 +19,25 @@ from .format import TIME_LIMIT
 log = logging.getLogger(__name__)
 
 SLACK = 64 * 1024  # bytes at the end that are less than any filesystem's block
+
+
+def expand(host: Host, backend: Backend, handle: str, path: Path, size: SizeRange) -> int:
+    """Return the size of the device, which its filesystem now fills."""
+    device, view = device_mounts.locate(backend, handle, path)
+    writable = view if view.block else _writable(handle, device)
+    if isinstance(backend, Expand):
+        backend.refresh_device(handle)
+    now = sysfs.size_of(device.number)
+    if now < size.required:
+        # Not final: the storage system was asked to grow first, and this node has yet to see it.
+        raise Unavailable(
+            f"volume {handle!r}: {device.path} has {now} bytes on this node, not yet the {size.required} asked for"
+        )
+    if view.block:
+        readonly_loop.refresh(host, device)
+    else:
+        on_demand(host, handle, device, writable)
+    return now
 
 
 def before_mount(host: Host, device: Device, kind: Filesystem) -> None:
@@ -72,3 +93,10 @@ def _run(host: Host, words: tuple[str, ...], device: Device, view: View | None =
     path = view.mount.target if view else ""
     corrected = (0, 1) if words[0] == "e2fsck" else (0,)
     host.run(*(word.format(device=device.path, path=path) for word in words), ok=corrected, timeout=TIME_LIMIT)
+
+
+def _writable(handle: str, device: Device) -> View:
+    for view in device_mounts.of(device):
+        if not view.block and not view.read_only and view.mount.root == "/":
+            return view
+    raise FailedPrecondition(f"volume {handle!r} is mounted read-only, so its filesystem cannot grow; stage read-write")

@@ -16,7 +16,6 @@ from ..contract.machine import Host
 from ..contract.model import Segments
 from ..contract.observer import observed
 from ..loading.registry import Registry
-from ..node.engine import Engine
 from .capabilities import Advertised, Mode, Offer, advertise
 from .controller import Volumes
 from .group import GroupController
@@ -67,7 +66,7 @@ def build(
         "Controller": Controller(core),
         "GroupController": GroupController(core),
         "SnapshotMetadata": SnapshotMetadata(core),
-        "Node": Node(core, Engine(observed(host, "", traffic.listeners))),
+        "Node": Node(core, observed(host, "", traffic.listeners)),
     }
     return _server(core, services | dict(part.routing(core) if part.routing else {}), traffic, part)
 

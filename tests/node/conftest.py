@@ -21,11 +21,13 @@ from csi_multi.contract import (
     Expand,
     ExpandRequest,
     Expansion,
+    HealthEntry,
     InUse,
     Mount,
     OpenRequest,
     Result,
     Setting,
+    SizeRange,
     Stamp,
     Strings,
     Volume,
@@ -34,8 +36,8 @@ from csi_multi.contract import (
 )
 from csi_multi.host import loopdev, mounts, sysfs
 from csi_multi.host.command import LocalHost
-from csi_multi.node.engine import Engine
-from csi_multi.node.requests import PublishRequest, StageRequest
+from csi_multi.node import grow, publish, stage, volume_status
+from csi_multi.node.requests import PublishRequest, StageRequest, Usage
 
 MiB = 1024 * 1024
 
@@ -172,7 +174,6 @@ class World:
         (directory / "images").mkdir()
         setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.door)
         self.backend = FileBackend(directory / "images", setting)
-        self.engine = Engine(self.door)
 
     def volume(self, handle: str = "v1", size: int = 32 * MiB, blank: Blank = Blank.ZEROED) -> str:
         with self.backend.image(handle).open("wb") as file:
@@ -203,7 +204,8 @@ class World:
     def stage(self, handle: str = "v1", staging: Path | None = None, context: Strings = {}, **capability: Any) -> Path:  # noqa: B006
         staging = staging or self.staging(handle)
         wanted = self.capability(**capability)
-        self.engine.stage(
+        stage.stage(
+            self.door,
             self.backend,
             StageRequest(handle=handle, staging=staging, capability=wanted, volume_context=context),
         )
@@ -218,7 +220,8 @@ class World:
         **capability: Any,
     ) -> Path:
         target = target or self.target()
-        self.engine.publish(
+        publish.publish(
+            self.door,
             self.backend,
             PublishRequest(
                 handle=handle,
@@ -231,10 +234,19 @@ class World:
         return target
 
     def unpublish(self, handle: str = "v1", target: Path | None = None) -> None:
-        self.engine.unpublish(self.backend, handle, target or self.target())
+        publish.unpublish(self.door, self.backend, handle, target or self.target())
 
     def unstage(self, handle: str = "v1", staging: Path | None = None) -> None:
-        self.engine.unstage(self.backend, handle, staging or self.staging(handle))
+        stage.unstage(self.door, self.backend, handle, staging or self.staging(handle))
+
+    def expand(self, handle: str, path: Path, size: SizeRange) -> int:
+        return grow.expand(self.door, self.backend, handle, path, size)
+
+    def usage(self, handle: str, path: Path) -> tuple[Usage, ...]:
+        return volume_status.usage(self.backend, handle, path)
+
+    def health(self, handle: str) -> tuple[HealthEntry, ...]:
+        return volume_status.health(self.backend, handle)
 
     def digest(self, handle: str = "v1") -> str:
         """Hash all that is not zero, with its place; fast for sparse files."""

@@ -45,8 +45,8 @@ def test_any_path_works(world, name, fs, size):
         size += 32
         os.truncate(world.backend.image("v1"), size * MiB)
 
-    assert world.engine.expand(world.backend, "v1", target, SizeRange()) == size * MiB
-    assert world.engine.usage(world.backend, "v1", target)[0].total <= size * MiB
+    assert world.expand("v1", target, SizeRange()) == size * MiB
+    assert world.usage("v1", target)[0].total <= size * MiB
     assert mounts.at(target) is not None
     world.unpublish(target=target)
     world.unstage(staging=staging)

@@ -29,11 +29,11 @@ def resize(world, size, handle="v1"):
 
 
 def total(world, path, handle="v1"):
-    return world.engine.usage(world.backend, handle, path)[0].total
+    return world.usage(handle, path)[0].total
 
 
 def expand(world, path, size=0):
-    return world.engine.expand(world.backend, "v1", path, SizeRange(required=size))
+    return world.expand("v1", path, SizeRange(required=size))
 
 
 @pytest.mark.parametrize("fs", SIZES)
@@ -132,7 +132,7 @@ def test_usage_adds_up(world, fs):
     os.sync()
 
     for path in (staging, target):
-        usage = world.engine.usage(world.backend, "v1", path)
+        usage = world.usage("v1", path)
         assert [entry.unit for entry in usage] == ["bytes"] + (["inodes"] if fs != "btrfs" else [])
         assert all(0 <= entry.used + entry.available <= entry.total for entry in usage)
         assert 8 * MiB <= usage[0].used < usage[0].total <= SIZES[fs]
@@ -147,7 +147,7 @@ def test_usage_of_a_block_volume_is_its_size(world, read_only):
     target = world.publish(fs=None, read_only=read_only)
 
     for path in (staging, staging / "device", target):
-        (usage,) = world.engine.usage(world.backend, "v1", path)
+        (usage,) = world.usage("v1", path)
         assert (usage.unit, usage.total, usage.used, usage.available) == ("bytes", 32 * MiB, None, None)
     world.unpublish()
     world.unstage()
@@ -173,7 +173,7 @@ def test_a_volume_that_is_not_at_the_path_is_not_found(world, path):
 
 
 def health(world):
-    return [(entry.status, entry.reason) for entry in world.engine.health(world.backend, "v1")]
+    return [(entry.status, entry.reason) for entry in world.health("v1")]
 
 
 def test_a_volume_in_order_is_healthy(world):
@@ -231,4 +231,4 @@ def test_findings_of_the_backend_come_along_once(world):
     world.volume()
     world.backend = Reporting(world.backend.config, world.backend.setting)
 
-    assert world.engine.health(world.backend, "v1") == (entries[0], entries[2])
+    assert world.health("v1") == (entries[0], entries[2])

@@ -1,16 +1,41 @@
-"""What the node itself can see to be wrong with a volume."""
+"""What the node can say about a volume: how full it is, and what is wrong with it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..contract.backend import Backend, NodeHealthReporter
-from ..contract.errors import FailedPrecondition
+from ..contract.errors import FailedPrecondition, Unavailable
 from ..contract.model import Device, Health, HealthEntry
 from ..host import sysfs
 from . import device_mounts
+from .requests import Usage
 
 _STOPPED = frozenset({"ro", "emergency_ro", "shutdown"})  # super options of a filesystem that stopped writing
+
+
+def usage(backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:
+    device, view = device_mounts.locate(backend, handle, path)
+    if view.block:
+        return (Usage(unit="bytes", total=sysfs.size_of(device.number)),)
+    try:
+        status = os.statvfs(view.path)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        raise Unavailable(f"volume {handle!r}: the filesystem at {view.path} does not answer: {reason}") from None
+    unit = status.f_frsize
+    space = Usage(
+        unit="bytes",
+        total=status.f_blocks * unit,
+        used=(status.f_blocks - status.f_bfree) * unit,
+        available=status.f_bavail * unit,
+    )
+    if not status.f_files:
+        return (space,)  # btrfs has no fixed number of inodes
+    used = status.f_files - status.f_ffree
+    return space, Usage(unit="inodes", total=status.f_files, used=used, available=status.f_favail)
 
 
 def health(backend: Backend, handle: str) -> tuple[HealthEntry, ...]:
