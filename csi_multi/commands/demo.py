@@ -23,7 +23,7 @@ import grpc
 
 from ..host import loopdev, mounts
 from ..host.command import LocalHost
-from ..host.privilege import Capability, held
+from ..host.privilege import LinuxCapability, held
 from ..process.driver_process import DriverProcess, NotServing
 from ..rpc.client import Client
 
@@ -172,7 +172,7 @@ class Play:
 
 def _filesystem() -> str:
     """ext4, unless this process may not grow one online: the kernel wants CAP_SYS_RESOURCE for it."""
-    if held(Capability.CAP_SYS_RESOURCE):
+    if held(LinuxCapability.CAP_SYS_RESOURCE):
         return "ext4"
     print("using xfs: ext4 can only grow while mounted with CAP_SYS_RESOURCE, which this process lacks")
     return "xfs"

@@ -1,4 +1,4 @@
-"""What the node can say about a volume: how full it is, and what is wrong with it."""
+"""What the node reports about a volume: how full it is, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ _STOPPED = frozenset({"ro", "emergency_ro", "shutdown"})  # super options of a f
 
 
 def usage(backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:
-    device, view = device_mounts.locate(backend, handle, path)
-    if view.block:
+    """Return bytes, and inodes where the filesystem counts them. Raises NotFound."""
+    device, mounted = device_mounts.find_by_path(backend, handle, path)
+    if mounted.block:
         return (Usage(unit="bytes", total=sysfs.size_of(device.number)),)
     try:
-        status = os.statvfs(view.path)
+        status = os.statvfs(mounted.path)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
-        raise Unavailable(f"volume {handle!r}: the filesystem at {view.path} does not answer: {reason}") from None
+        raise Unavailable(
+            f"volume {handle!r}: statvfs of the filesystem at {mounted.path} failed: {reason}; "
+            "see the kernel log on the node"
+        ) from None
     unit = status.f_frsize
     space = Usage(
         unit="bytes",
@@ -39,9 +43,9 @@ def usage(backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:
 
 
 def health(backend: Backend, handle: str) -> tuple[HealthEntry, ...]:
-    """Return every finding once: of the engine, then of the backend."""
+    """Return the findings of the node engine, then those of the backend, each (status, reason) once."""
     device = backend.find_device(handle)
-    found = list(_of_device(device)) if device else []
+    found = list(_device_health(device)) if device else []
     if isinstance(backend, NodeHealthReporter):
         found += backend.node_volume_health(handle)
     unique: dict[tuple[Health, str], HealthEntry] = {}
@@ -50,20 +54,20 @@ def health(backend: Backend, handle: str) -> tuple[HealthEntry, ...]:
     return tuple(unique.values())
 
 
-def _of_device(device: Device) -> Iterator[HealthEntry]:
+def _device_health(device: Device) -> Iterator[HealthEntry]:
     try:
         sysfs.verify(device)
         if not sysfs.size_of(device.number):
-            raise sysfs.DeviceGone(f"device {device.path} has no medium")
+            raise sysfs.DeviceGone(f"device {device.path} has no medium: its size is 0")
     except sysfs.DeviceGone as error:
         yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMissing", message=str(error))
     except FailedPrecondition as error:
         yield HealthEntry(status=Health.INACCESSIBLE, reason="DeviceMismatch", message=str(error))
-    for view in device_mounts.of(device):
-        if not view.block and not view.mount.read_only and _STOPPED & view.mount.super_options:
+    for mounted in device_mounts.list_mounts(device):
+        if not mounted.block and not mounted.mount.read_only and _STOPPED & mounted.mount.super_options:
             yield HealthEntry(
                 status=Health.DEGRADED,
                 reason="FilesystemReadOnly",
-                message=f"{view.mount.fs_type} at {view.path} stopped writing after an error; see the kernel log, "
-                "then unstage the volume so that the filesystem is checked",
+                message=f"{mounted.mount.fs_type} at {mounted.path} stopped writing after an error; see the kernel "
+                "log, then unstage the volume and stage it again so that the filesystem is checked",
             )

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.host.privilege import Capability, held
+from csi_multi.host.privilege import LinuxCapability, held
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 
 PROJECT = Path(__file__).parents[2]
-DIRECT = held(Capability.CAP_SYS_ADMIN, Capability.CAP_SYS_RESOURCE)  # to mount, and to grow a mounted ext4
+DIRECT = held(LinuxCapability.CAP_SYS_ADMIN, LinuxCapability.CAP_SYS_RESOURCE)  # to mount, and to grow a mounted ext4
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -29,18 +29,18 @@ def owners(root):
 
 
 def meanwhile(monkeypatch, wanted):
-    """Let something happen once, right after the entry of this name was given."""
+    """Let something happen once, right after the group of the entry with this name was changed."""
 
     def register(change):
-        give, waiting = fsgroup._give_one, [wanted]
+        original, waiting = fsgroup._change_entry, [wanted]
 
         def watched(name, *rest):
-            give(name, *rest)
+            original(name, *rest)
             if name in waiting:
                 waiting.remove(name)
                 change()
 
-        monkeypatch.setattr(fsgroup, "_give_one", watched)
+        monkeypatch.setattr(fsgroup, "_change_entry", watched)
 
     return register
 
@@ -108,7 +108,7 @@ def test_the_root_comes_last(world, outside, monkeypatch):
     staging = world.stage()
     fill(staging, outside)
     given = []
-    monkeypatch.setattr(fsgroup, "_give_one", lambda name, *_: given.append((name, staging.stat().st_gid)))
+    monkeypatch.setattr(fsgroup, "_change_entry", lambda name, *_: given.append((name, staging.stat().st_gid)))
     world.stage(group="4711")
 
     assert len(given) >= 6
@@ -196,14 +196,14 @@ def test_a_workload_that_never_keeps_still_does_not_keep_the_next_one_out(world,
     world.volume()
     staging = world.stage()
     (staging / "busy").mkdir()
-    give = fsgroup._give_one
+    change = fsgroup._change_entry
 
     def churn(name, *rest):
-        give(name, *rest)
+        change(name, *rest)
         if name.startswith("busy"):
             (staging / name).rename(staging / f"{name}-")
 
-    monkeypatch.setattr(fsgroup, "_give_one", churn)
+    monkeypatch.setattr(fsgroup, "_change_entry", churn)
     world.stage(group="4711")
 
     assert staging.stat().st_gid == 4711
@@ -248,8 +248,8 @@ def test_an_error_of_the_filesystem_is_told_and_may_be_tried_again(world, monkey
         raise OSError(errno.EDQUOT, "")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fsgroup, "_give_opened", full)
-        with pytest.raises(Unavailable, match="disk quota exceeded; it is done again by the next try"):
+        patch.setattr(fsgroup, "_change_opened", full)
+        with pytest.raises(Unavailable, match="disk quota exceeded; the next try repeats it"):
             world.stage(group="4711")
     world.stage(group="4711")
 

@@ -75,15 +75,15 @@ def test_a_successor_before_unstage_is_given_all(world, staging):
 
 def test_the_content_is_given_before_the_pod_can_see_it(world, staging, monkeypatch):
     seen = []
-    give = fsgroup.give
-    monkeypatch.setattr(fsgroup, "give", lambda *what: (seen.append(world.target("second").exists()), give(*what)))
+    change = fsgroup.apply
+    monkeypatch.setattr(fsgroup, "apply", lambda *what: (seen.append(world.target("second").exists()), change(*what)))
     start(world, SECOND, "second")
 
     assert seen == [False]
 
 
 def test_a_pod_with_the_same_group_walks_over_nothing(world, staging, monkeypatch):
-    monkeypatch.setattr(fsgroup, "_give_content", None)
+    monkeypatch.setattr(fsgroup, "_change_tree", None)
     seen = writes(monkeypatch)
     start(world, FIRST, "second")
 
@@ -117,7 +117,7 @@ def test_a_publication_of_a_volume_that_is_staged_read_only_changes_nothing(worl
 
 def test_a_raw_block_volume_has_no_group(world, monkeypatch):
     world.volume()
-    monkeypatch.setattr(fsgroup, "give", None)
+    monkeypatch.setattr(fsgroup, "apply", None)
     world.stage(fs=None)
     world.publish(fs=None)
     world.unpublish()

@@ -100,7 +100,7 @@ def test_a_blank_volume_is_not_formatted_by_a_read_only_stage(world):
     world.volume()
     before = world.digest()
 
-    with pytest.raises(FailedPrecondition, match="stage it once with a mode that may write"):
+    with pytest.raises(FailedPrecondition, match="stage it once with an access mode that allows writes"):
         world.stage(mode="SINGLE_NODE_READER_ONLY")
     assert world.digest() == before
     assert world.loops() == []  # a final refusal closes what it opened

@@ -9,7 +9,7 @@ import pytest
 from csi_multi.contract import InvalidArgument, Result
 from csi_multi.node import kernel_features
 from csi_multi.node.filesystem import BY_NAME
-from csi_multi.node.mkfs_options import FILESYSTEMS, FilesystemOptions, from_context, refuse_misfits, to_context
+from csi_multi.node.mkfs_options import OPTIONS, FilesystemOptions, from_context, to_context, validate_options
 
 NEW = (99, 0)
 
@@ -24,17 +24,17 @@ class Tools:
         return Result(0, "", self.text)
 
 
-def words(name, options=None, kernel=NEW, tools=""):
-    return BY_NAME[name].make(Tools(tools), options or FilesystemOptions(), kernel)
+def mkfs_command(name, options=None, kernel=NEW, tools=""):
+    return BY_NAME[name].mkfs_command(Tools(tools), options or FilesystemOptions(), kernel)
 
 
 def test_the_table_and_the_vocabulary_have_the_same_filesystems():
-    assert set(BY_NAME) == set(FILESYSTEMS) == {"ext4", "xfs", "btrfs"}
+    assert set(BY_NAME) == set(OPTIONS) == {"ext4", "xfs", "btrfs"}
 
 
 def test_mkfs_is_never_forced():
     for name in BY_NAME:
-        assert not {"-f", "-F", "-FF", "--force"} & set(words(name))
+        assert not {"-f", "-F", "-FF", "--force"} & set(mkfs_command(name))
 
 
 def test_options_become_words():
@@ -47,10 +47,10 @@ def test_options_become_words():
         ext4_encryption_support=True,
     )
 
-    assert words("ext4", options)[6:] == [
+    assert mkfs_command("ext4", options)[6:] == [
         *("-b", "4096", "-I", "512", "-i", "8192", "-C", "65536", "-O", "bigalloc,encrypt")
     ]
-    assert words("xfs", FilesystemOptions(block_size=1024, inode_size=1024))[3:] == [
+    assert mkfs_command("xfs", FilesystemOptions(block_size=1024, inode_size=1024))[3:] == [
         "-b",
         "size=1024",
         "-i",
@@ -63,7 +63,7 @@ def test_options_become_words():
     [((5, 14), "1.47.0", True), ((5, 14), "1.46.5", False), ((5, 15), "1.47.0", False), ((6, 18), "1.48", False)],
 )
 def test_ext4_leaves_out_orphan_file_for_an_older_kernel(kernel, version, expected):
-    made = words("ext4", kernel=kernel, tools=f"mke2fs {version} (5-Feb-2023)")
+    made = mkfs_command("ext4", kernel=kernel, tools=f"mke2fs {version} (5-Feb-2023)")
     assert ("^orphan_file" in made) is expected
 
 
@@ -71,7 +71,7 @@ def test_ext4_leaves_out_orphan_file_for_an_older_kernel(kernel, version, expect
     ("kernel", "known", "expected"), [((6, 0), "block-group-tree  - x", True), ((6, 0), "", False), (NEW, "", False)]
 )
 def test_btrfs_leaves_out_block_group_tree_for_an_older_kernel(kernel, known, expected):
-    assert ("^block-group-tree" in words("btrfs", kernel=kernel, tools=known)) is expected
+    assert ("^block-group-tree" in mkfs_command("btrfs", kernel=kernel, tools=known)) is expected
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def profiles(tmp_path):
     ],
 )
 def test_xfs_takes_the_newest_profile_the_kernel_knows(profiles, kernel, expected):
-    assert kernel_features.xfs(kernel, profiles) == ["-i", "nrext64=0,sparse=1", "-m", expected]
+    assert kernel_features.xfs_arguments(kernel, profiles) == ["-i", "nrext64=0,sparse=1", "-m", expected]
 
 
 def test_xfs_takes_no_profile_for_a_kernel_newer_than_all(profiles, tmp_path):
-    assert kernel_features.xfs((6, 2), profiles) == []
-    assert kernel_features.xfs((5, 15), tmp_path / "absent") == []
+    assert kernel_features.xfs_arguments((6, 2), profiles) == []
+    assert kernel_features.xfs_arguments((5, 15), tmp_path / "absent") == []
 
 
 @pytest.mark.parametrize("kernel", [(4, 19), (5, 4), (5, 10), (5, 15), (6, 1), NEW], ids=str)
@@ -108,7 +108,7 @@ def test_the_installed_mkfs_accepts_the_words_for_any_kernel(tmp_path, kernel):
         image = tmp_path / name
         with image.open("wb") as file:
             file.truncate(320 * 1024 * 1024)
-        made = BY_NAME[name].make(Real(), FilesystemOptions(), kernel)
+        made = BY_NAME[name].mkfs_command(Real(), FilesystemOptions(), kernel)
         subprocess.run([*made, str(image)], check=True, capture_output=True)
 
 
@@ -123,7 +123,7 @@ class Real:
     [("6.18.44-fc-v657", (6, 18)), ("5.15.0-105-generic", (5, 15)), ("4.18.0-553.el8", (4, 18)), ("odd", (0, 0))],
 )
 def test_a_release_is_read(release, expected):
-    assert kernel_features.kernel(release) == expected
+    assert kernel_features.parse_release(release) == expected
 
 
 def test_options_survive_the_volume_context():
@@ -140,7 +140,7 @@ def test_options_survive_the_volume_context():
     [
         (FilesystemOptions(bytes_per_inode=4096), "xfs", "'bytesPerInode' is not an option of xfs"),
         (FilesystemOptions(ext4_big_alloc=True), "xfs", "'ext4BigAlloc' is not an option of xfs"),
-        (FilesystemOptions(block_size=4096), "btrfs", "its options: none"),
+        (FilesystemOptions(block_size=4096), "btrfs", "its options are: none"),
         (FilesystemOptions(), "ntfs", "'ntfs' is not supported; supported: ext4, xfs, btrfs"),
         (FilesystemOptions(ext4_cluster_size=65536), "", "ext4BigAlloc"),
         (FilesystemOptions(bytes_per_inode=4096, number_of_inodes=5), "ext4", "exclude each other"),
@@ -148,7 +148,7 @@ def test_options_survive_the_volume_context():
 )
 def test_options_that_do_not_fit_are_refused(options, fs_type, message):
     with pytest.raises(InvalidArgument, match=message):
-        refuse_misfits(options, fs_type)
+        validate_options(options, fs_type)
 
 
 @pytest.mark.parametrize("context", [{"fs.blockSize": "5000"}, {"fs.blocksize": "4096"}, {"fs.numberOfInodes": "-1"}])

@@ -23,14 +23,14 @@ SECRET = "password=hunter2"
 )
 def test_a_flag_that_is_no_flag_is_refused_by_position(flag):
     with pytest.raises(InvalidArgument, match="mount flag 2 ") as refusal:
-        mount_flags.check(["noatime", flag])
+        mount_flags.validate(["noatime", flag])
     assert "line\n" not in str(refusal.value)
     assert "=512" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("flag", ["noatime", "a,b", 'context="a:b:c0,c1"', "data=journal", "-odd", "subvol=/@", ""])
 def test_other_flags_pass(flag):
-    mount_flags.check([flag])
+    mount_flags.validate([flag])
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_other_flags_pass(flag):
     ],
 )
 def test_the_mount_table_shows_the_effect_of_flags(words, read_only, expected):
-    assert mount_flags.effective(mount_flags.DEFAULT, words, read_only=read_only) == expected
+    assert mount_flags.apply(mount_flags.DEFAULT_VISIBLE, words, read_only=read_only) == expected
 
 
 def test_a_bind_repeats_what_it_keeps():
-    assert mount_flags.of_bind(frozenset({"ro", "nosuid", "relatime"})) == "bind,nosuid,relatime,ro"
-    assert mount_flags.of_bind(frozenset({"ro"})) == "bind,ro,strictatime"
+    assert mount_flags.bind_options(frozenset({"ro", "nosuid", "relatime"})) == "bind,nosuid,relatime,ro"
+    assert mount_flags.bind_options(frozenset({"ro"})) == "bind,ro,strictatime"
 
 
 @pytest.mark.parametrize(

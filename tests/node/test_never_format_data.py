@@ -57,7 +57,13 @@ def ambivalent(world, image):
 
 
 def sample_offset(index):
-    return (SIZE - blank_check.SAMPLE) * index // (blank_check.SAMPLES - 1) // blank_check.SAMPLE * blank_check.SAMPLE
+    return (
+        (SIZE - blank_check.SAMPLE_BYTES)
+        * index
+        // (blank_check.SAMPLE_COUNT - 1)
+        // blank_check.SAMPLE_BYTES
+        * blank_check.SAMPLE_BYTES
+    )
 
 
 CORPUS = {
@@ -102,16 +108,16 @@ def test_every_sample_is_looked_at(world):
     """The corpus takes six of them; here is each, without the cost of a stage."""
     world.volume(size=SIZE)
     loop = world.attach(world.backend.image("v1"))
-    for index in range(blank_check.SAMPLES):
+    for index in range(blank_check.SAMPLE_COUNT):
         noise(sample_offset(index) + 77, 1)(world, world.backend.image("v1"))
-        with blank_check.opened(world.device()) as disk:
-            found = blank_check.data_in(disk.samples())
+        with blank_check.open_device(world.device()) as disk:
+            found = blank_check.first_nonzero(disk.read_samples())
         assert found is not None, index
         with world.backend.image("v1").open("r+b") as file:
             file.seek(sample_offset(index) + 77)
             file.write(b"\0")
-    with blank_check.opened(world.device()) as disk:
-        assert blank_check.data_in(disk.samples()) is None
+    with blank_check.open_device(world.device()) as disk:
+        assert blank_check.first_nonzero(disk.read_samples()) is None
     world.detach(loop)
 
 
@@ -128,7 +134,7 @@ def test_a_blank_copy_is_refused_and_unchanged(world):
     world.volume(blank=Blank.NEVER)
     before = world.digest()
 
-    with pytest.raises(FailedPrecondition, match="made as a copy"):
+    with pytest.raises(FailedPrecondition, match="was used before or is a copy"):
         world.stage()
     assert world.digest() == before
 

@@ -16,7 +16,7 @@ from csi_multi.contract import (
     SizeRange,
     Unavailable,
 )
-from csi_multi.host.privilege import Capability, held
+from csi_multi.host.privilege import LinuxCapability, held
 
 pytestmark = pytest.mark.root
 
@@ -66,7 +66,7 @@ def test_a_filesystem_grows_in_use(world, fs, where):
     resize(world, 2 * SIZES[fs])
     path = staging if where == "staging" else target
 
-    if fs == "ext4" and not held(Capability.CAP_SYS_RESOURCE):
+    if fs == "ext4" and not held(LinuxCapability.CAP_SYS_RESOURCE):
         with pytest.raises(FailedPrecondition, match="CAP_SYS_RESOURCE"):
             expand(world, path, 2 * SIZES[fs])
     else:
@@ -107,7 +107,7 @@ def test_a_size_the_node_does_not_see_yet_is_asked_for_again(world):
     world.volume()
     staging = world.stage()
 
-    with pytest.raises(Unavailable, match="not yet the 67108864 asked for"):
+    with pytest.raises(Unavailable, match="not yet the 67108864 requested"):
         expand(world, staging, 64 * MiB)
     world.unstage()
 

@@ -20,7 +20,7 @@ DEVICE = "DEVICE"
 def objection(one: StorageClass) -> str:
     """Why a node refuses every volume of this class, "" if it does not."""
     try:
-        mount_flags.check(one.mount_flags)
+        mount_flags.validate(one.mount_flags)
     except InvalidArgument as error:
         return f"{one.where('mountOptions')}: NodeStageVolume: {error}"
     return ""
@@ -33,21 +33,21 @@ def filesystem(one: StorageClass, options: FilesystemOptions, request: VolumeReq
     kind = request.stamp.context[FS_TYPE]
     named = bool(one.fs_type)
     why = "the class names it" if named else f"the class names none, so it is driver.default_fs_type of {driver.name}"
-    effective = mount_flags.effective(
-        mount_flags.DEFAULT, one.mount_flags, read_only=request.capabilities[0].mode.read_only
+    effective = mount_flags.apply(
+        mount_flags.DEFAULT_VISIBLE, one.mount_flags, read_only=request.capabilities[0].mode.read_only
     )
     return Filesystem(
         type=kind,
         why=why,
         formats="never: a copy holds its source's data" if request.source else FIRST,
         mkfs=() if request.source else _mkfs(kind, options),
-        mount_flags=(*BY_NAME[kind].options, *one.mount_flags, *sorted(effective - {*one.mount_flags})),
+        mount_flags=(*BY_NAME[kind].mount_options, *one.mount_flags, *sorted(effective - {*one.mount_flags})),
     )
 
 
 def _mkfs(kind: str, options: FilesystemOptions) -> tuple[str, ...]:
     """Return the command with this machine's kernel and tools; a node's may leave more features out."""
     try:
-        return (*BY_NAME[kind].make(LocalHost(), options, kernel_features.running()), DEVICE)
+        return (*BY_NAME[kind].mkfs_command(LocalHost(), options, kernel_features.running_kernel()), DEVICE)
     except StorageError:  # its tools are not installed here, and are asked for their version on old kernels only
         return ()

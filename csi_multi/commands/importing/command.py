@@ -23,7 +23,7 @@ from ...host.command import LocalHost
 from ...loading.instance import Instance
 from ...loading.loader import load_instances
 from ...loading.registry import Registry
-from ...node.mkfs_options import known
+from ...node.mkfs_options import require_supported
 from .manifest import Wish, manifest
 
 PV_NAME = re.compile(r"(?=.{1,128}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -116,7 +116,7 @@ def _instance(instances: Registry, name: str) -> Instance:
 def _refuse_unusable(instance: Instance, wish: Wish) -> None:
     """Raises InvalidArgument for a use that no volume of this backend has."""
     if wish.fs_type:
-        known(wish.fs_type)
+        require_supported(wish.fs_type)
     mount = None if wish.block else Mount(fs_type=wish.fs_type)
     if reason := instance.backend.unsupported(Capability(mode=MODES[wish.access_mode], mount=mount)):
         raise InvalidArgument(reason)
