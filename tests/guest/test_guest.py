@@ -182,7 +182,7 @@ def test_the_demo_grows_ext4_while_it_is_mounted(capable: Callable[..., str]) ->
 
 def test_the_node_engines_tests_of_growing_ext4_pass(capable: Callable[..., str]) -> None:
     options = ("-p", "no:cacheprovider", "-q", "-k", "grows and ext4")
-    output = capable(sys.executable, "-m", "pytest", *options, "tests/node/test_size_and_health.py")
+    output = capable(sys.executable, "-m", "pytest", *options, "tests/node/test_grow.py")
 
     assert " passed" in output
     assert "skipped" not in output

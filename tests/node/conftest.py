@@ -1,4 +1,4 @@
-"""A truthful backend over files and real loop devices, a host that can die, and a watch for leaks."""
+"""A backend over files and real loop devices, a host on which the driver can be killed, and a check for leaks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Killed(BaseException):
     """The driver dies here: nothing that handles errors runs any more."""
 
 
-class Door:
+class KillableHost:
     """The real host, with points at which the driver can be killed, and a record of what was run."""
 
     def __init__(self) -> None:
@@ -170,9 +170,9 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.door = Door()
+        self.host = KillableHost()
         (directory / "images").mkdir()
-        setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.door)
+        setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.host)
         self.backend = FileBackend(directory / "images", setting)
 
     def volume(self, handle: str = "v1", size: int = 32 * MiB, blank: Blank = Blank.ZEROED) -> str:
@@ -205,7 +205,7 @@ class World:
         staging = staging or self.staging(handle)
         wanted = self.capability(**capability)
         stage.stage(
-            self.door,
+            self.host,
             self.backend,
             StageRequest(handle=handle, staging=staging, capability=wanted, volume_context=context),
         )
@@ -221,7 +221,7 @@ class World:
     ) -> Path:
         target = target or self.target()
         publish.publish(
-            self.door,
+            self.host,
             self.backend,
             PublishRequest(
                 handle=handle,
@@ -234,13 +234,13 @@ class World:
         return target
 
     def unpublish(self, handle: str = "v1", target: Path | None = None) -> None:
-        publish.unpublish(self.door, self.backend, handle, target or self.target())
+        publish.unpublish(self.host, self.backend, handle, target or self.target())
 
     def unstage(self, handle: str = "v1", staging: Path | None = None) -> None:
-        stage.unstage(self.door, self.backend, handle, staging or self.staging(handle))
+        stage.unstage(self.host, self.backend, handle, staging or self.staging(handle))
 
     def expand(self, handle: str, path: Path, size: SizeRange) -> int:
-        return grow.expand(self.door, self.backend, handle, path, size)
+        return grow.expand(self.host, self.backend, handle, path, size)
 
     def usage(self, handle: str, path: Path) -> tuple[Usage, ...]:
         return volume_status.usage(self.backend, handle, path)
@@ -284,7 +284,7 @@ class World:
         return sorted(
             str(loop)
             for loop, backing in loopdev.bound().items()
-            if backing.startswith(str(self.directory)) or (str(loop) in self.door.loops and backing in self.door.loops)
+            if backing.startswith(str(self.directory)) or (str(loop) in self.host.loops and backing in self.host.loops)
         )
 
     def sweep(self) -> None:
@@ -300,7 +300,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A world in which nothing may be left: neither mounts nor loop devices."""
     made = World(tmp_path)
     yield made
-    made.door.left = None
+    made.host.left = None
     mounted, loops = made.mounted(), made.loops()
     made.sweep()
 
