@@ -135,7 +135,8 @@ def _bind_filesystem(host: Host, plan: PublishPlan) -> None:
     mounted = mounting.verify(host, plan.device, plan.target, plan.request.handle)
     if difference := _difference(plan, mounted):
         raise FailedPrecondition(
-            f"volume {plan.request.handle!r} {difference}, not as requested, so it was unpublished; the kernel log on the node may say why"
+            f"volume {plan.request.handle!r} {difference}, not as requested, so it was unpublished; "
+            "the kernel log on the node may say why"
         )
 
 
