@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.commands.certificates import Authority
-from csi_multi.config.cluster import CONTROLLER, NODE, PLACE
+from csi_multi.commands.certificates import CertificateAuthority
+from csi_multi.config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY, NODE_PLACEHOLDER
 from csi_multi.host.command import LocalHost
 from csi_multi.rpc.client import Client
 
@@ -118,7 +118,7 @@ def _latencies(call: Callable[[], Any]) -> Iterator[float]:
 @contextmanager
 def _cluster(directory: Path) -> Iterator[Server]:
     """Three nodes and their controller, which is returned."""
-    authority = Authority(directory / "tls", LocalHost(), days=1)
+    authority = CertificateAuthority(directory / "tls", LocalHost(), days=1)
     ports = dict(zip(NAMES, _free_ports(len(NAMES)), strict=True))
     nodes = ", ".join(f"{name}: 127.0.0.1:{port}" for name, port in ports.items())
 
@@ -131,9 +131,9 @@ def _cluster(directory: Path) -> Iterator[Server]:
 
     with ExitStack() as stack:
         for name in NAMES:
-            command = words(name, "node", f"nodes/{name}", NODE.replace(PLACE, name))
+            command = words(name, "node", f"nodes/{name}", NODE_IDENTITY.replace(NODE_PLACEHOLDER, name))
             stack.enter_context(running(directory, name, command))
-        command = words("controller", "controller", "controller", CONTROLLER)
+        command = words("controller", "controller", "controller", CONTROLLER_IDENTITY)
         yield stack.enter_context(running(directory, "controller", command))
 
 

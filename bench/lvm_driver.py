@@ -16,7 +16,7 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading.loader import load_instances
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.server import build
+from csi_multi.rpc.server import build_server
 
 LONG = 600.0  # seconds for an RPC in a slow guest
 CONFIG = """\
@@ -57,7 +57,7 @@ def driver(directory: Path, group: str, pool: str, door: Door) -> Iterator[Clien
     file.write_text(CONFIG % (group, pool))
     settings = load_config(file)
     instances = load_instances(settings, door)
-    server = build(settings.driver, instances, door, Mode.ALL)
+    server = build_server(settings.driver, instances, door, Mode.ALL)
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     client = Client(f"unix:{socket}", timeout=LONG)

@@ -24,7 +24,7 @@ from csi_multi.loading.registry import Registry
 from csi_multi.logs.handlers import set_up_logging
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.server import build
+from csi_multi.rpc.server import build_server
 
 DRIVER = "multi.csi.example.com"
 NODE = "node-1"
@@ -121,7 +121,7 @@ def _servers(directory: Path) -> Iterator[Serve]:
     ) -> Served:
         registry = Registry(instances, broken, default)
         settings = Driver(name=DRIVER, node=NODE, alpha=alpha, default_backend=default, workers=workers, **driver)
-        server = build(settings, registry, LocalHost(), mode)
+        server = build_server(settings, registry, LocalHost(), mode)
         endpoint = f"unix:{directory}/{len(running)}.sock"
         assert server.add_insecure_port(endpoint)
         server.start()

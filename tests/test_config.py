@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from csi_multi_testing.memory import Config as MemoryConfig
 
-from csi_multi.config.document import ConfigError, Document, read
+from csi_multi.config.document import ConfigError, Document, read_document
 from csi_multi.config.settings import Config, load_config
 
 GOOD = """\
@@ -171,7 +171,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def document(written: Callable[[str], Path]) -> Document:
-    return read(written("backends:\n  fast:\n    kind: memory\n    capacity: -1\n    capasity: 5\n"))
+    return read_document(written("backends:\n  fast:\n    kind: memory\n    capacity: -1\n    capasity: 5\n"))
 
 
 def test_an_instances_own_keys_are_checked_with_their_line(document: Document) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.rpc.endpoint import EndpointError, inode, parse, remove, taking_over
+from csi_multi.rpc.endpoint import EndpointError, claim_path, inode, remove, socket_path
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def live(place: Path) -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("text", ["unix:///run/csi.sock", "unix:/run/csi.sock"])
 def test_an_absolute_path_is_taken(text: str) -> None:
-    assert parse(text) == Path("/run/csi.sock")
+    assert socket_path(text) == Path("/run/csi.sock")
 
 
 @pytest.mark.parametrize(
@@ -49,25 +49,25 @@ def test_an_absolute_path_is_taken(text: str) -> None:
 )
 def test_anything_else_is_refused_with_the_form_that_is_expected(text: str) -> None:
     with pytest.raises(EndpointError, match=r"unix:///absolute/path\.sock"):
-        parse(text)
+        socket_path(text)
 
 
 @pytest.mark.parametrize("text", [None, ""])
 def test_a_missing_variable_is_named(text: str | None) -> None:
     with pytest.raises(EndpointError, match="CSI_ENDPOINT is not set"):
-        parse(text)
+        socket_path(text)
 
 
 def test_a_path_longer_than_the_kernel_takes_is_refused() -> None:
     longest = "/" + "a" * 101 + ".sock"
 
-    assert parse(f"unix://{longest}") == Path(longest)
+    assert socket_path(f"unix://{longest}") == Path(longest)
     with pytest.raises(EndpointError, match="longer than 107"):
-        parse(f"unix://{longest.replace('a', 'é', 1)}")
+        socket_path(f"unix://{longest.replace('a', 'é', 1)}")
 
 
 def test_a_live_socket_is_refused_and_left_alone(place: Path, live: socket.socket) -> None:
-    with pytest.raises(EndpointError, match="another driver is listening"), taking_over(place):
+    with pytest.raises(EndpointError, match="another driver is listening"), claim_path(place):
         pass
     assert place.exists()
 
@@ -80,7 +80,7 @@ def test_a_socket_too_busy_to_answer_counts_as_live(place: Path, live: socket.so
             client.connect_ex(str(place))
         began = time.monotonic()
 
-        with pytest.raises(EndpointError, match="another driver"), taking_over(place):
+        with pytest.raises(EndpointError, match="another driver"), claim_path(place):
             pass
         assert time.monotonic() - began < 10
 
@@ -88,7 +88,7 @@ def test_a_socket_too_busy_to_answer_counts_as_live(place: Path, live: socket.so
 def test_a_stale_socket_is_replaced(place: Path, live: socket.socket) -> None:
     live.close()
 
-    with taking_over(place):
+    with claim_path(place):
         assert not place.exists()
 
 
@@ -101,18 +101,18 @@ def test_what_is_not_a_socket_is_refused_and_left_alone(kind: str, place: Path) 
         "symlink": lambda: place.symlink_to("/nowhere"),
     }[kind]()
 
-    with pytest.raises(EndpointError, match="is not a socket"), taking_over(place):
+    with pytest.raises(EndpointError, match="is not a socket"), claim_path(place):
         pass
     assert os.path.lexists(place)
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EndpointError, match="absent cannot be used"), taking_over(tmp_path / "absent" / "csi.sock"):
+    with pytest.raises(EndpointError, match="absent cannot be used"), claim_path(tmp_path / "absent" / "csi.sock"):
         pass
 
 
 def test_nothing_appears_beside_the_socket(place: Path) -> None:
-    with taking_over(place):
+    with claim_path(place):
         assert os.listdir(place.parent) == []
     assert os.listdir(place.parent) == []
 
@@ -121,10 +121,10 @@ def test_only_one_process_takes_over_at_a_time(place: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with taking_over(place):
+        with claim_path(place):
             order.append("second")
 
-    with taking_over(place):
+    with claim_path(place):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join(0.2)

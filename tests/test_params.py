@@ -10,7 +10,7 @@ import pytest
 from csi_multi_testing.memory import MutableParameters
 
 from csi_multi.contract import Doc, InvalidArgument, Keys, Schema
-from csi_multi.contract.params import camel, describe, parse, spelled
+from csi_multi.contract.params import camel, describe, normalize_keys, parse
 
 
 class Disk(Schema, frozen=True, kw_only=True):
@@ -147,13 +147,13 @@ def test_a_loose_schema_takes_keys_in_any_capitals(change: Callable[[str], str])
     wanted = {"sectorSize": "4096", "iops": "500", "tagSpecification_1": "a=B", "blockSize": "1024"}
     given = {change(key): value for key, value in wanted.items()}
 
-    assert spelled(Loose, given, "parameters", also=["blockSize"]) == wanted
+    assert normalize_keys(Loose, given, "parameters", also=["blockSize"]) == wanted
     del given[change("blockSize")]
     assert parse(Loose, given, "parameters") == Loose(sector_size=4096, iops=500, tags={"tagSpecification_1": "a=B"})
 
 
 def test_what_a_pattern_collects_is_spelled_alike_as_far_as_the_pattern_says() -> None:
-    assert spelled(Loose, {"1DROP_axY": "", "KEEP": ""}, "parameters") == {"1drop_axy": "", "keep": ""}
+    assert normalize_keys(Loose, {"1DROP_axY": "", "KEEP": ""}, "parameters") == {"1drop_axy": "", "keep": ""}
 
 
 def test_values_keep_their_capitals_and_empty_ones_mean_nothing_to_a_loose_schema(refusal: Any) -> None:
@@ -168,7 +168,7 @@ def test_values_keep_their_capitals_and_empty_ones_mean_nothing_to_a_loose_schem
 )
 def test_one_key_in_two_spellings_is_refused(first: str, second: str) -> None:
     with pytest.raises(InvalidArgument, match=f"parameters: '{first}' and '{second}' are one key.*leave one out"):
-        spelled(Loose, {first: "500", second: "500"}, "parameters", also=["blockSize"])
+        normalize_keys(Loose, {first: "500", second: "500"}, "parameters", also=["blockSize"])
 
 
 def test_a_loose_schema_still_refuses_unknown_keys_with_the_nearest_one(refusal: Any) -> None:
@@ -176,4 +176,4 @@ def test_a_loose_schema_still_refuses_unknown_keys_with_the_nearest_one(refusal:
 
 
 def test_a_schema_that_says_nothing_keeps_to_its_capitals() -> None:
-    assert spelled(Disk, {"IOPS": "", "iops": "5"}, "parameters") == {"IOPS": "", "iops": "5"}
+    assert normalize_keys(Disk, {"IOPS": "", "iops": "5"}, "parameters") == {"IOPS": "", "iops": "5"}

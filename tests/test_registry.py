@@ -14,7 +14,7 @@ from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import load_config
 from csi_multi.contract import CONTRACT, Backend, Clone, Expand, InvalidArgument, NotFound, Unavailable
 from csi_multi.host.command import LocalHost
-from csi_multi.loading.backend_validation import unfit
+from csi_multi.loading.backend_validation import why_unusable
 from csi_multi.loading.instance import Instance
 from csi_multi.loading.loader import load_instances
 from csi_multi.loading.registry import Registry
@@ -244,21 +244,21 @@ def test_a_feature_that_is_not_declared_is_noticed() -> None:
         def node_segments(self) -> dict[str, str]:
             return {}
 
-    assert unfit(Sly) == "has node_segments but does not derive from Topology"
-    assert unfit(MemoryBackend) == ""
+    assert why_unusable(Sly) == "has node_segments but does not derive from Topology"
+    assert why_unusable(MemoryBackend) == ""
 
 
 def test_an_abstract_class_is_named_with_what_it_lacks() -> None:
     class Half(Expand, Clone):
         contract = CONTRACT
 
-    assert "clone_volume, close_device, create_volume" in unfit(Half)
-    assert "whole or not at all" in unfit(Half)
+    assert "clone_volume, close_device, create_volume" in why_unusable(Half)
+    assert "whole or not at all" in why_unusable(Half)
 
 
 @pytest.mark.parametrize("declared", [CONTRACT, (CONTRACT[0], 0)])
 def test_an_older_minor_contract_fits(declared: tuple[int, int]) -> None:
-    assert unfit(type("Old", (MemoryBackend,), {"contract": declared})) == ""
+    assert why_unusable(type("Old", (MemoryBackend,), {"contract": declared})) == ""
 
 
 @pytest.fixture

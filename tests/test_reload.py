@@ -17,10 +17,10 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading import loader
 from csi_multi.loading.loader import load_instances
 from csi_multi.loading.registry import Registry
-from csi_multi.loading.reload import Reload
+from csi_multi.loading.reload import ConfigReloader
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.server import build
+from csi_multi.rpc.server import build_server
 
 MOUNT = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 KIND = """
@@ -79,10 +79,10 @@ class World:
     def start(self) -> None:
         settings = load_config(self.file)
         self.registry = load_instances(settings, LocalHost())
-        self.reload = Reload(self.file, settings, self.registry, self._make)
+        self.reload = ConfigReloader(self.file, settings, self.registry, self._make)
 
     def serve(self) -> Client:
-        self.server = build(self.reload.settings.driver, self.registry, LocalHost(), Mode.ALL)
+        self.server = build_server(self.reload.settings.driver, self.registry, LocalHost(), Mode.ALL)
         assert self.server.add_insecure_port(f"unix:{self.directory}/s.sock")
         self.server.start()
         self.client = Client(f"unix:{self.directory}/s.sock", timeout=20)
@@ -121,7 +121,7 @@ def volume(client: Any, name: str, backend: str) -> str:
 def test_an_instance_that_did_not_change_is_kept_as_it_is(world: World) -> None:
     before = world.registry.get("a")
     world.write("a", "c")
-    world.reload.now()
+    world.reload.reload()
 
     assert world.registry.get("a") is before
     assert not before.backend.closed.is_set()
@@ -131,7 +131,7 @@ def test_an_instance_that_did_not_change_is_kept_as_it_is(world: World) -> None:
 def test_a_changed_one_is_made_anew_and_the_one_before_is_closed(world: World) -> None:
     before = world.backend("b")
     world.write("a", "b: {kind: good, capacity: 5}")
-    world.reload.now()
+    world.reload.reload()
 
     assert world.backend("b").config.capacity == 5
     assert before.closed.wait(10)
@@ -141,7 +141,7 @@ def test_a_removed_one_is_closed_and_its_ids_are_told_as_after_a_restart(world: 
     client, gone = world.serve(), world.backend("b")
     kept = volume(client, "v", "b")
     world.write("a")
-    world.reload.now()
+    world.reload.reload()
 
     assert gone.closed.wait(10)
     assert refused(client.DeleteVolume, volume_id=kept).code is grpc.StatusCode.FAILED_PRECONDITION
@@ -153,9 +153,9 @@ def test_a_call_that_runs_ends_in_the_instance_where_it_began_which_is_closed_on
         running = pool.submit(volume, client, "slow", "b")
         assert old.inside.wait(10)
         world.write("a", "b: {kind: good, capacity: 5000000000}")
-        world.reload.now()
+        world.reload.reload()
         world.write("a", "b: {kind: good, capacity: 6000000000}")
-        world.reload.now()
+        world.reload.reload()
         assert volume(client, "quick", "b") == "b/quick"
         assert not old.closed.is_set()
         assert any("CreateVolume" in call for call in world.registry.running())
@@ -166,12 +166,12 @@ def test_a_call_that_runs_ends_in_the_instance_where_it_began_which_is_closed_on
 
 
 def test_a_call_keeps_open_what_came_and_went_while_it_ran(world: World) -> None:
-    with world.registry.used():
+    with world.registry.keep_open():
         world.write("a", "c")
-        world.reload.now()
+        world.reload.reload()
         came = world.backend("c")
         world.write("a")
-        world.reload.now()
+        world.reload.reload()
         leaving = [one for one in threading.enumerate() if one.name == "retire-c"]
         for thread in leaving:
             thread.join(0.2)
@@ -186,7 +186,7 @@ def test_at_the_end_of_the_process_what_was_left_behind_is_closed_too(world: Wor
         running = pool.submit(volume, client, "slow", "b")
         assert old.inside.wait(10)
         world.write("a")
-        world.reload.now()
+        world.reload.reload()
         world.registry.close()
         assert old.closed.is_set()
         old.go.set()
@@ -213,21 +213,21 @@ def test_a_bad_file_changes_nothing_and_the_log_says_why(world: World, stream: A
 
     before = [world.registry.get(name) for name in ("a", "b")]
     world.file.write_text(file)
-    world.reload.now()
+    world.reload.reload()
 
     assert not world.reload.successful
     assert re.search(reason, stream.getvalue().replace('\\"', '"')), stream.getvalue()
     assert [world.registry.get(name) for name in ("a", "b")] == before
     assert not any(one.backend.closed.is_set() for one in before)
     world.write("a")
-    world.reload.now()
+    world.reload.reload()
     assert world.reload.successful
 
 
 @pytest.mark.parametrize("file", ["driver: " + "[" * 1200, "\0", "driver: &a [*a]"])
 def test_no_file_whatever_is_in_it_ends_the_driver(world: World, stream: Any, file: str) -> None:
     world.file.write_text(file)
-    world.reload.now()
+    world.reload.reload()
 
     assert not world.reload.successful
     assert "is not taken" in stream.getvalue()
@@ -235,21 +235,21 @@ def test_no_file_whatever_is_in_it_ends_the_driver(world: World, stream: Any, fi
 
 
 def test_a_part_of_the_instances_follows(world: World) -> None:
-    part = world.registry.part(lambda backend: backend.setting.instance != "a")
-    inner = part.part(lambda backend: isinstance(backend, Backend))
+    subset = world.registry.subset(lambda backend: backend.setting.instance != "a")
+    inner = subset.subset(lambda backend: isinstance(backend, Backend))
     world.write("a", "c")
-    world.reload.now()
+    world.reload.reload()
 
-    assert [one.name for one in part] == ["c"]
-    assert part.get("c") is world.registry.get("c")
+    assert [one.name for one in subset] == ["c"]
+    assert subset.get("c") is world.registry.get("c")
     assert [one.name for one in inner] == ["c"]
-    with part.used():
+    with subset.keep_open():
         old = world.backend("c")
         world.write("a")
-        world.reload.now()
+        world.reload.reload()
         assert not old.closed.is_set(), "an RPC of the part may be using it"
     assert old.closed.wait(10)
-    assert list(part) == []
+    assert list(subset) == []
 
 
 @pytest.mark.parametrize("wrong", ["d: {kind: good, capacty: 5}", "d: {kind: bad}"])
@@ -258,7 +258,7 @@ def test_what_was_made_for_a_file_that_is_then_refused_is_closed(world: World, m
     make = loader._instance
     monkeypatch.setattr(loader, "_instance", lambda *words: made.append(make(*words)) or made[-1])
     world.write("a", "c", wrong)
-    world.reload.now()
+    world.reload.reload()
 
     assert [one.name for one in made] == ["c"]
     assert made[0].backend.closed.is_set()
@@ -269,7 +269,7 @@ def test_an_instance_that_was_broken_before_is_no_reason_to_refuse(world: World)
     world.start()
     assert world.registry.broken
     world.write("a", "b", "c: {kind: bad}")
-    world.reload.now()
+    world.reload.reload()
 
     assert world.reload.successful
     assert world.names() == ["a", "b"]
@@ -279,7 +279,7 @@ def test_an_instance_that_was_broken_before_is_no_reason_to_refuse(world: World)
 def test_the_default_instance_can_change(world: World) -> None:
     client = world.serve()
     world.write("a", "b", default="b")
-    world.reload.now()
+    world.reload.reload()
 
     answer = client.CreateVolume(name="v", volume_capabilities=[MOUNT])
     assert answer.volume.volume_id == "b/v"
@@ -291,7 +291,7 @@ def test_a_new_instance_brings_its_features(tmp_path: Path, world: World, refuse
     client = world.serve()
     assert refused(client.CreateSnapshot, name="s", source_volume_id="p/v").code is grpc.StatusCode.UNIMPLEMENTED
     world.write("p: {kind: plain}", "a", default="p")
-    world.reload.now()
+    world.reload.reload()
 
     source = volume(client, "v", "a")
     assert client.CreateSnapshot(name="s", source_volume_id=source).snapshot.snapshot_id == "a/s"
@@ -303,7 +303,7 @@ def test_a_new_instance_is_checked_from_now_on_and_a_removed_one_no_more(world: 
     old = world.backend("b")
     assert old.checked.acquire(timeout=10)
     world.write("a", "c", driver=", check_seconds: 1")
-    world.reload.now()
+    world.reload.reload()
 
     assert world.backend("c").checked.acquire(timeout=10)
     assert old.closed.wait(10)
@@ -314,14 +314,14 @@ def test_a_new_instance_is_checked_from_now_on_and_a_removed_one_no_more(world: 
 
 
 def test_a_changed_file_is_taken_at_the_second_look_that_finds_it_the_same(world: World) -> None:
-    world.reload.look()
+    world.reload.check_file()
     world.write("a")
-    world.reload.look()
+    world.reload.check_file()
     assert world.names() == ["a", "b"], "somebody may still be writing it"
     world.write("a", "b", "c")
-    world.reload.look()
+    world.reload.check_file()
     assert world.names() == ["a", "b"]
-    world.reload.look()
+    world.reload.check_file()
 
     assert world.names() == ["a", "b", "c"]
 
@@ -336,8 +336,8 @@ def test_a_link_that_is_pointed_elsewhere_is_a_change(world: World, tmp_path: Pa
     world.start()
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").rename(tmp_path / "..data")
-    world.reload.look()
-    world.reload.look()
+    world.reload.check_file()
+    world.reload.check_file()
 
     assert world.names() == ["a"]
 
@@ -345,7 +345,7 @@ def test_a_link_that_is_pointed_elsewhere_is_a_change(world: World, tmp_path: Pa
 def test_a_file_that_is_gone_changes_nothing_and_is_told_once(world: World, stream: Any) -> None:
     world.file.unlink()
     for _ in range(5):
-        world.reload.look()
+        world.reload.check_file()
 
     assert not world.reload.successful
     assert world.names() == ["a", "b"]
@@ -356,6 +356,6 @@ def test_the_log_level_can_change(world: World, stream: Any) -> None:
     import logging
 
     world.write("a", "b", driver=", log_level: error")
-    world.reload.now()
+    world.reload.reload()
 
     assert logging.getLogger().level == logging.ERROR

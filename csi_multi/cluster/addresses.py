@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..config.cluster import Entry
+from ..config.cluster import NodeEntry
 from ..contract.model import Segments
 
 
@@ -31,7 +31,7 @@ class Addresses(Protocol):
 class Listed:
     """The nodes of the configuration file. A host name is looked up by gRPC, again for every new connection."""
 
-    def __init__(self, nodes: Mapping[str, Entry]) -> None:
+    def __init__(self, nodes: Mapping[str, NodeEntry]) -> None:
         self._nodes = nodes
 
     def names(self) -> list[str]:

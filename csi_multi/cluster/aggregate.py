@@ -17,8 +17,8 @@ from .._proto import csi_pb2 as pb
 from ..contract.errors import InvalidToken, StorageError, Unavailable
 from ..contract.model import UNLIMITED
 from ..core import topology
-from ..rpc.listing import BYTES, MOST
-from ..rpc.status import Answered
+from ..rpc.listing import MAX_BYTES, MAX_ENTRIES
+from ..rpc.status import ForwardedError
 from .remote_nodes import Nodes
 
 TOGETHER = 16  # nodes asked at once for a list: what does not fit into the answer was asked for in vain
@@ -63,7 +63,7 @@ class Gathering:
             questions[name].starting_token = inner if name == names[0] else ""
         outcomes = self._nodes.ask(names, rpc, questions, deadline)
         for outcome in outcomes.values():
-            if isinstance(outcome, Answered):
+            if isinstance(outcome, ForwardedError):
                 raise outcome
             if isinstance(outcome, StorageError):
                 raise Unavailable(
@@ -92,7 +92,7 @@ class Gathering:
             return answer
         outcomes = self._nodes.ask(self._nodes.names(), "GetCapacity", request, deadline)
         for outcome in outcomes.values():
-            if isinstance(outcome, Answered):
+            if isinstance(outcome, ForwardedError):
                 raise outcome
         found = [outcome for outcome in outcomes.values() if not isinstance(outcome, StorageError)]
         if outcomes and not found:
@@ -105,7 +105,7 @@ class Page:
 
     def __init__(self, answer: Any, limit: int) -> None:
         self.answer = answer
-        self._limit = min(limit or MOST, MOST)
+        self._limit = min(limit or MAX_ENTRIES, MAX_ENTRIES)
         self._size = answer.ByteSize()
 
     def open(self) -> bool:
@@ -118,7 +118,7 @@ class Page:
     def add(self, name: str, page: Any, inner: str) -> bool:
         """Add a node's page, which began at `inner`; return whether the next node's may follow."""
         size = page.ByteSize()
-        if self.answer.entries and (len(page.entries) > self.wanted() or self._size + size > BYTES):
+        if self.answer.entries and (len(page.entries) > self.wanted() or self._size + size > MAX_BYTES):
             self.answer.next_token = _token(name, inner)  # it is asked again, for the next answer
             return False
         self.answer.entries.extend(page.entries)

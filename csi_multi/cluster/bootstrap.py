@@ -16,9 +16,9 @@ from ..contract.backend import NodeLocal
 from ..loading.registry import Registry
 from ..rpc.capabilities import Mode
 from ..rpc.endpoint import EndpointError
-from ..rpc.interceptor import NumberingDoor, Traffic
-from ..rpc.server import Part, build_controllers
-from ..rpc.service_context import Core
+from ..rpc.interceptor import RequestIdPolicy, SharedRpcState
+from ..rpc.server import ServerOptions, build_controller_server
+from ..rpc.service_context import ServiceContext
 from .addresses import Addresses, Listed
 from .controller import ClusterController, ClusterGroupController
 from .credentials import Credentials
@@ -41,17 +41,17 @@ class Role:
         self._nodes: Nodes | None = None
         self._server: grpc.Server | None = None
         self.local: bool | None = None
-        self.part = Part(attach=cluster.attach_required)
+        self.server_options = ServerOptions(attach_required=cluster.attach_required)
         if mode is Mode.CONTROLLER and cluster.routed:
             self.local = False
             self._nodes = Nodes(cluster, _addresses(config), _credentials(config))
-            self.part = controller_part(cluster, self._nodes)
+            self.server_options = controller_part(cluster, self._nodes)
         elif mode is Mode.NODE and cluster.listen:
             self.local = True
         elif mode is Mode.NODE and cluster.routed:
             raise config.document.error(("cluster",), "cluster.listen is required in mode node: ADDRESS:PORT")
 
-    def start(self, registry: Registry, traffic: Traffic) -> None:
+    def start(self, registry: Registry, traffic: SharedRpcState) -> None:
         """Begin to watch the nodes, or to serve the controller. Raises ConfigError, EndpointError."""
         if self._nodes:
             self._nodes.addresses.start()
@@ -74,22 +74,26 @@ class Role:
             self._nodes.close()
 
 
-def controller_part(cluster: Cluster, nodes: Nodes) -> Part:
+def controller_part(cluster: Cluster, nodes: Nodes) -> ServerOptions:
     """Return how a controller that sends RPCs on to these nodes differs from one that is alone."""
 
-    def routing(core: Core) -> Mapping[str, Any]:
+    def routing(core: ServiceContext) -> Mapping[str, Any]:
         return {"Controller": ClusterController(core, nodes), "GroupController": ClusterGroupController(core, nodes)}
 
     places = nodes.addresses.segments
-    return Part(attach=cluster.attach_required, routing=routing, door=NumberingDoor(), places=places)
+    return ServerOptions(
+        attach_required=cluster.attach_required, routing=routing, peer_policy=RequestIdPolicy(), node_segments=places
+    )
 
 
-def node_server(config: Config, registry: Registry, traffic: Traffic) -> grpc.Server:
+def node_server(config: Config, registry: Registry, traffic: SharedRpcState) -> grpc.Server:
     """Return a server on `cluster.listen` for what only this node can do. Raises ConfigError, EndpointError."""
     cluster, driver = config.cluster, config.driver
-    local = registry.part(lambda backend: isinstance(backend, NodeLocal))
-    part = Part(attach=cluster.attach_required, door=ControllerOnly(driver.node, cluster.controller_identity))
-    server = build_controllers(driver, local, traffic, part)
+    local = registry.subset(lambda backend: isinstance(backend, NodeLocal))
+    options = ServerOptions(
+        attach_required=cluster.attach_required, peer_policy=ControllerOnly(driver.node, cluster.controller_identity)
+    )
+    server = build_controller_server(driver, local, traffic, options)
     try:
         bound = server.add_secure_port(cluster.listen, _credentials(config).server())
     except RuntimeError:

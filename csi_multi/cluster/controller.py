@@ -20,10 +20,10 @@ from ..contract import ids
 from ..contract.backend import Backend, NodeLocal
 from ..contract.errors import InvalidArgument, NotFound, Unavailable
 from ..rpc import convert
-from ..rpc.group import GroupController
-from ..rpc.server import Controller
-from ..rpc.service_context import Core, class_parameters
-from ..rpc.status import Answered
+from ..rpc.group import GroupControllerService
+from ..rpc.server import ControllerService
+from ..rpc.service_context import ServiceContext, class_parameters
+from ..rpc.status import ForwardedError
 from .aggregate import Gathering, together
 from .placement import Placing
 from .remote_nodes import Lost, Nodes
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Homes:
     """Where things live."""
 
-    def __init__(self, core: Core, nodes: Nodes) -> None:
+    def __init__(self, core: ServiceContext, nodes: Nodes) -> None:
         self._registry = core.registry
         self.nodes = nodes
 
@@ -76,19 +76,19 @@ class Homes:
         others = [name for name in self.nodes.names() if name != home] if home else []
         up = [name for name in others if name not in self.nodes.down()]
         for outcome in self.nodes.ask(up, rpc, request, deadline).values():
-            if isinstance(outcome, Answered) and outcome.code is grpc.StatusCode.ALREADY_EXISTS:
+            if isinstance(outcome, ForwardedError) and outcome.code is grpc.StatusCode.ALREADY_EXISTS:
                 raise outcome
 
 
 class ClusterController:
     """The Controller service: 17 RPCs, each served here, by one node, or by all."""
 
-    def __init__(self, core: Core, nodes: Nodes) -> None:
+    def __init__(self, core: ServiceContext, nodes: Nodes) -> None:
         self._core = core
         self._homes = Homes(core, nodes)
-        self._own = Controller(core)
-        rest = core.registry.part(lambda backend: not isinstance(backend, NodeLocal))
-        self._rest = Controller(replace(core, registry=rest))
+        self._own = ControllerService(core)
+        rest = core.registry.subset(lambda backend: not isinstance(backend, NodeLocal))
+        self._rest = ControllerService(replace(core, registry=rest))
         self._placing = Placing(core.driver.name, nodes)
         self._gathering = Gathering(core.driver.name, nodes)
 
@@ -214,9 +214,9 @@ class ClusterController:
 class ClusterGroupController:
     """The GroupController service."""
 
-    def __init__(self, core: Core, nodes: Nodes) -> None:
+    def __init__(self, core: ServiceContext, nodes: Nodes) -> None:
         self._homes = Homes(core, nodes)
-        self._own = GroupController(core)
+        self._own = GroupControllerService(core)
 
     def GroupControllerGetCapabilities(self, request: Any, deadline: float | None) -> Any:
         return self._own.GroupControllerGetCapabilities(request, deadline)

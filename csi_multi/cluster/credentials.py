@@ -14,7 +14,7 @@ from pathlib import Path
 
 import grpc
 
-from ..config.cluster import Tls
+from ..config.cluster import TlsSection
 from ..config.document import ConfigError
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Bundle:
 class Credentials:
     """What `cluster.tls` names, as it is now."""
 
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: TlsSection) -> None:
         """Raises ConfigError when the files cannot be used at all."""
         self._files = (Path(tls.ca), Path(tls.certificate), Path(tls.key))
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ import threading
 
 import msgspec
 
-from ..config.cluster import Kubernetes
+from ..config.cluster import KubernetesSection
 from ..contract.errors import Unavailable
 from ..contract.model import Segments
 from ..kubernetes.api import GONE, TROUBLE, Api, Expired, Refused
@@ -53,7 +53,7 @@ class Event(msgspec.Struct):
 class KubernetesNodes:
     """Addresses from the Kubernetes API. `driver` is the prefix of the labels that say where a node is."""
 
-    def __init__(self, settings: Kubernetes, driver: str, pauses: tuple[float, ...] = PAUSES) -> None:
+    def __init__(self, settings: KubernetesSection, driver: str, pauses: tuple[float, ...] = PAUSES) -> None:
         self._settings = settings
         self._prefix = f"{driver}/"
         self._pauses = pauses

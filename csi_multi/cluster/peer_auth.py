@@ -5,22 +5,22 @@ from __future__ import annotations
 import grpc
 
 from ..contract.errors import PermissionDenied, Unavailable
-from ..rpc.interceptor import RemoteDoor, Trailing
+from ..rpc.interceptor import RemotePeerPolicy, TrailingMetadata
 from .remote_node import MARK
 
 
-class ControllerOnly(RemoteDoor):
+class ControllerOnly(RemotePeerPolicy):
     """The certificate of the caller, signed by the CA, must carry the controller's DNS name.
 
     And it must mean this node: addresses are given to other machines, and one certificate may do for all nodes.
     """
 
     def __init__(self, node: str, identity: str) -> None:
-        self._answer: Trailing = ((MARK, node),)
+        self._answer: TrailingMetadata = ((MARK, node),)
         self._node = node
         self._identity = identity
 
-    def admit(self, context: grpc.ServicerContext) -> Trailing:
+    def admit(self, context: grpc.ServicerContext) -> TrailingMetadata:
         names = sorted(name.decode("utf-8", "replace") for name in context.auth_context().get("peer_dns", ()))
         if self._identity not in names:
             raise PermissionDenied(

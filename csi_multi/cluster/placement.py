@@ -23,7 +23,7 @@ from ..contract.errors import ResourceExhausted, StorageError, Unavailable
 from ..contract.model import TopologyRequirement
 from ..core import topology
 from ..rpc import convert
-from ..rpc.status import Answered
+from ..rpc.status import ForwardedError
 from .remote_nodes import Nodes
 
 log = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ class Placing:
         """Return the node that has a volume of this name already, "" when all say that they do not."""
         found = []
         for name, outcome in self._nodes.ask(names, "CreateVolume", self._questions(names, request), deadline).items():
-            code = outcome.code if isinstance(outcome, Answered) else None
+            code = outcome.code if isinstance(outcome, ForwardedError) else None
             if code is Code.ALREADY_EXISTS or isinstance(outcome, pb.CreateVolumeResponse):
                 found.append(name)
-            elif isinstance(outcome, Answered) and code is not Code.RESOURCE_EXHAUSTED:
+            elif isinstance(outcome, ForwardedError) and code is not Code.RESOURCE_EXHAUSTED:
                 raise outcome
-            elif not isinstance(outcome, Answered):
+            elif not isinstance(outcome, ForwardedError):
                 raise Unavailable(
                     f"volume {request.name!r} may have been made by an earlier try on a node that does not answer: "
                     f"{outcome}; bring the node back, declare it lost (cluster.lost), or use StorageClasses with "
@@ -123,11 +123,11 @@ class Placing:
 
     def _first_with_room(self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None) -> Any:
         """Make it on the first node that is not full. One that does not answer may have made it: no other is tried."""
-        full: dict[str, Answered] = {}
+        full: dict[str, ForwardedError] = {}
         for name in names:
             try:
                 return self._nodes.get(name).call("CreateVolume", request, deadline)
-            except Answered as answer:
+            except ForwardedError as answer:
                 if answer.code is not Code.RESOURCE_EXHAUSTED:
                     raise
                 full[name] = answer

@@ -14,9 +14,9 @@ from google.protobuf.message_factory import GetMessageClass
 from .._proto import csi_pb2
 from ..contract.errors import StorageError, Timeout
 from ..contract.observer import OUTGOING
-from ..loading.admission import VISIT, Room
-from ..rpc.interceptor import REQUEST, REQUEST_ID
-from ..rpc.status import Answered
+from ..loading.admission import RUNNING_RPC, AdmissionLimit
+from ..rpc.interceptor import REQUEST_ID, REQUEST_ID_KEY
+from ..rpc.status import ForwardedError
 from .circuit import Circuit
 from .credentials import Bundle
 
@@ -69,7 +69,7 @@ class Node:
         self.bundle = bundle
         self.label = f"node {name!r} ({address})"
         self.circuit = Circuit(self.label)
-        self.room = Room(name, alone=False, kind="node")
+        self.admission = AdmissionLimit(name, unshared=False, kind="node")
         options = (*OPTIONS, ("grpc.ssl_target_name_override", identity))
         self._channel = grpc.secure_channel(address, bundle.channel(), options=options)
         self._methods = dict(self._all_methods())
@@ -79,8 +79,8 @@ class Node:
 
     def call(self, rpc: str, request: Any, deadline: float | None) -> Any:
         """Return the node's response. Raises Answered with its refusal, Unavailable or Timeout without an answer."""
-        if visit := VISIT.get():
-            visit.enter(self.room)
+        if visit := RUNNING_RPC.get():
+            visit.enter(self.admission)
         with self._counted():
             if self.circuit.admit():
                 self._probe()
@@ -103,7 +103,7 @@ class Node:
         if any(key == MARK for key, _ in trailing):
             self.circuit.worked()
             more = tuple((key, value) for key, value in trailing if key != MARK and not key.startswith("grpc-"))
-            return Answered(code, text, more)
+            return ForwardedError(code, text, more)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             if suspect:
                 self._suspect()
@@ -174,5 +174,5 @@ class Node:
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         """Return what goes with every RPC: which node is meant, the id for both logs, and what a trace needs."""
-        number = ((REQUEST_ID, REQUEST.get()),) if REQUEST.get() else ()
+        number = ((REQUEST_ID_KEY, REQUEST_ID.get()),) if REQUEST_ID.get() else ()
         return ((MARK, self.name), *number, *OUTGOING.get())

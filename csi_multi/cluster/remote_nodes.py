@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..config.cluster import PLACE, Cluster
+from ..config.cluster import NODE_PLACEHOLDER, Cluster
 from ..contract.errors import NotFound, StorageError, Unavailable
 from .addresses import Addresses
 from .credentials import Credentials
@@ -50,7 +50,7 @@ class Nodes:
             node = self._nodes.get(name)
             if node and node.address == address and node.bundle is bundle:
                 return node
-            self._nodes[name] = Node(name, address, self._identity.replace(PLACE, name), bundle)
+            self._nodes[name] = Node(name, address, self._identity.replace(NODE_PLACEHOLDER, name), bundle)
         if node:
             node.retire()
         return self._nodes[name]

@@ -11,51 +11,51 @@ import shutil
 import sys
 from pathlib import Path
 
-from ..config.cluster import IDENTITY, PLACE
+from ..config.cluster import DNS_NAME, NODE_PLACEHOLDER
 from ..contract.errors import StorageError
 from ..contract.ids import NODE as NODE_NAME
 from ..contract.machine import Host
 from ..host.command import LocalHost
 
-EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
+EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
 CA_DAYS = 3650
-AUTHORITY = (
+CA_EXTENSIONS = (
     "-addext",
     "basicConstraints=critical,CA:TRUE,pathlen:0",
     "-addext",
     "keyUsage=critical,keyCertSign,cRLSign",
 )
-LEAF = (
+LEAF_EXTENSIONS = (
     *("-addext", "basicConstraints=critical,CA:FALSE", "-addext", "keyUsage=critical,digitalSignature"),
     *("-addext", "extendedKeyUsage=serverAuth,clientAuth"),
 )
 
 
-class BadUsage(Exception):
+class UsageError(Exception):
     """The words of the command do not fit; the text says why."""
 
 
 def certificates(options: argparse.Namespace) -> int:
     """Make the CA if there is none, the controller's certificate if there is none, and those of the nodes named."""
     try:
-        nodes = dict(_node(text) for text in options.node)
-        identities = {name: options.node_identity.replace(PLACE, name) for name in nodes}
+        nodes = dict(_parse_node(text) for text in options.node)
+        identities = {name: options.node_identity.replace(NODE_PLACEHOLDER, name) for name in nodes}
         for identity in (options.controller_identity, *identities.values()):
-            if not IDENTITY.fullmatch(identity):
-                raise BadUsage(f"{identity!r} is not a DNS name")
-        authority = Authority(options.directory, LocalHost(), options.days)
+            if not DNS_NAME.fullmatch(identity):
+                raise UsageError(f"{identity!r} is not a DNS name")
+        authority = CertificateAuthority(options.directory, LocalHost(), options.days)
         if not (options.directory / "controller" / "key.pem").exists():
             authority.sign("controller", options.controller_identity)
         for name in nodes:
             authority.sign(f"nodes/{name}", identities[name])
-    except (BadUsage, StorageError, OSError) as error:
+    except (UsageError, StorageError, OSError) as error:
         print(f"csi-multi certificates: {error}", file=sys.stderr)
         return 2
-    print(_told(options.directory, nodes))
+    print(_config_snippet(options.directory, nodes))
     return 0
 
 
-class Authority:
+class CertificateAuthority:
     """A CA in a directory: ca.pem, and ca.key, which no driver needs."""
 
     def __init__(self, directory: Path, host: Host, days: int) -> None:
@@ -66,9 +66,11 @@ class Authority:
         if self._ca.exists() and self._key.exists():
             return
         if self._ca.exists() or self._key.exists():
-            raise BadUsage(f"{directory} has one of ca.pem and ca.key without the other; restore it or choose another")
+            raise UsageError(
+                f"{directory} has one of ca.pem and ca.key without the other; restore it or choose another"
+            )
         key, certificate = directory / "ca.key.new", directory / "ca.pem.new"
-        self._request(key, certificate, "csi-multi CA", CA_DAYS, *AUTHORITY)
+        self._request(key, certificate, "csi-multi CA", CA_DAYS, *CA_EXTENSIONS)
         key.replace(self._key)
         certificate.replace(self._ca)
 
@@ -78,7 +80,7 @@ class Authority:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         key, certificate = directory / "key.pem.new", directory / "certificate.pem.new"
         by = ("-CA", str(self._ca), "-CAkey", str(self._key), "-addext", f"subjectAltName=DNS:{identity}")
-        self._request(key, certificate, identity, self._days if days is None else days, *by, *LEAF)
+        self._request(key, certificate, identity, self._days if days is None else days, *by, *LEAF_EXTENSIONS)
         shutil.copyfile(self._ca, directory / "ca.pem")
         for file in (key, certificate):
             file.replace(file.with_suffix(""))
@@ -88,17 +90,17 @@ class Authority:
         """Make a key, which openssl lets only its owner read, and a certificate for it."""
         files = ("-keyout", str(key), "-out", str(certificate))
         name = ("-subj", f"/CN={subject[:64]}", "-days", str(days))  # X.509 has no longer common names
-        self._host.run("openssl", "req", "-x509", *EC, *files, *name, *more)
+        self._host.run("openssl", "req", "-x509", *EC_KEY, *files, *name, *more)
 
 
-def _node(text: str) -> tuple[str, str]:
+def _parse_node(text: str) -> tuple[str, str]:
     name, _, address = text.partition("=")
     if not NODE_NAME.fullmatch(name):
-        raise BadUsage(f"--node {text}: {name!r} is not a node's name: 1 to 63 of letters, digits, '-_.'")
+        raise UsageError(f"--node {text}: {name!r} is not a node's name: 1 to 63 of letters, digits, '-_.'")
     return name, address
 
 
-def _told(directory: Path, nodes: dict[str, str]) -> str:
+def _config_snippet(directory: Path, nodes: dict[str, str]) -> str:
     """Return what to write into the configuration file."""
     lines = [f"{directory}: ca.pem, controller/" + "".join(f", nodes/{name}/" for name in nodes), "cluster:"]
     lines += ["  tls: {ca: DIR/ca.pem, certificate: DIR/certificate.pem, key: DIR/key.pem}"]

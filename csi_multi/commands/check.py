@@ -9,7 +9,7 @@ from ..config.settings import load_config
 from ..contract.backend import FEATURES, Backend
 from ..host.command import LocalHost
 from ..loading.loader import load_instances
-from ..rpc.capabilities import Advertised, Mode, advertise
+from ..rpc.capabilities import AdvertisedCapabilities, Mode, advertise
 
 
 def check(file: Path) -> int:
@@ -47,7 +47,7 @@ def features(backend: Backend) -> list[str]:
     return [feature.__name__ for feature in FEATURES if isinstance(backend, feature)]
 
 
-def _names(advertised: Advertised, service: str) -> list[str]:
+def _names(advertised: AdvertisedCapabilities, service: str) -> list[str]:
     growth = {"ONLINE expansion": advertised.online_expansion, "OFFLINE expansion": advertised.offline_expansion}
     extra = [name for name, present in growth.items() if present] if service == "plugin" else []
     return advertised.of(service) + extra

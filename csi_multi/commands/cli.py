@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ..config.cluster import CONTROLLER, NODE
+from ..config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY
 from ..config.document import ConfigError
 from ..rpc.endpoint import EndpointError
 from .explain import arguments as explain_words
@@ -68,9 +68,9 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "--days", type=int, default=365, metavar="N", help="how long they are good; the CA: 10 years"
     )
     certificates.add_argument(
-        "--controller-identity", default=CONTROLLER, metavar="NAME", help="as in the file's cluster"
+        "--controller-identity", default=CONTROLLER_IDENTITY, metavar="NAME", help="as in the file's cluster"
     )
-    certificates.add_argument("--node-identity", default=NODE, metavar="NAME", help="as in the file's cluster")
+    certificates.add_argument("--node-identity", default=NODE_IDENTITY, metavar="NAME", help="as in the file's cluster")
     certificates.set_defaults(run=_certificates)
 
     kubernetes = verbs.add_parser("kubernetes", help="what runs beside the driver on Kubernetes")

@@ -50,7 +50,7 @@ def demo(fs_type: str | None) -> int:
     started = time.monotonic()
     try:
         with Interrupt() as interrupt, _driver(directory) as client, ExitStack() as cleanup:
-            Play(client, directory, fs_type, cleanup, interrupt).run()
+            DemoRun(client, directory, fs_type, cleanup, interrupt).run()
         _refuse_leftovers(directory)
     except (DemoError, NotServing, grpc.RpcError, KeyboardInterrupt) as error:
         print(f"\ndemo failed: {_text(error)}", file=sys.stderr)
@@ -58,12 +58,12 @@ def demo(fs_type: str | None) -> int:
             print((directory / "csi.log").read_text()[-2000:], file=sys.stderr)
         return 1
     finally:
-        _sweep(directory)
+        _clean_up(directory)
     print(f"\nAll data intact, nothing left behind, {time.monotonic() - started:.1f} s.")
     return 0
 
 
-class Play:
+class DemoRun:
     """The orchestrator's part. Every RPC is shown with its time; cleanup undoes each step, last first."""
 
     def __init__(self, client: Client, directory: Path, fs_type: str, cleanup: ExitStack, interrupt: Interrupt) -> None:
@@ -227,7 +227,7 @@ def _refuse_leftovers(directory: Path) -> None:
         raise DemoError(f"left behind: {', '.join(left)}")
 
 
-def _sweep(directory: Path) -> None:
+def _clean_up(directory: Path) -> None:
     """Remove what is left when the driver could not: mounts first, then loop devices, then files."""
     host = LocalHost()
     for path in reversed(_leftovers(directory)):

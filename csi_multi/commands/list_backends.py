@@ -13,12 +13,12 @@ from importlib.metadata import EntryPoint, entry_points
 import msgspec
 
 from ..contract.backend import FEATURES, GROUP
-from ..loading.loader import backend_classes, doubled
+from ..loading.loader import backend_classes, duplicate_providers
 
 HEADER = ("KIND", "CLASS", "DISTRIBUTION", "CONTRACT", "FEATURES")
 
 
-class Installed(msgspec.Struct, frozen=True, kw_only=True, rename={"cls": "class"}):
+class InstalledBackend(msgspec.Struct, frozen=True, kw_only=True, rename={"cls": "class"}):
     """One entry point. Of a backend that cannot be used, contract and features are not known."""
 
     kind: str
@@ -34,7 +34,7 @@ def backends(*, as_json: bool) -> int:
     """Print the installed backends; return 1 when one of them cannot be used."""
     # A package that prints while it is imported must not spoil the output for programs.
     with contextlib.redirect_stdout(sys.stderr):
-        found = installed()
+        found = installed_backends()
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     elif found:
@@ -44,12 +44,12 @@ def backends(*, as_json: bool) -> int:
     return 1 if any(one.problem for one in found) else 0
 
 
-def installed() -> list[Installed]:
+def installed_backends() -> list[InstalledBackend]:
     """Return every installed backend, by kind; one that is provided twice stands there twice."""
     points: dict[str, list[EntryPoint]] = defaultdict(list)
     for point in entry_points(group=GROUP):
         points[point.name].append(point)
-    broken = {kind: reason for kind in points if (reason := doubled(kind))}
+    broken = {kind: reason for kind in points if (reason := duplicate_providers(kind))}
     classes, unfit = backend_classes(points.keys() - broken.keys())
     broken |= unfit
     found = []
@@ -57,7 +57,7 @@ def installed() -> list[Installed]:
         cls = classes.get(kind)
         for point in providers:
             distribution, version = _distribution(point)
-            one = Installed(
+            one = InstalledBackend(
                 kind=kind,
                 cls=point.value,
                 distribution=distribution,
@@ -78,7 +78,7 @@ def table(rows: list[tuple[str, ...]]) -> str:
     )
 
 
-def _row(one: Installed) -> tuple[str, ...]:
+def _row(one: InstalledBackend) -> tuple[str, ...]:
     contract = ".".join(map(str, one.contract)) if one.contract else "-"
     last = f"BROKEN: {' '.join(one.problem.split())}" if one.problem else ", ".join(one.features)
     return (one.kind, one.cls, f"{one.distribution} {one.version}".strip(), contract, last)

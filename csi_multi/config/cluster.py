@@ -16,15 +16,15 @@ from ..contract import ids
 from ..contract.params import Doc, Schema
 from .document import Document
 
-CONTROLLER = "controller.csi-multi"
-NODE = "{node}.node.csi-multi"
-PLACE = "{node}"
+CONTROLLER_IDENTITY = "controller.csi-multi"
+NODE_IDENTITY = "{node}.node.csi-multi"
+NODE_PLACEHOLDER = "{node}"
 _DNS = r"[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?"
-ADDRESS = re.compile(rf"(?:\[[0-9A-Fa-f:.%]+\]|{_DNS}(?:\.{_DNS})*):([0-9]{{1,5}})")
-IDENTITY = re.compile(rf"{_DNS}(?:\.{_DNS})*")
+HOST_PORT = re.compile(rf"(?:\[[0-9A-Fa-f:.%]+\]|{_DNS}(?:\.{_DNS})*):([0-9]{{1,5}})")
+DNS_NAME = re.compile(rf"{_DNS}(?:\.{_DNS})*")
 
 
-class Tls(Schema, frozen=True, kw_only=True):
+class TlsSection(Schema, frozen=True, kw_only=True):
     """`cluster.tls`: PEM files; they are read again when they change."""
 
     ca: Annotated[str, Doc("file with the certificates of those who may sign for controller and nodes")]
@@ -32,7 +32,7 @@ class Tls(Schema, frozen=True, kw_only=True):
     key: Annotated[str, Doc("file with its private key")]
 
 
-class Kubernetes(Schema, frozen=True, kw_only=True):
+class KubernetesSection(Schema, frozen=True, kw_only=True):
     """`cluster.kubernetes`: nodes and their addresses from the Kubernetes API."""
 
     port: Annotated[int, Doc("where the drivers on the nodes listen", ge=1, le=65535)] = 9810
@@ -46,7 +46,7 @@ class Kubernetes(Schema, frozen=True, kw_only=True):
     )
 
 
-class Keys(Schema, frozen=True, kw_only=True):
+class ClusterSection(Schema, frozen=True, kw_only=True):
     """The `cluster:` section, beside `tls:` and `kubernetes:`."""
 
     listen: Annotated[str, Doc("address and port where a node serves the controller, for example 0.0.0.0:9810")] = ""
@@ -56,9 +56,11 @@ class Keys(Schema, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
     address: Annotated[str, Doc("address of a node, made of its name: {node}.csi-nodes.storage.svc:9810")] = ""
     controller_identity: Annotated[str, Doc("DNS name in the controller's certificate; nodes serve nobody else")] = (
-        CONTROLLER
+        CONTROLLER_IDENTITY
     )
-    node_identity: Annotated[str, Doc("DNS name in a node's certificate; without {node}: one for all nodes")] = NODE
+    node_identity: Annotated[str, Doc("DNS name in a node's certificate; without {node}: one for all nodes")] = (
+        NODE_IDENTITY
+    )
     lost: Annotated[
         list[str], Doc("nodes that will never come back; their volumes count as gone, and deleting them succeeds")
     ] = msgspec.field(default_factory=list)
@@ -67,7 +69,7 @@ class Keys(Schema, frozen=True, kw_only=True):
     )
 
 
-class Entry(Schema, frozen=True, kw_only=True):
+class NodeEntry(Schema, frozen=True, kw_only=True):
     """One node of `cluster.nodes`, when more than its address is given."""
 
     address: Annotated[str, Doc("host:port of the driver on the node")]
@@ -81,11 +83,11 @@ class Cluster:
     """The section, checked."""
 
     listen: str = ""
-    nodes: Mapping[str, Entry] = field(default_factory=dict)
-    kubernetes: Kubernetes | None = None
-    tls: Tls | None = None
-    controller_identity: str = CONTROLLER
-    node_identity: str = NODE
+    nodes: Mapping[str, NodeEntry] = field(default_factory=dict)
+    kubernetes: KubernetesSection | None = None
+    tls: TlsSection | None = None
+    controller_identity: str = CONTROLLER_IDENTITY
+    node_identity: str = NODE_IDENTITY
     lost: frozenset[str] = frozenset()
     attach_required: bool = False
 
@@ -95,16 +97,16 @@ class Cluster:
         return bool(self.nodes or self.kubernetes)
 
 
-def parse(document: Document, values: Mapping[str, Any]) -> Cluster:
+def parse_cluster(document: Document, values: Mapping[str, Any]) -> Cluster:
     """Check the section. Raises ConfigError."""
     rest = dict(values)
-    tls = _section(document, "tls", Tls, rest)
-    kubernetes = _section(document, "kubernetes", Kubernetes, rest)
-    keys = document.section(("cluster",), Keys, rest, also=("tls", "kubernetes"))
+    tls = _section(document, "tls", TlsSection, rest)
+    kubernetes = _section(document, "kubernetes", KubernetesSection, rest)
+    keys = document.section(("cluster",), ClusterSection, rest, also=("tls", "kubernetes"))
     nodes = _nodes(document, keys)
     _check_name(document, "controller_identity", keys.controller_identity)
-    _check_name(document, "node_identity", keys.node_identity.replace(PLACE, "node"))
-    before, place, after = keys.node_identity.partition(PLACE)
+    _check_name(document, "node_identity", keys.node_identity.replace(NODE_PLACEHOLDER, "node"))
+    before, place, after = keys.node_identity.partition(NODE_PLACEHOLDER)
     if re.fullmatch(
         f"{re.escape(before)}{ids.NODE.pattern if place else ''}{re.escape(after)}", keys.controller_identity
     ):
@@ -139,14 +141,18 @@ def _section(document: Document, key: str, schema: Any, values: dict[str, Any]) 
     return document.section(("cluster", key), schema, found)
 
 
-def _nodes(document: Document, keys: Keys) -> dict[str, Entry]:
+def _nodes(document: Document, keys: ClusterSection) -> dict[str, NodeEntry]:
     """Return every node's entry, whichever way it is written."""
-    if keys.address and (isinstance(keys.nodes, dict) or PLACE not in keys.address):
-        raise _error(document, "address", f"holds {PLACE} and goes with a list of names: nodes: [node-1, node-2]")
+    if keys.address and (isinstance(keys.nodes, dict) or NODE_PLACEHOLDER not in keys.address):
+        raise _error(
+            document, "address", f"holds {NODE_PLACEHOLDER} and goes with a list of names: nodes: [node-1, node-2]"
+        )
     if isinstance(keys.nodes, list) and not keys.address:
-        raise _error(document, "address", f"is required with a list of nodes, for example '{PLACE}.example.com:9810'")
+        raise _error(
+            document, "address", f"is required with a list of nodes, for example '{NODE_PLACEHOLDER}.example.com:9810'"
+        )
     if isinstance(keys.nodes, list):
-        found = {name: Entry(address=keys.address.replace(PLACE, name)) for name in keys.nodes}
+        found = {name: NodeEntry(address=keys.address.replace(NODE_PLACEHOLDER, name)) for name in keys.nodes}
         if len(found) < len(keys.nodes):
             raise _error(document, "nodes", "names a node twice")
     else:
@@ -159,16 +165,16 @@ def _nodes(document: Document, keys: Keys) -> dict[str, Entry]:
     return found
 
 
-def _entry(document: Document, name: str, value: Any) -> Entry:
+def _entry(document: Document, name: str, value: Any) -> NodeEntry:
     if isinstance(value, str):
-        return Entry(address=value)
+        return NodeEntry(address=value)
     if not isinstance(value, dict):
         raise _error(document, "nodes", f"{name}: is HOST:PORT, or a mapping with 'address' and 'topology'", name)
-    return document.section(("cluster", "nodes", name), Entry, value)
+    return document.section(("cluster", "nodes", name), NodeEntry, value)
 
 
 def _is_address(text: str) -> bool:
-    found = ADDRESS.fullmatch(text)
+    found = HOST_PORT.fullmatch(text)
     return bool(found and int(found[1]) < 65536)
 
 
@@ -178,7 +184,7 @@ def _check_node(document: Document, key: str, name: str) -> None:
 
 
 def _check_name(document: Document, key: str, name: str) -> None:
-    if not IDENTITY.fullmatch(name):
+    if not DNS_NAME.fullmatch(name):
         raise _error(document, key, f"{name!r} is not a DNS name")
 
 

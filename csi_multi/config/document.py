@@ -14,7 +14,7 @@ import yaml
 from ..contract.params import Schema, explain, fields, unknown
 
 S = TypeVar("S", bound=Schema)
-Keys = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 
 class ConfigError(Exception):
@@ -27,14 +27,14 @@ class Document:
 
     file: Path
     values: Mapping[str, Any]
-    lines: Mapping[Keys, int]
+    lines: Mapping[KeyPath, int]
 
-    def error(self, path: Keys, text: str) -> ConfigError:
+    def error(self, path: KeyPath, text: str) -> ConfigError:
         """Make the error for a key; a path without a line of its own takes its parent's."""
         known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in self.lines), ())
         return ConfigError(f"{self.file}:{self.lines.get(known, 1)}: {text}")
 
-    def section(self, path: Keys, schema: type[S], values: Mapping[str, Any], also: Keys = ()) -> S:
+    def section(self, path: KeyPath, schema: type[S], values: Mapping[str, Any], also: KeyPath = ()) -> S:
         """Turn one mapping of the file into its schema; `also` are valid keys beside it. Raises ConfigError."""
         where = ".".join(path)
         valid = [field.name for field in fields(schema)]
@@ -48,9 +48,9 @@ class Document:
             raise self.error((*path, key), explain(error, where, schema)) from None
 
 
-def read(file: Path) -> Document:
+def read_document(file: Path) -> Document:
     """Parse YAML, keeping lines; a key given twice is an error. Raises ConfigError."""
-    with _explained(file):
+    with _as_config_error(file):
         loader = yaml.SafeLoader(file.read_text())
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
@@ -58,9 +58,9 @@ def read(file: Path) -> Document:
         return _document(file, loader, node)
 
 
-def documents(file: Path) -> Iterator[Document]:
+def read_documents(file: Path) -> Iterator[Document]:
     """Parse YAML of any number of mappings. Raises ConfigError."""
-    with _explained(file):
+    with _as_config_error(file):
         loader = yaml.SafeLoader(file.read_text())
         while loader.check_node():
             node = loader.get_node()
@@ -71,13 +71,13 @@ def documents(file: Path) -> Iterator[Document]:
 
 
 def _document(file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode) -> Document:
-    lines: dict[Keys, int] = {}
+    lines: dict[KeyPath, int] = {}
     _walk(file, loader, node, (), lines, (node,))
     return Document(file, loader.construct_document(node), lines)
 
 
 @contextmanager
-def _explained(file: Path) -> Iterator[None]:
+def _as_config_error(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
@@ -93,8 +93,8 @@ def _walk(
     file: Path,
     loader: yaml.SafeLoader,
     node: yaml.MappingNode,
-    path: Keys,
-    lines: dict[Keys, int],
+    path: KeyPath,
+    lines: dict[KeyPath, int],
     parents: tuple[yaml.Node, ...],
 ) -> None:
     """Note the line of every key. A key that `<<` merges in has none: it may be overridden."""

@@ -16,8 +16,8 @@ import msgspec
 from ..contract import ids
 from ..contract.params import Doc, Schema, unknown
 from .cluster import Cluster
-from .cluster import parse as parse_cluster
-from .document import Document, Keys, read
+from .cluster import parse_cluster as parse_cluster
+from .document import Document, KeyPath, read_document
 
 SECTIONS = ("driver", "backends", "cluster")
 
@@ -72,7 +72,7 @@ class Config:
 
 def load_config(file: Path, node: str = "") -> Config:
     """Read and check the file; `node` replaces driver.node, for a file that all nodes share. Raises ConfigError."""
-    document = read(file)
+    document = read_document(file)
     for key in document.values:
         if key not in SECTIONS:
             raise document.error((key,), unknown("top level", key, SECTIONS))
@@ -91,7 +91,7 @@ def load_config(file: Path, node: str = "") -> Config:
     return Config(document, driver, instances, cluster)
 
 
-def _mapping(document: Document, path: Keys, value: Any) -> Mapping[str, Any]:
+def _mapping(document: Document, path: KeyPath, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not value:
         raise document.error(path, f"{'.'.join(path)!r} is required and must be a mapping with at least one key")
     return value

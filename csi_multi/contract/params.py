@@ -61,7 +61,7 @@ def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable
     """
     names = {camel(field.name): field for field in fields(schema)}
     patterns = {field.name: pattern for field in fields(schema) if (pattern := keys_of(field))}
-    values = spelled(schema, values, where)
+    values = normalize_keys(schema, values, where)
     known: dict[str, Any] = {}
     for key, value in values.items():
         if key in names and not keys_of(names[key]):
@@ -77,7 +77,7 @@ def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable
         raise InvalidArgument(explain(error, where, schema, camel)) from None
 
 
-def spelled(schema: type[S], values: Mapping[str, str], where: str, also: Iterable[str] = ()) -> dict[str, str]:
+def normalize_keys(schema: type[S], values: Mapping[str, str], where: str, also: Iterable[str] = ()) -> dict[str, str]:
     """Return class parameters of a loose schema as the documentation spells them, so that equal ones look equal.
 
     `also` names keys that are valid beside the schema's. An unknown key stays as it is. Raises InvalidArgument
@@ -90,7 +90,7 @@ def spelled(schema: type[S], values: Mapping[str, str], where: str, also: Iterab
     known = {name.lower(): name for name in names}
     origin: dict[str, str] = {}  # by the key as documented: as it was given
     for key in values:
-        one = known.get(key.lower()) or next((_fitted(one, key) for one in patterns if _fits(one, key)), key)
+        one = known.get(key.lower()) or next((_normalize_key(one, key) for one in patterns if _matches(one, key)), key)
         if origin.setdefault(one, key) != key:
             raise InvalidArgument(
                 f"{where}: {origin[one]!r} and {key!r} are one key, whatever its capitals; leave one out"
@@ -98,11 +98,11 @@ def spelled(schema: type[S], values: Mapping[str, str], where: str, also: Iterab
     return {one: values[key] for one, key in origin.items() if values[key] or one not in names}
 
 
-def _fits(pattern: str, key: str) -> bool:
+def _matches(pattern: str, key: str) -> bool:
     return re.fullmatch(pattern, key, re.IGNORECASE) is not None
 
 
-def _fitted(pattern: str, key: str) -> str:
+def _normalize_key(pattern: str, key: str) -> str:
     """Return a key that fits a pattern in the pattern's own capitals, as far as its beginning is plain letters."""
     words = re.findall("[A-Za-z]+", re.sub(r"\\.", " ", pattern))
     head = next((word for word in words if key.lower().startswith(word.lower())), "")

@@ -1,1 +1,1 @@
-"""What CSI asks of a driver, over backends that report what is there: idempotency, topology, locks."""
+"""The rules of CSI that are the same for all backends: idempotency, topology, locks."""

@@ -1,7 +1,7 @@
-"""Refuse, rather than queue, a second operation on the same object.
+"""Locks on objects: a second operation on the same object is refused instead of queued.
 
-A queue would let one hung volume eat the thread pool until Probe times out and the supervisor kills
-the driver. A refusal is cheap: the orchestrator asks again, and by then finds the result.
+With a queue one hanging volume could use up the thread pool, until Probe times out and the supervisor kills
+the driver. A refusal is cheap: the orchestrator tries again, and by then finds the result.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from dataclasses import dataclass
 
 from ..contract.errors import Busy
 
-Key = tuple[str, str]  # (family, name or id), for example ("volume", "fast/node-1/pvc-1")
+LockKey = tuple[str, str]  # (family, name or id), for example ("volume", "fast/node-1/pvc-1")
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     operation: str
     since: float  # time.monotonic()
     shared: bool
 
 
 class Locks:
-    """Which operation holds which object. Readers (shared) keep out writers, not each other."""
+    """Which operation holds which object. A shared holder excludes exclusive ones, but no other shared one."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._holders: dict[Key, list[Holder]] = {}
+        self._lock = threading.Lock()
+        self._holders: dict[LockKey, list[LockHolder]] = {}
 
     @contextmanager
-    def hold(self, operation: str, exclusive: Sequence[Key], shared: Sequence[Key] = ()) -> Iterator[None]:
-        """Hold all keys for the block, or raise Busy saying who holds one of them and since when."""
+    def hold(self, operation: str, exclusive: Sequence[LockKey], shared: Sequence[LockKey] = ()) -> Iterator[None]:
+        """Hold all keys for the block. Raises Busy, naming the operation that holds one of them and for how long."""
         since = time.monotonic()
-        wanted = {key: Holder(operation, since, shared=True) for key in shared}
-        wanted |= {key: Holder(operation, since, shared=False) for key in exclusive}
-        with self._guard:
+        wanted = {key: LockHolder(operation, since, shared=True) for key in shared}
+        wanted |= {key: LockHolder(operation, since, shared=False) for key in exclusive}
+        with self._lock:
             for key, holder in wanted.items():
                 self._refuse_if_held(key, holder)
             for key, holder in wanted.items():
@@ -45,24 +45,24 @@ class Locks:
         try:
             yield
         finally:
-            with self._guard:
+            with self._lock:
                 for key, holder in wanted.items():
                     self._release(key, holder)
 
-    def held(self) -> list[tuple[Key, str, float]]:
-        """Return (key, operation, age in seconds) of everything held now, oldest first."""
+    def held(self) -> list[tuple[LockKey, str, float]]:
+        """Return (key, operation, age in seconds) of all held keys, oldest first."""
         now = time.monotonic()
-        with self._guard:
+        with self._lock:
             rows = [(key, one.operation, now - one.since) for key, many in self._holders.items() for one in many]
         return sorted(rows, key=lambda row: -row[2])
 
-    def _refuse_if_held(self, key: Key, wanted: Holder) -> None:
+    def _refuse_if_held(self, key: LockKey, wanted: LockHolder) -> None:
         for holder in self._holders.get(key, ()):
             if not (holder.shared and wanted.shared):
                 age = time.monotonic() - holder.since
-                raise Busy(f"{holder.operation} has held {key[0]} {key[1]!r} for {age:.1f} s; try again")
+                raise Busy(f"{key[0]} {key[1]!r} is locked by {holder.operation} since {age:.1f} s; try again")
 
-    def _release(self, key: Key, holder: Holder) -> None:
+    def _release(self, key: LockKey, holder: LockHolder) -> None:
         holders = [one for one in self._holders[key] if one is not holder]
         if holders:
             self._holders[key] = holders

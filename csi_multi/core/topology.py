@@ -1,4 +1,4 @@
-"""Topology rules: the driver's prefix on the wire, and what satisfies a requirement (csi-spec 2.4)."""
+"""Topology rules: the prefix of the driver's keys in CSI messages, and what satisfies a requirement (csi-spec 2.4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..contract.backend import Backend, NodeLocal, Topology
 from ..contract.errors import InvalidArgument
 from ..contract.model import Segments, TopologyRequirement, Volume
 
-NODE = "node"  # the segment of node-local volumes
+NODE = "node"  # the key of the segment of node-local volumes
 
 
 def constrained(backend: Backend) -> bool:
@@ -17,13 +17,13 @@ def constrained(backend: Backend) -> bool:
 
 
 def node_segments(backend: Backend, node: str) -> dict[str, str]:
-    """Return what a node offers through this backend, without the driver's prefix."""
+    """Return the segments of a node for this backend, without the driver's prefix."""
     segments = dict(backend.node_segments()) if isinstance(backend, Topology) else {}
     return segments | ({NODE: node} if isinstance(backend, NodeLocal) else {})
 
 
 def of_volume(backend: Backend, volume: Volume) -> tuple[Segments, ...]:
-    """Return from where a volume is reachable, its node included; empty: from everywhere."""
+    """Return the segments that a volume is reachable from, its node included; empty: reachable from everywhere."""
     if not isinstance(backend, NodeLocal):
         return volume.topology
     node = {NODE: backend.node_of(volume.handle)}
@@ -33,8 +33,8 @@ def of_volume(backend: Backend, volume: Volume) -> tuple[Segments, ...]:
 def satisfies(reachable: Sequence[Segments], requirement: TopologyRequirement | None) -> bool:
     """Whether a volume reachable from these segments meets the requirement.
 
-    It must be reachable from one requisite segment; only preferred ones do not bind. A requisite
-    may carry segments of other instances too, so the volume's own keys are what counts.
+    It must be reachable from one requisite topology; preferred ones alone are no condition. A requisite topology
+    may contain segments of other instances too, so only the volume's own keys are compared.
     """
     if not reachable or requirement is None or not requirement.requisite:
         return True
@@ -42,7 +42,7 @@ def satisfies(reachable: Sequence[Segments], requirement: TopologyRequirement | 
 
 
 def covers(wanted: Segments, segments: Segments) -> bool:
-    """Whether a place described by `wanted` lies within `segments`."""
+    """Whether the place `wanted` is inside `segments`."""
     return all(wanted.get(key) == value for key, value in segments.items())
 
 
@@ -51,12 +51,12 @@ def add_prefix(driver: str, segments: Segments) -> dict[str, str]:
 
 
 def strip_prefix(driver: str, segments: Segments) -> dict[str, str]:
-    """Return segments without the driver's prefix; a key of another prefix is not ours to judge."""
+    """Return segments without the driver's prefix; raises InvalidArgument for a key with another one."""
     prefix = f"{driver}/"
     foreign = [key for key in segments if not key.lower().startswith(prefix)]
     if foreign:
         raise InvalidArgument(
-            f"topology key {foreign[0]!r} is not this driver's; its keys start with {prefix!r}: for a zone write "
-            f"{f'{prefix}zone'!r} (in Kubernetes in the StorageClass, allowedTopologies)"
+            f"topology key {foreign[0]!r} does not belong to this driver, whose keys start with {prefix!r}; for a zone write "
+            f"{f'{prefix}zone'!r} (in Kubernetes in allowedTopologies of the StorageClass)"
         )
     return {key[len(prefix) :].lower(): value for key, value in segments.items()}

@@ -1,1 +1,1 @@
-"""Backend packages: found, validated, called with limits on threads and time, replaced after a reload."""
+"""Backend packages: found, validated, called with limits on threads and time, replaced at a reload."""

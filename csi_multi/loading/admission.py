@@ -1,12 +1,14 @@
-"""How much of the thread pool the RPCs of one instance (or one node) may hold, so that one that hangs leaves room.
+"""How many threads the RPCs of one instance (or of one node of the cluster) may hold, so that a hanging one leaves
+threads for the others.
 
-An RPC that calls into an instance holds a place there until it ends, also while the core works for it
-(mkfs on a device that hangs) and while it streams; over several instances it is in one at a time.
+An RPC that calls a backend counts against the limit of its instance until it ends, also while the core
+works for it (mkfs on a device that hangs) and while it streams. An RPC over several instances counts
+against one of them at a time.
 
-An instance may hold a place more only while it holds no more than are free: one that hangs gets half
-of a kind of slots, the next half of the rest, and so on, and an instance that is alone gets all. A
-fixed share would be idle with many instances, or not be there with many that hang. Above its share an
-RPC is refused, never queued, and before it has done anything.
+An instance may take one more slot only while it holds no more slots than are free: one hanging instance gets
+half of a kind of slots, the next one half of the rest, and so on. An instance that shares the driver with no
+other gets all of them. A fixed share would lie idle with many instances, or be used up with many that hang.
+Above its share an RPC is refused, never queued, and before it has done anything.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from contextvars import ContextVar
 
 from ..contract.errors import Unavailable
 
-PATIENCE = 10.0  # seconds after which an RPC over all instances is not sent after one that waits in an instance
+HANGING_AFTER = 10.0  # seconds; an RPC over all instances does not join one of its kind that waits for longer
 
 
-class Slots:
-    """So many RPCs of one cost may run at once."""
+class SlotPool:
+    """How many RPCs of one cost may run at once in this process."""
 
     def __init__(self, total: int) -> None:
         self._lock = threading.Lock()
@@ -31,85 +33,90 @@ class Slots:
         self.free = total
 
     def take(self) -> bool:
+        """Take a slot; return False when none is free."""
         with self._lock:
             taken = self.free > 0
             self.free -= taken
             return taken
 
-    def leave(self) -> None:
+    def release(self) -> None:
+        """Give a slot back."""
         with self._lock:
             self.free += 1
 
 
-class Visit:
-    """An RPC, and the room of the instance it is in."""
+class RunningRpc:
+    """An RPC that holds a slot, and the instance or node it counts against at the moment."""
 
-    def __init__(self, rpc: str, slots: Slots, everywhere: bool) -> None:
+    def __init__(self, rpc: str, slots: SlotPool, all_instances: bool) -> None:
         self.rpc = rpc
         self.slots = slots
-        self.everywhere = everywhere  # it goes from instance to instance
+        self.all_instances = all_instances  # it goes from instance to instance
         self.since = 0.0
-        self._room: Room | None = None
+        self._limit: AdmissionLimit | None = None
 
-    def enter(self, room: Room) -> None:
-        """Move to an instance. Raises Unavailable when its share of the slots is taken."""
-        if room is not self._room:
+    def enter(self, limit: AdmissionLimit) -> None:
+        """Count against this limit from now on. Raises Unavailable when its share of the slots is taken."""
+        if limit is not self._limit:
             self.leave()
-            room.admit(self)
-            self._room = room
+            limit.admit(self)
+            self._limit = limit
 
     def leave(self) -> None:
-        if self._room:
-            self._room.release(self)
-            self._room = None
+        """Count against no limit any more."""
+        if self._limit:
+            self._limit.release(self)
+            self._limit = None
 
 
-class Room:
-    """The places of one instance, or of one node that RPCs are sent on to."""
+class AdmissionLimit:
+    """The share of one instance, or of one node that RPCs are forwarded to."""
 
-    def __init__(self, name: str, alone: bool, kind: str = "backend") -> None:
+    def __init__(self, name: str, unshared: bool, kind: str = "backend") -> None:
+        """`unshared`: nothing else needs a slot, so there is no limit."""
         self._name = f"{kind} {name!r}"
         self._others = f"{kind}s"
-        self.alone = alone
+        self.unshared = unshared
         self._lock = threading.Lock()
-        self._inside: dict[Visit, None] = {}  # oldest first
+        self._admitted: dict[RunningRpc, None] = {}  # oldest first
 
-    def admit(self, visit: Visit) -> None:
+    def admit(self, rpc: RunningRpc) -> None:
+        """Count an RPC. Raises Unavailable above the share."""
         now = time.monotonic()
         with self._lock:
-            held = [one for one in self._inside if one.slots is visit.slots]
-            late = visit.everywhere and any(one.rpc == visit.rpc and now - one.since > PATIENCE for one in held)
-            if self.alone or (len(held) <= visit.slots.free and not late):
-                visit.since = now
-                self._inside[visit] = None
+            held = [one for one in self._admitted if one.slots is rpc.slots]
+            hanging = rpc.all_instances and any(one.rpc == rpc.rpc and now - one.since > HANGING_AFTER for one in held)
+            if self.unshared or (len(held) <= rpc.slots.free and not hanging):
+                rpc.since = now
+                self._admitted[rpc] = None
                 return
         oldest = held[0]
         raise Unavailable(
-            f"{self._name} has {len(held)} calls running, the oldest of which, {oldest.rpc}, for "
-            f"{now - oldest.since:.1f} s; the other {self._others} need the rest of the threads; try again"
+            f"{self._name} already runs {len(held)} calls, the oldest of them ({oldest.rpc}) for "
+            f"{now - oldest.since:.1f} s; the remaining threads are reserved for the other {self._others}; try again"
         )
 
-    def release(self, visit: Visit) -> None:
+    def release(self, rpc: RunningRpc) -> None:
         with self._lock:
-            del self._inside[visit]
+            del self._admitted[rpc]
 
     def running(self) -> list[str]:
-        """Say what runs in the instance, oldest first."""
+        """Return what runs, oldest first, for example "CreateVolume for 3.1 s"."""
         now = time.monotonic()
         with self._lock:
-            return [f"{one.rpc} for {now - one.since:.1f} s" for one in self._inside]
+            return [f"{one.rpc} for {now - one.since:.1f} s" for one in self._admitted]
 
 
-VISIT: ContextVar[Visit | None] = ContextVar("VISIT", default=None)
+RUNNING_RPC: ContextVar[RunningRpc | None] = ContextVar("RUNNING_RPC", default=None)
 
 
 @contextmanager
-def visiting(rpc: str, slots: Slots, everywhere: bool) -> Iterator[None]:
-    """Let what is called in this thread count as this RPC."""
-    visit = Visit(rpc, slots, everywhere)
-    token = VISIT.set(visit)
+def running_rpc(name: str, slots: SlotPool, all_instances: bool) -> Iterator[None]:
+    """Count the backend calls of this thread as calls of this RPC."""
+    rpc = RunningRpc(name, slots, all_instances)
+    token = RUNNING_RPC.set(rpc)
     try:
         yield
     finally:
-        visit.leave()
-        VISIT.reset(token)
+        rpc.leave()
+        RUNNING_RPC.reset(token)

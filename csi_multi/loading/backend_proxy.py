@@ -1,8 +1,8 @@
-"""Around every contract method of a loaded backend: foreign code in our process.
+"""The proxy before every contract method of a loaded backend, because a backend is foreign code in this process.
 
-A call from the core counts against the instance's room (bulkhead.py), its answer is held against the
-contract (answers.py), and whatever it raises outside of the tree of errors.py becomes an Unexpected
-that names the instance and its package. What a backend calls on itself passes through unseen.
+A call from the core counts against the admission limit of the instance (admission.py), and its response is
+checked against the contract (response_check.py). An exception that is not in the tree of errors.py becomes an
+UnexpectedError that names the instance and its package. Calls that a backend makes on itself are passed on unchecked.
 """
 
 from __future__ import annotations
@@ -19,138 +19,140 @@ from ..contract.backend import FEATURES, Backend
 from ..contract.errors import StorageError, Unavailable
 from ..contract.model import BlockMap, Extent
 from . import response_check
-from .admission import VISIT, Room
+from .admission import RUNNING_RPC, AdmissionLimit
 
 log = logging.getLogger(__name__)
 
 
-class WrongAnswer(Unavailable):
+class InvalidResponse(Unavailable):
     """A backend broke its contract.
 
     Not final: the volume may well have been made, and after a final code the orchestrator would forget it.
     """
 
 
-class Unexpected(Exception):
-    """A backend raised something that is not in the tree: a bug, of any class, also one that wants to end us."""
+class UnexpectedError(Exception):
+    """A backend raised an exception outside the tree of errors.py, even one that would end the process: a bug."""
 
-    def __init__(self, text: str, facts: dict[str, str]) -> None:
+    def __init__(self, text: str, log_fields: dict[str, str]) -> None:
         super().__init__(text)
-        self.facts = facts
+        self.log_fields = log_fields
 
 
-class Inside(threading.local):
-    guard: Guard | None = None  # whose backend runs in this thread
+class _CallingProxy(threading.local):
+    proxy: BackendProxy | None = None  # the proxy whose backend runs in this thread
 
 
-INSIDE = Inside()
+CALLING = _CallingProxy()
 
 
-class Guard:
-    """One instance's."""
+class BackendProxy:
+    """The proxy of one instance."""
 
-    def __init__(self, instance: str, kind: str, package: str, alone: bool) -> None:
-        self.room = Room(instance, alone)
+    def __init__(self, instance: str, kind: str, package: str, unshared: bool) -> None:
+        self.admission = AdmissionLimit(instance, unshared)
         self._owner = f"backend {instance!r} ({package})"
-        self._facts = {"instance": instance, "kind": kind, "package": package}
+        self._log_fields = {"instance": instance, "kind": kind, "package": package}
 
     def install(self, backend: Backend) -> None:
-        """Put itself before the methods: on the object, so that isinstance tells the features as before."""
+        """Replace the contract methods on the object, so that isinstance sees the features of its class as before."""
         setting = getattr(backend, "setting", None)
-        ours = (setting.driver, setting.cluster) if setting else None
-        for name, function in methods(backend).items():
+        owner = (setting.driver, setting.cluster) if setting else None
+        for name, function in contract_methods(backend).items():
             method = getattr(backend, name)
-            bare = getattr(method, "bare", method)  # it may have been guarded before
-            guarded = self._guarded(name, bare, self._check(name, function, ours))
-            vars(guarded)["bare"] = bare
-            vars(backend)[name] = guarded
-            if getattr(backend, name) is not guarded:
-                raise TypeError(
-                    f"{name} is a {type(vars(type(backend)).get(name)).__name__} that hides what is put there"
-                )
+            unproxied = getattr(method, "unproxied", method)  # another proxy may have been installed before
+            proxied = self._proxied(name, unproxied, self._response_check(name, function, owner))
+            vars(proxied)["unproxied"] = unproxied
+            vars(backend)[name] = proxied
+            if getattr(backend, name) is not proxied:
+                descriptor = type(vars(type(backend)).get(name)).__name__
+                raise TypeError(f"a data descriptor ({descriptor}) prevents wrapping the method {name}")
 
-    def _guarded(self, name: str, method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
+    def _proxied(self, name: str, method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def call(*words: Any, **named: Any) -> Any:
-            if INSIDE.guard is self:
-                return method(*words, **named)
-            if visit := VISIT.get():
-                visit.enter(self.room)
-            return check(self._run(name, method, *words, **named), *words)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            caller = CALLING.proxy
+            if caller is self:
+                return method(*args, **kwargs)
+            if rpc := RUNNING_RPC.get():
+                rpc.enter(self.admission)
+            CALLING.proxy = self
+            try:
+                response = method(*args, **kwargs)
+            except StorageError:
+                raise
+            except BaseException as error:  # also SystemExit, KeyboardInterrupt and GeneratorExit: they are not ours
+                fields = {**self._log_fields, "method": name}
+                raise UnexpectedError(f"{self._owner}: {name} raised {type(error).__name__}", fields) from error
+            finally:
+                CALLING.proxy = caller
+            return check(response, *args)
 
         return call
 
-    def _run(self, name: str, method: Callable[..., Any], *words: Any, **named: Any) -> Any:
-        before, INSIDE.guard = INSIDE.guard, self
-        try:
-            return method(*words, **named)
-        except StorageError:
-            raise
-        except BaseException as error:  # SystemExit, KeyboardInterrupt and GeneratorExit mean something else to us
-            facts = {**self._facts, "method": name}
-            raise Unexpected(f"{self._owner}: {name} raised {type(error).__name__}", facts) from error
-        finally:
-            INSIDE.guard = before
+    def _response_check(
+        self, name: str, function: Callable[..., Any], owner: tuple[str, str] | None
+    ) -> Callable[..., Any]:
+        """Return a function that takes a response and the arguments of its call; it raises InvalidResponse."""
+        check, mismatch = response_check.check_of_method(function), response_check.MATCHES_REQUEST.get(name)
 
-    def _check(self, name: str, function: Callable[..., Any], ours: tuple[str, str] | None) -> Callable[..., Any]:
-        """Return what is done with an answer to these words: hand it on, or raise WrongAnswer."""
-        check, owed = response_check.of_method(function), response_check.OWED.get(name)
+        def problem(response: Any, *args: Any) -> str:
+            return (
+                check(response)
+                or (response_check.foreign_stamp(response, *owner) if owner else "")
+                or (mismatch(args[0], response) if mismatch and args else "")
+            )
 
-        def checked(answer: Any, *words: Any) -> Any:
-            wrong = check(answer)
-            if not wrong and ours:
-                wrong = response_check.stranger(answer, *ours)
-            if not wrong and owed and words:
-                wrong = owed(words[0], answer)
-            if wrong:
-                raise self.wrong(name, wrong)
-            if isinstance(answer, BlockMap):
-                return replace(answer, extents=self._extents(name, answer.extents))
-            return answer
-
-        def safely(answer: Any, *words: Any) -> Any:
-            """Looking at an answer runs foreign code too: a property, a mapping, a time zone."""
+        def checked(response: Any, *args: Any) -> Any:
             try:
-                return checked(answer, *words)
-            except WrongAnswer:
+                if found := problem(response, *args):
+                    raise self.invalid_response(name, found)
+                if isinstance(response, BlockMap):
+                    return replace(response, extents=self._extents(name, response.extents))
+                return response
+            except InvalidResponse:
                 raise
-            except BaseException as error:
-                raise self.wrong(name, f" cannot be looked at: {type(error).__name__}") from error
+            except BaseException as error:  # reading a response runs foreign code too: a property, a mapping
+                raise self.invalid_response(name, f" cannot be read: {type(error).__name__}") from error
 
-        return safely
+        return checked
 
     def _extents(self, name: str, extents: Iterator[Extent]) -> Iterator[Extent]:
-        """Guard every step: the backend works while its map is read."""
-        check, end = response_check.compiled(Extent), object()
-        while (extent := self._run(name, next, extents, end)) is not end:
-            if wrong := check(extent):
-                raise self.wrong(name, f".extents: one{wrong}")
+        """Pass every step of the iterator through the proxy: the backend works while its block map is read."""
+        advance, check, end = self._proxied(name, next, _unchecked), response_check.check_of_type(Extent), object()
+        while (extent := advance(extents, end)) is not end:
+            if found := check(extent):
+                raise self.invalid_response(name, f".extents: an item{found}")
             yield extent
 
-    def wrong(self, name: str, wrong: str) -> WrongAnswer:
-        """Log what is wrong with an answer; return the error for the caller."""
-        text = f"{self._owner} gave a wrong answer: {name}{wrong}"
-        log.error(text, extra={"fields": {**self._facts, "method": name, "wrong": wrong.strip()}})
-        return WrongAnswer(f"{text}; this is a bug of its package")
+    def invalid_response(self, name: str, problem: str) -> InvalidResponse:
+        """Log what is wrong with a response; return the error for the caller."""
+        text = f"{self._owner} returned an invalid response: {name}{problem}"
+        log.error(text, extra={"fields": {**self._log_fields, "method": name, "problem": problem.strip()}})
+        return InvalidResponse(f"{text}; this is a bug of its package")
 
 
-def methods(backend: Backend | type[Backend]) -> dict[str, Callable[..., Any]]:
+def _unchecked(response: Any, *_args: Any) -> Any:
+    return response
+
+
+def contract_methods(backend: Backend | type[Backend]) -> dict[str, Callable[..., Any]]:
     """Return the contract's functions that a backend has, as the contract declares them."""
     cls: type = backend if isinstance(backend, type) else type(backend)
-    every: tuple[type[Backend], ...] = (Backend, *FEATURES)
-    having = [feature for feature in every if issubclass(cls, feature)]
+    features: tuple[type[Backend], ...] = (Backend, *FEATURES)
     return {
         name: function
-        for feature in having
+        for feature in features
+        if issubclass(cls, feature)
         for name, function in vars(feature).items()
         if inspect.isfunction(function) and not name.startswith("_")
     }
 
 
-def said(error: BaseException) -> str:
-    """Return the text of an error, also of one that cannot say it, in a form that every log and wire takes."""
+def error_text(error: BaseException) -> str:
+    """Return the text of an error in a form that every log and wire takes, also where its __str__ fails."""
     try:
         text = str(error)
     except BaseException as broken:
-        text = f"{type(error).__name__}, whose text cannot be had: {type(broken).__name__}"
+        text = f"{type(error).__name__} (its text cannot be read: {type(broken).__name__})"
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Whether a class that a package registers can be a backend at all, told from the class alone."""
+"""Checks that a class which a package registers can be a backend, made on the class alone."""
 
 from __future__ import annotations
 
@@ -8,61 +8,63 @@ from typing import Any
 from ..contract.backend import CONTRACT, FEATURES, Backend
 from ..contract.model import AccessMode
 from ..contract.params import Schema, describe
-from .backend_proxy import methods
+from .backend_proxy import contract_methods
 
 SCHEMAS = ("Config", "Parameters", "MutableParameters", "SnapshotParameters", "GroupSnapshotParameters")
 
 
-def unfit(candidate: Any) -> str:
-    """Say why a class cannot be a backend; "" if it can."""
+def why_unusable(candidate: Any) -> str:
+    """Return why a class cannot be a backend; "" if it can."""
     if not (inspect.isclass(candidate) and issubclass(candidate, Backend)):
         return "is not a class derived from csi_multi.contract.backend.Backend"
     declared = getattr(candidate, "contract", None)
     if not (isinstance(declared, tuple) and [type(part) for part in declared] == [int, int]):
-        return f"does not declare the contract it was written for, for example contract = {CONTRACT}"
+        return f"does not declare the contract version it was written for; add for example contract = {CONTRACT}"
     if declared[0] != CONTRACT[0] or declared[1] > CONTRACT[1]:
-        return f"was written for contract {declared}, this driver speaks {CONTRACT}; install a matching version"
+        return (
+            f"was written for contract {declared}, but this driver has contract {CONTRACT}; install a matching version"
+        )
     if absent := sorted(getattr(candidate, "__abstractmethods__", ())):
-        return f"lacks {', '.join(absent)}: a feature is implemented whole or not at all"
+        return f"lacks {', '.join(absent)}; a feature must be implemented completely"
     reasons = (
-        *(_odd_schema(candidate, name) for name in SCHEMAS),
-        *(_undeclared(candidate, one) for one in FEATURES),
-        *(_odd_method(candidate, name) for name in methods(candidate)),
-        _odd_facts(candidate),
+        *(_schema_problem(candidate, name) for name in SCHEMAS),
+        *(_undeclared_feature(candidate, one) for one in FEATURES),
+        *(_method_problem(candidate, name) for name in contract_methods(candidate)),
+        _attribute_problem(candidate),
     )
     return next((reason for reason in reasons if reason), "")
 
 
-def _odd_method(candidate: type[Backend], name: str) -> str:
+def _method_problem(candidate: type[Backend], name: str) -> str:
     found = inspect.getattr_static(candidate, name)
     if isinstance(found, property) or not callable(getattr(candidate, name)):
         return f"{name} is a {type(found).__name__}, not a method"
     if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found) or inspect.isgeneratorfunction(found):
-        return f"{name} is asynchronous or a generator: the contract's methods are plain functions"
+        return f"{name} is asynchronous or a generator; contract methods must be plain functions"
     return ""
 
 
-def _odd_facts(candidate: type[Backend]) -> str:
+def _attribute_problem(candidate: type[Backend]) -> str:
     modes = candidate.access_modes
     if not isinstance(modes, frozenset) or not all(isinstance(mode, AccessMode) for mode in modes):
         return "access_modes is not a frozenset of csi_multi.contract.model.AccessMode"
     return "" if isinstance(getattr(candidate, "online", True), bool) else "online is not a bool"
 
 
-def _odd_schema(candidate: type[Backend], name: str) -> str:
+def _schema_problem(candidate: type[Backend], name: str) -> str:
     schema = getattr(candidate, name)
     if not (inspect.isclass(schema) and issubclass(schema, Schema)):
         return f"{name} is not a class derived from csi_multi.contract.params.Schema"
     try:
         list(describe(schema))
     except Exception as error:
-        return f"{name} is not a schema that can be used: {error}"
+        return f"{name} is not a usable schema: {error}"
     return ""
 
 
-def _undeclared(candidate: type[Backend], feature: type[Backend]) -> str:
+def _undeclared_feature(candidate: type[Backend], feature: type[Backend]) -> str:
     if issubclass(candidate, feature):
         return ""
     own = [name for name in getattr(feature, "__abstractmethods__", ()) if name not in Backend.__abstractmethods__]
     found = [name for name in own if hasattr(candidate, name) and feature.__dict__.get(name) is not None]
-    return f"has {found[0]} but does not derive from {feature.__name__}" if found else ""
+    return f"has the method {found[0]} but does not derive from {feature.__name__}" if found else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..contract.backend import Backend
 from ..contract.errors import StorageError
-from .backend_proxy import Guard, said
+from .backend_proxy import BackendProxy, error_text
 
 log = logging.getLogger(__name__)
 
@@ -23,33 +23,35 @@ class Instance:
     backend: Backend
     package: str = ""  # what it was installed from, and the version
     down: str = ""  # the reason, "" while up
-    remote: bool = False  # its volumes are on the nodes of a cluster, and all work on them is done there
-    since: float | None = None  # when it went up or down, time.time(); None: not known yet
-    guard: Guard = field(init=False, repr=False)
-    retired: threading.Event = field(default_factory=threading.Event, repr=False)  # not checked any more
+    remote: bool = False  # its volumes are on the nodes of a cluster, whose drivers do all work on them
+    since: float | None = None  # when it went up or down, time.time(); None: not checked yet
+    proxy: BackendProxy = field(init=False, repr=False)
+    retired: threading.Event = field(default_factory=threading.Event, repr=False)  # set: not checked any more
 
-    def watch_over(self, alone: bool) -> None:
-        """Put the guard before the backend's methods; `alone`: no other instance needs a thread."""
-        self.guard = Guard(self.name, self.kind, self.package or f"module {type(self.backend).__module__}", alone)
-        self.guard.install(self.backend)
+    def install_proxy(self, unshared: bool) -> None:
+        """Put the proxy before the backend's methods; `unshared`: no other instance needs threads."""
+        self.proxy = BackendProxy(
+            self.name, self.kind, self.package or f"module {type(self.backend).__module__}", unshared
+        )
+        self.proxy.install(self.backend)
 
     def resume(self) -> None:
-        """Finish what an earlier process left; a failure is logged."""
+        """Let the backend finish what an earlier process left; a failure is logged."""
         try:
             self.backend.resume()
         except Exception:
             log.exception("backend %s: resuming earlier work failed", self.name)
 
     def check(self) -> None:
-        """Ask the storage how it is; log when the answer changes."""
+        """Check the storage; log when its state changes."""
         try:
             self.backend.check()
-            self.tell("")
+            self.set_state("")
         except StorageError as error:
-            self.tell(said(error) or type(error).__name__)
+            self.set_state(error_text(error) or type(error).__name__)
         except Exception:
-            log.exception("backend %s: check failed in an unexpected way", self.name)
-            self.tell("its check failed in an unexpected way; see the log")
+            log.exception("backend %s: check failed unexpectedly", self.name)
+            self.set_state("its check failed unexpectedly; the log has the details")
 
     def close(self) -> None:
         try:
@@ -57,10 +59,15 @@ class Instance:
         except Exception:
             log.exception("backend %s: closing it failed", self.name)
 
-    def tell(self, reason: str) -> None:
-        """Keep why the instance cannot serve, "" if it can; log it when it is new."""
-        if reason != self.down or self.since is None:
-            log.log(logging.WARNING if reason else logging.INFO, "backend %s is %s", self.name, reason or "up")
-        if bool(reason) != bool(self.down) or self.since is None:
+    def set_state(self, down: str) -> None:
+        """Store why the instance cannot serve ("" if it can); log it when it changes."""
+        if down != self.down or self.since is None:
+            log.log(
+                logging.WARNING if down else logging.INFO,
+                "backend %s is %s",
+                self.name,
+                f"down: {down}" if down else "up",
+            )
+        if bool(down) != bool(self.down) or self.since is None:
             self.since = time.time()
-        self.down = reason
+        self.down = down

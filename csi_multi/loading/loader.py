@@ -1,8 +1,8 @@
 """Make the configured instances: find their packages by entry point, import the classes, call the constructors.
 
 A kind that is not installed, or installed twice, is an error of the configuration: the driver does not start. A
-package that is broken (its import fails, a feature is incomplete, another contract) takes down its own instances
-only: they answer UNAVAILABLE with the reason, and the others serve.
+broken package (its import fails, a feature is incomplete, it was written for another contract) breaks its own
+instances only: they answer UNAVAILABLE with the reason, and the other instances serve.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ..contract.errors import StorageError
 from ..contract.machine import Host
 from ..contract.observer import Listeners, Observer, observed
 from ..contract.params import unknown
-from .backend_proxy import said
-from .backend_validation import unfit
+from .backend_proxy import error_text
+from .backend_validation import why_unusable
 from .instance import Instance
 from .registry import Registry
-from .supervised import Hung, Task
+from .supervised import CallHung, SupervisedCall
 
 log = logging.getLogger(__name__)
 
-IMPORT = 10.0  # seconds a package may take to import
-CONSTRUCT = 5.0  # seconds a constructor may take; it does no I/O
+IMPORT_LIMIT = 10.0  # seconds for the import of a package
+CONSTRUCTOR_LIMIT = 5.0  # seconds for a constructor, which does no I/O
 
 
-class UnfitBackend(Exception):
-    """A package that cannot serve; the text names it and says why."""
+class UnusableBackend(Exception):
+    """A package whose backend cannot be used; the text names it and says why."""
 
 
 def load_instances(
@@ -48,11 +48,11 @@ def load_instances(
     local: bool | None = None,
     kept: Mapping[str, Instance] = MappingProxyType({}),
 ) -> Registry:
-    """Make all configured instances but those that are `kept`. Raises ConfigError for what the operator must mend.
+    """Make all configured instances except the `kept` ones. Raises ConfigError for errors of the configuration.
 
     `local`: whether this process does the controller's work for node-local instances; None: as for all others.
     """
-    refuse_uncertain(config)
+    refuse_missing_or_duplicate(config)
     kinds = dict.fromkeys(section.kind for section in config.instances if section.name not in kept)
     classes, broken_kinds = backend_classes(kinds)
     instances, broken = [], {}
@@ -62,17 +62,17 @@ def load_instances(
             continue
         try:
             if section.kind in broken_kinds:
-                raise UnfitBackend(broken_kinds[section.kind])
+                raise UnusableBackend(broken_kinds[section.kind])
             cls = classes[section.kind]
-            special = local is not None and issubclass(cls, NodeLocal)
-            made = _instance(config, section, cls, host, bool(local) if special else controller, listeners)
-            made.remote = special and controller and not local
+            routed = local is not None and issubclass(cls, NodeLocal)
+            made = _instance(config, section, cls, host, bool(local) if routed else controller, listeners)
+            made.remote = routed and controller and not local
             instances.append(made)
-        except Hung as error:  # for its other instances too: each would cost the start as much time
-            broken_kinds[section.kind] = f"{package(section.kind)}: the constructor of {section.name!r} {error}"
+        except CallHung as error:  # the other instances of the kind are not tried: each would delay the start as long
+            broken_kinds[section.kind] = f"{package_of(section.kind)}: the constructor of {section.name!r} {error}"
             log.error("backend %s is broken: %s", section.name, broken_kinds[section.kind])
             broken[section.name] = broken_kinds[section.kind]
-        except UnfitBackend as error:
+        except UnusableBackend as error:
             log.error("backend %s is broken: %s", section.name, error)
             broken[section.name] = str(error)
         except ConfigError:
@@ -82,31 +82,31 @@ def load_instances(
     return Registry(instances, broken, config.driver.default_backend)
 
 
-def connect(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Backend:
-    """Make one configured backend with nothing before its methods, as its contract is tested. Raises like load."""
+def make_backend(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Backend:
+    """Make one configured backend without the proxy, for tests of its contract. Raises as load_instances does."""
     return _instance(config, section, cls, host, controller=True).backend
 
 
-def refuse_uncertain(config: Config) -> None:
+def refuse_missing_or_duplicate(config: Config) -> None:
     """Raise ConfigError when a configured kind is not installed, or installed more than once."""
     installed = {point.name for point in entry_points(group=GROUP)}
     for section in config.instances:
         where = ("backends", section.name, "kind")
         if section.kind not in installed:
             text = unknown(f"backends.{section.name}.kind", section.kind, installed, "kind")
-            raise config.document.error(where, f"{text}; is its package installed?")
-        if reason := doubled(section.kind):
+            raise config.document.error(where, f"{text}; install the package that provides the kind")
+        if reason := duplicate_providers(section.kind):
             raise config.document.error(where, f"kind {section.kind!r} is {reason}")
 
 
-def doubled(kind: str) -> str:
-    """Say by whom a kind is provided more than once; "" when it is not.
+def duplicate_providers(kind: str) -> str:
+    """Return which packages provide a kind twice; "" when only one does.
 
-    Counted here because stevedore's own conflict check misses duplicates that are not adjacent.
+    Counted here because stevedore's own check misses duplicates that are not adjacent.
     """
     points = entry_points(group=GROUP, name=kind)
     owners = sorted(f"{point.value} of {point.dist.name if point.dist else '?'}" for point in points)
-    return f"provided by {' and '.join(owners)}: remove one" if len(owners) > 1 else ""
+    return f"provided by {' and '.join(owners)}; remove one of them" if len(owners) > 1 else ""
 
 
 def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dict[str, str]]:
@@ -115,42 +115,44 @@ def backend_classes(kinds: Iterable[str]) -> tuple[dict[str, type[Backend]], dic
     broken: dict[str, str] = {}
     for kind in kinds:
         try:
-            found, reason = Task(f"import-{kind}", functools.partial(_imported, kind)).result(IMPORT)
-        except Hung as error:
-            found, reason = None, f"importing it {error}"
-        except Exception as error:  # its metaclass, its schemas: looking at a class runs foreign code too
-            found, reason = None, f"cannot be looked at: {type(error).__name__}: {said(error)}"
+            found, reason = SupervisedCall(f"import-{kind}", functools.partial(_import_class, kind)).result(
+                IMPORT_LIMIT
+            )
+        except CallHung as error:
+            found, reason = None, f"its import {error}"
+        except Exception as error:  # checking a class runs foreign code too: its metaclass, its schemas
+            found, reason = None, f"cannot be checked: {type(error).__name__}: {error_text(error)}"
         if found is None or reason:
-            broken[kind] = f"{package(kind)}: {reason}"
+            broken[kind] = f"{package_of(kind)}: {reason}"
         else:
             classes[kind] = found
     return classes, broken
 
 
-def _imported(kind: str) -> tuple[type[Backend] | None, str]:
-    """Return a kind's class, and why it cannot be used ("" if it can)."""
+def _import_class(kind: str) -> tuple[type[Backend] | None, str]:
+    """Return the class of a kind, and why it cannot be used ("" if it can)."""
     reasons: list[str] = []
 
-    def absent(_names: Any) -> None:
-        """Said below: what failed() has named is missing too."""
+    def ignore_missing(_names: Any) -> None:
+        """Reported below, together with what failed() has recorded."""
 
     def failed(_manager: Any, point: Any, error: BaseException) -> None:
-        reasons.append(f"{point.value} cannot be imported: {type(error).__name__}: {said(error)}")
+        reasons.append(f"{point.value} cannot be imported: {type(error).__name__}: {error_text(error)}")
 
     try:
         manager = NamedExtensionManager(
-            GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=absent
+            GROUP, [kind], on_load_failure_callback=failed, on_missing_entrypoints_callback=ignore_missing
         )
     except BaseException as error:  # stevedore lets AssertionError through, and SystemExit
-        return None, f"cannot be imported: {type(error).__name__}: {said(error)}"
+        return None, f"cannot be imported: {type(error).__name__}: {error_text(error)}"
     for extension in manager:
-        reason = unfit(extension.plugin)
+        reason = why_unusable(extension.plugin)
         return extension.plugin, f"{extension.entry_point_target}: {reason}" if reason else ""
-    return None, reasons[0] if reasons else "its entry point is not found"
+    return None, reasons[0] if reasons else "its entry point does not exist"
 
 
-def package(kind: str) -> str:
-    """Return name and version of what a kind was installed from, for whoever has to mend it."""
+def package_of(kind: str) -> str:
+    """Return name and version of the package that provides a kind, for error messages."""
     owners = [point.dist for point in entry_points(group=GROUP, name=kind) if point.dist]
     return f"{owners[0].name} {owners[0].version}" if owners else "no package"
 
@@ -175,13 +177,13 @@ def _instance(
         observe=Observer(section.name, listeners),
     )
     try:
-        made = Task(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCT)
-        return Instance(section.name, section.kind, made, package(section.kind))
+        made = SupervisedCall(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCTOR_LIMIT)
+        return Instance(section.name, section.kind, made, package_of(section.kind))
     except StorageError as error:
-        raise config.document.error(path, f"backends.{section.name}: {said(error)}") from None
-    except (ConfigError, Hung):
+        raise config.document.error(path, f"backends.{section.name}: {error_text(error)}") from None
+    except (ConfigError, CallHung):
         raise
     except Exception as error:
         log.exception("backend %s: its constructor failed", section.name)
-        reason = f"its constructor raised {type(error).__name__}: {said(error)}"
-        raise UnfitBackend(f"{package(section.kind)}: {reason}") from error
+        reason = f"its constructor raised {type(error).__name__}: {error_text(error)}"
+        raise UnusableBackend(f"{package_of(section.kind)}: {reason}") from error

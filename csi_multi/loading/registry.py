@@ -1,4 +1,4 @@
-"""All configured backend instances by name: looking them up, checking their storage, replacing and closing them."""
+"""The configured backend instances by name: looked up, checked, replaced after a reload, and closed."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ from contextlib import contextmanager
 from ..contract.backend import Backend
 from ..contract.errors import InvalidArgument, NotFound, Unavailable
 from ..contract.params import unknown
-from .backend_proxy import said
+from .backend_proxy import error_text
 from .instance import Instance
-from .supervised import Task
+from .supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 
-LATE = 30.0  # seconds after which a check that has not come back means that the instance is down
-CLOSING = 10.0  # seconds all instances together may take to close
+CHECK_LIMIT = 30.0  # seconds; an instance whose check runs for longer counts as down
+CLOSE_LIMIT = 10.0  # seconds for all instances together to close
 
 
 class Registry:
-    """All instances by name; broken ones are known too, so that their RPCs can say why."""
+    """All instances by name, and the broken ones with their reasons, so that their RPCs can report them."""
 
     def __init__(self, instances: Iterable[Instance], broken: dict[str, str] | None = None, default: str = "") -> None:
         self._instances = {instance.name: instance for instance in instances}
         self.broken = dict(broken or {})
         self.default = default
         self.generation = 0  # of the configuration: how often it was replaced
-        self._whole = self  # what this is a part of
-        self._parts: list[tuple[Registry, Callable[[Backend], bool]]] = []
-        self._changing = threading.Condition()
-        self._users: Counter[int] = Counter()  # RPCs by the generation they began in
-        self._leaving: list[Instance] = []  # replaced or removed, and still in use
-        self._seconds = 0.0  # between two checks; 0: not started
-        alone = len(self._instances) == 1
+        self._root = self  # the registry that this one is a subset of
+        self._subsets: list[tuple[Registry, Callable[[Backend], bool]]] = []
+        self._changed = threading.Condition()
+        self._running_rpcs: Counter[int] = Counter()  # by the generation they began in
+        self._retiring: list[Instance] = []  # replaced or removed, and still in use
+        self._check_seconds = 0.0  # between two checks; 0: not started
+        unshared = len(self._instances) == 1
         for instance in [*self]:
-            if not hasattr(instance, "guard"):
-                self._guard(instance, alone)
+            if not hasattr(instance, "proxy"):
+                self._install_proxy(instance, unshared)
 
-    def _guard(self, instance: Instance, alone: bool) -> None:
+    def _install_proxy(self, instance: Instance, unshared: bool) -> None:
         try:
-            instance.watch_over(alone)
+            instance.install_proxy(unshared)
         except Exception as error:  # an object whose attributes raise, or cannot be replaced
-            log.exception("backend %s is broken: it cannot be guarded", instance.name)
-            self.broken[instance.name] = f"it cannot be guarded: {type(error).__name__}: {said(error)}"
+            log.exception("backend %s is broken: its methods cannot be wrapped", instance.name)
+            self.broken[instance.name] = f"its methods cannot be wrapped: {type(error).__name__}: {error_text(error)}"
             del self._instances[instance.name]
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self._instances.values())
 
-    def part(self, keep: Callable[[Backend], bool]) -> Registry:
-        """Return a registry of some of the instances, the very same ones; of broken ones all, whatever they are."""
-        part = Registry((), self.broken, self.default)
-        part._instances = {instance.name: instance for instance in self if keep(instance.backend)}
-        part._whole = self._whole
-        self._parts.append((part, keep))
-        return part
+    def subset(self, keep: Callable[[Backend], bool]) -> Registry:
+        """Return a registry of the instances whose backend `keep` accepts, and of all broken ones."""
+        subset = Registry((), self.broken, self.default)
+        subset._instances = {instance.name: instance for instance in self if keep(instance.backend)}
+        subset._root = self._root
+        self._subsets.append((subset, keep))
+        return subset
 
     def names(self) -> Collection[str]:
-        """Return the names of all configured instances, broken ones too."""
+        """Return the names of all configured instances, broken ones included."""
         return self._instances.keys() | self.broken.keys()
 
     def get(self, name: str) -> Instance:
-        """Return the instance. Raises NotFound for one that is not configured, Unavailable if broken."""
-        with self._whole._changing:
+        """Return the instance. Raises NotFound for one that is not configured, Unavailable for a broken one."""
+        with self._root._changed:
             reason, instance = self.broken.get(name), self._instances.get(name)
         if reason is not None:
             raise Unavailable(f"backend {name!r} is broken: {reason}")
@@ -76,104 +76,112 @@ class Registry:
         return instance
 
     def choose(self, name: str | None) -> Instance:
-        """Return the instance a StorageClass asks for (None: the default). Raises InvalidArgument."""
-        with self._whole._changing:
+        """Return the instance that a StorageClass names (None: the default). Raises InvalidArgument."""
+        with self._root._changed:
             wanted = name if name is not None else self.default
             names = sorted(self.names())
         if not wanted:
-            raise InvalidArgument(f"parameter 'backend' is required: there is no default_backend; one of {names}")
+            raise InvalidArgument(
+                f"parameter 'backend' is required because driver.default_backend is not set; valid: {', '.join(names)}"
+            )
         if wanted not in names:
             raise InvalidArgument(unknown("parameter 'backend'", wanted, names, "instance"))
         return self.get(wanted)
 
     def degraded(self) -> dict[str, str]:
-        """Return the reason by name of every instance that cannot serve now."""
+        """Return the reason of every instance that cannot serve now, by name."""
         return self.broken | {instance.name: instance.down for instance in self if instance.down}
 
-    def start(self, seconds: float) -> None:
-        """Resume what an earlier process left, then check each instance now and then, in its own thread."""
-        self._seconds = seconds
+    def start(self, check_seconds: float) -> None:
+        """Resume what an earlier process left, then check each instance at this interval, in a thread of its own."""
+        self._check_seconds = check_seconds
         for instance in self:
-            self._look_after(instance)
+            self._start_checks(instance)
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Keep the instances of now open for the block, whatever configuration comes meanwhile."""
-        whole = self._whole
-        with whole._changing:
-            generation = whole.generation
-            whole._users[generation] += 1
+    def keep_open(self) -> Iterator[None]:
+        """Keep the present instances open for the block, also when a reload replaces them meanwhile."""
+        root = self._root
+        with root._changed:
+            generation = root.generation
+            root._running_rpcs[generation] += 1
         try:
             yield
         finally:
-            with whole._changing:
-                whole._users[generation] -= 1
-                if generation != whole.generation:
-                    whole._changing.notify_all()
+            with root._changed:
+                root._running_rpcs[generation] -= 1
+                if generation != root.generation:
+                    root._changed.notify_all()
 
-    def adopt(self, other: Registry, seconds: float) -> None:
-        """Have what another registry has from now on; what is not in it is closed once no RPC can be using it."""
-        with self._changing:
+    def replace_with(self, other: Registry, check_seconds: float) -> None:
+        """Take over the content of another registry; what is not in it is closed once no RPC can use it."""
+        with self._changed:
             before, generation = [*self], self.generation
             self._replace(other)
-            fresh = [one for one in self if not any(one is old for old in before)]
-            left = [one for one in before if not any(one is new for new in self)]
-            self._leaving += left
-        self._seconds = seconds
+            added = [one for one in self if not any(one is old for old in before)]
+            removed = [one for one in before if not any(one is new for new in self)]
+            self._retiring += removed
+        self._check_seconds = check_seconds
         for instance in self:
-            instance.guard.room.alone = len(self._instances) == 1
-        for instance in fresh:
-            self._look_after(instance)
-        for instance in left:
+            instance.proxy.admission.unshared = len(self._instances) == 1
+        for instance in added:
+            self._start_checks(instance)
+        for instance in removed:
             instance.retired.set()
-            Task(f"retire-{instance.name}", functools.partial(self._retire, instance, generation))
+            SupervisedCall(f"retire-{instance.name}", functools.partial(self._retire, instance, generation))
 
     def _replace(self, other: Registry) -> None:
         self._instances, self.broken, self.default = other._instances, other.broken, other.default
         self.generation += 1
-        for part, keep in self._parts:
-            part._replace(other.part(keep))
+        for subset, keep in self._subsets:
+            subset._replace(other.subset(keep))
 
     def _retire(self, instance: Instance, generation: int) -> None:
-        """Close what was left behind by a change of this generation, once all RPCs from before have ended."""
-        with self._changing:
-            self._changing.wait_for(lambda: not any(self._users[one] for one in self._users if one <= generation))
-            mine = any(instance is one for one in self._leaving)  # at the end of the process it is closed anyhow
-            self._leaving = [one for one in self._leaving if one is not instance]
-        if mine:
+        """Close an instance of an older generation, once all RPCs that began in it have ended."""
+        with self._changed:
+            rpcs = self._running_rpcs
+            self._changed.wait_for(lambda: not any(rpcs[one] for one in rpcs if one <= generation))
+            still_open = any(instance is one for one in self._retiring)  # close() may have come first
+            self._retiring = [one for one in self._retiring if one is not instance]
+        if still_open:
             instance.close()
-            log.info("backend %s: what it was before is closed", instance.name)
-
-    def _look_after(self, instance: Instance) -> None:
-        if self._seconds and not instance.remote:
-            name = f"check-{instance.name}"
-            threading.Thread(target=self._watch, args=(instance,), name=name, daemon=True).start()
+            log.info("backend %s: the instance of the earlier configuration is closed", instance.name)
 
     def running(self) -> list[str]:
-        """Say which calls run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
-        every = [*self, *self._leaving]
-        return [f"{call} in backend {instance.name}" for instance in every for call in instance.guard.room.running()]
+        """Return the calls that run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
+        return [
+            f"{call} in backend {instance.name}"
+            for instance in [*self, *self._retiring]
+            for call in instance.proxy.admission.running()
+        ]
 
     def close(self) -> None:
-        """Close all instances at once, and wait for those that hang no longer than CLOSING."""
-        with self._changing:
-            every, self._leaving = [*self, *self._leaving], []
-        for instance in every:
+        """Close all instances at the same time; wait at most CLOSE_LIMIT for those that hang."""
+        with self._changed:
+            instances, self._retiring = [*self, *self._retiring], []
+        for instance in instances:
             instance.retired.set()
-        tasks = [(instance.name, Task(f"close-{instance.name}", instance.close)) for instance in every]
-        end = time.monotonic() + CLOSING
-        for name, task in tasks:
-            if not task.done(max(end - time.monotonic(), 0)):
-                log.error("backend %s: closing it has not come back for %g s; it is left behind", name, CLOSING)
+        calls = [(instance.name, SupervisedCall(f"close-{instance.name}", instance.close)) for instance in instances]
+        end = time.monotonic() + CLOSE_LIMIT
+        for name, call in calls:
+            if not call.done(max(end - time.monotonic(), 0)):
+                log.error(
+                    "backend %s: close did not return within %g s; the driver stops without it", name, CLOSE_LIMIT
+                )
 
-    def _watch(self, instance: Instance) -> None:
-        self._await(instance, "resuming earlier work", instance.resume)
-        self._await(instance, "its check", instance.check)
-        while not instance.retired.wait(self._seconds):
-            self._await(instance, "its check", instance.check)
+    def _start_checks(self, instance: Instance) -> None:
+        if self._check_seconds and not instance.remote:
+            name = f"check-{instance.name}"
+            threading.Thread(target=self._check_repeatedly, args=(instance,), name=name, daemon=True).start()
 
-    def _await(self, instance: Instance, what: str, function: Callable[[], None]) -> None:
-        """Call it; as long as it does not come back, the instance counts as down."""
-        task = Task(threading.current_thread().name, function)
-        while not task.done(LATE) and not instance.retired.is_set():
-            instance.tell(f"hanging: {what} has not come back for more than {LATE:g} s")
+    def _check_repeatedly(self, instance: Instance) -> None:
+        self._wait_for(instance, "resume", instance.resume)
+        self._wait_for(instance, "check", instance.check)
+        while not instance.retired.wait(self._check_seconds):
+            self._wait_for(instance, "check", instance.check)
+
+    def _wait_for(self, instance: Instance, name: str, function: Callable[[], None]) -> None:
+        """Call the function; the instance counts as down while it runs longer than CHECK_LIMIT."""
+        call = SupervisedCall(threading.current_thread().name, function)
+        while not call.done(CHECK_LIMIT) and not instance.retired.is_set():
+            instance.set_state(f"hanging: {name} has not returned for more than {CHECK_LIMIT:g} s")

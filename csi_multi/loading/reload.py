@@ -1,8 +1,8 @@
-"""Take over a changed configuration while the driver runs: all of it, or nothing.
+"""Replace the configuration of a running driver: completely, or not at all.
 
-The file is read again when it has changed and then stayed the same for a while, or at SIGHUP. Instances whose
-section did not change are kept as they are. Of those that were changed or removed, calls that run go on
-to their end, and then they are closed (registry.py).
+The file is read again at SIGHUP, and when it has changed and then stayed the same for one interval. Instances whose
+section did not change are kept as they are. Instances that changed or were removed finish their running calls
+and are then closed (registry.py).
 """
 
 from __future__ import annotations
@@ -20,77 +20,77 @@ from .registry import Registry
 
 log = logging.getLogger(__name__)
 
-# Of the section `driver`. All else needs a restart: it is on resources, in the orchestrator, or in use.
-CHANGEABLE = frozenset({"default_backend", "log_level", "log_style", "check_seconds", "reload_seconds"})
+# Keys of `driver:` that a reload may change. The others are stamped on resources, known to the orchestrator, or in use.
+RELOADABLE = frozenset({"default_backend", "log_level", "log_style", "check_seconds", "reload_seconds"})
 
-REMEDY = "restart it, or put back what was there"
+REMEDY = "restart the driver, or restore the earlier value"
 
-State = tuple[int, int, int, int] | None
-Make = Callable[[Config, Mapping[str, Instance]], Registry]  # (configuration, instances to keep)
+FileState = tuple[int, int, int, int] | None
+MakeRegistry = Callable[[Config, Mapping[str, Instance]], Registry]  # (configuration, instances to keep)
 
 
-class Reload:
-    """Watches one file for one registry. Used by one thread; what it tells may be read by any."""
+class ConfigReloader:
+    """Watches one file for one registry. One thread uses it; any thread may read its attributes."""
 
-    def __init__(self, file: Path, settings: Config, registry: Registry, make: Make, node: str = "") -> None:
-        """`settings` is what the registry was made from, `make` makes another registry like it."""
+    def __init__(self, file: Path, settings: Config, registry: Registry, make: MakeRegistry, node: str = "") -> None:
+        """`settings` is what the registry was made from; `make` makes a registry for other settings."""
         self._file = file
         self._node = node
         self._registry = registry
         self._make = make
         self.settings = settings
-        self.successful = True  # the last one
-        self.when = time.time()  # of the last successful one
-        self._read = self._seen = _state(file)
+        self.successful = True  # whether the last reload was
+        self.when = time.time()  # of the last successful reload
+        self._loaded = self._last = _file_state(file)
 
-    def look(self) -> None:
-        """Reload if the file changed before the look before this one: nobody is writing it any more."""
-        before, self._seen = self._seen, _state(self._file)
-        if self._seen != self._read and self._seen == before:
-            self.now()
+    def check_file(self) -> None:
+        """Reload a file that has changed since it was loaded, but not since the last call: it is written completely."""
+        before, self._last = self._last, _file_state(self._file)
+        if self._last != self._loaded and self._last == before:
+            self.reload()
 
-    def now(self) -> None:
-        """Reload; what is wrong with the file is logged, and the driver goes on as before."""
-        self._read = self._seen = _state(self._file)
+    def reload(self) -> None:
+        """Reload; an error in the file is logged, and the driver keeps its configuration."""
+        self._loaded = self._last = _file_state(self._file)
         try:
             wanted = load_config(self._file, self._node)
-            self._take(wanted)
+            self._apply(wanted)
         except ConfigError as error:
             self.successful = False
-            log.error("the new configuration is not taken, the one before stays: %s", error)
-        except Exception:  # packages that are being replaced, a file that is too deep: no reason to end a driver
+            log.error("the new configuration is not used; the driver keeps the earlier one: %s", error)
+        except Exception:  # a package that is being replaced, a file nested too deeply: neither may end the driver
             self.successful = False
-            log.exception("the new configuration is not taken, the one before stays")
+            log.exception("the new configuration is not used; the driver keeps the earlier one")
 
-    def _take(self, wanted: Config) -> None:
-        """Raises ConfigError before anything has changed."""
-        refuse_fixed(self.settings, wanted)
+    def _apply(self, wanted: Config) -> None:
+        """Raises ConfigError before it changes anything."""
+        refuse_fixed_settings(self.settings, wanted)
         before = {one.name: one for one in self.settings.instances}
         same = {one.name for one in wanted.instances if one == before.get(one.name)}
         kept = {one.name: one for one in self._registry if one.name in same}
         other = self._make(wanted, kept)
-        fresh = [one for one in other if one.name not in kept]
+        added = [one for one in other if one.name not in kept]
         if reasons := {name: why for name, why in other.broken.items() if name not in same}:
-            _close(fresh)
+            _close(added)
             name, why = next(iter(reasons.items()))
             raise wanted.document.error(("backends", name), f"backends.{name}: {why}")
         if (wanted.driver.log_level, wanted.driver.log_style) != _logging(self.settings):
             set_up_logging(*_logging(wanted))
-        self._registry.adopt(other, wanted.driver.check_seconds)
+        self._registry.replace_with(other, wanted.driver.check_seconds)
         self.settings, self.successful, self.when = wanted, True, time.time()
         names = {one.name for one in wanted.instances}
         changes = {
-            "made": sorted(one.name for one in fresh),
+            "added": sorted(one.name for one in added),
             "removed": sorted(before.keys() - names),
             "kept": sorted(kept),
         }
-        log.info("a new configuration is taken", extra={"fields": changes})
+        log.info("the new configuration is in use", extra={"fields": changes})
 
 
-def refuse_fixed(running: Config, wanted: Config) -> None:
-    """Raise ConfigError for a setting that a running driver cannot change."""
+def refuse_fixed_settings(running: Config, wanted: Config) -> None:
+    """Raise ConfigError for a changed setting that a running driver cannot change."""
     for name in Driver.__struct_fields__:
-        if name not in CHANGEABLE and getattr(running.driver, name) != getattr(wanted.driver, name):
+        if name not in RELOADABLE and getattr(running.driver, name) != getattr(wanted.driver, name):
             raise wanted.document.error(
                 ("driver", name), f"driver.{name} cannot change while the driver runs: {REMEDY}"
             )
@@ -107,8 +107,8 @@ def _close(instances: Iterable[Instance]) -> None:
         instance.close()
 
 
-def _state(file: Path) -> State:
-    """Return what changes when the file does, also when it is a link that is pointed elsewhere; None: it is gone."""
+def _file_state(file: Path) -> FileState:
+    """Return values that change with the file, also when a symbolic link gets another target; None: it is gone."""
     try:
         status = file.stat()
     except OSError:

@@ -1,6 +1,6 @@
-"""Foreign code that may never come back runs in a thread of its own, which is given up after a while.
+"""Backend code that may hang runs in a thread of its own, and the caller stops waiting for it after a limit.
 
-A thread cannot be ended from outside; this one is a daemon, so it does not keep the process alive.
+Python cannot end a thread from outside; this one is a daemon, so it does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Hung(Exception):
-    """It has not come back in time, and may still run."""
+class CallHung(Exception):
+    """The call did not return within its limit, and may still run."""
 
 
-class Quit(Exception):
-    """It wanted to end the process, or this thread; the text is how."""
+class CallExited(Exception):
+    """The call tried to end the process or its thread; the text names the exception it raised."""
 
 
-class Task(Generic[T]):
-    """A function that is running in a thread of this name."""
+class SupervisedCall(Generic[T]):
+    """A function that runs in a thread of this name."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self._function = function
@@ -34,18 +34,18 @@ class Task(Generic[T]):
             self._error: Exception | None = None
         except Exception as error:
             self._error = error
-        except BaseException as error:  # ours alone mean what they say: Ctrl-C comes to the main thread
-            self._error = Quit(type(error).__name__)
+        except BaseException as error:  # a real Ctrl-C arrives in the main thread, so this one is the function's own
+            self._error = CallExited(type(error).__name__)
 
     def done(self, seconds: float) -> bool:
-        """Wait; say whether it has come back."""
+        """Wait at most this long; return whether the function has returned."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def result(self, seconds: float) -> T:
-        """Return what it returned, or raise what it raised; Hung when it does neither in time."""
+        """Return the function's result, or raise its error; CallHung when it has neither in time."""
         if not self.done(seconds):
-            raise Hung(f"has not come back for {seconds:g} s")
+            raise CallHung(f"did not return within {seconds:g} s")
         if self._error is not None:
             raise self._error
         return self._result

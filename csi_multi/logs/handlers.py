@@ -21,7 +21,7 @@ def set_up_logging(level: str = "info", style: str = "auto", stream: TextIO | No
     stream = stream or sys.stderr
     console = style == "console" or (style == "auto" and stream.isatty())
     handler = _handler(stream)
-    handler.setFormatter(Console() if console else Json())
+    handler.setFormatter(ConsoleFormatter() if console else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("stevedore").setLevel(logging.WARNING)
 
@@ -29,12 +29,12 @@ def set_up_logging(level: str = "info", style: str = "auto", stream: TextIO | No
 def _handler(stream: TextIO) -> logging.Handler:
     """A stream that is no file, as tests give it, has logging's own handler."""
     try:
-        return Descriptor(stream.fileno())
+        return DescriptorHandler(stream.fileno())
     except OSError:
         return logging.StreamHandler(stream)
 
 
-class Descriptor(logging.Handler):
+class DescriptorHandler(logging.Handler):
     """Writes each line by one call to the system and without a lock.
 
     The kernel keeps lines whole (in a pipe those of up to 4 KiB, which only a traceback exceeds). With the lock
@@ -60,7 +60,7 @@ class Descriptor(logging.Handler):
             self.handleError(record)
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, then the record's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -76,7 +76,7 @@ class Json(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class Console(logging.Formatter):
+class ConsoleFormatter(logging.Formatter):
     """`12:00:00.123 info  message key=value ...`"""
 
     def format(self, record: logging.LogRecord) -> str:

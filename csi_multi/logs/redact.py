@@ -13,14 +13,16 @@ from typing import Any
 
 MASK = "***"
 SENSITIVE: ContextVar[tuple[str, ...]] = ContextVar("SENSITIVE", default=())
-SHORT = 4  # a line of a value that is shorter says nothing
-LONG = 8  # a value this long is blotted out anywhere, a shorter one as a word: "ro" must not turn error into er***r
+MIN_LINE = 4  # a line of a value that is shorter says nothing
+MIN_ANYWHERE = (
+    8  # a value this long is blotted out anywhere, a shorter one as a word: "ro" must not turn error into er***r
+)
 
 
-def forms(value: str) -> set[str]:
+def written_forms(value: str) -> set[str]:
     """Return every way a sensitive value may turn up: as it is, escaped by repr or JSON, line by line."""
     lines = [line.strip() for line in value.splitlines()]
-    whole = [value, *(line for line in lines if len(line) >= SHORT)]
+    whole = [value, *(line for line in lines if len(line) >= MIN_LINE)]
     escaped = [form for text in whole for form in (repr(text), json.dumps(text), json.dumps(text, ensure_ascii=False))]
     return {form for form in (*whole, *(text[1:-1] for text in escaped)) if form}
 
@@ -28,7 +30,7 @@ def forms(value: str) -> set[str]:
 def scrub(text: str) -> str:
     """Return the text without the sensitive values of the RPC that runs in this thread."""
     for value in SENSITIVE.get():
-        if len(value) >= LONG:
+        if len(value) >= MIN_ANYWHERE:
             text = text.replace(value, MASK)
         elif value in text:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", MASK, text)

@@ -13,8 +13,8 @@ import grpc
 from ..host.command import start
 from ..rpc.client import Client
 
-START = 20.0  # seconds a driver may take to listen
-STOP = 60.0  # seconds it may take to finish what runs
+START_LIMIT = 20.0  # seconds a driver may take to listen
+STOP_LIMIT = 60.0  # seconds it may take to finish what runs
 
 
 class NotServing(Exception):
@@ -61,13 +61,15 @@ class DriverProcess:
         self.launch()
         client = Client(f"unix:{self.socket}")
         try:
-            client.wait(START)
+            client.wait(START_LIMIT)
         except grpc.FutureTimeoutError:
             client.close()
             code = self.process.poll()
             state = f"it ended with exit code {code}" if code is not None else f"it waits in {self._waits_in()!r}"
             self.kill()
-            raise NotServing(f"the driver did not listen within {START:g} s; {state}:\n{self.log_tail()}") from None
+            raise NotServing(
+                f"the driver did not listen within {START_LIMIT:g} s; {state}:\n{self.log_tail()}"
+            ) from None
         return client
 
     def _waits_in(self) -> str:
@@ -78,12 +80,12 @@ class DriverProcess:
     def stop(self) -> int:
         """Ask it to finish, as a supervisor does, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=STOP)
+        return self.process.wait(timeout=STOP_LIMIT)
 
     def kill(self) -> None:
         """End it without any chance to clean up."""
         self.process.kill()
-        self.process.wait(timeout=STOP)
+        self.process.wait(timeout=STOP_LIMIT)
 
     def log_tail(self, size: int = 2000) -> str:
         return self.log.read_text(errors="replace")[-size:]

@@ -19,23 +19,23 @@ from ..config.settings import load_config
 from ..host.command import LocalHost
 from ..loading.loader import load_instances
 from ..loading.registry import Registry
-from ..loading.reload import Reload
+from ..loading.reload import ConfigReloader
 from ..logs.handlers import set_up_logging
 from ..rpc import endpoint
 from ..rpc.capabilities import Mode
-from ..rpc.interceptor import Traffic
-from ..rpc.server import build
+from ..rpc.interceptor import SharedRpcState
+from ..rpc.server import build_server
 from ..telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-DRAIN = 600.0  # seconds for running RPCs at SIGTERM: a supervisor in a hurry sends SIGKILL, which is safe too
-REMINDER = 15.0  # seconds after which the log says what is still waited for
+DRAIN_LIMIT = 600.0  # seconds for running RPCs at SIGTERM: a supervisor in a hurry sends SIGKILL, which is safe too
+REMINDER_INTERVAL = 15.0  # seconds after which the log says what is still waited for
 
 
 def serve(file: Path, mode: Mode, node: str = "") -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError or EndpointError before anything is served."""
-    path = endpoint.parse(os.environ.get("CSI_ENDPOINT"))
+    path = endpoint.socket_path(os.environ.get("CSI_ENDPOINT"))
     settings = load_config(file, node)
     set_up_logging(settings.driver.log_level, settings.driver.log_style)
     host, telemetry = LocalHost(), Telemetry(settings.driver)
@@ -44,24 +44,24 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         load_instances, host=host, controller=controller, listeners=telemetry.listeners, local=role.local
     )
     instances = load(settings)
-    traffic = Traffic(settings.driver.workers, telemetry.listeners)
-    server = build(settings.driver, instances, host, mode, traffic, role.part)
+    traffic = SharedRpcState(settings.driver.workers, telemetry.listeners)
+    server = build_server(settings.driver, instances, host, mode, traffic, role.server_options)
     with _stopping() as stopped:
-        with endpoint.taking_over(path):
+        with endpoint.claim_path(path):
             if not server.add_insecure_port(f"unix:{path}"):
                 raise endpoint.EndpointError(f"cannot listen on {path}")
             role.start(instances, traffic)
             server.start()
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
-        reload = Reload(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
+        reload = ConfigReloader(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
         telemetry.serving(traffic, instances, reload)
         gc.freeze()  # what is loaded stays: the collector need not walk through it again and again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         _wait(stopped, reload)
         log.info("stopping: no new RPCs, waiting for those that run")
         telemetry.stopping()
-        for stopping in (server.stop(DRAIN), role.stop(DRAIN)):
+        for stopping in (server.stop(DRAIN_LIMIT), role.stop(DRAIN_LIMIT)):
             _drain(stopping, instances)
         endpoint.remove(path, own)
         role.close()
@@ -70,23 +70,23 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         _end(instances)
 
 
-def _wait(signals: socket.socket, reload: Reload) -> None:
+def _wait(signals: socket.socket, reload: ConfigReloader) -> None:
     """Wait for the signal to stop; meanwhile look at the configuration now and then, and at SIGHUP."""
     while True:
         signals.settimeout(reload.settings.driver.reload_seconds or None)
         try:
             number = signals.recv(1)[0]
         except TimeoutError:
-            reload.look()
+            reload.check_file()
             continue
         if number != signal.SIGHUP:
             return
-        reload.now()
+        reload.reload()
 
 
 def _drain(stopped: threading.Event, instances: Registry) -> None:
     """Wait until nothing runs, or DRAIN is over."""
-    while not stopped.wait(REMINDER):
+    while not stopped.wait(REMINDER_INTERVAL):
         log.warning("stopping: still waiting for %s", "; ".join(instances.running()) or "an RPC")
 
 

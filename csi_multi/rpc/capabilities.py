@@ -1,4 +1,4 @@
-"""Feature -> CSI capability, one table; what the driver advertises follows from it.
+"""The table from backend features to CSI capabilities, and what the driver advertises from it.
 
 The driver advertises the union over its instances, and the same union in every mode, because
 GetPluginCapabilities must not differ between controller and node (csi-spec section 1).
@@ -29,7 +29,7 @@ class Mode(enum.Enum):
 
 
 # (service, capability, feature that brings it, alpha in CSI 1.13)
-TABLE: tuple[tuple[str, str, type[Backend], bool], ...] = (
+CAPABILITIES: tuple[tuple[str, str, type[Backend], bool], ...] = (
     ("plugin", "CONTROLLER_SERVICE", Backend, False),
     ("plugin", "VOLUME_ACCESSIBILITY_CONSTRAINTS", b.Topology, False),
     ("plugin", "VOLUME_ACCESSIBILITY_CONSTRAINTS", b.NodeLocal, False),
@@ -38,7 +38,7 @@ TABLE: tuple[tuple[str, str, type[Backend], bool], ...] = (
     ("controller", "CREATE_DELETE_VOLUME", Backend, False),
     ("controller", "PUBLISH_UNPUBLISH_VOLUME", b.Attach, False),
     ("controller", "LIST_VOLUMES", b.ListVolumes, False),
-    ("controller", "GET_CAPACITY", Backend, False),  # the core answers for those without Capacity
+    ("controller", "GET_CAPACITY", Backend, False),  # the core answers for backends without Capacity
     ("controller", "CREATE_DELETE_SNAPSHOT", b.Snapshots, False),
     ("controller", "LIST_SNAPSHOTS", b.ListSnapshots, False),
     ("controller", "CLONE_VOLUME", b.Clone, False),
@@ -63,32 +63,32 @@ TABLE: tuple[tuple[str, str, type[Backend], bool], ...] = (
 )
 
 
-# Kept by all instances or not advertised: from a listing without published nodes an orchestrator
-# concludes that the volume is attached nowhere.
-PROMISES = frozenset({b.PublishedNodes})
+# Advertised only if all instances have them: an orchestrator takes a listed volume without published nodes
+# for one that is attached nowhere.
+REQUIRED_OF_ALL = frozenset({b.PublishedNodes})
 
 
 @dataclass(frozen=True, slots=True)
-class Advertised:
+class AdvertisedCapabilities:
     """What this driver advertises: capabilities by service, and which services this process serves."""
 
     mode: Mode
     names: frozenset[tuple[str, str]]
     online_expansion: bool
     offline_expansion: bool
-    broken: tuple[str, ...] = ()  # instances that might bring more, if they could be loaded
+    broken: tuple[str, ...] = ()  # instances that could not be loaded, and might add capabilities
 
-    def now(self) -> Advertised:
-        """Return itself: it can stand where an Offer can, for a configuration that never changes."""
+    def current(self) -> AdvertisedCapabilities:
+        """Return itself: it replaces CurrentCapabilities where the configuration never changes."""
         return self
 
     def of(self, service: str) -> list[str]:
         """Return the capabilities of a service, in the table's order."""
-        ordered = dict.fromkeys((row[0], row[1]) for row in TABLE)
+        ordered = dict.fromkeys((row[0], row[1]) for row in CAPABILITIES)
         return [name for owner, name in ordered if owner == service and (owner, name) in self.names]
 
     def allows(self, service: str, capability: str) -> bool:
-        """Whether an RPC gated by this capability ("" for the service alone) is served here."""
+        """Whether an RPC that requires this capability ("": only the service) is served here."""
         if not self.mode.serves(service):
             return False
         if service == "group":
@@ -98,65 +98,65 @@ class Advertised:
         return not capability or (service, capability) in self.names
 
     def refusal(self, rpc: str, service: str) -> StorageError:
-        """Return the answer to an RPC that is not allowed; a final one only when it is sure."""
+        """Return the error for an RPC that is not allowed; it is final only while no instance is broken."""
         if self.broken and self.mode.serves(service):
-            return Unavailable(f"{rpc} is not offered while these backends are broken: {', '.join(self.broken)}")
-        return Unsupported(f"{rpc} is not offered by this driver in mode {self.mode.value!r}")
+            return Unavailable(f"{rpc} is not available while these backends are broken: {', '.join(self.broken)}")
+        return Unsupported(f"this driver does not offer {rpc} in mode {self.mode.value!r} with its configured backends")
 
 
 def advertise(
     backends: Iterable[Backend], mode: Mode, alpha: bool, broken: Iterable[str] = (), *, attach: bool = False
-) -> Advertised:
+) -> AdvertisedCapabilities:
     """Derive what to advertise from the features of the configured backends.
 
-    `attach`: the orchestrator attaches every volume, also where the backend has nothing to do for it.
+    `attach`: the orchestrator attaches every volume, also for backends without Attach.
     """
     present = tuple(backends)
     names = {
         (service, name)
-        for service, name, feature, is_alpha in TABLE
-        if (alpha or not is_alpha) and _has(present, feature)
+        for service, name, feature, is_alpha in CAPABILITIES
+        if (alpha or not is_alpha) and _driver_has(present, feature)
     }
     if attach:
         names.add(("controller", "PUBLISH_UNPUBLISH_VOLUME"))
-    growing = [backend for backend in present if isinstance(backend, b.Expand)]
-    return Advertised(
+    expandable = [backend for backend in present if isinstance(backend, b.Expand)]
+    return AdvertisedCapabilities(
         mode=mode,
         names=frozenset(names),
-        online_expansion=any(backend.online for backend in growing),
-        offline_expansion=any(not backend.online for backend in growing),
+        online_expansion=any(backend.online for backend in expandable),
+        offline_expansion=any(not backend.online for backend in expandable),
         broken=tuple(sorted(broken)),
     )
 
 
-class Offer:
-    """What is advertised for the instances of the present configuration: another one may bring other features.
+class CurrentCapabilities:
+    """What is advertised for the present configuration; after a reload it is derived again.
 
-    `generation` tells one configuration from another; `make` derives what is advertised for the present one.
+    `generation` returns the number of the present configuration; `derive` returns what is advertised for it.
     """
 
-    def __init__(self, generation: Callable[[], int], make: Callable[[], Advertised]) -> None:
+    def __init__(self, generation: Callable[[], int], derive: Callable[[], AdvertisedCapabilities]) -> None:
         self._generation = generation
-        self._make = make
-        self._made = (generation(), make())
+        self._derive = derive
+        self._cached = (generation(), derive())
 
-    def now(self) -> Advertised:
+    def current(self) -> AdvertisedCapabilities:
         generation = self._generation()
-        if self._made[0] != generation:
-            self._made = (generation, self._make())
-        return self._made[1]
+        if self._cached[0] != generation:
+            self._cached = (generation, self._derive())
+        return self._cached[1]
 
 
-def _has(present: tuple[Backend, ...], feature: type[Backend]) -> bool:
-    """Whether the driver has a feature; what every backend has needs none that could be loaded."""
+def _driver_has(present: tuple[Backend, ...], feature: type[Backend]) -> bool:
+    """Whether the driver has a feature; it has those of every backend even when no backend could be loaded."""
     if feature is Backend:
         return True
-    having = [_offers(backend, feature) for backend in present]
-    return any(having) and (feature not in PROMISES or all(having))
+    instances = [_instance_has(backend, feature) for backend in present]
+    return any(instances) and (feature not in REQUIRED_OF_ALL or all(instances))
 
 
-def _offers(backend: Backend, feature: type[Backend]) -> bool:
-    """Whether an instance has a feature, as it is configured."""
+def _instance_has(backend: Backend, feature: type[Backend]) -> bool:
+    """Whether an instance has a feature in its present configuration."""
     return isinstance(backend, feature) and not (
         isinstance(backend, b.Topology) and feature is b.Topology and backend.everywhere
     )

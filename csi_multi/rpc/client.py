@@ -9,9 +9,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from .._proto import csi_pb2
 
-# A driver that is just starting is tried again soon (grpc's own first pause is a second), an attempt
-# that met a dying one is given up soon (grpc's own limit is 20 s), and clients do not share connections.
-OPTIONS = (
+# Retry a starting driver soon (grpc's own first pause is 1 s), give up an attempt at a stopping one soon
+# (grpc's own limit is 20 s), and share no connection with other clients.
+CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -26,7 +26,7 @@ class Client:
     """
 
     def __init__(self, endpoint: str, timeout: float = 120) -> None:
-        self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
+        self._channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         self._timeout = timeout
         for service in csi_pb2.DESCRIPTOR.services_by_name.values():
             for method in service.methods:

@@ -1,4 +1,4 @@
-"""The Controller service, volumes: convert, find the instance, delegate to the idempotent core."""
+"""The Controller service, RPCs of volumes: convert the request, find the instance, call the idempotent core."""
 
 from __future__ import annotations
 
@@ -24,56 +24,58 @@ from ..core.idempotent import FS_TYPE, require
 from ..loading.instance import Instance
 from ..node.mkfs_options import require_supported, validate_options
 from . import convert
-from .listing import gather
-from .service_context import ClassParameters, Core, class_parameters, mutable_parameters
+from .listing import list_over_instances
+from .service_context import ClassParameters, ServiceContext, class_parameters, mutable_parameters
 
 
-class Volumes:
-    """The half of the Controller service that is about volumes."""
+class ControllerVolumes:
+    """The RPCs of the Controller service that are about volumes."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def ControllerGetCapabilities(self, request: Any, deadline: float | None) -> pb.ControllerGetCapabilitiesResponse:
         rpc = pb.ControllerServiceCapability.RPC
-        names = self._core.advertised.of("controller")
+        names = self._context.advertised.of("controller")
         items = [pb.ControllerServiceCapability(rpc=rpc(type=name)) for name in names]
         return pb.ControllerGetCapabilitiesResponse(capabilities=items)
 
     def CreateVolume(self, request: pb.CreateVolumeRequest, deadline: float | None) -> pb.CreateVolumeResponse:
-        parameters, wanted = self.wanted(request, deadline)
-        volume = idempotent.create_volume(parameters.instance.backend, wanted, self._core.driver.node)
+        parameters, volume_request = self.volume_request(request, deadline)
+        volume = idempotent.create_volume(parameters.instance.backend, volume_request, self._context.driver.node)
         return pb.CreateVolumeResponse(volume=self._volume(parameters.instance, volume))
 
-    def wanted(self, request: pb.CreateVolumeRequest, deadline: float | None) -> tuple[ClassParameters, VolumeRequest]:
-        """Return which instance a creation is for, and what is asked of it."""
-        parameters = class_parameters(self._core.registry, request.parameters, request.mutable_parameters)
+    def volume_request(
+        self, request: pb.CreateVolumeRequest, deadline: float | None
+    ) -> tuple[ClassParameters, VolumeRequest]:
+        """Return the class parameters, with the instance that they choose, and the request to its backend."""
+        parameters = class_parameters(self._context.registry, request.parameters, request.mutable_parameters)
         return parameters, self._volume_request(request, parameters, deadline)
 
     def _volume_request(
         self, request: pb.CreateVolumeRequest, parameters: ClassParameters, deadline: float | None
     ) -> VolumeRequest:
         instance = parameters.instance
-        copied = request.HasField("volume_content_source")
-        source = convert.source(request.volume_content_source, instance.name) if copied else None
+        has_source = request.HasField("volume_content_source")
+        source = convert.source(request.volume_content_source, instance.name) if has_source else None
         capabilities = convert.capabilities(request.volume_capabilities)
-        fs_types = [one.mount.fs_type or self._core.driver.default_fs_type for one in capabilities if one.mount]
+        fs_types = [one.mount.fs_type or self._context.driver.default_fs_type for one in capabilities if one.mount]
         if len(set(fs_types)) > 1:
             raise InvalidArgument(
-                f"volume_capabilities: one volume cannot have the filesystems {sorted(set(fs_types))}"
+                f"volume_capabilities: a volume has one filesystem, but {sorted(set(fs_types))} are requested"
             )
         for fs_type in fs_types:
             validate_options(parameters.filesystem, fs_type)
         context = parameters.context(fs_types[0] if fs_types else "")
-        placed = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
+        constrained = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
         return VolumeRequest(
-            stamp=self._core.stamp(request.name, parameters.digest, source=source, context=context),
+            stamp=self._context.stamp(request.name, parameters.digest, source=source, context=context),
             size=convert.size_range(request.capacity_range),
             capabilities=capabilities,
             parameters=parameters.own,
             mutable=mutable_parameters(instance.backend, request.mutable_parameters),
-            topology=convert.requirement(self._core.driver.name, request.accessibility_requirements)
-            if placed
+            topology=convert.requirement(self._context.driver.name, request.accessibility_requirements)
+            if constrained
             else None,
             metadata=parameters.metadata,
             secrets=dict(request.secrets),
@@ -81,7 +83,7 @@ class Volumes:
         )
 
     def DeleteVolume(self, request: pb.DeleteVolumeRequest, deadline: float | None) -> pb.DeleteVolumeResponse:
-        if found := self._core.doomed("volume", request.volume_id):
+        if found := self._context.find_for_deletion("volume", request.volume_id):
             instance, handle = found
             idempotent.delete_volume(instance.backend, handle, dict(request.secrets))
         return pb.DeleteVolumeResponse()
@@ -89,20 +91,20 @@ class Volumes:
     def ControllerPublishVolume(
         self, request: pb.ControllerPublishVolumeRequest, deadline: float | None
     ) -> pb.ControllerPublishVolumeResponse:
-        """Attach; where the backend has nothing to attach, only check that the node can reach the volume."""
-        instance, handle = self._core.volume(request.volume_id)
+        """Attach the volume; for a backend without Attach only check that the node can reach it."""
+        instance, handle = self._context.volume(request.volume_id)
         if isinstance(instance.backend, Attach):
             return self._attach(instance, instance.backend, handle, request, deadline)
         volume = instance.backend.get_volume(handle)
-        node, _ = self._asked(instance, handle, request)
+        node, _ = self._node_and_capability(instance, handle, request)
         self._refuse_unreachable(instance, volume, node.name)
         return pb.ControllerPublishVolumeResponse()
 
     def _attach(
         self, instance: Instance, backend: Attach, handle: str, request: Any, deadline: float | None
     ) -> pb.ControllerPublishVolumeResponse:
-        """attach looks for the volume itself: a look of ours before would cost every attachment a second one."""
-        node, capability = self._asked(instance, handle, request)
+        """Attach without get_volume first: attach itself raises NotFound, and a second read would slow every call."""
+        node, capability = self._node_and_capability(instance, handle, request)
         context = backend.attach(
             AttachRequest(
                 handle=handle,
@@ -116,32 +118,34 @@ class Volumes:
         )
         return pb.ControllerPublishVolumeResponse(publish_context=context)
 
-    def _asked(self, instance: Instance, handle: str, request: Any) -> tuple[Node, Capability]:
-        """Return the node and the use of a publication. Raises what rules them out for any volume of this handle."""
+    def _node_and_capability(self, instance: Instance, handle: str, request: Any) -> tuple[Node, Capability]:
+        """Return the node and the capability of a publication. Raises when no volume can be published like this."""
         capability = convert.capability(request.volume_capability)
         node = ids.split_node(request.node_id, instance.name)
         if isinstance(instance.backend, NodeLocal) and instance.backend.node_of(handle) != node.name:
             home = instance.backend.node_of(handle)
-            raise FailedPrecondition(f"volume {request.volume_id!r} lives on node {home!r} and cannot leave it")
+            raise FailedPrecondition(
+                f"volume {request.volume_id!r} is local to node {home!r} and cannot be used on node {node.name!r}"
+            )
         if reason := instance.backend.unsupported(capability):
             raise InvalidArgument(f"volume_capability: {reason}")
         return node, capability
 
     def _refuse_unreachable(self, instance: Instance, volume: Volume, node: str) -> None:
-        """A node whose place is not known is not refused: the device does not open there, and it says why."""
-        here, places = self._core.places(node), topology.of_volume(instance.backend, volume)
-        if here is not None and places and not any(topology.covers(here, place) for place in places):
-            wanted = " or ".join(", ".join(f"{key}={value}" for key, value in place.items()) for place in places)
+        """Raise FailedPrecondition for a node outside the volume's topology; a node of unknown segments is accepted."""
+        segments, places = self._context.node_segments(node), topology.of_volume(instance.backend, volume)
+        if segments is not None and places and not any(topology.covers(segments, place) for place in places):
+            allowed = " or ".join(", ".join(f"{key}={value}" for key, value in place.items()) for place in places)
             raise FailedPrecondition(
-                f"volume {ids.join(instance.name, volume.handle)!r} can be reached from {wanted} only; node {node!r} "
-                f"is in {', '.join(f'{key}={value}' for key, value in here.items()) or 'no such place'}"
+                f"volume {ids.join(instance.name, volume.handle)!r} is reachable from {allowed} only; node {node!r} "
+                f"has {', '.join(f'{key}={value}' for key, value in segments.items()) or 'no segments'}"
             )
 
     def ControllerUnpublishVolume(
         self, request: pb.ControllerUnpublishVolumeRequest, deadline: float | None
     ) -> pb.ControllerUnpublishVolumeResponse:
         try:
-            instance, handle = self._core.volume(request.volume_id)
+            instance, handle = self._context.volume(request.volume_id)
             node = ids.split_node(request.node_id, instance.name) if request.node_id else None
         except NotFound:
             return pb.ControllerUnpublishVolumeResponse()
@@ -152,9 +156,9 @@ class Volumes:
     def ValidateVolumeCapabilities(
         self, request: pb.ValidateVolumeCapabilitiesRequest, deadline: float | None
     ) -> pb.ValidateVolumeCapabilitiesResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         volume = instance.backend.get_volume(handle)
-        if reason := self._objection(request, instance, dict(volume.stamp.context)):
+        if reason := self._mismatch(request, instance, dict(volume.stamp.context)):
             return pb.ValidateVolumeCapabilitiesResponse(message=reason)
         confirmed = pb.ValidateVolumeCapabilitiesResponse.Confirmed(
             volume_context=request.volume_context,
@@ -164,17 +168,17 @@ class Volumes:
         )
         return pb.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
 
-    def _objection(
+    def _mismatch(
         self, request: pb.ValidateVolumeCapabilitiesRequest, instance: Instance, context: dict[str, str]
     ) -> str:
-        """Why the volume does not support all that is asked; "" when it does."""
+        """Return why the volume does not support the request; "" when it does."""
         try:
             own = None
             if request.parameters:
                 given = {"backend": instance.name, **request.parameters}
-                parameters = class_parameters(self._core.registry, given, request.mutable_parameters)
+                parameters = class_parameters(self._context.registry, given, request.mutable_parameters)
                 if parameters.instance is not instance:
-                    return f"the volume belongs to backend {instance.name!r}, not {parameters.instance.name!r}"
+                    return f"the volume belongs to backend {instance.name!r}, not to {parameters.instance.name!r}"
                 own = parameters.own
             mutable_parameters(instance.backend, request.mutable_parameters)
             for one in convert.capabilities(request.volume_capabilities):
@@ -182,15 +186,15 @@ class Volumes:
                     return reason
                 made = context.get(FS_TYPE, "")
                 if one.mount and made and one.mount.fs_type not in ("", made):
-                    return f"the volume is for filesystem {made!r}, not {one.mount.fs_type!r}"
+                    return f"the volume has filesystem {made!r}, not {one.mount.fs_type!r}"
         except InvalidArgument as error:
             return str(error)
         differs = request.volume_context and dict(request.volume_context) != context
-        return "volume_context is not this volume's" if differs else ""
+        return "volume_context differs from the context of this volume" if differs else ""
 
     def ListVolumes(self, request: pb.ListVolumesRequest, deadline: float | None) -> pb.ListVolumesResponse:
-        entries, token = gather(
-            self._core.registry,
+        entries, token = list_over_instances(
+            self._context.registry,
             ListVolumes,
             lambda backend, page: backend.list_volumes(page),
             self._entry,
@@ -206,34 +210,34 @@ class Volumes:
     def ControllerGetVolume(
         self, request: pb.ControllerGetVolumeRequest, deadline: float | None
     ) -> pb.ControllerGetVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         volume = instance.backend.get_volume(handle)
         status = pb.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=volume.published_nodes)
         return pb.ControllerGetVolumeResponse(volume=self._volume(instance, volume), status=status)
 
     def GetCapacity(self, request: pb.GetCapacityRequest, deadline: float | None) -> pb.GetCapacityResponse:
-        """Answer for the StorageClass's instance; with neither class nor default, for all together.
+        """Report the StorageClass's instance; without class and default the sum of all instances.
 
-        An instance that does not know its capacity has no known limit, so all together have none either.
+        An instance that does not know its capacity counts as unlimited, and so does a sum with it.
         """
         capabilities = convert.capabilities(request.volume_capabilities)
-        segments = self._core.segments(request.accessible_topology) if request.accessible_topology.segments else None
-        if request.parameters or self._core.driver.default_backend:
-            parameters = class_parameters(self._core.registry, request.parameters, {})
+        segments = self._context.segments(request.accessible_topology) if request.accessible_topology.segments else None
+        if request.parameters or self._context.driver.default_backend:
+            parameters = class_parameters(self._context.registry, request.parameters, {})
             instances, own = [parameters.instance], parameters.own
         else:
-            instances, own = list(self._core.registry), None
-        wanted = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
-        asked = [
-            idempotent.capacity(instance.backend, wanted, self._core.driver.node)
+            instances, own = list(self._context.registry), None
+        capacity_request = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
+        found = [
+            idempotent.capacity(instance.backend, capacity_request, self._context.driver.node)
             for instance in instances
             if not any(map(_unknown_filesystem, capabilities))
         ]
-        reports = [report for report in asked if report]
+        reports = [report for report in found if report]
         available = sum(report.available for report in reports)
         response = pb.GetCapacityResponse(available_capacity=min(available, UNLIMITED))
         largest = [report.maximum for report in reports if report.maximum is not None]
-        if largest and len(largest) == len(reports):  # one without a limit has no largest volume
+        if largest and len(largest) == len(reports):  # an instance without a limit has no largest volume
             response.maximum_volume_size.value = max(largest)
         if smallest := [report.minimum for report in reports if report.minimum is not None]:
             response.minimum_volume_size.value = min(smallest)
@@ -242,38 +246,40 @@ class Volumes:
     def ControllerExpandVolume(
         self, request: pb.ControllerExpandVolumeRequest, deadline: float | None
     ) -> pb.ControllerExpandVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         backend = require(instance.backend, Expand, "ControllerExpandVolume")
         given = request.HasField("volume_capability")
         capability = convert.capability(request.volume_capability) if given else None
         if capability and (reason := backend.unsupported(capability)):
             raise InvalidArgument(f"volume_capability: {reason}")
-        wanted = ExpandRequest(
+        expand_request = ExpandRequest(
             handle=handle,
             size=convert.size_range(request.capacity_range),
             capability=capability,
             secrets=dict(request.secrets),
             deadline=deadline,
         )
-        done = idempotent.expand_volume(backend, wanted)
-        return pb.ControllerExpandVolumeResponse(capacity_bytes=done.size, node_expansion_required=done.node_required)
+        expansion = idempotent.expand_volume(backend, expand_request)
+        return pb.ControllerExpandVolumeResponse(
+            capacity_bytes=expansion.size, node_expansion_required=expansion.node_required
+        )
 
     def ControllerModifyVolume(
         self, request: pb.ControllerModifyVolumeRequest, deadline: float | None
     ) -> pb.ControllerModifyVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         backend = require(instance.backend, Modify, "ControllerModifyVolume")
         mutable = mutable_parameters(backend, request.mutable_parameters)
-        wanted = ModifyRequest(handle=handle, mutable=mutable, secrets=dict(request.secrets), deadline=deadline)
-        backend.modify_volume(wanted)
+        secrets = dict(request.secrets)
+        backend.modify_volume(ModifyRequest(handle=handle, mutable=mutable, secrets=secrets, deadline=deadline))
         return pb.ControllerModifyVolumeResponse()
 
     def _volume(self, instance: Instance, volume: Any) -> pb.Volume:
-        return convert.volume(self._core.driver.name, instance, volume)
+        return convert.volume(self._context.driver.name, instance, volume)
 
 
 def _unusable(backend: Backend, capability: Capability, parameters: Any) -> str:
-    """Why no volume of the backend can be used like this; "" if it can."""
+    """Return why no volume of the backend can be used like this; "" if one can."""
     return _unknown_filesystem(capability) or backend.unsupported(capability, parameters)
 
 

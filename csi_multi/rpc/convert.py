@@ -1,4 +1,5 @@
-"""protobuf <-> model. Ids gain and lose their instance, topology its prefix, here and nowhere else."""
+"""Conversion between protobuf and the model: the only place that adds and removes the instance of an id and
+the driver's prefix of topology keys."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ from ..node.requests import Usage
 
 
 def capability(message: pb.VolumeCapability) -> Capability:
-    """Raises InvalidArgument for an access mode this driver has never heard of."""
+    """Raises InvalidArgument for an access mode that this driver does not know."""
     try:
         mode = AccessMode(message.access_mode.mode)
     except ValueError:
-        raise InvalidArgument(f"access mode number {message.access_mode.mode} is not known") from None
+        raise InvalidArgument(f"access_mode: the number {message.access_mode.mode} is unknown to this driver") from None
     if message.WhichOneof("access_type") == "block":
         return Capability(mode=mode)
     mount = message.mount
@@ -61,7 +62,7 @@ def source(message: pb.VolumeContentSource, instance: str) -> Source:
     if owner != instance:
         raise InvalidArgument(
             f"volume_content_source: {kind.value} {text!r} belongs to backend {owner!r}; "
-            f"a volume of backend {instance!r} cannot be made from it"
+            f"a volume of backend {instance!r} cannot be a copy of it"
         )
     return Source(kind=kind, handle=handle)
 
@@ -137,19 +138,19 @@ def usage(item: Usage) -> pb.VolumeUsage:
 def node_topology(driver: str, places: Mapping[str, Segments]) -> dict[str, str]:
     """Return the segments of a node over all its instances, given by name, with the driver's prefix.
 
-    Raises FailedPrecondition when two say different things under one key: the volumes of one of them
+    Raises FailedPrecondition when two instances have different values for one key: the volumes of one of them
     could never be reached.
     """
     segments: dict[str, str] = {}
-    told: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name, place in places.items():
         for key, value in place.items():
             if segments.setdefault(key, value) != value:
                 raise FailedPrecondition(
-                    f"backends {told[key]!r} and {name!r} disagree on this node's {key!r}: {segments[key]!r} and "
-                    f"{value!r}; a node has one segment of each kind, so serve them from different drivers"
+                    f"backends {owners[key]!r} and {name!r} report different segments {key!r} for this node: "
+                    f"{segments[key]!r} and {value!r}; a node has one value per key, so give them separate drivers"
                 )
-            told.setdefault(key, name)
+            owners.setdefault(key, name)
     return topology.add_prefix(driver, segments)
 
 

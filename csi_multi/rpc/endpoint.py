@@ -1,7 +1,7 @@
-"""The Unix socket the driver listens on: where it is, and whose it is.
+"""The Unix socket that the driver listens on: its path and its owner.
 
-CSI_ENDPOINT names it (csi-spec 2.5). A stale socket is replaced, a live one is refused, and no other
-file ever appears beside it: the moment of taking it over is guarded by a lock on its directory.
+CSI_ENDPOINT names it (csi-spec 2.5). A stale socket is replaced, and a live one is refused. A lock on the directory
+protects the replacement, so no lock file is needed.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ class EndpointError(Exception):
     """The endpoint cannot be used; the text says why."""
 
 
-def parse(endpoint: str | None) -> Path:
+def socket_path(endpoint: str | None) -> Path:
     """Return the socket's path. Raises EndpointError."""
     if not endpoint:
-        raise EndpointError("CSI_ENDPOINT is not set; for example CSI_ENDPOINT=unix:///run/csi-multi/csi.sock")
+        raise EndpointError("CSI_ENDPOINT is not set; set it for example to unix:///run/csi-multi/csi.sock")
     scheme, colon, rest = endpoint.partition(":")
     path = rest.removeprefix("//")
     if scheme != "unix" or not colon or not path.startswith("/") or not path.endswith(".sock"):
-        raise EndpointError(f"CSI_ENDPOINT {endpoint!r}: expected unix:///absolute/path.sock")
+        raise EndpointError(f"CSI_ENDPOINT {endpoint!r} is not of the form unix:///absolute/path.sock")
     if len(path.encode()) > PATH_LIMIT:
-        raise EndpointError(f"CSI_ENDPOINT {endpoint!r}: the path is longer than {PATH_LIMIT} bytes")
+        raise EndpointError(
+            f"CSI_ENDPOINT {endpoint!r}: the path is longer than {PATH_LIMIT} bytes, the limit of Unix sockets"
+        )
     return Path(path)
 
 
 @contextmanager
-def taking_over(path: Path) -> Iterator[None]:
-    """Hold the right to bind the path: nobody listens there, and nobody else is starting to.
+def claim_path(path: Path) -> Iterator[None]:
+    """Reserve the path for binding: no process listens there, and no other driver starts to.
 
-    Raises EndpointError for a live socket, or for anything there that is not a socket.
+    Raises EndpointError for a live socket, or for a file that is not a socket.
     """
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -53,13 +55,13 @@ def taking_over(path: Path) -> Iterator[None]:
 
 
 def inode(path: Path) -> tuple[int, int]:
-    """Return what tells this socket from a successor's at the same path."""
+    """Return what distinguishes this socket from another one at the same path."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
 def remove(path: Path, own: tuple[int, int]) -> None:
-    """Remove our own socket if it is still there; a successor's is left alone."""
+    """Remove our own socket if it is still there, but not one of a later driver."""
     try:
         if inode(path) == own:
             path.unlink()
@@ -82,5 +84,5 @@ def _refuse_live(path: Path) -> None:
             path.unlink(missing_ok=True)  # stale: its process is gone
             return
         except OSError:
-            pass  # busy or slow to answer: somebody is there
+            pass  # busy or slow to answer, so a process listens there
     raise EndpointError(f"another driver is listening on {path}; stop it first or choose another path")

@@ -8,34 +8,34 @@ from typing import Any
 from google.protobuf.wrappers_pb2 import BoolValue
 
 from .._proto import csi_pb2 as pb
-from .service_context import Core
+from .service_context import ServiceContext
 from .validate import MAP_LIMIT
 
 
-class Identity:
-    """Who the driver is and what it offers; the same answers in every mode."""
+class IdentityService:
+    """The driver's name, version and capabilities, the same in every mode."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._version = version("csi-multi")
 
     def GetPluginInfo(self, request: Any, deadline: float | None) -> pb.GetPluginInfoResponse:
-        kinds = {f"backend.{instance.name}": instance.kind for instance in self._core.registry}
+        kinds = {f"backend.{instance.name}": instance.kind for instance in self._context.registry}
         if sum(len(key) + len(value) for key, value in kinds.items()) > MAP_LIMIT:
             kinds = {"backends": str(len(kinds))}
-        return pb.GetPluginInfoResponse(name=self._core.driver.name, vendor_version=self._version, manifest=kinds)
+        return pb.GetPluginInfoResponse(name=self._context.driver.name, vendor_version=self._version, manifest=kinds)
 
     def GetPluginCapabilities(self, request: Any, deadline: float | None) -> pb.GetPluginCapabilitiesResponse:
-        advertised, service, growth = self._core.advertised, pb.PluginCapability.Service, pb.PluginCapability
+        advertised, service, growth = self._context.advertised, pb.PluginCapability.Service, pb.PluginCapability
         items = [pb.PluginCapability(service=service(type=name)) for name in advertised.of("plugin")]
         kinds = [name for name in ("ONLINE", "OFFLINE") if getattr(advertised, f"{name.lower()}_expansion")]
         items += [pb.PluginCapability(volume_expansion=growth.VolumeExpansion(type=kind)) for kind in kinds]
         return pb.GetPluginCapabilitiesResponse(capabilities=items)
 
     def Probe(self, request: Any, deadline: float | None) -> pb.ProbeResponse:
-        """Always ready: restarting the driver mends no storage, and the healthy instances must serve.
+        """Always report ready: a restart of the driver repairs no storage, and the healthy instances must serve.
 
-        Instances that are down are named in the log and in Probe's trailing metadata (interceptor.py),
-        and their own RPCs say why.
+        The log and Probe's trailing metadata (interceptor.py) name the instances that are down,
+        and their own RPCs fail with the reason.
         """
         return pb.ProbeResponse(ready=BoolValue(value=True))

@@ -1,6 +1,6 @@
-"""Which instance and which object an RPC is about, told from its request alone: for metrics and traces.
+"""Which instance and object an RPC is about, read from its request alone: for metrics and traces.
 
-So it is known too of an RPC that is refused before any instance is asked.
+So an RPC that is refused before any instance is called has its labels too.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from ..contract import ids
 from ..contract.errors import NotFound
 from ..contract.observer import Rpc
 
-IDS = ("volume_id", "snapshot_id", "group_snapshot_id", "source_volume_id", "target_snapshot_id")
-MANY = "source_volume_ids"
-CLASS = "parameters"  # of a StorageClass; its `backend` names the instance
+ID_FIELDS = ("volume_id", "snapshot_id", "group_snapshot_id", "source_volume_id", "target_snapshot_id")
+ID_LIST = "source_volume_ids"
+PARAMETERS = "parameters"  # of a StorageClass; its key `backend` names the instance
 
 
-class Subjects:
-    """Tells them. `known` returns the names of all configured instances: no other name is told."""
+class RpcLabels:
+    """Reads the labels. `instances` returns the configured names: no other name becomes a label."""
 
-    def __init__(self, known: Callable[[], Collection[str]], default: Callable[[], str]) -> None:
-        self._known = known
+    def __init__(self, instances: Callable[[], Collection[str]], default: Callable[[], str]) -> None:
+        self._instances = instances
         self._default = default
 
-    def of(self, method: str, request: Any, metadata: Any) -> Rpc:
-        """Return what is told of an RPC as it begins."""
+    def of_request(self, method: str, request: Any, metadata: Any) -> Rpc:
+        """Return what the listeners learn about an RPC when it begins."""
         fields = request.DESCRIPTOR.fields_by_name
-        volume = next((text for name in IDS if name in fields and (text := getattr(request, name))), "")
-        if not volume and MANY in fields:
-            volume = next(iter(getattr(request, MANY)), "")
-        name = _instance(volume) if volume else self._chosen(request) if CLASS in fields else ""
+        object_id = next((text for name in ID_FIELDS if name in fields and (text := getattr(request, name))), "")
+        if not object_id and ID_LIST in fields:
+            object_id = next(iter(getattr(request, ID_LIST)), "")
+        name = _instance_of(object_id) if object_id else self._chosen_instance(request) if PARAMETERS in fields else ""
         return Rpc(
             method,
-            name if name in self._known() else "",
-            volume or (request.name if "name" in fields else ""),
+            name if name in self._instances() else "",
+            object_id or (request.name if "name" in fields else ""),
             tuple(metadata or ()),
         )
 
-    def _chosen(self, request: Any) -> str:
+    def _chosen_instance(self, request: Any) -> str:
         return request.parameters.get("backend", "") or self._default()
 
 
-def _instance(text: str) -> str:
+def _instance_of(object_id: str) -> str:
     try:
-        return ids.split("volume", text)[0]
+        return ids.split("volume", object_id)[0]
     except NotFound:
         return ""

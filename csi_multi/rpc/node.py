@@ -1,4 +1,4 @@
-"""The Node service: converts requests, finds the instance, and calls the node package."""
+"""The Node service: convert the request, find the instance, call the node engine."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from ..core.topology import node_segments
 from ..node import grow, publish, stage, volume_status
 from ..node.requests import PublishRequest, StageRequest
 from . import convert
-from .capabilities import Advertised
-from .service_context import Core
+from .capabilities import AdvertisedCapabilities
+from .service_context import ServiceContext
 
 log = logging.getLogger(__name__)
 
 
-class Node:
-    """What happens on the node itself."""
+class NodeService:
+    """The RPCs of the Node service."""
 
-    def __init__(self, core: Core, host: Host) -> None:
-        self._core = core
+    def __init__(self, context: ServiceContext, host: Host) -> None:
+        self._context = context
         self._host = host
-        self._capabilities = (core.advertised, _capabilities(core.advertised))
+        self._capabilities = (context.advertised, _capabilities(context.advertised))
 
     def NodeGetCapabilities(self, request: Any, deadline: float | None) -> pb.NodeGetCapabilitiesResponse:
-        """Made once per configuration: kubelet asks before every other call."""
-        if (advertised := self._core.advertised) is not self._capabilities[0]:
+        """Return a response that is made once per configuration, because kubelet calls this before every other RPC."""
+        if (advertised := self._context.advertised) is not self._capabilities[0]:
             self._capabilities = (advertised, _capabilities(advertised))
         return self._capabilities[1]
 
     def NodeGetInfo(self, request: Any, deadline: float | None) -> pb.NodeGetInfoResponse:
-        node, driver = self._core.driver.node, self._core.driver.name
+        node, driver = self._context.driver.node, self._context.driver.name
         facts: dict[str, str] = {}
         limits: list[int] = []
         places: dict[str, Segments] = {}
-        for instance in self._core.registry:
+        for instance in self._context.registry:
             name, backend = instance.name, instance.backend
             try:
                 fact = backend.node_fact() if isinstance(backend, NodeFacts) else ""
                 limit = backend.max_volumes() if isinstance(backend, NodeFacts) else 0
                 place = node_segments(backend, node)
-            except FailedPrecondition as error:  # the node has a part in the other instances only
+            except FailedPrecondition as error:  # the node serves the other instances
                 log.warning("volumes of backend %s cannot be used on this node: %s", name, error)
                 continue
             facts |= {name: fact} if fact else {}
@@ -57,7 +57,7 @@ class Node:
             places[name] = place
         response = pb.NodeGetInfoResponse(
             node_id=ids.join_node(node, facts),
-            # One number for all instances, so the scarcest one's: a pod that waits is better than one that hangs.
+            # One number for all instances, so the smallest: a pod that waits is better than one that hangs.
             max_volumes_per_node=min(limits, default=0),
         )
         if segments := convert.node_topology(driver, places):
@@ -65,12 +65,12 @@ class Node:
         return response
 
     def NodeStageVolume(self, request: pb.NodeStageVolumeRequest, deadline: float | None) -> pb.NodeStageVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         capability = convert.capability(request.volume_capability)
         if reason := instance.backend.unsupported(capability):
             raise FailedPrecondition(f"volume_capability: {reason}")
         if capability.mount and not capability.mount.fs_type:
-            fs_type = request.volume_context.get(FS_TYPE, self._core.driver.default_fs_type)
+            fs_type = request.volume_context.get(FS_TYPE, self._context.driver.default_fs_type)
             capability = replace(capability, mount=replace(capability.mount, fs_type=fs_type))
         staged = StageRequest(
             handle=handle,
@@ -86,16 +86,16 @@ class Node:
     def NodeUnstageVolume(
         self, request: pb.NodeUnstageVolumeRequest, deadline: float | None
     ) -> pb.NodeUnstageVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         stage.unstage(self._host, instance.backend, handle, Path(request.staging_target_path))
         return pb.NodeUnstageVolumeResponse()
 
     def NodePublishVolume(
         self, request: pb.NodePublishVolumeRequest, deadline: float | None
     ) -> pb.NodePublishVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         if not request.staging_target_path:
-            raise FailedPrecondition("staging_target_path is required: this driver stages volumes")
+            raise FailedPrecondition("staging_target_path is required because this driver stages volumes")
         capability = convert.capability(request.volume_capability)
         if reason := instance.backend.unsupported(capability):
             raise FailedPrecondition(f"volume_capability: {reason}")
@@ -112,21 +112,21 @@ class Node:
     def NodeUnpublishVolume(
         self, request: pb.NodeUnpublishVolumeRequest, deadline: float | None
     ) -> pb.NodeUnpublishVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         publish.unpublish(self._host, instance.backend, handle, Path(request.target_path))
         return pb.NodeUnpublishVolumeResponse()
 
     def NodeGetVolumeStats(
         self, request: pb.NodeGetVolumeStatsRequest, deadline: float | None
     ) -> pb.NodeGetVolumeStatsResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         usage = volume_status.usage(instance.backend, handle, _absolute(request.volume_path))
         return pb.NodeGetVolumeStatsResponse(usage=[convert.usage(item) for item in usage])
 
     def NodeExpandVolume(
         self, request: pb.NodeExpandVolumeRequest, deadline: float | None
     ) -> pb.NodeExpandVolumeResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         backend = require(instance.backend, Expand, "NodeExpandVolume")
         if request.HasField("volume_capability"):
             capability = convert.capability(request.volume_capability)
@@ -139,7 +139,7 @@ class Node:
     def NodeGetVolumeHealth(
         self, request: pb.NodeGetVolumeHealthRequest, deadline: float | None
     ) -> pb.NodeGetVolumeHealthResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         entries = volume_status.health(instance.backend, handle)
         return pb.NodeGetVolumeHealthResponse(volume_health=convert.health(request.volume_id, entries))
 
@@ -148,7 +148,7 @@ class Node:
     ) -> pb.NodeGetStorageHealthResponse:
         secrets = dict(request.secrets)
         response = pb.NodeGetStorageHealthResponse()
-        for instance in self._core.registry:
+        for instance in self._context.registry:
             if isinstance(instance.backend, NodeHealthReporter):
                 found = instance.backend.node_storage_health(secrets)
                 response.backend_health.extend(convert.storage_health(instance.name, found))
@@ -156,13 +156,13 @@ class Node:
 
 
 def _absolute(text: str) -> Path:
-    """A relative path is where no volume can be: csi-sanity wants NOT_FOUND for it."""
+    """Return the path. Raises NotFound for a relative one, as csi-sanity requires: no volume is mounted there."""
     if not text.startswith("/"):
-        raise NotFound(f"no volume at {text!r}: paths are absolute")
+        raise NotFound(f"no volume exists at {text!r}; the path must be absolute")
     return Path(text)
 
 
-def _capabilities(advertised: Advertised) -> pb.NodeGetCapabilitiesResponse:
+def _capabilities(advertised: AdvertisedCapabilities) -> pb.NodeGetCapabilitiesResponse:
     rpc = pb.NodeServiceCapability.RPC
     items = [pb.NodeServiceCapability(rpc=rpc(type=name)) for name in advertised.of("node")]
     return pb.NodeGetCapabilitiesResponse(capabilities=items)

@@ -1,4 +1,4 @@
-"""CreateVolume as external-provisioner would ask for it, up to the moment at which a backend is called."""
+"""CreateVolume as external-provisioner would send it, up to the request that a backend gets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..core import topology
 from ..loading.registry import Registry
 from . import validate
 from .capabilities import Mode, advertise
-from .controller import Volumes
+from .controller import ControllerVolumes
 from .rules import RULES
-from .service_context import METADATA, ClassParameters, Core
+from .service_context import PROVISIONER_PREFIX, ClassParameters, ServiceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What a PersistentVolumeClaim and its StorageClass say. Ids are whole ones, places have no prefix."""
+class ProvisionerClaim:
+    """The content of a PersistentVolumeClaim and its StorageClass. Ids are complete CSI ids; places have no prefix."""
 
     volume: str  # the PersistentVolume's name
     parameters: Mapping[str, str]
@@ -33,17 +33,19 @@ class Claim:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def wanted(driver: Driver, registry: Registry, claim: Claim) -> tuple[ClassParameters, VolumeRequest]:
-    """Return what the driver makes of it: its own checks, its own parsing. Raises errors of errors.py."""
+def volume_request(
+    driver: Driver, registry: Registry, claim: ProvisionerClaim
+) -> tuple[ClassParameters, VolumeRequest]:
+    """Return the driver's own result of checking and parsing the claim. Raises StorageError."""
     message = _message(driver.name, claim)
     validate.request(message, RULES["CreateVolume"])
-    core = Core(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
-    return Volumes(core).wanted(message, None)
+    context = ServiceContext(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
+    return ControllerVolumes(context).volume_request(message, None)
 
 
-def _message(driver: str, claim: Claim) -> pb.CreateVolumeRequest:
-    told = {METADATA + key: value for key, value in claim.metadata.items()}
-    message = pb.CreateVolumeRequest(name=claim.volume, parameters={**claim.parameters, **told})
+def _message(driver: str, claim: ProvisionerClaim) -> pb.CreateVolumeRequest:
+    metadata = {PROVISIONER_PREFIX + key: value for key, value in claim.metadata.items()}
+    message = pb.CreateVolumeRequest(name=claim.volume, parameters={**claim.parameters, **metadata})
     if claim.size:
         message.capacity_range.required_bytes = claim.size
     capability = message.volume_capabilities.add()

@@ -1,4 +1,4 @@
-"""Wire the services, the interceptor and the thread pool into one gRPC server."""
+"""Connects the services, the interceptor and the thread pool to one gRPC server."""
 
 from __future__ import annotations
 
@@ -16,99 +16,117 @@ from ..contract.machine import Host
 from ..contract.model import Segments
 from ..contract.observer import observed
 from ..loading.registry import Registry
-from .capabilities import Advertised, Mode, Offer, advertise
-from .controller import Volumes
-from .group import GroupController
-from .identity import Identity
-from .interceptor import Door, Interceptor, Traffic
-from .labels import Subjects
-from .metadata import SnapshotMetadata
-from .node import Node
-from .service_context import Core, unknown_place
-from .snapshots import SnapshotsAndHealth
+from .capabilities import AdvertisedCapabilities, CurrentCapabilities, Mode, advertise
+from .controller import ControllerVolumes
+from .group import GroupControllerService
+from .identity import IdentityService
+from .interceptor import Interceptor, PeerPolicy, SharedRpcState
+from .labels import RpcLabels
+from .node import NodeService
+from .service_context import ServiceContext, unknown_node_segments
+from .snapshot_metadata import SnapshotMetadataService
+from .snapshots import ControllerSnapshots
 
-OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),
-    ("grpc.http2.max_ping_strikes", 0),  # a controller asks often whether a node is still there
+    ("grpc.http2.max_ping_strikes", 0),  # a controller pings its nodes often
 )
 
 
-class Controller(Volumes, SnapshotsAndHealth):
+class ControllerService(ControllerVolumes, ControllerSnapshots):
     """The whole Controller service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What a driver in a cluster does otherwise.
+class ServerOptions:
+    """How a server in a cluster differs from a standalone one.
 
-    `attach`: the orchestrator attaches every volume. `routing` returns services that take the place of the
-    usual ones. `door` says who may call.
+    `attach_required`: the orchestrator attaches every volume. `routing` returns services that replace the
+    usual ones. `peer_policy` decides who may call. `node_segments` returns the segments of a node by its name.
     """
 
-    attach: bool = False
-    routing: Callable[[Core], Mapping[str, Any]] | None = None
-    door: Door = Door()  # noqa: RUF009 - without state
-    places: Callable[[str], Segments | None] = unknown_place
+    attach_required: bool = False
+    routing: Callable[[ServiceContext], Mapping[str, Any]] | None = None
+    peer_policy: PeerPolicy = PeerPolicy()  # noqa: RUF009 - without state
+    node_segments: Callable[[str], Segments | None] = unknown_node_segments
 
 
-ALONE = Part()
+STANDALONE = ServerOptions()
 
 
-def build(
-    driver: Driver, registry: Registry, host: Host, mode: Mode, traffic: Traffic | None = None, part: Part = ALONE
+def build_server(
+    driver: Driver,
+    registry: Registry,
+    host: Host,
+    mode: Mode,
+    shared: SharedRpcState | None = None,
+    options: ServerOptions = STANDALONE,
 ) -> grpc.Server:
     """Return a server with all services, not yet bound to an address."""
-    traffic = traffic or Traffic(driver.workers)
-    core = _core(driver, registry, mode, part)
+    shared = shared or SharedRpcState(driver.workers)
+    context = _service_context(driver, registry, mode, options)
     services = {
-        "Identity": Identity(core),
-        "Controller": Controller(core),
-        "GroupController": GroupController(core),
-        "SnapshotMetadata": SnapshotMetadata(core),
-        "Node": Node(core, observed(host, "", traffic.listeners)),
+        "Identity": IdentityService(context),
+        "Controller": ControllerService(context),
+        "GroupController": GroupControllerService(context),
+        "SnapshotMetadata": SnapshotMetadataService(context),
+        "Node": NodeService(context, observed(host, "", shared.listeners)),
     }
-    return _server(core, services | dict(part.routing(core) if part.routing else {}), traffic, part)
+    routed = options.routing(context) if options.routing else {}
+    return _server(context, services | dict(routed), shared, options)
 
 
-def build_controllers(driver: Driver, registry: Registry, traffic: Traffic, part: Part) -> grpc.Server:
-    """Return a server with the Controller and GroupController services alone, not yet bound to an address."""
-    core = _core(driver, registry, Mode.CONTROLLER, part)
-    return _server(core, {"Controller": Controller(core), "GroupController": GroupController(core)}, traffic, part)
+def build_controller_server(
+    driver: Driver, registry: Registry, shared: SharedRpcState, options: ServerOptions
+) -> grpc.Server:
+    """Return a server with the Controller and GroupController services only, not yet bound to an address."""
+    context = _service_context(driver, registry, Mode.CONTROLLER, options)
+    services = {"Controller": ControllerService(context), "GroupController": GroupControllerService(context)}
+    return _server(context, services, shared, options)
 
 
-def _core(driver: Driver, registry: Registry, mode: Mode, part: Part) -> Core:
-    def advertised() -> Advertised:
+def _service_context(driver: Driver, registry: Registry, mode: Mode, options: ServerOptions) -> ServiceContext:
+    def derive() -> AdvertisedCapabilities:
         backends = (instance.backend for instance in registry)
-        return advertise(backends, mode, driver.alpha, registry.broken, attach=part.attach)
+        return advertise(backends, mode, driver.alpha, registry.broken, attach=options.attach_required)
 
-    return Core(driver, registry, Offer(lambda: registry.generation, advertised), part.places)
+    capabilities = CurrentCapabilities(lambda: registry.generation, derive)
+    return ServiceContext(driver, registry, capabilities, options.node_segments)
 
 
-def _server(core: Core, services: Mapping[str, Any], traffic: Traffic, part: Part) -> grpc.Server:
-    registry = core.registry
-    subjects = Subjects(registry.names, lambda: registry.default)
-    interceptor = Interceptor(core.offer.now, traffic, registry.degraded, subjects.of, part.door, registry.used)
-    pool = ThreadPoolExecutor(core.driver.workers, thread_name_prefix="rpc")
-    server = grpc.server(pool, options=OPTIONS)
+def _server(
+    context: ServiceContext, services: Mapping[str, Any], shared: SharedRpcState, options: ServerOptions
+) -> grpc.Server:
+    registry = context.registry
+    interceptor = Interceptor(
+        context.capabilities.current,
+        shared,
+        registry.degraded,
+        RpcLabels(registry.names, lambda: registry.default).of_request,
+        options.peer_policy,
+        registry.keep_open,
+    )
+    pool = ThreadPoolExecutor(context.driver.workers, thread_name_prefix="rpc")
+    server = grpc.server(pool, options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers(tuple(_handlers(name, one, interceptor) for name, one in services.items()))
     return server
 
 
 def _handlers(service: str, servicer: Any, interceptor: Interceptor) -> grpc.GenericRpcHandler:
-    """Bind every method of a service by its descriptor: a method that is missing fails at start."""
+    """Bind every method of a service by its descriptor, so that a missing method fails at start."""
     descriptor = csi_pb2.DESCRIPTOR.services_by_name[service]
     handlers = {}
     for method in descriptor.methods:
-        own = getattr(servicer, method.name)
+        implementation = getattr(servicer, method.name)
         codec = {
             "request_deserializer": GetMessageClass(method.input_type).FromString,
             "response_serializer": GetMessageClass(method.output_type).SerializeToString,
         }
         if method.server_streaming:
-            behaviour = interceptor.streaming(method.name, own)
+            behaviour = interceptor.streaming(method.name, implementation)
             handlers[method.name] = grpc.unary_stream_rpc_method_handler(behaviour, **codec)
         else:
-            behaviour = interceptor.unary(method.name, own)
+            behaviour = interceptor.unary(method.name, implementation)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(behaviour, **codec)
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)

@@ -1,4 +1,4 @@
-"""What all services share: the driver's settings, its instances, and how ids find them."""
+"""What all services share: the driver's settings, its instances, and how ids lead to them."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from ..contract import ids
 from ..contract.backend import Backend
 from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Segments, Stamp, Strings
-from ..contract.params import camel, fields, parse, spelled
+from ..contract.params import camel, fields, normalize_keys, parse
 from ..core import topology
 from ..core.idempotent import FS_TYPE, digest
 from ..loading.instance import Instance
 from ..loading.registry import Registry
 from ..node.mkfs_options import FilesystemOptions, to_context
-from .capabilities import Advertised, Offer
+from .capabilities import AdvertisedCapabilities, CurrentCapabilities
 
-METADATA = "csi.storage.k8s.io/"  # what external-provisioner adds: names of PVC and PV, secret references
+PROVISIONER_PREFIX = "csi.storage.k8s.io/"  # of what external-provisioner adds: names of PVC and PV, secret references
 
 
-def unknown_place(_node: str) -> Segments | None:
-    """The controller is not told where nodes are, except in a cluster that says so."""
+def unknown_node_segments(_node: str) -> Segments | None:
+    """Only a cluster whose configuration lists its nodes knows their segments."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
-    """Given to every service."""
+class ServiceContext:
+    """Every service gets this one."""
 
     driver: Driver
     registry: Registry
-    offer: Offer | Advertised
-    places: Callable[[str], Segments | None] = unknown_place  # a node's segments by its name, where they are known
+    capabilities: CurrentCapabilities | AdvertisedCapabilities
+    node_segments: Callable[[str], Segments | None] = unknown_node_segments  # by the node's name; None: unknown
 
     @property
-    def advertised(self) -> Advertised:
-        return self.offer.now()
+    def advertised(self) -> AdvertisedCapabilities:
+        return self.capabilities.current()
 
     def volume(self, volume_id: str) -> tuple[Instance, str]:
         """Return (instance, handle). Raises NotFound, or Unavailable for a broken instance."""
@@ -54,11 +54,11 @@ class Core:
         name, handle = ids.split(kind, text)
         return self.registry.get(name), handle
 
-    def doomed(self, kind: str, text: str) -> tuple[Instance, str] | None:
-        """Return what a delete is about; None for an id that no configuration can have made.
+    def find_for_deletion(self, kind: str, text: str) -> tuple[Instance, str] | None:
+        """Return (instance, handle) of what is to be deleted; None for an id that no configuration can have made.
 
-        An instance that is not configured here may have been, and its volumes may still be there:
-        success would make the orchestrator forget them.
+        Raises FailedPrecondition for an instance that is not configured now: its volumes may still
+        exist, and after a success the orchestrator would forget them.
         """
         try:
             name, _ = ids.split(kind, text)
@@ -68,12 +68,12 @@ class Core:
             return self._find(kind, text)
         except NotFound:
             raise FailedPrecondition(
-                f"{kind} {text!r} cannot be deleted: no backend {name!r} is configured here; configure it again, or "
-                "remove the object from the orchestrator by hand once its data is gone"
+                f"{kind} {text!r} cannot be deleted because no backend {name!r} is configured here; configure it, or "
+                "delete the data and then remove the object from the orchestrator by hand"
             ) from None
 
     def stamp(self, name: str, parameters: str, **more: Any) -> Stamp:
-        """Return what a backend must store on a resource made under this name."""
+        """Return the stamp that a backend must store on a resource with this name."""
         return Stamp(driver=self.driver.name, cluster=self.driver.cluster, name=name, digest=parameters, **more)
 
     def segments(self, message: Any) -> dict[str, str]:
@@ -82,7 +82,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class ClassParameters:
-    """The parameters of a StorageClass, sorted out by who they are for."""
+    """The parameters of a StorageClass, separated by their recipient."""
 
     instance: Instance
     own: Any  # the backend's Parameters
@@ -91,34 +91,36 @@ class ClassParameters:
     digest: str
 
     def context(self, fs_type: str) -> dict[str, str]:
-        """Return the volume context: what the node must know about the filesystem, for ever."""
+        """Return the volume context: what the node must know about the filesystem for the life of the volume."""
         return to_context(self.filesystem) | ({FS_TYPE: fs_type} if fs_type else {})
 
 
 def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
-    """Choose the instance and parse what is left. Raises InvalidArgument with the nearest valid key."""
+    """Choose the instance and parse the other parameters. Raises InvalidArgument with the nearest valid key."""
     metadata, rest = split_metadata(given)
     instance = registry.choose(rest.pop("backend", None))
-    vocabulary = {camel(field.name) for field in fields(FilesystemOptions)}
+    filesystem_keys = {camel(field.name) for field in fields(FilesystemOptions)}
     backend = type(instance.backend)
-    rest = spelled(backend.Parameters, rest, "parameters", also=vocabulary)
-    filesystem = {key: rest.pop(key) for key in sorted(vocabulary & rest.keys())}
-    own = parse(backend.Parameters, rest, "parameters", also=("backend", *vocabulary))
+    rest = normalize_keys(backend.Parameters, rest, "parameters", also=filesystem_keys)
+    filesystem = {key: rest.pop(key) for key in sorted(filesystem_keys & rest.keys())}
+    own = parse(backend.Parameters, rest, "parameters", also=("backend", *filesystem_keys))
     options = parse(FilesystemOptions, filesystem, "parameters")
-    changeable = spelled(backend.MutableParameters, mutable, "mutable_parameters")
-    return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, changeable))
+    mutable_normalized = normalize_keys(backend.MutableParameters, mutable, "mutable_parameters")
+    return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, mutable_normalized))
 
 
 def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return (what the provisioner added, without its prefix; what the user wrote)."""
-    metadata = {key[len(METADATA) :]: value for key, value in given.items() if key.startswith(METADATA)}
-    return metadata, {key: value for key, value in given.items() if not key.startswith(METADATA)}
+    """Return (keys that the provisioner added, without its prefix; keys that the user wrote)."""
+    metadata = {
+        key[len(PROVISIONER_PREFIX) :]: value for key, value in given.items() if key.startswith(PROVISIONER_PREFIX)
+    }
+    return metadata, {key: value for key, value in given.items() if not key.startswith(PROVISIONER_PREFIX)}
 
 
 def mutable_parameters(backend: Backend, given: Mapping[str, str]) -> Any:
-    """Parse mutable_parameters; a backend that cannot modify has none. Raises InvalidArgument.
+    """Parse mutable_parameters; a backend without Modify has none. Raises InvalidArgument.
 
-    What the resizer adds about the claim is not the backend's.
+    Keys that external-resizer adds about the claim are left out.
     """
     own = split_metadata(given)[1]
     return parse(type(backend).MutableParameters, own, "mutable_parameters") if given else None

@@ -1,4 +1,4 @@
-"""The Controller service, snapshots and health."""
+"""The Controller service, RPCs of snapshots and of volume health."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from ..contract import ids
 from ..contract.backend import ListSnapshots, Snapshots, VolumeHealthLister, VolumeHealthReporter
 from ..contract.errors import NotFound
 from ..contract.model import Page, PageRequest, Snapshot, SnapshotRequest
-from ..contract.params import parse, spelled
+from ..contract.params import normalize_keys, parse
 from ..core import idempotent
 from ..core.idempotent import digest, require
 from ..loading.instance import Instance
 from . import convert
-from .listing import gather
-from .service_context import Core, split_metadata
+from .listing import list_over_instances
+from .service_context import ServiceContext, split_metadata
 
 
-class SnapshotsAndHealth:
-    """The half of the Controller service that is about snapshots and health."""
+class ControllerSnapshots:
+    """The RPCs of the Controller service that are about snapshots and volume health."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def CreateSnapshot(self, request: pb.CreateSnapshotRequest, deadline: float | None) -> pb.CreateSnapshotResponse:
-        instance, source = self._core.volume(request.source_volume_id)
+        instance, source = self._context.volume(request.source_volume_id)
         backend = require(instance.backend, Snapshots, "CreateSnapshot")
         metadata, given = split_metadata(request.parameters)
         schema = type(backend).SnapshotParameters
-        given = spelled(schema, given, "parameters")
-        wanted = SnapshotRequest(
-            stamp=self._core.stamp(request.name, digest(given)),
+        given = normalize_keys(schema, given, "parameters")
+        snapshot_request = SnapshotRequest(
+            stamp=self._context.stamp(request.name, digest(given)),
             source=source,
             parameters=parse(schema, given, "parameters"),
             metadata=metadata,
@@ -37,18 +37,18 @@ class SnapshotsAndHealth:
             deadline=deadline,
         )
         return pb.CreateSnapshotResponse(
-            snapshot=convert.snapshot(instance, idempotent.create_snapshot(backend, wanted))
+            snapshot=convert.snapshot(instance, idempotent.create_snapshot(backend, snapshot_request))
         )
 
     def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, deadline: float | None) -> pb.DeleteSnapshotResponse:
-        if found := self._core.doomed("snapshot", request.snapshot_id):
+        if found := self._context.find_for_deletion("snapshot", request.snapshot_id):
             instance, handle = found
             backend = require(instance.backend, Snapshots, "DeleteSnapshot")
             idempotent.delete_snapshot(backend, handle, dict(request.secrets))
         return pb.DeleteSnapshotResponse()
 
     def GetSnapshot(self, request: pb.GetSnapshotRequest, deadline: float | None) -> pb.GetSnapshotResponse:
-        instance, handle = self._core.snapshot(request.snapshot_id)
+        instance, handle = self._context.snapshot(request.snapshot_id)
         found = require(instance.backend, Snapshots, "GetSnapshot").get_snapshot(handle)
         return pb.GetSnapshotResponse(snapshot=convert.snapshot(instance, found))
 
@@ -57,11 +57,11 @@ class SnapshotsAndHealth:
         return pb.ListSnapshotsResponse(entries=entries, next_token=token)
 
     def _entries(self, request: pb.ListSnapshotsRequest) -> tuple[list[pb.ListSnapshotsResponse.Entry], str]:
-        """A filter that matches nothing is an empty list, not an error (csi-spec ListSnapshots)."""
+        """Return the entries and the next token. A filter without a match gives no entries (csi-spec ListSnapshots)."""
         only, source = "", None
         try:
             if request.snapshot_id:
-                return self._one(request), ""
+                return self._single_entry(request), ""
             if request.source_volume_id:
                 only, source = ids.split("volume", request.source_volume_id)
         except NotFound:
@@ -71,20 +71,20 @@ class SnapshotsAndHealth:
             return backend.list_snapshots(page, source)
 
         limit, token = request.max_entries, request.starting_token
-        return gather(self._core.registry, ListSnapshots, read, _entry, limit, token, only)
+        return list_over_instances(self._context.registry, ListSnapshots, read, _entry, limit, token, only)
 
-    def _one(self, request: pb.ListSnapshotsRequest) -> list[pb.ListSnapshotsResponse.Entry]:
-        instance, handle = self._core.snapshot(request.snapshot_id)
+    def _single_entry(self, request: pb.ListSnapshotsRequest) -> list[pb.ListSnapshotsResponse.Entry]:
+        instance, handle = self._context.snapshot(request.snapshot_id)
         if not isinstance(instance.backend, Snapshots):
             return []
         found = instance.backend.get_snapshot(handle)
-        wanted = request.source_volume_id
-        return [] if wanted and wanted != ids.join(instance.name, found.source) else [_entry(instance, found)]
+        source = request.source_volume_id
+        return [] if source and source != ids.join(instance.name, found.source) else [_entry(instance, found)]
 
     def ControllerGetVolumeHealth(
         self, request: pb.ControllerGetVolumeHealthRequest, deadline: float | None
     ) -> pb.ControllerGetVolumeHealthResponse:
-        instance, handle = self._core.volume(request.volume_id)
+        instance, handle = self._context.volume(request.volume_id)
         backend = require(instance.backend, VolumeHealthReporter, "ControllerGetVolumeHealth")
         entries = backend.volume_health(handle, dict(request.secrets))
         return pb.ControllerGetVolumeHealthResponse(volume_health=convert.health(request.volume_id, entries))
@@ -93,8 +93,8 @@ class SnapshotsAndHealth:
         self, request: pb.ControllerListVolumeHealthRequest, deadline: float | None
     ) -> pb.ControllerListVolumeHealthResponse:
         secrets = dict(request.secrets)
-        entries, token = gather(
-            self._core.registry,
+        entries, token = list_over_instances(
+            self._context.registry,
             VolumeHealthLister,
             lambda backend, page: backend.list_volume_health(page, secrets),
             lambda instance, item: convert.health(ids.join(instance.name, item.handle), item.entries),

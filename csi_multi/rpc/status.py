@@ -7,7 +7,7 @@ import grpc
 from ..contract import errors
 
 CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
-    errors.StorageError: grpc.StatusCode.UNAVAILABLE,  # the base says nothing, so nothing final is answered
+    errors.StorageError: grpc.StatusCode.UNAVAILABLE,  # not final, because the base class says nothing about the state
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
@@ -26,8 +26,8 @@ CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
 }
 
 
-class Answered(errors.StorageError):
-    """What another driver answered to the same RPC: code, text and trailing metadata go to the caller as they are."""
+class ForwardedError(errors.StorageError):
+    """The error of the driver that an RPC was forwarded to; the caller gets code, text and metadata unchanged."""
 
     def __init__(self, code: grpc.StatusCode, text: str, trailing: tuple[tuple[str, str | bytes], ...] = ()) -> None:
         super().__init__(text)
@@ -37,6 +37,6 @@ class Answered(errors.StorageError):
 
 def code_of(error: errors.StorageError) -> grpc.StatusCode:
     """Return the code of the most specific class that is in the table."""
-    if isinstance(error, Answered):
+    if isinstance(error, ForwardedError):
         return error.code
     return next(CODES[cls] for cls in type(error).__mro__ if cls in CODES)

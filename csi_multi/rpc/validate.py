@@ -1,7 +1,7 @@
-"""Check requests and answers against the rules every CSI message obeys (csi-spec 2.2 to 2.4).
+"""Checks requests and responses against the rules for every CSI message (csi-spec 2.2 to 2.4).
 
-Driven by the descriptors, so that a field added to the proto is checked without new code. What
-depends on the state of a volume is not checked here.
+The descriptors decide what is checked, so a new field of the proto is checked without new code. Rules that
+depend on the state of a volume are elsewhere.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from ..contract.errors import InvalidArgument, OutOfRange
-from .rules import Rule
+from .rules import RpcRule
 from .sensitive import is_map, is_sensitive
 
 TEXT_LIMIT = 128  # bytes
 MAP_LIMIT = 4096  # bytes, keys and values together
-PATH_LIMIT = 4095  # bytes, what Linux takes
-LONGER = {"node_id": 256, "message": 4096, "published_node_ids": 256}
-PATHS = frozenset({"staging_target_path", "target_path", "volume_path", "volume_publish_path"})
-LOOSE_PATHS = frozenset({"volume_path", "volume_publish_path"})  # csi-sanity sends relative ones
-BANNED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+PATH_LIMIT = 4095  # bytes, the limit of Linux
+TEXT_LIMITS = {"node_id": 256, "message": 4096, "published_node_ids": 256}
+PATH_FIELDS = frozenset({"staging_target_path", "target_path", "volume_path", "volume_publish_path"})
+RELATIVE_PATH_FIELDS = frozenset({"volume_path", "volume_publish_path"})  # csi-sanity sends relative ones
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 SECRET_KEY = re.compile(r"[-_.A-Za-z0-9]+")
 SEGMENT_NAME = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 SEGMENT_PREFIX = re.compile(r"(?=.{1,63}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-NUMBERS = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
+NUMBER_TYPES = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
 
 
-def request(message: Message, rule: Rule) -> None:
+def request(message: Message, rule: RpcRule) -> None:
     """Raise InvalidArgument for the first rule that a request breaks."""
     for name in rule.required:
         if not _is_set(message, name):
@@ -46,7 +46,7 @@ def fields(message: Message, path: str = "") -> None:
     for field, value in message.ListFields():
         where = f"{path}{field.name}"
         _check(field, value, where)
-        special = SPECIAL.get(field.message_type.full_name) if field.message_type else None
+        special = MESSAGE_CHECKS.get(field.message_type.full_name) if field.message_type else None
         for item in () if field.message_type is None or is_map(field) else value if field.is_repeated else (value,):
             fields(item, f"{where}.")
             if special:
@@ -55,10 +55,10 @@ def fields(message: Message, path: str = "") -> None:
 
 @cache
 def _has_bounds(descriptor: Descriptor) -> bool:
-    """Whether any rule below applies to a message of this type: Probe and capabilities have none to walk for."""
-    return descriptor.full_name in SPECIAL or any(
+    """Whether any rule below applies to a message of this type; Probe and capabilities have none."""
+    return descriptor.full_name in MESSAGE_CHECKS or any(
         is_map(field)
-        or field.type in (FieldDescriptor.TYPE_STRING, *NUMBERS)
+        or field.type in (FieldDescriptor.TYPE_STRING, *NUMBER_TYPES)
         or (field.message_type is not None and _has_bounds(field.message_type))
         for field in descriptor.fields
     )
@@ -83,18 +83,20 @@ def _check(field: FieldDescriptor, value: Any, where: str) -> None:
             return
         for text in texts:
             _check_text(field.name, text, where)
-    elif field.type in NUMBERS and not field.is_repeated and value < 0:
+    elif field.type in NUMBER_TYPES and not field.is_repeated and value < 0:
         kind = OutOfRange if field.name == "starting_offset" else InvalidArgument  # csi-spec 3, SnapshotMetadata
-        raise kind(f"{where} is {value}: it must not be negative")
+        raise kind(f"{where} is {value}; it must not be negative")
 
 
 def _check_text(name: str, text: str, where: str) -> None:
-    if name in PATHS:
+    if name in PATH_FIELDS:
         _check_path(name, text, where)
         return
-    _limit(where, len(text.encode()), LONGER.get(name, TEXT_LIMIT))
-    if name == "name" and (found := BANNED.search(text)):
-        raise InvalidArgument(f"{where} contains the control character U+{ord(found[0]):04X}, which CSI forbids")
+    _limit(where, len(text.encode()), TEXT_LIMITS.get(name, TEXT_LIMIT))
+    if name == "name" and (found := CONTROL_CHARACTERS.search(text)):
+        raise InvalidArgument(
+            f"{where} contains the control character U+{ord(found[0]):04X}, which is not allowed in CSI names"
+        )
 
 
 def _check_path(name: str, text: str, where: str) -> None:
@@ -104,7 +106,7 @@ def _check_path(name: str, text: str, where: str) -> None:
     parts = PurePosixPath(text).parts
     if ".." in parts or any(len(part.encode()) > 255 for part in parts):
         raise InvalidArgument(f"{where}: a component is '..' or longer than 255 bytes")
-    if not text.startswith("/") and name not in LOOSE_PATHS:
+    if not text.startswith("/") and name not in RELATIVE_PATH_FIELDS:
         raise InvalidArgument(f"{where} {text!r} must be an absolute path")
 
 
@@ -120,7 +122,7 @@ def _check_map(field: FieldDescriptor, value: Any, where: str) -> None:
 
 def _limit(where: str, size: int, limit: int) -> None:
     if size > limit:
-        raise InvalidArgument(f"{where} has {size} bytes, {limit} are allowed")
+        raise InvalidArgument(f"{where} has {size} bytes; at most {limit} are allowed")
 
 
 def _capability(item: Any, where: str) -> None:
@@ -144,16 +146,16 @@ def _source(item: Any, where: str) -> None:
 
 
 def _topology(item: Any, where: str) -> None:
-    seen: set[str] = set()
+    keys: set[str] = set()
     for key, value in item.segments.items():
         prefix, slash, name = key.rpartition("/")
         if not SEGMENT_NAME.fullmatch(name) or (slash and not SEGMENT_PREFIX.fullmatch(prefix)):
             raise InvalidArgument(f"{where}: {key!r} is not a topology key: [prefix/]name, each up to 63 characters")
         if not SEGMENT_NAME.fullmatch(value):
             raise InvalidArgument(f"{where}: {value!r} is not a topology value: 1 to 63 of letters, digits, '-_.'")
-        if key.lower() in seen:
+        if key.lower() in keys:
             raise InvalidArgument(f"{where}: key {key!r} differs from another only in case")
-        seen.add(key.lower())
+        keys.add(key.lower())
 
 
 def _requirement(item: Any, where: str) -> None:
@@ -161,7 +163,7 @@ def _requirement(item: Any, where: str) -> None:
         raise InvalidArgument(f"{where}: requisite or preferred must hold a topology")
 
 
-SPECIAL = {
+MESSAGE_CHECKS = {
     "csi.v1.VolumeCapability": _capability,
     "csi.v1.CapacityRange": _range,
     "csi.v1.VolumeContentSource": _source,

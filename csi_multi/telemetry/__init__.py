@@ -11,8 +11,8 @@ from ..config.document import ConfigError
 from ..config.settings import Driver
 from ..contract.observer import Listeners
 from ..loading.registry import Registry
-from ..loading.reload import Reload
-from ..rpc.interceptor import Traffic
+from ..loading.reload import ConfigReloader
+from ..rpc.interceptor import SharedRpcState
 
 if TYPE_CHECKING:
     from .exporter import Board
@@ -36,7 +36,7 @@ class Telemetry:
             self._traces = _module("traces", variable, "tracing").Traces()
             self.listeners += (self._traces,)
 
-    def serving(self, traffic: Traffic, registry: Registry, reload: Reload) -> None:
+    def serving(self, traffic: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
         """Show these from now on: RPCs are served."""
         if self._board:
             self._board.serving(traffic, registry, reload)

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from ..loading.registry import Registry
-from ..loading.reload import Reload
-from ..rpc.interceptor import Traffic
+from ..loading.reload import ConfigReloader
+from ..rpc.interceptor import SharedRpcState
 from .http import Page
 from .metrics import Metrics
 from .state import State
@@ -30,7 +30,7 @@ class Board:
         ProcessCollector(registry=self._shown)
         self.page = Page(address, self._text)
 
-    def serving(self, traffic: Traffic, registry: Registry, reload: Reload) -> None:
+    def serving(self, traffic: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
         self._shown.register(State(traffic, registry, self._surveys, reload))
         if self._every:
             self._surveys.start(registry, self._every)

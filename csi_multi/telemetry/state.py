@@ -12,8 +12,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ..loading.registry import Registry
-from ..loading.reload import Reload
-from ..rpc.interceptor import Traffic
+from ..loading.reload import ConfigReloader
+from ..rpc.interceptor import SharedRpcState
 from .survey import Surveys
 
 Row = tuple[tuple[str, ...], float]
@@ -22,7 +22,7 @@ Row = tuple[tuple[str, ...], float]
 class State(Collector):
     """What the driver is doing now, and what it knew last."""
 
-    def __init__(self, traffic: Traffic, registry: Registry, surveys: Surveys, reload: Reload) -> None:
+    def __init__(self, traffic: SharedRpcState, registry: Registry, surveys: Surveys, reload: ConfigReloader) -> None:
         self._traffic = traffic
         self._registry = registry
         self._surveys = surveys
@@ -95,7 +95,7 @@ class State(Collector):
             "csi_multi_backend_rpcs_running",
             "RPCs that are in the instance now.",
             ("backend",),
-            [((one.name,), len(one.guard.room.running())) for one in self._registry],
+            [((one.name,), len(one.proxy.admission.running())) for one in self._registry],
         )
 
     def _volumes(self) -> Iterator[Metric]:

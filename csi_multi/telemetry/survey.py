@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from ..contract.backend import Capacity, ListVolumes, NodeLocal
 from ..contract.errors import StorageError
 from ..contract.model import UNLIMITED, CapacityRequest, PageRequest
-from ..loading.backend_proxy import Unexpected
+from ..loading.backend_proxy import UnexpectedError
 from ..loading.instance import Instance
 from ..loading.registry import Registry
-from ..loading.supervised import Task
+from ..loading.supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Surveys:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[Instance, Found]] = {}
-        self._tasks: list[tuple[Instance, Task[None]]] = []
+        self._tasks: list[tuple[Instance, SupervisedCall[None]]] = []
         self._stop = threading.Event()
 
     def start(self, registry: Registry, seconds: float) -> None:
@@ -56,7 +56,7 @@ class Surveys:
         instances = [one for one in registry if _known_here(one)]
         running = [(one, task) for one, task in self._tasks if not task.done(0)]
         idle = [one for one in instances if not any(one is other for other, _ in running)]
-        started = [(one, Task(f"survey-{one.name}", functools.partial(self._keep, one))) for one in idle]
+        started = [(one, SupervisedCall(f"survey-{one.name}", functools.partial(self._keep, one))) for one in idle]
         self._tasks = running + started
         self._found = {name: kept for name, kept in self._found.items() if any(kept[0] is one for one in instances)}
 
@@ -68,12 +68,12 @@ class Surveys:
     def _keep(self, instance: Instance) -> None:
         try:
             self._found[instance.name] = (instance, survey(instance))
-        except (StorageError, Unexpected) as error:
+        except (StorageError, UnexpectedError) as error:
             log.info("backend %s: its volumes and capacity could not be asked for: %s", instance.name, error)
 
 
 def survey(instance: Instance) -> Found:
-    """Ask an instance. Raises StorageError, and Unexpected."""
+    """Ask an instance. Raises StorageError, and UnexpectedError."""
     backend = instance.backend
     volumes, size = _listed(backend) if isinstance(backend, ListVolumes) else (None, 0)
     available = backend.capacity(CapacityRequest()).available if isinstance(backend, Capacity) else UNLIMITED

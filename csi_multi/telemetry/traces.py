@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from ..config.document import ConfigError
 from ..contract.observer import OK, OUTGOING, Ends, Rpc
-from ..loading.supervised import Task
+from ..loading.supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Traces:
 
     def close(self) -> None:
         """Send what is left, if that takes no longer than FLUSH."""
-        if not Task("traces", self._provider.force_flush).done(FLUSH):
+        if not SupervisedCall("traces", self._provider.force_flush).done(FLUSH):
             log.warning("traces: the last ones were not taken within %g s", FLUSH)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csi_multi.contract import StorageError
-from csi_multi.core.idempotent import UNSETTLED
+from csi_multi.core.idempotent import NOT_FINAL
 
 from .assertions import CheckFailed, expect
 from .context import CheckContext
@@ -66,7 +66,7 @@ def _switching_often() -> Iterator[None]:
 
 def answers(t: CheckContext, outcomes: Sequence[Outcome], *allowed: type[StorageError]) -> list[Any]:
     """Return the answers. Raises Broken for an error that is neither unsettled nor of these classes."""
-    wanted: tuple[type[StorageError], ...] = (*UNSETTLED, *allowed)
+    wanted: tuple[type[StorageError], ...] = (*NOT_FINAL, *allowed)
     fine = tuple(t.door.kind_of(kind) for kind in wanted)
     for one in outcomes:
         if one.error and not isinstance(one.error, fine):

@@ -16,7 +16,7 @@ from pathlib import Path
 from csi_multi.commands.demo import Interrupt
 from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import load_config
-from csi_multi.loading.loader import UnfitBackend
+from csi_multi.loading.loader import UnusableBackend
 from csi_multi.logs.handlers import set_up_logging
 
 from . import sanity, storage_file, tested_instance
@@ -62,7 +62,7 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Sui
             if not permitted(loaded, before, yes=options.yes):
                 return 2
             report = judged(loaded, process, checks, suite, before)
-    except (UnfitBackend, Unusable) as error:
+    except (UnusableBackend, Unusable) as error:
         print(f"csi-multi: backend {options.backend!r} cannot be tested: {error}", file=sys.stderr)
         return 1
     finally:

@@ -16,7 +16,7 @@ import yaml
 from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import Config
 from csi_multi.contract import unknown
-from csi_multi.process.driver_process import START, DriverProcess
+from csi_multi.process.driver_process import START_LIMIT, DriverProcess
 from csi_multi.rpc import endpoint
 from csi_multi.rpc.client import Client
 
@@ -58,7 +58,7 @@ class Process:
     def start(self) -> Client:
         """Raises NotServing."""
         client = self.process.start()
-        end = time.monotonic() + START
+        end = time.monotonic() + START_LIMIT
         while True:
             try:
                 client.Probe()

@@ -8,7 +8,7 @@ from typing import Any
 
 from csi_multi.contract import Expansion, GroupSnapshot, Page, SizeRange, Snapshot, StorageError, Volume
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import UNSETTLED
+from csi_multi.core.idempotent import NOT_FINAL
 
 from .assertions import CheckFailed
 from .context import CheckContext, source
@@ -96,7 +96,7 @@ class Lifecycle:
         self.between()
         answer, error = attempt(act)
         for pause in PAUSES:
-            if not isinstance(error, UNSETTLED):
+            if not isinstance(error, NOT_FINAL):
                 break
             time.sleep(pause)
             answer, error = attempt(act)

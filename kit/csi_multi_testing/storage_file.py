@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from csi_multi.config.document import ConfigError, read
+from csi_multi.config.document import ConfigError, read_document
 from csi_multi.config.settings import Config
 from csi_multi.contract import Doc, NotFound, Schema, ids, unknown
 from csi_multi.contract.params import describe
@@ -60,7 +60,7 @@ def load(file: Path | None) -> StorageFile:
     """Read the file's section; without a file everything has its default. Raises ConfigError."""
     if file is None:
         return StorageFile()
-    document = read(file)
+    document = read_document(file)
     for key in document.values:
         if key != SECTION:
             raise document.error((key,), unknown("top level", key, [SECTION]))

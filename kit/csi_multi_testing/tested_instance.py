@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from csi_multi.config.settings import Config
 from csi_multi.contract import Backend, Host, ListVolumes
 from csi_multi.host.command import LocalHost
-from csi_multi.loading.backend_proxy import said
-from csi_multi.loading.loader import UnfitBackend, connect, load_instances
+from csi_multi.loading.backend_proxy import error_text
+from csi_multi.loading.loader import UnusableBackend, load_instances, make_backend
 
 from . import storage_file
 from .context import CheckContext, features_of
@@ -51,7 +51,7 @@ class TestedInstance:
             door, fuse = self.direct()
             return CheckContext(self.storage, door, self.features, fuse).resources()
         except Exception as error:
-            raise Unusable(f"listing what is there raised {type(error).__name__}: {said(error)}") from error
+            raise Unusable(f"listing what is there raised {type(error).__name__}: {error_text(error)}") from error
 
     def measured(self) -> TestedInstance:
         """Return it with the size that a volume really gets here.
@@ -77,11 +77,11 @@ def load(settings: Config, told: storage_file.StorageFile) -> TestedInstance:
     loaded = load_instances(settings, LocalHost())
     section = settings.instances[0]
     if reason := loaded.broken.get(section.name):
-        raise UnfitBackend(reason)
+        raise UnusableBackend(reason)
     instance = loaded.get(section.name)
     cls = type(instance.backend)
 
     def connect_on(host: Host) -> Backend:
-        return connect(settings, section, cls, host)
+        return make_backend(settings, section, cls, host)
 
     return TestedInstance(settings, cls, instance.package, storage_file.storage(told, settings, connect_on))

@@ -19,7 +19,7 @@ from csi_multi.loading.instance import Instance
 from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.server import build
+from csi_multi.rpc.server import build_server
 
 Fails = Callable[[Callable[..., None], Any, str], None]
 
@@ -60,7 +60,7 @@ class InProcess:
         instances = Registry([Instance("kit", "memory", self._storage.connect(LocalHost()))])
         instances.get("kit").resume()
         driver = Driver(name=DRIVER, cluster=CLUSTER, node=NODE, alpha=True, workers=16)
-        self._server = build(driver, instances, LocalHost(), Mode.ALL)
+        self._server = build_server(driver, instances, LocalHost(), Mode.ALL)
         assert self._server.add_insecure_port(self._address)
         self._server.start()
         return Client(self._address, timeout=20)

@@ -28,7 +28,7 @@ from csi_multi.commands import cli
 from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import Config, load_config
 from csi_multi.contract import Clone, NotFound, Strings, Volume, VolumeRequest
-from csi_multi.loading.loader import UnfitBackend
+from csi_multi.loading.loader import UnusableBackend
 from csi_multi.process.driver_process import NotServing
 
 FILE = """\
@@ -233,7 +233,7 @@ def test_a_broken_package_fails_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any) -> TestedInstance:
-        raise UnfitBackend("package memory 1.0: lacks find_volume")
+        raise UnusableBackend("package memory 1.0: lacks find_volume")
 
     monkeypatch.setattr(tested_instance, "load", broken)
 

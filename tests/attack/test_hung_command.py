@@ -19,7 +19,7 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading.loader import load_instances
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.server import build
+from csi_multi.rpc.server import build_server
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -76,7 +76,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     file.write_text(CONFIG.format(directory=tmp_path, workers=WORKERS))
     settings, host = load_config(file), HungHost()
     instances = load_instances(settings, host)
-    server = build(settings.driver, instances, host, Mode.ALL)
+    server = build_server(settings.driver, instances, host, Mode.ALL)
     server.add_insecure_port(f"unix:{tmp_path}/csi.sock")
     server.start()
     client = Client(f"unix:{tmp_path}/csi.sock")

@@ -16,8 +16,15 @@ from csi_multi.cluster.bootstrap import controller_part
 from csi_multi.cluster.credentials import Credentials
 from csi_multi.cluster.peer_auth import ControllerOnly
 from csi_multi.cluster.remote_nodes import Nodes
-from csi_multi.commands.certificates import Authority
-from csi_multi.config.cluster import CONTROLLER, NODE, PLACE, Cluster, Entry, Tls
+from csi_multi.commands.certificates import CertificateAuthority
+from csi_multi.config.cluster import (
+    CONTROLLER_IDENTITY,
+    NODE_IDENTITY,
+    NODE_PLACEHOLDER,
+    Cluster,
+    NodeEntry,
+    TlsSection,
+)
 from csi_multi.config.settings import Driver
 from csi_multi.contract import (
     ExpandRequest,
@@ -39,8 +46,8 @@ from csi_multi.loading.instance import Instance
 from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.interceptor import Traffic
-from csi_multi.rpc.server import Part, build, build_controllers
+from csi_multi.rpc.interceptor import SharedRpcState
+from csi_multi.rpc.server import ServerOptions, build_controller_server, build_server
 
 DRIVER = "multi.csi.example.com"
 NAMES = ("node-1", "node-2", "node-3")
@@ -133,7 +140,7 @@ class Machine:
 class Rig:
     """A controller, reached through its socket by `client`, and the machines it sends RPCs to."""
 
-    def __init__(self, directory: Path, authority: Authority, names: tuple[str, ...] = NAMES) -> None:
+    def __init__(self, directory: Path, authority: CertificateAuthority, names: tuple[str, ...] = NAMES) -> None:
         self.directory = directory
         self.authority = authority
         self.machines = {name: Machine(name) for name in names}
@@ -142,10 +149,10 @@ class Rig:
         self.nodes: Any = None
         self._running: list[Any] = []
 
-    def tls(self, place: str) -> Tls:
+    def tls(self, place: str) -> TlsSection:
         directory = self.authority.directory / place
         files = {key: str(directory / f"{key}.pem") for key in ("ca", "certificate", "key")}
-        return Tls(**files)
+        return TlsSection(**files)
 
     def start_node(self, name: str, **more: Any) -> Machine:
         """Start (again) the driver of a node, on the port that it had."""
@@ -155,8 +162,11 @@ class Rig:
         machine.backend = self.kind(self.kind.Config(capacity=machine.capacity), setting, machine.shelf)
         registry = Registry([Instance("disk", "memory", machine.backend)], None, default)
         driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=16)
-        part = Part(attach=more.pop("attach", True), door=ControllerOnly(name, more.pop("identity", CONTROLLER)))
-        machine.server = build_controllers(driver, registry, Traffic(16), part)
+        part = ServerOptions(
+            attach_required=more.pop("attach", True),
+            peer_policy=ControllerOnly(name, more.pop("identity", CONTROLLER_IDENTITY)),
+        )
+        machine.server = build_controller_server(driver, registry, SharedRpcState(16), part)
         credentials = Credentials(more.pop("tls", None) or self.tls(f"nodes/{name}")).server()
         machine.port = machine.server.add_secure_port(f"127.0.0.1:{machine.port}", credentials)
         machine.server.start()
@@ -171,7 +181,7 @@ class Rig:
         tls = more.pop("tls", None) or self.tls("controller")
         topology = more.pop("topology", {})
         entries = {
-            name: Entry(address=f"127.0.0.1:{one.port}", topology=topology.get(name, {}))
+            name: NodeEntry(address=f"127.0.0.1:{one.port}", topology=topology.get(name, {}))
             for name, one in self.machines.items()
             if one.port
         }
@@ -182,7 +192,9 @@ class Rig:
         local = Instance("disk", "memory", self.kind(self.kind.Config(), setting, MemoryStorage()), remote=True)
         driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=16)
         registry = Registry([local, *others], None, default)
-        server = build(driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_part(cluster, self.nodes))
+        server = build_server(
+            driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_part(cluster, self.nodes)
+        )
         endpoint = f"unix:{self.directory}/{len(self._running)}.sock"
         assert server.add_insecure_port(endpoint)
         server.start()
@@ -219,17 +231,17 @@ def place(node: str) -> pb.Topology:
 
 
 @pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
     """A CA that has signed for the controller and all nodes."""
-    made = Authority(tmp_path_factory.mktemp("ca"), LocalHost(), days=2)
-    made.sign("controller", CONTROLLER)
+    made = CertificateAuthority(tmp_path_factory.mktemp("ca"), LocalHost(), days=2)
+    made.sign("controller", CONTROLLER_IDENTITY)
     for name in NAMES:
-        made.sign(f"nodes/{name}", NODE.replace(PLACE, name))
+        made.sign(f"nodes/{name}", NODE_IDENTITY.replace(NODE_PLACEHOLDER, name))
     return made
 
 
 @pytest.fixture
-def rig(tmp_path: Path, authority: Authority) -> Iterator[Rig]:
+def rig(tmp_path: Path, authority: CertificateAuthority) -> Iterator[Rig]:
     """Nothing runs yet: for tests that say otherwise how it is to run."""
     made = Rig(tmp_path, authority)
     yield made

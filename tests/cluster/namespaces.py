@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from csi_multi.commands.certificates import Authority
-from csi_multi.config.cluster import CONTROLLER, NODE, PLACE
+from csi_multi.commands.certificates import CertificateAuthority
+from csi_multi.config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY, NODE_PLACEHOLDER
 from csi_multi.host.command import LocalHost
 from csi_multi.process.driver_process import DriverProcess
 
@@ -45,7 +45,7 @@ class Network:
         self._fs_type = fs_type
         self.directory = directory
         self.host = LocalHost()
-        self.authority = Authority(directory / "tls", self.host, days=2)
+        self.authority = CertificateAuthority(directory / "tls", self.host, days=2)
         self.drivers = {name: self._driver(name, reserve.get(name, 0)) for name in ("controller", *NAMES)}
         self.clients: dict[str, Any] = {}
 
@@ -138,7 +138,9 @@ class Network:
     def _driver(self, name: str, reserve: int) -> DriverProcess:
         mode = "controller" if name == "controller" else "node"
         place = name if name == "controller" else f"nodes/{name}"
-        tls = self.authority.sign(place, CONTROLLER if name == "controller" else NODE.replace(PLACE, name))
+        tls = self.authority.sign(
+            place, CONTROLLER_IDENTITY if name == "controller" else NODE_IDENTITY.replace(NODE_PLACEHOLDER, name)
+        )
         config = CONFIG.format(node=name, directory=self.storage(name), reserve=reserve, tls=tls, fs_type=self._fs_type)
         wrapper = ("nsenter", f"--net=/run/netns/{self.space(name)}")
         return DriverProcess(self.directory, config, mode=mode, name=name, wrapper=wrapper)

@@ -9,15 +9,15 @@ import pytest
 
 from csi_multi.cluster.credentials import Credentials
 from csi_multi.commands.cli import main
-from csi_multi.config.cluster import Tls
+from csi_multi.config.cluster import TlsSection
 
 
 def make(directory: Path, *words: str) -> int:
     return main(["certificates", "--directory", str(directory), *words])
 
 
-def tls(directory: Path) -> Tls:
-    return Tls(**{key: str(directory / f"{key}.pem") for key in ("ca", "certificate", "key")})
+def tls(directory: Path) -> TlsSection:
+    return TlsSection(**{key: str(directory / f"{key}.pem") for key in ("ca", "certificate", "key")})
 
 
 def test_one_command_makes_all_that_a_cluster_needs(tmp_path: Path, capsys: Any) -> None:

@@ -15,7 +15,7 @@ from csi_multi.config.settings import load_config
 from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.endpoint import EndpointError
-from csi_multi.rpc.interceptor import Traffic
+from csi_multi.rpc.interceptor import SharedRpcState
 
 HEAD = """\
 driver: {name: multi.csi.example.com, node: node-1}
@@ -148,4 +148,4 @@ def test_a_port_that_is_taken_is_named(load: Any, rig: Any) -> None:
     role = Role(load(tls + f"  listen: 127.0.0.1:{rig.machines['node-1'].port}\n"), Mode.NODE)
 
     with pytest.raises(EndpointError, match=f"127.0.0.1:{rig.machines['node-1'].port}"):
-        role.start(Registry([]), Traffic(8))
+        role.start(Registry([]), SharedRpcState(8))

@@ -12,7 +12,7 @@ from csi_multi._proto import csi_pb2 as pb
 from csi_multi.cluster.aggregate import Page
 from csi_multi.contract import UNLIMITED, CapacityReport, CapacityRequest, Health, HealthEntry
 from csi_multi.contract import backend as b
-from csi_multi.rpc.listing import BYTES
+from csi_multi.rpc.listing import MAX_BYTES
 
 Code = grpc.StatusCode
 GIB = 1 << 30
@@ -231,7 +231,7 @@ def test_a_nodes_page_that_does_not_fit_is_left_for_the_next_answer() -> None:
 
 
 def test_an_answer_stays_below_what_a_client_takes() -> None:
-    page = Page(_page("a" * (BYTES - 100)), 0)
+    page = Page(_page("a" * (MAX_BYTES - 100)), 0)
 
     assert not page.add("node-1", _page("b" * 200), "")
     assert page.add("node-2", _page("c"), "")

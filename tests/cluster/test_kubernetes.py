@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from csi_multi.cluster.kubernetes_nodes import KubernetesNodes
-from csi_multi.commands.certificates import Authority
-from csi_multi.config.cluster import Kubernetes
+from csi_multi.commands.certificates import CertificateAuthority
+from csi_multi.config.cluster import KubernetesSection
 from csi_multi.contract import Unavailable
 
 END = object()  # the watch ends in good order
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def api(tmp_path: Path, authority: Authority) -> Iterator[Api]:
+def api(tmp_path: Path, authority: CertificateAuthority) -> Iterator[Api]:
     """A server whose certificate names localhost; token and CA are where a pod has them."""
     tls = authority.sign("api", "localhost")
     (tmp_path / "ca.crt").write_bytes((tls / "ca.pem").read_bytes())
@@ -128,7 +128,7 @@ def api(tmp_path: Path, authority: Authority) -> Iterator[Api]:
 
 @pytest.fixture
 def nodes(api: Any, tmp_path: Path) -> Iterator[KubernetesNodes]:
-    settings = Kubernetes(server=api.server, credentials=str(tmp_path), labels="disk=yes")
+    settings = KubernetesSection(server=api.server, credentials=str(tmp_path), labels="disk=yes")
     made = KubernetesNodes(settings, "d.example.com", pauses=(0.01,))
     yield made
     made.close()
@@ -243,9 +243,9 @@ def test_while_the_api_is_away_what_was_seen_last_stays(nodes: KubernetesNodes, 
 def test_an_api_of_another_authority_is_not_believed(api: Any, tmp_path: Path) -> None:
     from csi_multi.host.command import LocalHost
 
-    other = Authority(tmp_path / "other", LocalHost(), days=1)
+    other = CertificateAuthority(tmp_path / "other", LocalHost(), days=1)
     (tmp_path / "ca.crt").write_bytes((other.directory / "ca.pem").read_bytes())
-    nodes = KubernetesNodes(Kubernetes(server=api.server, credentials=str(tmp_path)), "d.example.com")
+    nodes = KubernetesNodes(KubernetesSection(server=api.server, credentials=str(tmp_path)), "d.example.com")
     with pytest.raises(ssl.SSLCertVerificationError):
         nodes._list()
 

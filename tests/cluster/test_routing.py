@@ -11,9 +11,9 @@ import pytest
 from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.config.cluster import Entry
+from csi_multi.config.cluster import NodeEntry
 from csi_multi.contract import Busy, FailedPrecondition
-from csi_multi.rpc.status import Answered
+from csi_multi.rpc.status import ForwardedError
 
 Code = grpc.StatusCode
 GIB = 1 << 30
@@ -108,7 +108,7 @@ class Told(MemoryBackend):
     """As if another driver had answered."""
 
     def get_volume(self, handle: str) -> Any:
-        raise Answered(Code.ABORTED, "later", (("x-note", "1"),))
+        raise ForwardedError(Code.ABORTED, "later", (("x-note", "1"),))
 
 
 def test_trailing_metadata_of_an_answer_comes_back_too(rig: Any, make: Any, refused: Any) -> None:
@@ -195,7 +195,7 @@ def test_the_controllers_default_is_what_counts(rig: Any) -> None:
 
 def test_a_node_may_be_given_by_a_name_that_dns_knows(rig: Any) -> None:
     port = rig.start_node("node-1").port
-    rig.start_controller(nodes={"node-1": Entry(address=f"localhost:{port}")})
+    rig.start_controller(nodes={"node-1": NodeEntry(address=f"localhost:{port}")})
 
     assert rig.create("v", nodes=["node-1"])
 

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.commands.certificates import Authority
-from csi_multi.config.cluster import CONTROLLER, NODE, PLACE
+from csi_multi.commands.certificates import CertificateAuthority
+from csi_multi.config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY, NODE_PLACEHOLDER
 from csi_multi.host.command import LocalHost
 
 Code = grpc.StatusCode
@@ -20,7 +20,7 @@ def ask(rig: Any, node: str, directory: Path | None, ca: Path | None = None) -> 
     """Call a node with the certificate in a directory (None: with none); return how it failed."""
     trusted = (ca or rig.authority.directory / "ca.pem").read_bytes()
     pair = [(directory / f"{part}.pem").read_bytes() for part in ("key", "certificate")] if directory else []
-    options = (("grpc.ssl_target_name_override", NODE.replace(PLACE, node)),)
+    options = (("grpc.ssl_target_name_override", NODE_IDENTITY.replace(NODE_PLACEHOLDER, node)),)
     credentials = grpc.ssl_channel_credentials(trusted, *pair)
     with grpc.secure_channel(f"127.0.0.1:{rig.machines[node].port}", credentials, options=options) as channel:
         list_volumes = channel.unary_unary("/csi.v1.Controller/ListVolumes")
@@ -45,7 +45,7 @@ def test_another_node_is_refused_by_name(rig: Any) -> None:
     assert error is not None
     assert error.code() is Code.PERMISSION_DENIED
     assert "node-2.node.csi-multi" in (error.details() or "")
-    assert CONTROLLER in (error.details() or "")
+    assert CONTROLLER_IDENTITY in (error.details() or "")
 
 
 def test_nobody_is_served_without_a_certificate(rig: Any) -> None:
@@ -56,12 +56,12 @@ def test_nobody_is_served_without_a_certificate(rig: Any) -> None:
 
 def test_a_certificate_of_another_authority_is_refused(rig: Any, tmp_path: Path) -> None:
     rig.start_node("node-1")
-    foreign = Authority(tmp_path / "other", LocalHost(), days=1).sign("controller", CONTROLLER)
+    foreign = CertificateAuthority(tmp_path / "other", LocalHost(), days=1).sign("controller", CONTROLLER_IDENTITY)
 
     assert ask(rig, "node-1", foreign).code() is Code.UNAVAILABLE
 
 
-def expired(authority: Authority, directory: Path) -> Path:
+def expired(authority: CertificateAuthority, directory: Path) -> Path:
     """Make a certificate for the controller that was good until an hour ago: openssl makes none."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -70,7 +70,7 @@ def expired(authority: Authority, directory: Path) -> Path:
     ca = x509.load_pem_x509_certificate((authority.directory / "ca.pem").read_bytes())
     signer = serialization.load_pem_private_key((authority.directory / "ca.key").read_bytes(), None)
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName(CONTROLLER)])
+    names = x509.SubjectAlternativeName([x509.DNSName(CONTROLLER_IDENTITY)])
     made = (
         x509.CertificateBuilder(ca.subject, x509.Name([]), key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=2))
@@ -95,7 +95,7 @@ def test_only_the_controller_services_are_there(rig: Any) -> None:
     directory = rig.authority.directory
     pair = [(directory / "controller" / f"{part}.pem").read_bytes() for part in ("key", "certificate")]
     credentials = grpc.ssl_channel_credentials((directory / "ca.pem").read_bytes(), *pair)
-    options = (("grpc.ssl_target_name_override", NODE.replace(PLACE, "node-1")),)
+    options = (("grpc.ssl_target_name_override", NODE_IDENTITY.replace(NODE_PLACEHOLDER, "node-1")),)
     with grpc.secure_channel(f"127.0.0.1:{rig.machines['node-1'].port}", credentials, options=options) as channel:
         for path in ("/csi.v1.Node/NodeGetInfo", "/csi.v1.Identity/Probe", "/csi.v1.Node/NodeUnstageVolume"):
             with pytest.raises(grpc.RpcError) as found:
@@ -150,9 +150,9 @@ def test_a_node_that_is_not_the_one_that_is_meant_does_nothing(rig: Any, refused
 @pytest.fixture
 def own(rig: Any, tmp_path: Path) -> Any:
     """A rig with an authority of its own, so that certificates can be replaced."""
-    rig.authority = Authority(tmp_path / "own", LocalHost(), days=2)
-    rig.authority.sign("controller", CONTROLLER)
-    rig.authority.sign("nodes/node-1", NODE.replace(PLACE, "node-1"))
+    rig.authority = CertificateAuthority(tmp_path / "own", LocalHost(), days=2)
+    rig.authority.sign("controller", CONTROLLER_IDENTITY)
+    rig.authority.sign("nodes/node-1", NODE_IDENTITY.replace(NODE_PLACEHOLDER, "node-1"))
     return rig
 
 
@@ -164,9 +164,9 @@ def test_certificates_are_read_again_when_they_change(own: Any, tmp_path: Path) 
     (own.authority.directory / "controller").rename(old)
     for file in ("ca.pem", "ca.key"):
         (own.authority.directory / file).unlink()
-    own.authority = Authority(own.authority.directory, LocalHost(), days=2)
-    own.authority.sign("controller", CONTROLLER)
-    own.authority.sign("nodes/node-1", NODE.replace(PLACE, "node-1"))
+    own.authority = CertificateAuthority(own.authority.directory, LocalHost(), days=2)
+    own.authority.sign("controller", CONTROLLER_IDENTITY)
+    own.authority.sign("nodes/node-1", NODE_IDENTITY.replace(NODE_PLACEHOLDER, "node-1"))
 
     assert own.create("after", nodes=["node-1"])
     own.stop_node("node-1")
@@ -179,7 +179,7 @@ def test_certificates_are_read_again_when_they_change(own: Any, tmp_path: Path) 
 def test_half_replaced_certificates_are_not_taken(own: Any, caplog: Any) -> None:
     own.start_node("node-1")
     own.start_controller()
-    new = own.authority.sign("new", CONTROLLER)
+    new = own.authority.sign("new", CONTROLLER_IDENTITY)
     (own.authority.directory / "controller" / "key.pem").write_bytes((new / "key.pem").read_bytes())
 
     assert own.create("v", nodes=["node-1"])
@@ -199,4 +199,4 @@ def test_a_caller_that_has_gone_away_gets_nothing_begun(rig: Any) -> None:
             return False
 
     with pytest.raises(Timeout):
-        ControllerOnly("node-1", CONTROLLER).check(Gone())  # type: ignore[arg-type]
+        ControllerOnly("node-1", CONTROLLER_IDENTITY).check(Gone())  # type: ignore[arg-type]

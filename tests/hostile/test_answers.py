@@ -27,7 +27,7 @@ from csi_multi.contract import (
     Volume,
 )
 from csi_multi.loading import response_check
-from csi_multi.loading.backend_proxy import methods
+from csi_multi.loading.backend_proxy import contract_methods
 
 Code = grpc.StatusCode
 OURS = Stamp(driver="multi.csi.example.com", cluster="default", name="n", digest="d")
@@ -223,26 +223,26 @@ def test_a_good_answer_passes_whatever_mapping_it_is_made_of() -> None:
     device = Device(path=Path("/dev/loop0"), number="7:0", proof=MappingProxyType({"a": "b"}), blank=Blank.ZEROED)
     volume = replace(GOOD, topology=(MappingProxyType({"zone": "a"}),), handle="ünïcode 💾")
 
-    assert response_check.compiled(Device)(device) == ""
-    assert response_check.compiled(Page[Volume])(Page(items=(volume,), cursor="x")) == ""
-    assert response_check.of_method(Backend.find_device)(None) == ""
-    assert response_check.compiled(BlockMap)(BlockMap(size=1, extents=iter(()))) == ""
+    assert response_check.check_of_type(Device)(device) == ""
+    assert response_check.check_of_type(Page[Volume])(Page(items=(volume,), cursor="x")) == ""
+    assert response_check.check_of_method(Backend.find_device)(None) == ""
+    assert response_check.check_of_type(BlockMap)(BlockMap(size=1, extents=iter(()))) == ""
 
 
 @pytest.mark.parametrize("field", ["path", "number", "proof", "blank", "read_only"])
 def test_a_device_is_checked_to_its_last_field(field: str) -> None:
     device = Device(path=Path("/dev/loop0"), number="7:0", proof={}, blank=Blank.ZEROED)
 
-    assert response_check.compiled(Device)(replace(device, **{field: 7})).startswith(f".{field} is int 7, not ")
+    assert response_check.check_of_type(Device)(replace(device, **{field: 7})).startswith(f".{field} is int 7, not ")
 
 
 def test_everything_that_the_contract_returns_can_be_checked() -> None:
-    checked = {name for feature in (Backend, *FEATURES) for name in methods(feature)}
+    checked = {name for feature in (Backend, *FEATURES) for name in contract_methods(feature)}
 
     assert {"create_volume", "list_volume_health", "node_storage_health", "node_segments"} <= checked
     for feature in (Backend, *FEATURES):
-        for function in methods(feature).values():
-            assert response_check.of_method(function)(object()), function
+        for function in contract_methods(feature).values():
+            assert response_check.check_of_method(function)(object()), function
 
 
 def test_a_type_that_nothing_knows_how_to_check_is_noticed_when_the_contract_gets_it() -> None:
@@ -251,4 +251,4 @@ def test_a_type_that_nothing_knows_how_to_check_is_noticed_when_the_contract_get
         rate: complex
 
     with pytest.raises(TypeError, match="knows how to check"):
-        response_check.compiled(New)
+        response_check.check_of_type(New)

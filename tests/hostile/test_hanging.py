@@ -13,7 +13,7 @@ from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi.contract import BlockMap, Extent, NodeFacts, Unavailable
 from csi_multi.loading import admission, registry
-from csi_multi.loading.admission import Room, Slots, Visit
+from csi_multi.loading.admission import AdmissionLimit, RunningRpc, SlotPool
 from csi_multi.loading.registry import Registry
 
 Code = grpc.StatusCode
@@ -169,17 +169,17 @@ def test_a_listing_that_waits_for_one_instance_holds_no_place_in_those_it_has_as
 
 
 def test_every_instance_that_hangs_leaves_room_for_one_more() -> None:
-    slots, held = Slots(10), []
+    slots, held = SlotPool(10), []
     for name in "abcd":
-        room, count = Room(name, alone=False), 0
+        admission, count = AdmissionLimit(name, unshared=False), 0
         while slots.take():
-            visit = Visit("CreateVolume", slots, everywhere=False)
+            rpc = RunningRpc("CreateVolume", slots, all_instances=False)
             try:
-                visit.enter(room)
+                rpc.enter(admission)
             except Unavailable:
-                slots.leave()
+                slots.release()
                 break
-            held.append(visit)
+            held.append(rpc)
             count += 1
         assert count >= 1, name
 

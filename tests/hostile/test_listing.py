@@ -73,7 +73,7 @@ def test_volumes_with_much_to_say_come_in_smaller_pages(context: int, beside: An
     volumes, pages = walk(served.client)
 
     assert volumes == 3000
-    assert pages <= 4 * 3000 * context // listing.BYTES + 2
+    assert pages <= 4 * 3000 * context // listing.MAX_BYTES + 2
 
 
 class Lister(MemoryBackend):

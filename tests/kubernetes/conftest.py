@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from csi_multi.commands.certificates import Authority
+from csi_multi.commands.certificates import CertificateAuthority
 from csi_multi.host.command import LocalHost
 from csi_multi.kubernetes.api import Api
 
@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
 def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a pod has token and CA; with the server's own certificate beside them."""
     directory = tmp_path_factory.mktemp("credentials")
-    made = Authority(directory / "made", LocalHost(), 1).sign("api", "localhost")
+    made = CertificateAuthority(directory / "made", LocalHost(), 1).sign("api", "localhost")
     (directory / "ca.crt").write_bytes((made / "ca.pem").read_bytes())
     (directory / "token").write_text("token\n")
     return directory

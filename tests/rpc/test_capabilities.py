@@ -12,7 +12,7 @@ from csi_multi_testing.memory import MemoryBackend
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.contract import Unavailable
 from csi_multi.contract import backend as b
-from csi_multi.rpc.capabilities import TABLE, Mode, advertise
+from csi_multi.rpc.capabilities import CAPABILITIES, Mode, advertise
 
 Code = grpc.StatusCode
 ALPHA = {
@@ -56,7 +56,7 @@ def test_every_capability_is_a_name_of_the_proto() -> None:
         "group": pb.GroupControllerServiceCapability.RPC.Type,
         "node": pb.NodeServiceCapability.RPC.Type,
     }
-    for service, name, _feature, alpha in TABLE:
+    for service, name, _feature, alpha in CAPABILITIES:
         assert name in enums[service].keys()  # noqa: SIM118 - a protobuf enum is no mapping
         assert alpha == ((service, name) in ALPHA)
 

@@ -210,7 +210,7 @@ def test_a_name_that_is_taken_by_nothing_that_can_be_found_is_tried_again(
 def test_two_hundred_requests_for_one_name_make_one_volume(serve: Any, make: Any, creation: Any) -> None:
     served = serve(make("fast"), workers=32)
     codes: Counter[str] = Counter()
-    ids, guard = set(), threading.Lock()
+    ids, proxy = set(), threading.Lock()
 
     def one(_number: int) -> None:
         try:
@@ -218,7 +218,7 @@ def test_two_hundred_requests_for_one_name_make_one_volume(serve: Any, make: Any
             code = "OK"
         except grpc.RpcError as error:
             volume, code = None, error.code().name
-        with guard:
+        with proxy:
             codes[code] += 1
             ids.update({volume.volume_id} if volume else ())
 

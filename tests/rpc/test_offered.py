@@ -70,7 +70,7 @@ def test_an_rpc_without_its_capability_is_not_implemented(
 ) -> None:
     bare = modes["bare"]
     offered = _offered(bare)
-    gate = RULES[rpc].gate
+    gate = RULES[rpc].requires
     if gate is None or (gate[0] in ("controller", "node") and (not gate[1] or gate[1] in offered[gate[0]])):
         assert code_of(bare, good(rpc), rpc) is not Code.UNIMPLEMENTED
     else:

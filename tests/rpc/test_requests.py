@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.rpc.rules import RULES
-from csi_multi.rpc.validate import PATHS
+from csi_multi.rpc.validate import PATH_FIELDS
 
 Code = grpc.StatusCode
 METHODS = requests.methods()
@@ -40,7 +40,7 @@ def of(*types: str) -> Any:
     return lambda field: field.message_type is not None and field.message_type.name in types
 
 
-TEXTS = fields(lambda field: is_text(field) and field.name not in PATHS)
+TEXTS = fields(lambda field: is_text(field) and field.name not in PATH_FIELDS)
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_a_topology_requirement_holds_something(refusal: Any) -> None:
     assert "requisite or preferred" in refusal("CreateVolume", accessibility_requirements={}).text
 
 
-@pytest.mark.parametrize(("rpc", "name"), fields(lambda field: field.name in PATHS))
+@pytest.mark.parametrize(("rpc", "name"), fields(lambda field: field.name in PATH_FIELDS))
 @pytest.mark.parametrize(
     "path", ["relative", "./x", "/a/../b", "/..", "../a", "/a\x00b", "/" + "x" * 256, "/x" * 2048 + "y"]
 )
@@ -245,7 +245,7 @@ def test_a_path_is_absolute_and_plain(rpc: str, name: str, path: str, everything
     assert code is (Code.NOT_FOUND if loose else Code.INVALID_ARGUMENT)
 
 
-@pytest.mark.parametrize(("rpc", "name"), fields(lambda field: field.name in PATHS))
+@pytest.mark.parametrize(("rpc", "name"), fields(lambda field: field.name in PATH_FIELDS))
 def test_a_path_may_be_as_long_as_the_system_takes(
     rpc: str, name: str, everything: Any, good: Any, code_of: Any
 ) -> None:

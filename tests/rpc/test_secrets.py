@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.contract import ResourceExhausted, Volume, VolumeRequest
-from csi_multi.logs.handlers import Console, Json
+from csi_multi.logs.handlers import ConsoleFormatter, JsonFormatter
 from csi_multi.logs.redact import SENSITIVE, scrub, scrub_all
 from csi_multi.rpc import sensitive
 
@@ -150,7 +150,7 @@ def _fill(message: Any, secret: str) -> None:
             _fill(value.add() if field.is_repeated else value, secret)
 
 
-@pytest.mark.parametrize("formatter", [Json(), Console()])
+@pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
 def test_a_line_of_the_log_is_scrubbed_in_every_part(formatter: logging.Formatter) -> None:
     token = SENSITIVE.set((SECRET,))
     try:

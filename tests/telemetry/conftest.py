@@ -18,8 +18,8 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.interceptor import Traffic
-from csi_multi.rpc.server import build
+from csi_multi.rpc.interceptor import SharedRpcState
+from csi_multi.rpc.server import build_server
 
 MOUNT = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 
@@ -70,7 +70,7 @@ def read() -> Callable[[str], Samples]:
 class Shown:
     client: Client
     registry: Registry
-    traffic: Traffic
+    traffic: SharedRpcState
     board: Any
 
     def scrape(self) -> Samples:
@@ -89,8 +89,8 @@ def show(tmp_path: Path, make: Any) -> Iterator[Callable[..., Shown]]:
         shown = board.Board("127.0.0.1:0", survey)
         registry = Registry(instances, broken, default)
         driver = Driver(name="multi.csi.example.com", node="node-1", alpha=True, default_backend=default, workers=16)
-        traffic = Traffic(driver.workers, (shown.metrics,))
-        server = build(driver, registry, LocalHost(), Mode.ALL, traffic)
+        traffic = SharedRpcState(driver.workers, (shown.metrics,))
+        server = build_server(driver, registry, LocalHost(), Mode.ALL, traffic)
         endpoint = f"unix:{tmp_path}/{len(ends)}.sock"
         assert server.add_insecure_port(endpoint)
         server.start()

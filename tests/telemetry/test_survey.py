@@ -112,7 +112,7 @@ def test_what_is_not_configured_any_more_is_forgotten(make: Any) -> None:
     registry, surveys = Registry([make("a"), make("b")]), Surveys()
     surveys.round(registry)
     finish(surveys)
-    registry.adopt(Registry([registry.get("a")]), 0)
+    registry.replace_with(Registry([registry.get("a")]), 0)
     surveys.round(registry)
     finish(surveys)
 

@@ -18,8 +18,8 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
-from csi_multi.rpc.interceptor import Traffic
-from csi_multi.rpc.server import build
+from csi_multi.rpc.interceptor import SharedRpcState
+from csi_multi.rpc.server import build_server
 from csi_multi.telemetry import Telemetry
 
 traces = pytest.importorskip("csi_multi.telemetry.traces", reason="needs opentelemetry-sdk", exc_type=ImportError)
@@ -56,7 +56,7 @@ def traced(tmp_path: Path, make: Any) -> Any:
     instance.backend.host = observed(LocalHost(), "fast", (listener,))
     instance.backend.observe = Observer("fast", (listener,))
     driver = Driver(name="multi.csi.example.com", node="node-1", alpha=True, workers=16)
-    server = build(driver, Registry([instance]), LocalHost(), Mode.ALL, Traffic(16, (listener,)))
+    server = build_server(driver, Registry([instance]), LocalHost(), Mode.ALL, SharedRpcState(16, (listener,)))
     assert server.add_insecure_port(f"unix:{tmp_path}/s.sock")
     server.start()
 

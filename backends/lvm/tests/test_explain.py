@@ -12,7 +12,7 @@ from csi_multi_lvm.config import Config, Parameters
 from csi_multi_lvm.explaining import KNOWN, _group
 
 from csi_multi.commands.explain import storageclass
-from csi_multi.commands.explain.explainer import Question, explain
+from csi_multi.commands.explain.explainer import ExplainOptions, explain
 from csi_multi.contract import (
     AccessMode,
     Capability,
@@ -166,9 +166,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_the_next_size_that_stripes_can_make_is_told(files: tuple[Path, Path]) -> None:
-    (one,), _ = storageclass.read(files[1])
+    (one,), _ = storageclass.read_storage_classes(files[1])
 
-    told = explain(files[0], one, Question(size=GIB + 1, offline=True))
+    told = explain(files[0], one, ExplainOptions(size=GIB + 1, offline=True))
 
     assert told.bytes == GIB + 8 * 2**20
     assert "8388607 bytes more" in told.size
@@ -176,9 +176,9 @@ def test_the_next_size_that_stripes_can_make_is_told(files: tuple[Path, Path]) -
 
 
 def test_another_nodes_group_is_not_asked(files: tuple[Path, Path]) -> None:
-    (one,), _ = storageclass.read(files[1])
+    (one,), _ = storageclass.read_storage_classes(files[1])
 
-    told = explain(files[0], one, Question(size=GIB, node="node-2"))
+    told = explain(files[0], one, ExplainOptions(size=GIB, node="node-2"))
 
     assert "node-2" in told.not_asked
     assert told.volume_handle.startswith("fast/node-2/vg0/")

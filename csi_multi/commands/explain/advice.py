@@ -11,7 +11,7 @@ from ...contract.params import unknown
 from ...core import topology
 from .storageclass import FS_TYPE, OLD_FS_TYPES, SECRETS, StorageClass
 
-LATE = "WaitForFirstConsumer"
+WAIT_FOR_CONSUMER = "WaitForFirstConsumer"
 
 
 def policies(one: StorageClass) -> Iterator[str]:
@@ -21,7 +21,7 @@ def policies(one: StorageClass) -> Iterator[str]:
         "Retain": "reclaimPolicy Retain: the volume and its data stay when the claim is deleted",
     }[one.reclaim]
     yield {
-        LATE: f"volumeBindingMode {LATE}: it is made once a pod needs it, where that pod can run",
+        WAIT_FOR_CONSUMER: f"volumeBindingMode {WAIT_FOR_CONSUMER}: it is made once a pod needs it, where that pod can run",
         "Immediate": "volumeBindingMode Immediate: it is made as soon as there is a claim, before any pod is placed",
     }[one.binding]
     yield f"allowVolumeExpansion {str(one.expandable).lower()}: claims can{'' if one.expandable else 'not'} grow"
@@ -52,12 +52,12 @@ def warnings(one: StorageClass, backend: Backend, driver: Driver, place: Segment
 
 
 def _binding(one: StorageClass, backend: Backend) -> Iterator[str]:
-    if one.binding == LATE:
+    if one.binding == WAIT_FOR_CONSUMER:
         return
     what = "one node" if isinstance(backend, NodeLocal) else "one place"
     yield (
         f"{one.where('volumeBindingMode')}: with Immediate binding the volume's place is chosen before the pod's, and "
-        f"a volume of this backend is reached from {what} only: the pod may never start; use {LATE}"
+        f"a volume of this backend is reached from {what} only: the pod may never start; use {WAIT_FOR_CONSUMER}"
     )
 
 

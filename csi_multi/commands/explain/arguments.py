@@ -12,7 +12,7 @@ Goes through the creation of a volume with the driver's own code, and changes no
 what would change something is printed. Exit code: 0 a volume could be made, 1 it would be refused, 2 bad usage."""
 
 # What external-provisioner asks for, of a driver that advertises SINGLE_NODE_MULTI_WRITER, as this one does.
-ACCESS = {
+ACCESS_MODES = {
     "ReadWriteOnce": "SINGLE_NODE_MULTI_WRITER",
     "ReadWriteOncePod": "SINGLE_NODE_SINGLE_WRITER",
     "ReadOnlyMany": "MULTI_NODE_READER_ONLY",
@@ -30,7 +30,7 @@ def add(verbs: Any) -> argparse.ArgumentParser:
     parser.add_argument("--class", dest="name", default="", metavar="NAME", help="one of them; default: all")
     parser.add_argument("--size", default="", metavar="QUANTITY", help="as in a claim, for example 10Gi")
     parser.add_argument("--block", action="store_true", help="volumeMode Block")
-    parser.add_argument("--access-mode", choices=ACCESS, default="ReadWriteOnce", help="default: ReadWriteOnce")
+    parser.add_argument("--access-mode", choices=ACCESS_MODES, default="ReadWriteOnce", help="default: ReadWriteOnce")
     parser.add_argument("--topology", default="", metavar="KEY=VALUE,...", help="where the pod is to run")
     parser.add_argument("--node", default="", metavar="NAME", help="the node that the pod is to run on")
     source = parser.add_mutually_exclusive_group()

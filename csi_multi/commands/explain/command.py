@@ -11,25 +11,25 @@ import msgspec
 from ...config.document import ConfigError
 from ...contract.model import Source, SourceKind
 from . import explainer, quantity, render, storageclass
-from .arguments import ACCESS
-from .explainer import Question
+from .arguments import ACCESS_MODES
+from .explainer import ExplainOptions
 
 
 def explain(options: argparse.Namespace) -> int:
     """Print what is asked for; return 1 when a volume would be refused. Raises ConfigError."""
-    question = Question(
+    question = ExplainOptions(
         size=quantity.parse(options.size) if options.size else 0,
         place=_place(options.topology),
         node=options.node,
         source=_source(options),
         volume=options.volume_name,
-        access_mode=ACCESS[options.access_mode],
+        access_mode=ACCESS_MODES[options.access_mode],
         block=options.block,
         claim=_claim(options.claim),
         offline=options.offline,
     )
-    classes, others = storageclass.read(options.storageclass)
-    chosen = storageclass.chosen(classes, options.name, options.storageclass)
+    classes, others = storageclass.read_storage_classes(options.storageclass)
+    chosen = storageclass.select(classes, options.name, options.storageclass)
     with contextlib.redirect_stdout(sys.stderr):  # what a package prints must not spoil the output for programs
         told = [explainer.explain(options.config, one, question) for one in chosen]
     if options.json:

@@ -29,18 +29,18 @@ from ...loading.instance import Instance
 from ...loading.loader import load_instances
 from ...loading.registry import Registry
 from ...rpc import provisioner
-from ...rpc.provisioner import Claim
+from ...rpc.provisioner import ProvisionerClaim
 from ...rpc.service_context import ClassParameters
 from . import advice, node, quantity
 from .arguments import EXAMPLE
-from .explanation import Command, Explanation, Parameter
+from .explanation import ExplainedCommand, ExplainedParameter, Explanation
 from .storageclass import StorageClass
 
-OUT_OF_REACH = (Unavailable, Timeout, Unauthenticated, PermissionDenied)
+UNREACHABLE = (Unavailable, Timeout, Unauthenticated, PermissionDenied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ExplainOptions:
     """What was asked on the command line, beside the two files."""
 
     size: int = 0
@@ -54,7 +54,7 @@ class Question:
     offline: bool = False
 
 
-def explain(file: Path, one: StorageClass, question: Question) -> Explanation:
+def explain(file: Path, one: StorageClass, question: ExplainOptions) -> Explanation:
     """Explain one class. Raises ConfigError for what is wrong with the configuration."""
     usual = load_config(file)
     wanted = _node(usual, question)
@@ -66,7 +66,7 @@ def explain(file: Path, one: StorageClass, question: Question) -> Explanation:
         instances.close()
 
 
-def _node(usual: Config, question: Question) -> str:
+def _node(usual: Config, question: ExplainOptions) -> str:
     """Return the node that was asked for, "" where none was."""
     key = f"{usual.driver.name}/{topology.NODE}"
     return question.node or question.place.get(key, "") or question.place.get(topology.NODE, "")
@@ -74,7 +74,7 @@ def _node(usual: Config, question: Question) -> str:
 
 class _Explainer:
     def __init__(
-        self, settings: Config, instances: Registry, one: StorageClass, question: Question, *, elsewhere: bool
+        self, settings: Config, instances: Registry, one: StorageClass, question: ExplainOptions, *, elsewhere: bool
     ) -> None:
         self._settings = settings
         self._driver = settings.driver
@@ -87,7 +87,7 @@ class _Explainer:
     def all(self) -> Explanation:
         told = self._told
         try:
-            parameters, request = provisioner.wanted(self._driver, self._instances, self._claim())
+            parameters, request = provisioner.volume_request(self._driver, self._instances, self._claim())
         except StorageError as error:
             told.refused = self._refusal(error)
             return told
@@ -102,11 +102,11 @@ class _Explainer:
         self._create(instance, request)
         return told
 
-    def _claim(self) -> Claim:
+    def _claim(self) -> ProvisionerClaim:
         question = self._question
         namespace, name = question.claim
         named = {"pvc/name": name, "pvc/namespace": namespace, "pv/name": question.volume}
-        return Claim(
+        return ProvisionerClaim(
             volume=question.volume,
             parameters=self._class.parameters,
             size=question.size,
@@ -152,11 +152,11 @@ class _Explainer:
             try:
                 self._rehearse(instance, backend, request, DryRunReport())
                 return
-            except OUT_OF_REACH as error:
+            except UNREACHABLE as error:
                 told.not_asked = str(error)
         try:
             self._rehearse(instance, backend, request, DryRunReport(offline=True))
-        except OUT_OF_REACH as error:
+        except UNREACHABLE as error:
             told.goes_on = f"this cannot be told without the storage: {error}"
 
     def _rehearse(self, instance: Instance, backend: Explain, request: VolumeRequest, report: DryRunReport) -> None:
@@ -168,13 +168,15 @@ class _Explainer:
             volume = idempotent.create_volume(dry_run, request, self._driver.node)
         except Unpredictable as error:
             told.goes_on = str(error)
-        except OUT_OF_REACH:
+        except UNREACHABLE:
             raise
         except StorageError as error:
             told.refused = told.refused or self._refusal(error)
         finally:
             dry_run.close()
-        told.commands = tuple(Command(words=step.words, why=step.why, changes=step.changes) for step in report.steps)
+        told.commands = tuple(
+            ExplainedCommand(words=step.words, why=step.why, changes=step.changes) for step in report.steps
+        )
         told.assumed = tuple(report.assumed)
         if volume:
             self._made(instance, volume)
@@ -184,7 +186,7 @@ class _Explainer:
         told = self._told
         told.volume_handle = ids.join(instance.name, volume.handle)
         told.bytes = volume.size
-        told.size = _sized(told.asked_bytes, volume.size, copied=volume.stamp.source is not None)
+        told.size = _size_text(told.asked_bytes, volume.size, copied=volume.stamp.source is not None)
         places = topology.of_volume(instance.backend, volume)
         told.places = tuple(", ".join(f"{key}={text}" for key, text in place.items()) for place in places)
 
@@ -206,7 +208,7 @@ class _Explainer:
         return f"{self._class.where('parameters')}: {error}" if isinstance(error, InvalidArgument) else str(error)
 
 
-def _parameters(parameters: ClassParameters, one: StorageClass) -> list[Parameter]:
+def _parameters(parameters: ClassParameters, one: StorageClass) -> list[ExplainedParameter]:
     """Return every parameter of the backend as it counts, and the mkfs options that are given."""
     rows = []
     parts: tuple[tuple[Schema, bool], ...] = ((parameters.own, True), (parameters.filesystem, False))
@@ -219,7 +221,7 @@ def _parameters(parameters: ClassParameters, one: StorageClass) -> list[Paramete
                 given = name in one.parameters
                 if everything or given:
                     meaning = meanings[item.name]
-                    rows.append(Parameter(key=name, value=_text(text), given=given, meaning=meaning))
+                    rows.append(ExplainedParameter(key=name, value=_text(text), given=given, meaning=meaning))
     return rows
 
 
@@ -229,12 +231,14 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
 
 
-def _sized(asked: int, made: int, *, copied: bool) -> str:
+def _size_text(asked: int, made: int, *, copied: bool) -> str:
     if not asked:
-        return f"{quantity.shown(made)}: none was asked for, so it is {'the source' if copied else 'the default'}'s"
+        return (
+            f"{quantity.format_size(made)}: none was asked for, so it is {'the source' if copied else 'the default'}'s"
+        )
     if made > asked:
-        return f"{quantity.shown(made)}: {made - asked} bytes more than asked for, the next size that can be made"
-    return f"{quantity.shown(made)}, exactly as asked"
+        return f"{quantity.format_size(made)}: {made - asked} bytes more than asked for, the next size that can be made"
+    return f"{quantity.format_size(made)}, exactly as asked"
 
 
 def source(kind: str, text: str) -> str:

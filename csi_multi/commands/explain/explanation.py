@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainedParameter(msgspec.Struct, frozen=True, kw_only=True):
     """A key as it counts, given or by default."""
 
     key: str
@@ -14,7 +14,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainedCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command or an API call, and whether it changes something: then it was not done."""
 
     words: tuple[str, ...]
@@ -22,7 +22,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     changes: bool
 
 
-class Filesystem(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainedFilesystem(msgspec.Struct, frozen=True, kw_only=True):
     """What the node makes of the device. Without a type it is handed on as it is."""
 
     type: str
@@ -47,9 +47,9 @@ class Explanation(msgspec.Struct, kw_only=True):
     size: str = ""
     places: tuple[str, ...] = ()
     placed: str = ""  # why there
-    parameters: tuple[Parameter, ...] = ()
-    filesystem: Filesystem | None = None
-    commands: tuple[Command, ...] = ()
+    parameters: tuple[ExplainedParameter, ...] = ()
+    filesystem: ExplainedFilesystem | None = None
+    commands: tuple[ExplainedCommand, ...] = ()
     goes_on: str = ""  # what the commands above do not show
     assumed: tuple[str, ...] = ()
     not_asked: str = ""

@@ -10,10 +10,10 @@ from ...host.command import LocalHost
 from ...node import kernel_features, mount_flags
 from ...node.filesystem import BY_NAME
 from ...node.mkfs_options import FilesystemOptions
-from .explanation import Filesystem
+from .explanation import ExplainedFilesystem
 from .storageclass import StorageClass
 
-FIRST = "on its first use on a node, after proof that it holds nothing"
+AT_FIRST_USE = "on its first use on a node, after proof that it holds nothing"
 DEVICE = "DEVICE"
 
 
@@ -26,20 +26,22 @@ def objection(one: StorageClass) -> str:
     return ""
 
 
-def filesystem(one: StorageClass, options: FilesystemOptions, request: VolumeRequest, driver: Driver) -> Filesystem:
+def filesystem(
+    one: StorageClass, options: FilesystemOptions, request: VolumeRequest, driver: Driver
+) -> ExplainedFilesystem:
     """Return what a node makes of a volume of this request."""
     if request.capabilities[0].block:
-        return Filesystem(type="", why="a raw block volume was asked for", formats="never", mount_flags=())
+        return ExplainedFilesystem(type="", why="a raw block volume was asked for", formats="never", mount_flags=())
     kind = request.stamp.context[FS_TYPE]
     named = bool(one.fs_type)
     why = "the class names it" if named else f"the class names none, so it is driver.default_fs_type of {driver.name}"
     effective = mount_flags.apply(
         mount_flags.DEFAULT_VISIBLE, one.mount_flags, read_only=request.capabilities[0].mode.read_only
     )
-    return Filesystem(
+    return ExplainedFilesystem(
         type=kind,
         why=why,
-        formats="never: a copy holds its source's data" if request.source else FIRST,
+        formats="never: a copy holds its source's data" if request.source else AT_FIRST_USE,
         mkfs=() if request.source else _mkfs(kind, options),
         mount_flags=(*BY_NAME[kind].mount_options, *one.mount_flags, *sorted(effective - {*one.mount_flags})),
     )

@@ -21,7 +21,7 @@ def parse(text: str) -> int:
     return int((Decimal(found[1]) * UNITS[found[2]]).to_integral_value(ROUND_CEILING))
 
 
-def shown(size: int) -> str:
+def format_size(size: int) -> str:
     """Return bytes, and the largest binary unit that says it in few digits: 10 GiB (10737418240 bytes)."""
     for unit in ("Ti", "Gi", "Mi", "Ki"):
         if size >= UNITS[unit]:

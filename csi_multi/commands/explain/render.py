@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from .explanation import Explanation, Filesystem, Parameter
+from .explanation import ExplainedFilesystem, ExplainedParameter, Explanation
 
 WIDTH = 100
 WHY = " " * 9
@@ -36,13 +36,13 @@ def _lines(told: Explanation) -> Iterator[str]:
         yield from _item("Kubernetes", policy)
 
 
-def _rows(parameters: Iterable[Parameter]) -> Iterator[str]:
+def _rows(parameters: Iterable[ExplainedParameter]) -> Iterator[str]:
     for one in parameters:
         whose = "" if one.given else " (default)"
         yield from _wrapped(f"    {one.key}: ", f"{one.value or '-'}{whose}: {one.meaning}")
 
 
-def _filesystem(one: Filesystem) -> Iterator[str]:
+def _filesystem(one: ExplainedFilesystem) -> Iterator[str]:
     if not one.type:
         yield from _item("node", f"hands the device on as it is ({one.why}), and never formats it")
         return

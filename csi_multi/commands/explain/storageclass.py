@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config.document import ConfigError, Document, documents
+from ...config.document import ConfigError, Document, read_documents
 from ...contract.model import Segments
 from ...contract.params import unknown
 
@@ -49,10 +49,10 @@ class StorageClass:
         return str(self.document.error(path, "")).removesuffix(": ")
 
 
-def read(file: Path) -> tuple[list[StorageClass], list[str]]:
+def read_storage_classes(file: Path) -> tuple[list[StorageClass], list[str]]:
     """Return the classes, and the kinds of all else in the file. Raises ConfigError."""
     found, others = [], []
-    for document in documents(file):
+    for document in read_documents(file):
         kind = str(document.values.get("kind", "without a kind"))
         if kind == "StorageClass":
             found.append(_parsed(document))
@@ -69,7 +69,7 @@ def _parsed(document: Document) -> StorageClass:
     for key, valid in CHOICES.items():
         if values.get(key, valid[0]) not in valid:
             raise document.error((key,), unknown(key, str(values[key]), valid, "value"))
-    given = dict(_texts(document, values.get("parameters") or {}))
+    given = dict(_text_parameters(document, values.get("parameters") or {}))
     reserved = {key: given.pop(key) for key in [*given] if key.startswith(RESERVED)}
     old = next((given[key] for key in OLD_FS_TYPES if key in given), "")
     return StorageClass(
@@ -88,7 +88,7 @@ def _parsed(document: Document) -> StorageClass:
     )
 
 
-def _texts(document: Document, parameters: Any) -> Iterator[tuple[str, str]]:
+def _text_parameters(document: Document, parameters: Any) -> Iterator[tuple[str, str]]:
     """Kubernetes takes texts only, and says of a number no more than that the class cannot be decoded."""
     if not isinstance(parameters, dict):
         raise document.error(("parameters",), "'parameters' must be a mapping of texts")
@@ -114,7 +114,7 @@ def _places(document: Document, terms: Any) -> Iterator[Segments]:
         raise document.error(("allowedTopologies",), f"'allowedTopologies' is {rule}") from None
 
 
-def chosen(classes: list[StorageClass], name: str, file: Path) -> list[StorageClass]:
+def select(classes: list[StorageClass], name: str, file: Path) -> list[StorageClass]:
     """Return the class of that name; "" means all. Raises ConfigError when there is none."""
     names = [one.name for one in classes]
     if not classes:

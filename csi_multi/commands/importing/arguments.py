@@ -11,7 +11,7 @@ Prints the PersistentVolume for a logical volume, EBS volume, RBD image or image
 would be changed on it. Nothing is changed without --apply. An imported volume is never formatted, and never deleted
 by the driver. Exit code: 0 done, 1 refused, 2 bad usage."""
 
-ACCESS = ("ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany")
+ACCESS_MODES = ("ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany")
 
 
 def add(verbs: Any) -> argparse.ArgumentParser:
@@ -26,7 +26,7 @@ def add(verbs: Any) -> argparse.ArgumentParser:
     parser.add_argument("--claim", default="", metavar="NAMESPACE/NAME", help="the one claim that may have it")
     parser.add_argument("--fs-type", default="", metavar="TYPE", help="filesystem on it; default: what is found there")
     parser.add_argument("--block", action="store_true", help="volumeMode Block")
-    parser.add_argument("--access-mode", choices=ACCESS, default="ReadWriteOnce", help="default: ReadWriteOnce")
+    parser.add_argument("--access-mode", choices=ACCESS_MODES, default="ReadWriteOnce", help="default: ReadWriteOnce")
     parser.add_argument("--node", default="", metavar="NAME", help="this node's name, in place of driver.node")
     parser.add_argument("--release", action="store_true", help="take the stamp off again; VOLUME is the volumeHandle")
     parser.add_argument("--apply", action="store_true", help="do it, and do not only say what would be done")

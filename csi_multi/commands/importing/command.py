@@ -24,10 +24,10 @@ from ...loading.instance import Instance
 from ...loading.loader import load_instances
 from ...loading.registry import Registry
 from ...node.mkfs_options import require_supported
-from .manifest import Wish, manifest
+from .manifest import ManifestOptions, manifest
 
 PV_NAME = re.compile(r"(?=.{1,128}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-MODES = {
+CSI_ACCESS_MODES = {
     "ReadWriteOnce": AccessMode.SINGLE_NODE_MULTI_WRITER,
     "ReadWriteOncePod": AccessMode.SINGLE_NODE_SINGLE_WRITER,
     "ReadOnlyMany": AccessMode.MULTI_NODE_READER_ONLY,
@@ -58,7 +58,7 @@ def _import(settings: Config, instance: Instance, options: argparse.Namespace) -
     if not PV_NAME.fullmatch(options.name):
         rule = "1 to 128 of a-z, 0-9, '-' and '.', as of any Kubernetes object"
         raise ConfigError(f"--name: {options.name!r} is not the name of a PersistentVolume: {rule}")
-    wish = Wish(
+    wish = ManifestOptions(
         storage_class=options.storageclass,
         claim=_claim(options.claim),
         fs_type=options.fs_type,
@@ -113,12 +113,12 @@ def _instance(instances: Registry, name: str) -> Instance:
     return instances.get(name)
 
 
-def _refuse_unusable(instance: Instance, wish: Wish) -> None:
+def _refuse_unusable(instance: Instance, wish: ManifestOptions) -> None:
     """Raises InvalidArgument for a use that no volume of this backend has."""
     if wish.fs_type:
         require_supported(wish.fs_type)
     mount = None if wish.block else Mount(fs_type=wish.fs_type)
-    if reason := instance.backend.unsupported(Capability(mode=MODES[wish.access_mode], mount=mount)):
+    if reason := instance.backend.unsupported(Capability(mode=CSI_ACCESS_MODES[wish.access_mode], mount=mount)):
         raise InvalidArgument(reason)
 
 

@@ -14,7 +14,7 @@ from ...core import topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ManifestOptions:
     """What the operator says about it."""
 
     storage_class: str = ""
@@ -24,7 +24,7 @@ class Wish:
     access_mode: str = "ReadWriteOnce"
 
 
-def manifest(driver: str, instance: str, volume: Volume, places: Sequence[Segments], wish: Wish) -> str:
+def manifest(driver: str, instance: str, volume: Volume, places: Sequence[Segments], wish: ManifestOptions) -> str:
     """Return the manifest. Without a class its storageClassName is empty: then no class is a default for it."""
     source: dict[str, Any] = {"driver": driver, "volumeHandle": ids.join(instance, volume.handle)}
     if wish.fs_type and not wish.block:

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 from csi_multi.contract import backend as b
 from csi_multi.contract.params import describe
 from csi_multi.host.command import LocalHost
-from csi_multi.loading.backend_proxy import Guard
-from csi_multi.loading.backend_validation import SCHEMAS, unfit
+from csi_multi.loading.backend_proxy import BackendProxy
+from csi_multi.loading.backend_validation import SCHEMAS, why_unusable
 
 from ..assertions import CheckFailed, expect, same
 from ..check import CHECKS, On, check
@@ -21,7 +21,7 @@ from ..lifecycle import Lifecycle
 def the_driver_can_use_the_class(t: CheckContext) -> None:
     kind = type(t.backend)
 
-    reason = unfit(kind)
+    reason = why_unusable(kind)
 
     expect(not reason, f"{kind.__name__} {reason}")
 
@@ -49,18 +49,18 @@ def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
         expect(feature in covered, f"the kit has no check for the feature {name}: a newer one is needed")
 
 
-class Judge(Guard):
+class Judge(BackendProxy):
     """The driver's own guard around a backend's answers, with a verdict instead of an error."""
 
-    def wrong(self, name: str, wrong: str) -> NoReturn:
-        self.first = getattr(self, "first", f"{name}{wrong}")
+    def invalid_response(self, name: str, problem: str) -> NoReturn:
+        self.first = getattr(self, "first", f"{name}{problem}")
         raise CheckFailed(f"{self.first}: the driver refuses such an answer")
 
 
 @check(on=On.BACKEND)
 def every_answer_has_the_types_of_the_contract(t: CheckContext) -> None:
     kind = type(t.backend)
-    Judge("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
+    Judge("kit", kind.__name__, kind.__module__, unshared=True).install(t.backend)
 
     Lifecycle(t, lambda: None).run()
 

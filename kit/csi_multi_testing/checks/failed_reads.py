@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import UNSETTLED
+from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import CheckSkipped, expect
 from ..check import On, check
@@ -47,7 +47,7 @@ def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool
             return call - 1
         where = f"{name}, whose call {call} ({at_call(t.fuse, call)}) {fault.value}"
         if error:
-            expect(isinstance(error, UNSETTLED), f"{where}: raised {described(error)}, the rule wants {ASK_AGAIN}")
+            expect(isinstance(error, NOT_FINAL), f"{where}: raised {described(error)}, the rule wants {ASK_AGAIN}")
         else:
             expect(true(found, wanted), f"{where}: answered {found!r}, the rule wants {wanted!r} or {ASK_AGAIN}")
     return 0
@@ -146,4 +146,4 @@ def a_storage_that_answers_nothing_is_told_by_check(t: CheckContext) -> None:
         if t.fuse.struck:
             told = f"raised {described(error)}" if error else "succeeded"
             text = f"check, while every call to the storage {fault.value}: {told}, the rule wants Unavailable"
-            expect(isinstance(error, UNSETTLED), text)
+            expect(isinstance(error, NOT_FINAL), text)

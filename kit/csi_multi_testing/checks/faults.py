@@ -16,7 +16,7 @@ from csi_multi.contract import (
     Unsupported,
 )
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import UNSETTLED
+from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import expect
 from ..check import On, check
@@ -53,7 +53,7 @@ def _judge(operation: Operation, error: Exception, where: str) -> None:
     told = f"{where}: raised {described(error)}"
     expect(isinstance(error, StorageError), f"{told}; the rule wants {ASK_AGAIN}")
     expect(not isinstance(error, UNTRUE), f"{told}, which is not true; the rule wants {ASK_AGAIN}")
-    if not isinstance(error, UNSETTLED):
+    if not isinstance(error, NOT_FINAL):
         text = f"{told}, which is final, though something is half-done; the rule wants {ASK_AGAIN}"
         expect(operation.untouched(), text)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from csi_multi.contract import InvalidArgument, NotFound, ids, unknown
 from csi_multi.contract.params import parse
-from csi_multi.loading.backend_proxy import methods
+from csi_multi.loading.backend_proxy import contract_methods
 
 from ..assertions import CheckFailed, expect
 from ..check import On, check
@@ -57,7 +57,7 @@ def what_is_given_is_given_whole(t: CheckContext) -> None:
         text = f"Storage.{name} is given without Storage.{needed}, and of no use alone"
         expect(not getattr(t.storage, name) or getattr(t.storage, needed), text)
     for method in t.storage.budgets:
-        known = methods(type(t.backend))
+        known = contract_methods(type(t.backend))
         expect(method in known, unknown("Storage.budgets", method, known, "method"))
     if t.storage.resources:
         found = t.storage.resources()

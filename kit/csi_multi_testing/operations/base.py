@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from csi_multi.contract import NotFound, Snapshot, StorageError
-from csi_multi.core.idempotent import UNSETTLED
+from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import CheckFailed, expect
 from ..context import CheckContext
@@ -83,7 +83,7 @@ def firmly(act: Callable[[], T], what: str) -> T:
         if error is None:
             return answer  # type: ignore[return-value]
         told = described(error)
-        if not isinstance(error, UNSETTLED):
+        if not isinstance(error, NOT_FINAL):
             raise CheckFailed(f"{what}: raised {told}, the rule wants it to succeed") from error
         time.sleep(pause)
     raise CheckFailed(f"{what}: raised {told} each of {len(PAUSES)} times, the rule wants it to succeed")

@@ -10,26 +10,26 @@ from ..contract.backend import ChangedBlocks
 from ..contract.errors import InvalidArgument
 from ..contract.model import BlockMap, Extent, Snapshot
 from ..core.idempotent import require
-from .service_context import Core
+from .service_context import ServiceContext
 
 BLOCKS_PER_MESSAGE = 1024
 
 
-class SnapshotMetadata:
+class SnapshotMetadataService:
     """Allocated and changed blocks of snapshots, as streams."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def GetMetadataAllocated(self, request: pb.GetMetadataAllocatedRequest, deadline: float | None) -> Iterator[Any]:
-        instance, handle = self._core.snapshot(request.snapshot_id)
+        instance, handle = self._context.snapshot(request.snapshot_id)
         backend = require(instance.backend, ChangedBlocks, "GetMetadataAllocated")
         found = backend.allocated_blocks(handle, request.starting_offset, dict(request.secrets))
         return _messages(pb.GetMetadataAllocatedResponse, found, request.max_results)
 
     def GetMetadataDelta(self, request: pb.GetMetadataDeltaRequest, deadline: float | None) -> Iterator[Any]:
-        instance, base = self._core.snapshot(request.base_snapshot_id)
-        other, target = self._core.snapshot(request.target_snapshot_id)
+        instance, base = self._context.snapshot(request.base_snapshot_id)
+        other, target = self._context.snapshot(request.target_snapshot_id)
         if other is not instance:
             raise InvalidArgument("base_snapshot_id and target_snapshot_id belong to different backends")
         backend = require(instance.backend, ChangedBlocks, "GetMetadataDelta")
@@ -42,7 +42,7 @@ def _messages(kind: Any, found: BlockMap, limit: int) -> Iterator[Any]:
     form = pb.BlockMetadataType.FIXED_LENGTH if found.block_size else pb.BlockMetadataType.VARIABLE_LENGTH
     full = min(limit or BLOCKS_PER_MESSAGE, BLOCKS_PER_MESSAGE)
     batch: list[pb.BlockMetadata] = []
-    for extent in _in_order(found):
+    for extent in _checked_order(found):
         batch.append(pb.BlockMetadata(byte_offset=extent.offset, size_bytes=extent.length))
         if len(batch) == full:
             yield kind(block_metadata_type=form, volume_capacity_bytes=found.size, block_metadata=batch)
@@ -51,20 +51,20 @@ def _messages(kind: Any, found: BlockMap, limit: int) -> Iterator[Any]:
         yield kind(block_metadata_type=form, volume_capacity_bytes=found.size, block_metadata=batch)
 
 
-def _in_order(found: BlockMap) -> Iterator[Extent]:
-    """Let no map pass that would spoil a backup without anybody noticing."""
+def _checked_order(found: BlockMap) -> Iterator[Extent]:
+    """Pass the extents on. Raises for a map out of order or bounds, which would corrupt a backup unnoticed."""
     end = 0
     for extent in found.extents:
         last = extent.offset + (1 if found.block_size else extent.length)  # a fixed block may end beyond the volume
         if extent.offset < end or extent.length <= 0 or last > found.size or found.block_size not in (0, extent.length):
-            raise RuntimeError(f"{extent} cannot follow byte {end} in a map of {found.size} bytes")
+            raise RuntimeError(f"{extent} is not allowed after byte {end} in a map of {found.size} bytes")
         end = extent.offset + extent.length
         yield extent
 
 
 def _refuse_unrelated(base: Snapshot, target: Snapshot) -> None:
-    """Only what changed since an older snapshot of the same volume can be told (csi-spec GetMetadataDelta)."""
+    """Raise InvalidArgument unless base is an older snapshot of the same volume (csi-spec GetMetadataDelta)."""
     if base.source != target.source:
-        raise InvalidArgument(f"snapshots {base.handle!r} and {target.handle!r} are not of one volume")
+        raise InvalidArgument(f"snapshots {base.handle!r} and {target.handle!r} are not of the same volume")
     if base.created > target.created:
         raise InvalidArgument(f"base snapshot {base.handle!r} is newer than target snapshot {target.handle!r}")
