@@ -1,6 +1,6 @@
 """The `cluster:` section: how controller and nodes find and trust each other.
 
-config.py reads the file and calls `parse`; every error names the file, the line, the key and the rule.
+settings.py reads the file and calls `parse_cluster`; every error names the file, the line, the key and the rule.
 """
 
 from __future__ import annotations
@@ -25,52 +25,54 @@ DNS_NAME = re.compile(rf"{_DNS}(?:\.{_DNS})*")
 
 
 class TlsSection(Schema, frozen=True, kw_only=True):
-    """`cluster.tls`: PEM files; they are read again when they change."""
+    """`cluster.tls`: PEM files, which are read again when they change."""
 
-    ca: Annotated[str, Doc("file with the certificates of those who may sign for controller and nodes")]
-    certificate: Annotated[str, Doc("file with this process's certificate, and what leads to the CA")]
-    key: Annotated[str, Doc("file with its private key")]
+    ca: Annotated[str, Doc("file with the certificates of the CAs that sign for controller and nodes")]
+    certificate: Annotated[str, Doc("file with this process's certificate and the intermediate ones")]
+    key: Annotated[str, Doc("file with the private key of the certificate")]
 
 
 class KubernetesSection(Schema, frozen=True, kw_only=True):
-    """`cluster.kubernetes`: nodes and their addresses from the Kubernetes API."""
+    """`cluster.kubernetes`: nodes and their addresses come from the Kubernetes API."""
 
     port: Annotated[int, Doc("where the drivers on the nodes listen", ge=1, le=65535)] = 9810
-    address: Annotated[str, Doc("which address of a Node object", pattern=r"^(InternalIP|ExternalIP|Hostname)\Z")] = (
-        "InternalIP"
-    )
-    labels: Annotated[str, Doc("label selector of the nodes that have the driver; none: all nodes")] = ""
-    server: Annotated[str, Doc("the API's address; default: as every pod is told", pattern=r"^(https://.+)?\Z")] = ""
-    credentials: Annotated[str, Doc("directory with the files `token` and `ca.crt`, as every pod has it")] = (
+    address: Annotated[
+        str, Doc("the type of address to use from a Node object", pattern=r"^(InternalIP|ExternalIP|Hostname)\Z")
+    ] = "InternalIP"
+    labels: Annotated[str, Doc("label selector of the nodes with the driver; default: all nodes")] = ""
+    server: Annotated[
+        str, Doc("address of the API server; default: the one that pods get", pattern=r"^(https://.+)?\Z")
+    ] = ""
+    credentials: Annotated[str, Doc("directory with the files `token` and `ca.crt`, as in every pod")] = (
         "/var/run/secrets/kubernetes.io/serviceaccount"
     )
 
 
 class ClusterSection(Schema, frozen=True, kw_only=True):
-    """The `cluster:` section, beside `tls:` and `kubernetes:`."""
+    """The keys of `cluster:` except `tls` and `kubernetes`."""
 
     listen: Annotated[str, Doc("address and port where a node serves the controller, for example 0.0.0.0:9810")] = ""
     nodes: Annotated[
         dict[str, Any] | list[str],
         Doc("NAME: ADDRESS of every node, or NAME: {address, topology}; or names alone, with `address`"),
     ] = msgspec.field(default_factory=dict)
-    address: Annotated[str, Doc("address of a node, made of its name: {node}.csi-nodes.storage.svc:9810")] = ""
-    controller_identity: Annotated[str, Doc("DNS name in the controller's certificate; nodes serve nobody else")] = (
+    address: Annotated[str, Doc("address of a node by its name: {node}.csi-nodes.storage.svc:9810")] = ""
+    controller_identity: Annotated[str, Doc("DNS name in the controller's certificate; nodes refuse all others")] = (
         CONTROLLER_IDENTITY
     )
-    node_identity: Annotated[str, Doc("DNS name in a node's certificate; without {node}: one for all nodes")] = (
+    node_identity: Annotated[str, Doc("DNS name in a node's certificate; without {node} all have the same")] = (
         NODE_IDENTITY
     )
-    lost: Annotated[
-        list[str], Doc("nodes that will never come back; their volumes count as gone, and deleting them succeeds")
-    ] = msgspec.field(default_factory=list)
-    attach_required: Annotated[bool, Doc("as in the CSIDriver object: all backends answer ControllerPublishVolume")] = (
+    lost: Annotated[list[str], Doc("nodes that are lost for ever; their volumes count as deleted")] = msgspec.field(
+        default_factory=list
+    )
+    attach_required: Annotated[bool, Doc("attachRequired of CSIDriver: all backends serve ControllerPublishVolume")] = (
         False
     )
 
 
 class NodeEntry(Schema, frozen=True, kw_only=True):
-    """One node of `cluster.nodes`, when more than its address is given."""
+    """One node of `cluster.nodes` that has more than its address."""
 
     address: Annotated[str, Doc("host:port of the driver on the node")]
     topology: Annotated[dict[str, str], Doc("the node's segments, without the driver's prefix")] = msgspec.field(
@@ -80,7 +82,7 @@ class NodeEntry(Schema, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The section, checked."""
+    """The checked section."""
 
     listen: str = ""
     nodes: Mapping[str, NodeEntry] = field(default_factory=dict)
@@ -93,46 +95,54 @@ class Cluster:
 
     @property
     def routed(self) -> bool:
-        """Whether the controller knows nodes to send the RPCs of node-local backends to."""
+        """Whether the controller forwards the RPCs of node-local backends to nodes."""
         return bool(self.nodes or self.kubernetes)
 
 
 def parse_cluster(document: Document, values: Mapping[str, Any]) -> Cluster:
     """Check the section. Raises ConfigError."""
-    rest = dict(values)
-    tls = _section(document, "tls", TlsSection, rest)
-    kubernetes = _section(document, "kubernetes", KubernetesSection, rest)
-    keys = document.section(("cluster",), ClusterSection, rest, also=("tls", "kubernetes"))
-    nodes = _nodes(document, keys)
-    _check_name(document, "controller_identity", keys.controller_identity)
-    _check_name(document, "node_identity", keys.node_identity.replace(NODE_PLACEHOLDER, "node"))
-    before, place, after = keys.node_identity.partition(NODE_PLACEHOLDER)
+    remaining = dict(values)
+    tls = _section(document, "tls", TlsSection, remaining)
+    kubernetes = _section(document, "kubernetes", KubernetesSection, remaining)
+    section = document.section(("cluster",), ClusterSection, remaining, also=("tls", "kubernetes"))
+    nodes = _nodes(document, section)
+    _check_name(document, "controller_identity", section.controller_identity)
+    _check_name(document, "node_identity", section.node_identity.replace(NODE_PLACEHOLDER, "node"))
+    before, placeholder, after = section.node_identity.partition(NODE_PLACEHOLDER)
     if re.fullmatch(
-        f"{re.escape(before)}{ids.NODE.pattern if place else ''}{re.escape(after)}", keys.controller_identity
+        f"{re.escape(before)}{ids.NODE.pattern if placeholder else ''}{re.escape(after)}", section.controller_identity
     ):
-        raise _error(document, "node_identity", "fits the controller's too: a node could speak as the controller")
-    if keys.listen and not _is_address(keys.listen):
-        raise _error(document, "listen", f"{keys.listen!r} is not ADDRESS:PORT, for example 0.0.0.0:9810")
+        raise _error(
+            document,
+            "node_identity",
+            "also matches controller_identity, so a node could act as the controller; choose different names",
+        )
+    if section.listen and not _is_address(section.listen):
+        raise _error(document, "listen", f"{section.listen!r} is not ADDRESS:PORT, for example 0.0.0.0:9810")
     if nodes and kubernetes:
-        raise _error(document, "nodes", "stands beside 'kubernetes': nodes come from one of them")
-    if (nodes or kubernetes or keys.listen) and not tls:
-        raise _error(document, "tls", "is required with 'listen', 'nodes' and 'kubernetes': {ca, certificate, key}")
-    for name in keys.lost:
+        raise _error(document, "nodes", "set either 'nodes' or 'kubernetes', not both")
+    if (nodes or kubernetes or section.listen) and not tls:
+        raise _error(
+            document,
+            "tls",
+            "is required with 'listen', 'nodes' or 'kubernetes': {ca: FILE, certificate: FILE, key: FILE}",
+        )
+    for name in section.lost:
         _check_node(document, "lost", name)
     return Cluster(
-        listen=keys.listen,
+        listen=section.listen,
         nodes=nodes,
         kubernetes=kubernetes,
         tls=tls,
-        controller_identity=keys.controller_identity,
-        node_identity=keys.node_identity,
-        lost=frozenset(keys.lost),
-        attach_required=keys.attach_required,
+        controller_identity=section.controller_identity,
+        node_identity=section.node_identity,
+        lost=frozenset(section.lost),
+        attach_required=section.attach_required,
     )
 
 
 def _section(document: Document, key: str, schema: Any, values: dict[str, Any]) -> Any:
-    """Take one mapping out of the section; None when it is not there."""
+    """Remove one mapping from the values and return it checked; None when it is not set."""
     if key not in values:
         return None
     found = values.pop(key)
@@ -141,22 +151,24 @@ def _section(document: Document, key: str, schema: Any, values: dict[str, Any]) 
     return document.section(("cluster", key), schema, found)
 
 
-def _nodes(document: Document, keys: ClusterSection) -> dict[str, NodeEntry]:
-    """Return every node's entry, whichever way it is written."""
-    if keys.address and (isinstance(keys.nodes, dict) or NODE_PLACEHOLDER not in keys.address):
+def _nodes(document: Document, section: ClusterSection) -> dict[str, NodeEntry]:
+    """Return the entry of every node, from any of the three forms of `nodes`."""
+    if section.address and (isinstance(section.nodes, dict) or NODE_PLACEHOLDER not in section.address):
         raise _error(
-            document, "address", f"holds {NODE_PLACEHOLDER} and goes with a list of names: nodes: [node-1, node-2]"
+            document, "address", f"must contain {NODE_PLACEHOLDER} and needs a list of names: nodes: [node-1, node-2]"
         )
-    if isinstance(keys.nodes, list) and not keys.address:
+    if isinstance(section.nodes, list) and not section.address:
         raise _error(
-            document, "address", f"is required with a list of nodes, for example '{NODE_PLACEHOLDER}.example.com:9810'"
+            document,
+            "address",
+            f"is required when 'nodes' is a list, for example '{NODE_PLACEHOLDER}.example.com:9810'",
         )
-    if isinstance(keys.nodes, list):
-        found = {name: NodeEntry(address=keys.address.replace(NODE_PLACEHOLDER, name)) for name in keys.nodes}
-        if len(found) < len(keys.nodes):
-            raise _error(document, "nodes", "names a node twice")
+    if isinstance(section.nodes, list):
+        found = {name: NodeEntry(address=section.address.replace(NODE_PLACEHOLDER, name)) for name in section.nodes}
+        if len(found) < len(section.nodes):
+            raise _error(document, "nodes", "contains a node twice")
     else:
-        found = {name: _entry(document, name, value) for name, value in keys.nodes.items()}
+        found = {name: _entry(document, name, value) for name, value in section.nodes.items()}
     for name, entry in found.items():
         _check_node(document, "nodes", name)
         if not _is_address(entry.address):
@@ -169,7 +181,7 @@ def _entry(document: Document, name: str, value: Any) -> NodeEntry:
     if isinstance(value, str):
         return NodeEntry(address=value)
     if not isinstance(value, dict):
-        raise _error(document, "nodes", f"{name}: is HOST:PORT, or a mapping with 'address' and 'topology'", name)
+        raise _error(document, "nodes", f"{name}: must be HOST:PORT, or a mapping with 'address' and 'topology'", name)
     return document.section(("cluster", "nodes", name), NodeEntry, value)
 
 
@@ -180,7 +192,7 @@ def _is_address(text: str) -> bool:
 
 def _check_node(document: Document, key: str, name: str) -> None:
     if not ids.NODE.fullmatch(name):
-        raise _error(document, key, f"{name!r} is not a node's name: 1 to {ids.MAX_NODE} of letters, digits, '-_.'")
+        raise _error(document, key, f"{name!r} is not a valid node name: 1 to {ids.MAX_NODE} letters, digits or '-_.'")
 
 
 def _check_name(document: Document, key: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A YAML file with the line of every key, so that every error names file, line and key."""
+"""YAML files with the line of every key, so that every error names file, line and key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KeyPath = tuple[str, ...]
 
 
 class ConfigError(Exception):
-    """The file cannot be used; the text says where and why."""
+    """The file or an option cannot be used; the text names the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Document:
     lines: Mapping[KeyPath, int]
 
     def error(self, path: KeyPath, text: str) -> ConfigError:
-        """Make the error for a key; a path without a line of its own takes its parent's."""
+        """Return the error for a key; a path without a line of its own has its parent's."""
         known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in self.lines), ())
         return ConfigError(f"{self.file}:{self.lines.get(known, 1)}: {text}")
 
     def section(self, path: KeyPath, schema: type[S], values: Mapping[str, Any], also: KeyPath = ()) -> S:
-        """Turn one mapping of the file into its schema; `also` are valid keys beside it. Raises ConfigError."""
+        """Convert one mapping of the file to its schema; `also` are further valid keys. Raises ConfigError."""
         where = ".".join(path)
         valid = [field.name for field in fields(schema)]
         for key in values:
@@ -49,25 +49,25 @@ class Document:
 
 
 def read_document(file: Path) -> Document:
-    """Parse YAML, keeping lines; a key given twice is an error. Raises ConfigError."""
+    """Parse a YAML file with one mapping; a duplicate key is an error. Raises ConfigError."""
     with _as_config_error(file):
         loader = yaml.SafeLoader(file.read_text())
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{file}:1: expected a mapping with the keys 'driver' and 'backends'")
+            raise ConfigError(f"{file}:1: the file must be a mapping with the keys 'driver' and 'backends'")
         return _document(file, loader, node)
 
 
 def read_documents(file: Path) -> Iterator[Document]:
-    """Parse YAML of any number of mappings. Raises ConfigError."""
+    """Parse a YAML file with any number of mappings. Raises ConfigError."""
     with _as_config_error(file):
         loader = yaml.SafeLoader(file.read_text())
         while loader.check_node():
             node = loader.get_node()
             if isinstance(node, yaml.MappingNode):
                 yield _document(file, loader, node)
-            elif node and node.tag != "tag:yaml.org,2002:null":  # nothing between two lines of ---
-                raise ConfigError(f"{file}:{node.start_mark.line + 1}: expected a mapping of keys to values")
+            elif node and node.tag != "tag:yaml.org,2002:null":  # an empty document
+                raise ConfigError(f"{file}:{node.start_mark.line + 1}: the document must be a mapping")
 
 
 def _document(file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode) -> Document:
@@ -81,7 +81,7 @@ def _as_config_error(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from None
+        raise ConfigError(f"{file} cannot be read: {error}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
@@ -97,15 +97,15 @@ def _walk(
     lines: dict[KeyPath, int],
     parents: tuple[yaml.Node, ...],
 ) -> None:
-    """Note the line of every key. A key that `<<` merges in has none: it may be overridden."""
+    """Record the line of every key. A key merged by `<<` has none, because it may be overridden."""
     for key_node, value in node.value:
         key, line = str(key_node.value), key_node.start_mark.line + 1
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue
         if key_node.tag != "tag:yaml.org,2002:str":
-            raise ConfigError(f"{file}:{line}: key {key!r} is not text; put it in quotes")
+            raise ConfigError(f"{file}:{line}: key {key!r} is not a string; put it in quotes")
         if (*path, key) in lines:
-            raise ConfigError(f"{file}:{line}: key {key!r} is given twice, first on line {lines[*path, key]}")
+            raise ConfigError(f"{file}:{line}: key {key!r} is duplicate; it is first set on line {lines[*path, key]}")
         if any(value is parent for parent in parents):
             raise ConfigError(f"{file}:{line}: key {key!r} contains itself")
         lines[*path, key] = line
@@ -116,7 +116,7 @@ def _walk(
 
 
 def _check_scalar(file: Path, loader: yaml.SafeLoader, node: yaml.ScalarNode, key: str) -> None:
-    """PyYAML answers a date such as 2024-13-45 with a bare ValueError: say where it stands."""
+    """Add file and line to the ValueError that PyYAML raises for a date such as 2024-13-45."""
     try:
         loader.construct_object(node)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The driver's configuration: one YAML file, checked whole before anything starts.
+"""The driver's configuration: one YAML file, checked completely before anything starts.
 
 Every error names the file, the line, the key, the rule, and the nearest valid key.
 """
@@ -31,26 +31,22 @@ class Driver(Schema, frozen=True, kw_only=True):
     """The `driver:` section."""
 
     name: Annotated[str, Doc("driver name, as in StorageClass.provisioner", pattern=NAME)]
-    default_backend: Annotated[str, Doc("instance for StorageClasses without `backend`; none: they are refused")] = ""
+    default_backend: Annotated[str, Doc("instance for StorageClasses without `backend`; empty: they are refused")] = ""
     default_fs_type: Annotated[
-        Literal["ext4", "xfs", "btrfs"], Doc("filesystem of volumes whose StorageClass names none; fixed at creation")
+        Literal["ext4", "xfs", "btrfs"], Doc("filesystem where the StorageClass has none; fixed at creation")
     ] = "ext4"
-    cluster: Annotated[str, Doc("stamped on every resource, so that clusters can share storage", pattern=LABEL)] = (
-        "default"
-    )
-    node: Annotated[str, Doc("this node's name; default: the host name. Volume ids contain it", pattern=LABEL)] = (
+    cluster: Annotated[str, Doc("stamped on every resource, so clusters can share storage", pattern=LABEL)] = "default"
+    node: Annotated[str, Doc("this node's name, which volume ids contain; default: the host name", pattern=LABEL)] = (
         msgspec.field(default_factory=socket.gethostname)
     )
-    alpha: Annotated[bool, Doc("also advertise RPCs that CSI 1.13 still calls alpha")] = False
-    workers: Annotated[int, Doc("threads that serve RPCs; a quarter is kept for Probe and stats", ge=8, le=2048)] = 64
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Doc("least severe level logged")] = "info"
+    alpha: Annotated[bool, Doc("also advertise RPCs that are alpha in CSI 1.13")] = False
+    workers: Annotated[int, Doc("threads for RPCs; a quarter is reserved for Probe and stats", ge=8, le=2048)] = 64
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Doc("lowest level that is logged")] = "info"
     log_style: Annotated[Literal["auto", "json", "console"], Doc("auto: console on a terminal, else JSON")] = "auto"
     check_seconds: Annotated[int, Doc("seconds between checks of each instance's storage", ge=1)] = 30
-    reload_seconds: Annotated[int, Doc("seconds between looks at this file for changes; 0: at SIGHUP only", ge=0)] = 10
-    metrics: Annotated[str, Doc("HOST:PORT for Prometheus metrics, /healthz and /readyz; empty: none")] = ""
-    survey_seconds: Annotated[
-        int, Doc("seconds between counts of volumes and room for the metrics; 0: never", ge=0)
-    ] = 300
+    reload_seconds: Annotated[int, Doc("seconds between checks of this file for changes; 0: at SIGHUP only", ge=0)] = 10
+    metrics: Annotated[str, Doc("HOST:PORT for Prometheus metrics, /healthz and /readyz; empty: off")] = ""
+    survey_seconds: Annotated[int, Doc("seconds between volume and capacity metrics; 0: off", ge=0)] = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,9 @@ def load_config(file: Path, node: str = "") -> Config:
         hint = unknown("driver.default_backend", driver.default_backend, backends, "instance")
         raise document.error(("driver", "default_backend"), hint)
     if not ids.NODE.fullmatch(driver.node):
-        raise document.error(("driver", "node"), f"driver.node: host name {driver.node!r} does not fit; give 'node'")
+        raise document.error(
+            ("driver", "node"), f"driver.node: the host name {driver.node!r} is not a valid node name; set 'node'"
+        )
     cluster = Cluster()
     if "cluster" in document.values:
         cluster = parse_cluster(document, _mapping(document, ("cluster",), document.values["cluster"]))
@@ -100,10 +98,10 @@ def _mapping(document: Document, path: KeyPath, value: Any) -> Mapping[str, Any]
 def _instance(document: Document, name: str, value: Any) -> InstanceSection:
     path = ("backends", name)
     if not ids.INSTANCE.fullmatch(name):
-        rule = f"1 to {ids.MAX_INSTANCE} of a-z, 0-9 and '-', letter or digit at both ends: it is part of volume ids"
-        raise document.error(path, f"backends.{name}: an instance name has {rule}")
+        rule = f"1 to {ids.MAX_INSTANCE} of a-z, 0-9 and '-', with a letter or digit at both ends"
+        raise document.error(path, f"backends.{name}: an instance name, which volume ids contain, has {rule}")
     values = dict(_mapping(document, path, value))
     kind = values.pop("kind", None)
     if not isinstance(kind, str):
-        raise document.error(path, f"backends.{name}: 'kind' is required: the kind of backend, for example 'loop'")
+        raise document.error(path, f"backends.{name}: 'kind' is required, for example 'loop'")
     return InstanceSection(name, kind, values)

@@ -1,6 +1,6 @@
-"""What a backend is written against: `from csi_multi.contract import Backend, Volume, NotFound, ...`.
+"""The contract that backends implement: `from csi_multi.contract import Backend, Volume, NotFound, ...`.
 
-Read backend.py first. Modules whose names are functions (ids, params) can be imported whole.
+Read backend.py first. The modules ids and params hold functions and can be imported as modules.
 """
 
 from .backend import (

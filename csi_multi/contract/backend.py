@@ -1,25 +1,25 @@
 """The contract between the core and a storage backend. Read this first.
 
 A backend is a class that derives from `Backend` and from one class per optional feature, registered
-under the entry point group `csi_multi.backends`. It speaks its storage system and tells the truth:
-NotFound when asked to delete nothing, AlreadyExists when the name is taken. What the orchestrator
-calls success is the core's business (idempotent.py), as are gRPC, ids, locks, validation, mkfs and
-mount. Which CSI capabilities follow from which feature stands in rpc/capabilities.py.
+under the entry point group `csi_multi.backends`. It talks to its storage system and reports what it finds:
+NotFound when there is nothing to delete, AlreadyExists when the name is taken. The core decides what
+that means for the orchestrator (core/idempotent.py), and does gRPC, ids, locks, validation, mkfs and
+mount. rpc/capabilities.py lists which CSI capabilities follow from which feature.
 
 Rules for every method:
 - Failures are raised from errors.py; the class decides what the orchestrator does next.
-- Names and handles are compared byte for byte. Volumes, snapshots and groups each have names of
-  their own, and the handle of one kind is not found as another.
-- Secrets end with the call: never in a stamp, in the text of an error, or among a command's words.
-- Anything may be killed at any point. Creation is atomic, or the retry recognises what is half-made
-  and finishes or removes it. State lives on the resource (model.Stamp), never in memory.
-- The core calls only with what it has checked: a capability that `unsupported` allows, and for a
-  NodeLocal backend a place that its node lies in. A backend need not check these again.
-- Within a process, calls with one id, or creations with one name, never overlap; all others may. One
-  exception: a volume may be expanded and modified at once, so that one storage call can do both.
-  Another process may be at work on the same storage: a controller that is being replaced, or
+- Names and handles are compared byte for byte. Volumes, snapshots and groups have separate names,
+  and the handle of one kind is not found as another kind.
+- Secrets end with the call: they are never in a stamp, an error text or the arguments of a command.
+- The process may be killed at any point. A creation is atomic, or its retry recognises the incomplete
+  resource and finishes or removes it. State is stored on the resource (model.Stamp), never in memory.
+- The core checks before it calls: a capability by `unsupported`, and for a NodeLocal backend that the
+  requested topology contains its node. A backend need not check these again.
+- Within a process, calls with the same id, or creations with the same name, never overlap; all others may. One
+  exception: a volume may be expanded and modified at the same time, so that one storage call can do both.
+  Another process may work on the same storage: a controller that is being replaced, or
   controller and node on one machine.
-- Constructors do no I/O, so that a storage system that is down degrades its own instance only.
+- Constructors do no I/O, so a storage system that is down degrades only its own instance.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ GROUP = "csi_multi.backends"  # entry point group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where an instance lives: given to every constructor beside its own configuration.
+    """The environment of an instance: every constructor gets it beside the configuration.
 
-    Work on the storage as a whole, in the background, is for processes that serve the controller: there
-    may be a thousand nodes. What asks the storage in another way than by `host` says so, for metrics and traces:
+    Background work on the whole storage is only for processes with `controller`, because there may be a
+    thousand nodes. Calls to the storage that do not use `host` are reported to metrics and traces with
     `with setting.observe("ec2", "CreateVolume"):`.
     """
 
@@ -86,10 +86,10 @@ class Setting:
 
 
 class Backend(ABC):
-    """What every backend has."""
+    """The methods that every backend has."""
 
     contract: ClassVar[tuple[int, int]]  # the CONTRACT the backend was written for, as literals
-    Config: ClassVar[type[Schema]] = Schema  # its part of the YAML file
+    Config: ClassVar[type[Schema]] = Schema  # its section of the YAML file
     Parameters: ClassVar[type[Schema]] = Schema  # StorageClass parameters
     MutableParameters: ClassVar[type[Schema]] = Schema  # VolumeAttributesClass parameters
     SnapshotParameters: ClassVar[type[Schema]] = Schema  # VolumeSnapshotClass parameters
@@ -103,78 +103,78 @@ class Backend(ABC):
 
     @abstractmethod
     def create_volume(self, request: VolumeRequest) -> Volume:
-        """Make an empty volume and store request.stamp on it.
+        """Create an empty volume and store request.stamp on it.
 
-        Raises AlreadyExists when the name is taken, OutOfRange, ResourceExhausted when full or when
-        no requested topology can hold it, InvalidArgument for parameters that exclude each other. A storage
-        system that knows repeated requests by a token may answer one with the volume it made before.
+        Raises AlreadyExists when the name is taken, OutOfRange, ResourceExhausted when the storage is full or
+        cannot serve the requested topology, InvalidArgument for parameters that exclude each other. A storage
+        system that recognises repeated requests by a token may return the volume that it created before.
         """
 
     @abstractmethod
     def find_volume(self, name: str) -> Volume:
-        """Return the volume made for this requested name. Raises NotFound."""
+        """Return the volume that was created with this requested name. Raises NotFound."""
 
     @abstractmethod
     def get_volume(self, handle: str) -> Volume:
-        """Return the volume. Raises NotFound, also for a handle this backend never made."""
+        """Return the volume. Raises NotFound, also for a handle that this backend never returned."""
 
     @abstractmethod
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        """Remove the volume and its data. Snapshots of it stay usable, or it raises InUse.
+        """Delete the volume and its data. Its snapshots stay usable; where that is impossible it raises InUse.
 
-        Raises NotFound; InUse while it is attached or its device is open; FailedPrecondition for what
-        does not carry our stamp. What is half removed may be invisible, but its deletion finishes it.
+        Raises NotFound; InUse while it is attached or its device is open; FailedPrecondition for a volume
+        without our stamp. A partly deleted volume may be invisible, but another call finishes its deletion.
         """
 
     @abstractmethod
     def open_device(self, request: OpenRequest) -> Device:
-        """Make the volume's device appear on this node, or find it there already. Raises NotFound."""
+        """Open the volume's device on this node, or return the one that is open already. Raises NotFound."""
 
     @abstractmethod
     def find_device(self, handle: str) -> Device | None:
-        """Return the device if it is open on this node, changing nothing and needing no controller.
+        """Return the device if it is open on this node. Changes nothing, and needs no controller.
 
-        Raises NotFound when the volume is known not to exist; None when it is just not open here.
+        Returns None when it is not open here; raises NotFound when the volume is known not to exist.
         """
 
     @abstractmethod
     def close_device(self, handle: str) -> None:
-        """Make the device disappear from this node. Nothing there is fine, no volume too. Raises InUse."""
+        """Close the device on this node. Succeeds when it is not open or the volume does not exist. Raises InUse."""
 
     def formatting(self, handle: str) -> None:  # noqa: B027 - optional on purpose
-        """Note on the resource that mkfs is about to run on a blank device (Blank.INTERRUPTED).
+        """Store on the resource that mkfs is about to run on a blank device (Blank.INTERRUPTED).
 
-        Required with Blank.STAMPED. A backend whose new volumes read as zeros may leave both notes out;
-        then a mkfs that was killed half-way needs a person. Raises FailedPrecondition after `formatted`.
+        Required with Blank.STAMPED. A backend whose new volumes read as zeros may omit both methods;
+        then an operator must repair an interrupted mkfs. Raises FailedPrecondition after `formatted`.
         """
 
     def formatted(self, handle: str) -> None:  # noqa: B027
-        """Note on the resource that it may hold data from now on (Blank.NEVER): for ever. May come twice."""
+        """Store on the resource that it may hold data from now on (Blank.NEVER), for ever. May be called twice."""
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
-        """Why a volume (with these Parameters, when known) cannot be used like this; "" if it can."""
+        """Return why a volume (of these Parameters, when known) does not support the capability; "" if it does."""
         if capability.mode not in self.access_modes:
             return f"access mode {capability.mode.name} is not supported"
         return ""
 
     def check(self) -> None:  # noqa: B027
-        """Raise Unavailable when the storage system cannot be used now. Called now and then."""
+        """Raise Unavailable when the storage system cannot be used now. Called at an interval."""
 
     def resume(self) -> None:  # noqa: B027
-        """Finish work whose intent an earlier process left on a resource. Called once per start."""
+        """Finish work that an earlier process has recorded on a resource. Called once per start."""
 
     def close(self) -> None:  # noqa: B027
-        """Release what the instance holds. Called at shutdown."""
+        """Release connections and files of the instance. Called at shutdown."""
 
 
 class Topology(Backend):
-    """Volumes are reachable from some nodes only, and say so in Volume.topology."""
+    """Volumes are reachable from some nodes only; Volume.topology lists their segments."""
 
-    everywhere: bool = False  # set by an instance that is configured without places: as if it were no Topology
+    everywhere: bool = False  # set by an instance without configured segments, which counts as one without Topology
 
     @abstractmethod
     def node_segments(self) -> Segments:
-        """Return the segments this node offers, for example {"zone": "eu-west-1a"}.
+        """Return the segments of this node, for example {"zone": "eu-west-1a"}.
 
         Keys and values have 1 to 63 of [-_.A-Za-z0-9] with a letter or digit at both ends, keys in
         lower case; a key "node" holds the node's name (csi-spec Topology).
@@ -182,30 +182,30 @@ class Topology(Backend):
 
 
 class NodeLocal(Backend):
-    """Volumes live on one node: the core adds the segment {"node": name} by itself.
+    """Each volume is on one node; the core adds the segment {"node": name} itself.
 
-    Every method raises WrongNode for a handle of another node, never NotFound: to the orchestrator a
-    volume that is not found is gone, and it would be forgotten where it really is.
+    Every method raises WrongNode for a handle of another node, never NotFound: the orchestrator takes a
+    volume that is not found for deleted, and would forget it.
     """
 
     @abstractmethod
     def node_of(self, handle: str) -> str:
-        """Return the node's name, which every handle starts with. Raises NotFound. No I/O."""
+        """Return the node's name, with which every handle starts. Raises NotFound. No I/O."""
 
 
 class NodeFacts(Backend):
-    """The controller must know something about a node that only the node can tell."""
+    """The controller needs a fact about each node that only the node can find out."""
 
     @abstractmethod
     def node_fact(self) -> str:
-        """Return the fact to store in node_id, for example an instance id. Letters, digits, -_.:
+        """Return the fact to store in node_id, for example an instance id; letters, digits and -_.: are allowed.
 
-        Raises FailedPrecondition where the instance's volumes can never be used on this node, which then
-        serves the other instances only (so may node_segments and max_volumes); Unavailable: ask again.
+        Raises FailedPrecondition where the instance's volumes can never be used on this node, which then serves the
+        other instances only (node_segments and max_volumes may do so too); Unavailable to be called again.
         """
 
     def max_volumes(self) -> int:
-        """Return how many volumes of this instance fit on this node; 0: no limit known."""
+        """Return how many volumes of this instance this node can have; 0: no known limit."""
         return 0
 
 
@@ -214,10 +214,10 @@ class Attach(Backend):
 
     @abstractmethod
     def attach(self, request: AttachRequest) -> Strings:
-        """Attach and return the publish context. Attached there already is fine.
+        """Attach the volume and return the publish context. Succeeds when it is attached there already.
 
-        Raises NotFound for volume or node, FailedPrecondition naming the node it is attached to,
-        AlreadyExists when attached there in an incompatible way, ResourceExhausted for a full node.
+        Raises NotFound for volume or node, FailedPrecondition with the name of another node that has it,
+        AlreadyExists when it is attached there in an incompatible way, ResourceExhausted for a full node.
         """
 
     @abstractmethod
@@ -234,33 +234,35 @@ class PublishedNodes(Attach):
 
 
 class Expand(Backend):
-    """Volumes can grow."""
+    """Volumes can be expanded."""
 
     online: ClassVar[bool] = True  # also while published
 
     @abstractmethod
     def expand_volume(self, request: ExpandRequest) -> Expansion:
-        """Grow to request.size; large enough already is fine, never shrink.
+        """Expand to request.size; a volume that is large enough stays as it is, and none shrinks.
 
-        Raises NotFound, OutOfRange, ResourceExhausted, FailedPrecondition when in use but not online.
+        Raises NotFound, OutOfRange, ResourceExhausted; FailedPrecondition for a used volume without `online`.
         """
 
     def refresh_device(self, handle: str) -> None:
-        """Make an open device on this node show the volume's new size."""
+        """Update the size of an open device on this node after an expansion."""
 
 
 class Snapshots(Backend):
-    """Volumes can be snapshotted, and snapshots turned into volumes."""
+    """Volumes can have snapshots, and snapshots can be restored to new volumes."""
 
     @abstractmethod
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        """Cut a snapshot of one point in time. Raises AlreadyExists when the name is taken, NotFound for
-        the source, ResourceExhausted, and InUse when a source that is in use cannot be cut like this.
+        """Create a snapshot of one point in time.
+
+        Raises AlreadyExists when the name is taken, NotFound for the source, ResourceExhausted, and InUse when
+        the source is in use and no consistent snapshot of it is possible.
         """
 
     @abstractmethod
     def find_snapshot(self, name: str) -> Snapshot:
-        """Return the snapshot made for this requested name. Raises NotFound."""
+        """Return the snapshot that was created with this requested name. Raises NotFound."""
 
     @abstractmethod
     def get_snapshot(self, handle: str) -> Snapshot:
@@ -274,7 +276,7 @@ class Snapshots(Backend):
     def restore_volume(self, request: VolumeRequest) -> Volume:
         """Like create_volume, with the data of the snapshot in request.source. Raises NotFound.
 
-        Also raises OutOfRange for less than the source, and for more if a copy cannot grow.
+        Also raises OutOfRange for a size below the source's, and above it where a copy cannot be expanded.
         """
 
 
@@ -285,51 +287,56 @@ class Clone(Backend):
     def clone_volume(self, request: VolumeRequest) -> Volume:
         """Like create_volume, with the data of the volume in request.source. Raises NotFound.
 
-        Also raises OutOfRange as restore_volume does, and InUse when a source that is in use cannot be
-        copied at one point in time. Without a wish for the size the source's is taken.
+        Also raises OutOfRange as restore_volume does, and InUse when the source is in use and cannot be
+        copied at one point in time. A request without a size gets the source's.
         """
 
 
 class ListVolumes(Backend):
+    """Volumes can be listed."""
+
     @abstractmethod
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        """Return our own volumes in a stable order. Raises InvalidToken for a foreign cursor."""
+        """Return our own volumes in a stable order. Raises InvalidToken for an unknown cursor."""
 
 
 class ListSnapshots(Snapshots):
+    """Snapshots can be listed."""
+
     @abstractmethod
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        """Return our own snapshots, of one volume handle if given; of an unknown one: none. Raises InvalidToken."""
+        """Return our own snapshots, only those of a volume handle if given (unknown: none). Raises InvalidToken."""
 
 
 class Capacity(Backend):
+    """The free capacity is known."""
+
     @abstractmethod
     def capacity(self, request: CapacityRequest) -> CapacityReport:
-        """Return what could be created now under these conditions; segments it cannot serve: 0 bytes.
+        """Return what can be created now under these conditions; 0 bytes for segments that it cannot serve.
 
-        What may be promised beyond the space that is there is part of it; a volume larger than
-        `maximum` (None: `available`) is refused.
+        Overcommitted space counts; a volume larger than `maximum` (None: `available`) is refused.
         """
 
 
 class Modify(Backend):
-    """Volumes have parameters that can change later. Every field of MutableParameters defaults to None: unset."""
+    """Volumes have parameters that can be changed later. Every field of MutableParameters defaults to None: unset."""
 
     @abstractmethod
     def modify_volume(self, request: ModifyRequest) -> None:
-        """Change what is set in request.mutable, all or nothing. Raises NotFound, InvalidArgument."""
+        """Change the fields that are set in request.mutable, all or none. Raises NotFound, InvalidArgument."""
 
 
 class GroupSnapshots(Snapshots):
-    """Several volumes can be snapshotted at one point in time."""
+    """Snapshots of several volumes can be taken at one point in time."""
 
     @abstractmethod
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
-        """Cut all or none. Raises AlreadyExists, NotFound, FailedPrecondition for unfit volumes."""
+        """Create all snapshots or none. Raises AlreadyExists, NotFound, FailedPrecondition for unsuitable volumes."""
 
     @abstractmethod
     def find_group_snapshot(self, name: str) -> GroupSnapshot:
-        """Return the group made for this requested name. Raises NotFound."""
+        """Return the group that was created with this requested name. Raises NotFound."""
 
     @abstractmethod
     def get_group_snapshot(self, handle: str) -> GroupSnapshot:
@@ -337,77 +344,79 @@ class GroupSnapshots(Snapshots):
 
     @abstractmethod
     def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
-        """Remove the group and all members. Raises NotFound, InUse."""
+        """Delete the group and all members. Raises NotFound, InUse."""
 
 
 class ChangedBlocks(Snapshots):
-    """Backup programs can ask which blocks of a snapshot hold data, or differ from an older one."""
+    """Backup programs can read which blocks of a snapshot hold data, or differ from an older snapshot."""
 
     @abstractmethod
     def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
-        """Raises NotFound, OutOfRange for an offset beyond the end."""
+        """Return the blocks that hold data. Raises NotFound, OutOfRange for an offset beyond the end."""
 
     @abstractmethod
     def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
-        """Raises NotFound, OutOfRange, FailedPrecondition when changes are not tracked."""
+        """Return the blocks that differ. Raises NotFound, OutOfRange, FailedPrecondition for untracked changes."""
 
 
 class VolumeHealthReporter(Backend):
-    """The storage system knows how its volumes are."""
+    """The storage system knows the health of its volumes."""
 
     @abstractmethod
     def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
-        """Return what is wrong now; empty: healthy. Raises NotFound."""
+        """Return the present problems; empty: healthy. Raises NotFound."""
 
 
 class VolumeHealthLister(VolumeHealthReporter):
+    """Unhealthy volumes can be listed."""
+
     @abstractmethod
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
         """Return the unhealthy volumes only. Raises InvalidToken."""
 
 
 class NodeHealthReporter(Backend):
-    """The node can see trouble that the mount engine cannot."""
+    """The node can detect problems that the mount engine cannot."""
 
     @abstractmethod
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
-        """Return what is wrong with the volume seen from this node. Raises NotFound."""
+        """Return the problems of the volume on this node. Raises NotFound."""
 
     @abstractmethod
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
-        """Return what is wrong with the storage system seen from this node."""
+        """Return the problems of the storage system as seen from this node."""
 
 
 class Explain(Backend):
-    """`csi-multi explain` can tell what the creation of a volume would do. The driver itself never asks for that."""
+    """`csi-multi explain` can show what the creation of a volume would do. No RPC uses this feature."""
 
     @abstractmethod
     def dry_run(self, report: DryRunReport) -> Backend:
-        """Return a backend like this one that changes nothing, for one creation, and writes into `rehearsal`.
+        """Return a backend like this one that changes nothing and records its steps in `report`, for one creation.
 
-        It goes through its own code, over doors that note what changes something and do it not. It raises
-        what a creation raises, and rehearsal.Unforeseen where it cannot know how that would go on.
+        It runs its usual code, with a client or host that records changes instead of making them. It raises
+        the errors of a creation, and Unpredictable where the next steps depend on an earlier result.
         """
 
 
 class Import(Explain):
-    """`csi-multi import` can take over a volume that somebody made by hand. It is tried by `rehearsed` first.
+    """`csi-multi import` can take over a volume that was created by hand. `dry_run` shows the steps first.
 
-    Such a volume has a stamp like any other, with `Stamp.imported`: delete_volume refuses it (`not_ours_to_delete`),
+    Such a volume has a stamp with `Stamp.imported`: delete_volume refuses it (`not_ours_to_delete`),
     and its device is never blank.
     """
 
     @abstractmethod
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        """Store the stamp on what has this name (a path, an id) in the storage, and return it as a volume.
+        """Store the stamp on the resource with this name (a path, an id) in the storage, and return it as a volume.
 
-        Its data is not touched. May be repeated from any point. Raises InvalidArgument for a name of another form,
-        NotFound, AlreadyExists for what is ours or whose new name is taken, InUse, FailedPrecondition.
+        Its data is not changed, and an interrupted call can be repeated. Raises InvalidArgument for a name of another
+        form, NotFound, AlreadyExists for our own volume or a taken name, InUse, FailedPrecondition.
         """
 
     @abstractmethod
     def release_volume(self, handle: str) -> str:
-        """Take the stamp off an imported volume again, and return the name it has then.
+        """Remove the stamp of an imported volume, and return the name that it has then.
 
         Raises NotFound, InUse while it is attached or open, FailedPrecondition for one that was not imported.
         """
@@ -434,24 +443,24 @@ FEATURES: tuple[type[Backend], ...] = (
     NodeHealthReporter,
 )
 
-TOOLS: tuple[type[Backend], ...] = (Explain, Import)  # what commands for operators ask for, and never an RPC
+TOOLS: tuple[type[Backend], ...] = (Explain, Import)  # for commands of operators; no RPC uses them
 
 
 def not_ours_to_delete(handle: str) -> FailedPrecondition:
-    """The one wording for an imported volume that somebody wants deleted."""
+    """Return the error for the deletion of an imported volume."""
     return FailedPrecondition(
-        f"volume {handle!r} was there before this driver and is not deleted by it; to keep its data, or to delete it "
-        "by hand, first release it with 'csi-multi import --release'"
+        f"volume {handle!r} was imported, and this driver does not delete imported volumes; to delete it by hand, "
+        "release it first with 'csi-multi import --release'"
     )
 
 
 def not_imported(handle: str) -> FailedPrecondition:
-    """The one wording for a volume that is to be released, and that the driver made."""
+    """Return the error for the release of a volume that this driver created."""
     return FailedPrecondition(
-        f"volume {handle!r} was not imported, but made by this driver: delete it through the orchestrator"
+        f"volume {handle!r} was created by this driver and not imported; delete it through the orchestrator"
     )
 
 
 def missing(kind: str, handle: str) -> NotFound:
-    """The one wording for a volume, snapshot or group that is not there."""
+    """Return the error for a volume, snapshot or group that does not exist."""
     return NotFound(f"{kind} {handle!r} does not exist")

@@ -1,7 +1,7 @@
-"""A creation that is gone through without being done: for `csi-multi explain`.
+"""A dry run: a backend goes through a creation without changing anything, for `csi-multi explain`.
 
-A backend's own code makes the volume, over doors to its storage that let pass what only looks and note what
-changes something instead of doing it. So what is told is what is done, and cannot differ from it.
+The backend's own code runs, with a client or host that passes reads on to the storage and records changes instead
+of making them. So the recorded steps are those of a real creation.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from .machine import TIME_LIMIT, Host, Result
 
 
 class Unpredictable(Unavailable):
-    """What follows depends on what an earlier step would have made, or on what was not asked."""
+    """The next steps depend on the result of a step that was not done, or on storage that was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A command or an API call in words that an operator knows, and why it is needed."""
+    """A command or an API call as an operator would write it, and its purpose."""
 
     words: tuple[str, ...]
     why: str
-    changes: bool = True  # False: it only looks
+    changes: bool = True  # False: it only reads
 
 
 @dataclass(slots=True)
 class DryRunReport:
-    """The notes of one creation.
+    """The steps of one creation.
 
-    `offline`: the storage is not asked. A look is then answered with what is usual, which is noted with
-    `assume`; where nothing is usual, Unforeseen is raised.
+    `offline`: the storage is not read. A read then has its usual result, which is recorded with
+    `assume`; where no result is usual, Unpredictable is raised.
     """
 
     offline: bool = False
@@ -39,29 +39,32 @@ class DryRunReport:
     assumed: list[str] = field(default_factory=list)
 
     def look(self, *words: str, why: str) -> None:
+        """Record a step that only reads."""
         self.steps.append(Step(words=words, why=why, changes=False))
 
     def change(self, *words: str, why: str) -> None:
+        """Record a step that would change something."""
         self.steps.append(Step(words=words, why=why))
 
     def assume(self, text: str) -> None:
+        """Record an assumption about storage that was not read."""
         if text not in self.assumed:
             self.assumed.append(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandPurpose:
-    """What a backend knows of one of its commands: why it is run, and whether it only looks."""
+    """Why a backend runs a command, and whether the command only reads."""
 
     why: str
-    looks: bool = False
+    looks: bool = False  # it only reads
 
 
 class DryRunHost:
-    """A host for a backend that works by commands.
+    """A host for dry runs of a backend that runs commands.
 
-    `known` says of a command what it is for, None of one that nobody expected: that is not run. `answer` is asked
-    for what a look that cannot be done would have printed; a change that is not done prints nothing.
+    `known` returns the purpose of a command, or None for an unknown one, which is not run. `answer` returns the
+    output of a read that is not done, or None to run it; a change is never done and prints nothing.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class DryRunHost:
     ) -> Result:
         known = self._known(argv)
         if known is None:
-            raise Unpredictable(f"{' '.join(argv)} would be run; what it does is not known here, so it was not")
+            raise Unpredictable(f"the command {' '.join(argv)} was not run because its purpose is unknown here")
         if not known.looks:
             self._report.change(*argv, why=known.why)
             return Result(0, "", "")

@@ -1,26 +1,26 @@
-"""Every failure a backend or the node engine may raise, as a tree without gRPC.
+"""All failures that a backend or the node engine may raise, as a tree without gRPC.
 
     StorageError
     ├── InvalidArgument        the request is wrong: name the field, the rule and the remedy
-    ├── NotFound               the named thing does not exist
-    ├── AlreadyExists          the name is taken (the core then compares what is there)
+    ├── NotFound               the named object does not exist
+    ├── AlreadyExists          the name is taken (the core then compares the existing object)
     ├── OutOfRange             a size, offset or range that can never be served
     ├── ResourceExhausted      out of space, quota, attach slots, or the topology cannot serve it
-    ├── FailedPrecondition     the object's state forbids this until somebody changes it
+    ├── FailedPrecondition     the object's state forbids this until it is changed
     │   ├── InUse              still attached, mounted, or depended upon
-    │   └── WrongNode          the object lives on another node
-    ├── Busy                   the same object is being worked on; ask again
+    │   └── WrongNode          the object is on another node
+    ├── Busy                   another operation works on the object; try again
     ├── InvalidToken           a listing token that this driver did not issue or can no longer serve
     ├── Unsupported            the backend cannot do this at all
-    ├── Unavailable            the storage system cannot be reached, or gave no clear answer
-    ├── Timeout                it did not answer in time; the work may still be running
+    ├── Unavailable            the storage system is unreachable, or its response is unclear
+    ├── Timeout                no response in time; the work may still be running
     ├── PermissionDenied       credentials are valid but lack a right
     └── Unauthenticated        credentials are absent or wrong
 
-The class decides what the orchestrator does next. Busy, Unavailable and Timeout mean "may still be
-running", so it keeps the volume in mind; ResourceExhausted lets the scheduler try elsewhere; every
-other class is final. Never raise a final class while something half-made is left behind.
-rpc/status.py maps the tree to status codes. Anything raised outside it is treated as a bug.
+The class decides what the orchestrator does next. After Busy, Unavailable and Timeout the work may still be
+running, so it tries again; after ResourceExhausted the scheduler tries another place; every
+other class is final. Never raise a final class while an incomplete resource remains.
+rpc/status.py maps the tree to status codes. Any other exception is treated as a bug.
 """
 
 
@@ -29,7 +29,7 @@ class StorageError(Exception):
 
 
 class InvalidArgument(StorageError):
-    """The request is wrong and will stay wrong."""
+    """The request is wrong, and repeating it does not help."""
 
 
 class NotFound(StorageError):
@@ -45,7 +45,7 @@ class OutOfRange(StorageError):
 
 
 class ResourceExhausted(StorageError):
-    """No space, quota, attach slot, or no room in the requested topology."""
+    """No space, quota, attach slot, or no space in the requested topology."""
 
 
 class FailedPrecondition(StorageError):
@@ -57,15 +57,15 @@ class InUse(FailedPrecondition):
 
 
 class WrongNode(FailedPrecondition):
-    """The object lives on another node than the one that was asked."""
+    """The object is on another node than the one that got the request."""
 
 
 class Busy(StorageError):
-    """Another operation holds the object. Raised instead of waiting."""
+    """Another operation holds the object; raised instead of waiting."""
 
 
 class InvalidToken(StorageError):
-    """A listing token that cannot be continued; the caller starts again."""
+    """A listing token that cannot be continued; the caller lists again from the start."""
 
 
 class Unsupported(StorageError):
@@ -73,11 +73,11 @@ class Unsupported(StorageError):
 
 
 class Unavailable(StorageError):
-    """The storage system cannot be reached or gave no clear answer."""
+    """The storage system is unreachable, or its response is unclear."""
 
 
 class Timeout(StorageError):
-    """No answer in time. The work may still be running."""
+    """No response in time; the work may still be running."""
 
 
 class PermissionDenied(StorageError):

@@ -1,12 +1,12 @@
-"""Ids and names: what they look like on the wire, parsed and made in this one place.
+"""Ids and names in CSI messages, parsed and created only here.
 
-    volume, snapshot, group id   <instance>/<handle>            at most 128 bytes, self-sufficient
+    volume, snapshot, group id   <instance>/<handle>            at most 128 bytes; no other state is needed
     node id                      <node>[;<instance>[+<instance>]...=<fact>]...  e.g. node-1;cloud=i-0abc
     listing token                <instance>/<cursor>
 
-They are persistent: orchestrators store them for years, so a change of shape needs a new version
-that still reads these. Version 1 has no marker; a later one starts with "~2;", which no instance and
-no node name can start with.
+Orchestrators store them for years, so another format needs a new version that still reads this
+one. Version 1 has no marker; a later one starts with "~2;", which no instance and no node name
+can start with.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ LEAF_SHAPE = re.compile(rf"[a-z0-9](?:[-a-z0-9]{{0,{LEAF - 2}}}[a-z0-9])?")
 
 
 def join(instance: str, handle: str) -> str:
-    """Make the id of a volume, snapshot or group."""
+    """Return the id of a volume, snapshot or group."""
     return f"{instance}/{handle}"
 
 
 def split(kind: str, text: str) -> tuple[str, str]:
-    """Return (instance, handle). An id of another shape is an unknown thing: raises NotFound."""
+    """Return (instance, handle). Raises NotFound for an id of another form."""
     instance, slash, handle = text.partition("/")
     if not slash or not handle or _CONTROL.search(handle) or not INSTANCE.fullmatch(instance):
-        raise NotFound(f"{kind} {text!r} does not exist: ids of this driver are <instance>/<handle>")
+        raise NotFound(f"{kind} {text!r} does not exist; ids of this driver have the form <instance>/<handle>")
     return instance, handle
 
 
 def split_local(kind: str, handle: str) -> tuple[str, str]:
-    """Return (node, leaf) of a node-local backend's handle `<node>/<leaf>`, the leaf made by `leaf`.
+    """Return (node, leaf) of a node-local backend's handle `<node>/<leaf>`, whose leaf comes from `leaf`.
 
-    A handle of another shape was never made by anybody: raises NotFound, so that no path is built of it.
+    Raises NotFound for a handle of another form, so that no path is built from it.
     """
     node, _, name = handle.partition("/")
     if not NODE.fullmatch(node) or not LEAF_SHAPE.fullmatch(name):
@@ -68,10 +68,10 @@ def split_token(token: str) -> tuple[str, str]:
 
 
 def leaf(name: str, limit: int = LEAF) -> str:
-    """Return a name made of [-a-z0-9] for a requested name: readable where it can be, else hashed.
+    """Return a name of [-a-z0-9] for a requested name: unchanged where possible, else its hash.
 
-    Deterministic, so that a retry finds its own work; injective up to a 128-bit hash, because a
-    readable name that looks like a hashed one is hashed too.
+    It is deterministic, so that a retry finds the resource of the first try, and unique up to a 128-bit hash: a
+    name that looks like a hash is hashed too.
     """
     if len(name) <= limit and _READABLE.fullmatch(name) and not name.startswith(_HASHED):
         return name
@@ -80,9 +80,9 @@ def leaf(name: str, limit: int = LEAF) -> str:
 
 
 def join_node(name: str, facts: Mapping[str, str]) -> str:
-    """Make a node id from the node's name and what each instance must know about it.
+    """Return a node id of the node's name and the facts that instances need about it.
 
-    Instances that know the same share one place. Raises FailedPrecondition when it gets too long.
+    Instances with the same fact share one entry. Raises FailedPrecondition when the id is too long.
     """
     sharing: dict[str, list[str]] = {}
     for instance, fact in sorted(facts.items()):
@@ -90,16 +90,16 @@ def join_node(name: str, facts: Mapping[str, str]) -> str:
     text = ";".join([name, *(f"{'+'.join(instances)}={fact}" for fact, instances in sharing.items())])
     if len(text.encode()) > MAX_NODE_ID:
         raise FailedPrecondition(
-            f"node id {text!r} has {len(text.encode())} bytes, {MAX_NODE_ID} are allowed: give the instances "
-            f"{', '.join(sorted(facts))} shorter names, or serve some of them from another driver"
+            f"node id {text!r} has {len(text.encode())} bytes; at most {MAX_NODE_ID} are allowed; give the instances "
+            f"{', '.join(sorted(facts))} shorter names, or serve some of them with another driver"
         )
     return text
 
 
 def split_node(text: str, instance: str) -> Node:
-    """Return the node as an instance sees it. An id of another shape is unknown: raises NotFound."""
+    """Return the node with the fact of one instance. Raises NotFound for an id of another form."""
     name, *parts = text.split(";")
     facts = {one: fact for part in parts for keys, _, fact in [part.partition("=")] for one in keys.split("+")}
     if not NODE.fullmatch(name) or not all(INSTANCE.fullmatch(key) and FACT.fullmatch(facts[key]) for key in facts):
-        raise NotFound(f"node {text!r} does not exist: ids of this driver's nodes start with the node's name")
+        raise NotFound(f"node {text!r} does not exist; node ids of this driver start with the node's name")
     return Node(name=name, fact=facts.get(instance, ""), id=text)

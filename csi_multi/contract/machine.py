@@ -1,4 +1,4 @@
-"""How a backend runs commands on its machine: the interface, its results and its failures."""
+"""How a backend runs commands on its machine: the interface, results and failures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Result:
 
 
 class CommandFailed(Unavailable):
-    """A command exited with a status its caller did not expect.
+    """A command exited with a status that its caller did not expect.
 
-    It belongs to Unavailable because nobody knows what it left behind; a caller who does know
-    raises something narrower.
+    It is Unavailable because the state after it is unknown; a caller that knows the state
+    raises a narrower class.
     """
 
     def __init__(self, argv: tuple[str, ...], result: Result) -> None:
@@ -29,7 +29,7 @@ class CommandFailed(Unavailable):
         self.argv = argv
         self.status = result.status
         self.stderr = result.stderr
-        self.stdout = result.stdout  # where some programs, e2fsck among them, say what went wrong
+        self.stdout = result.stdout  # some programs, for example e2fsck, print their errors here
 
 
 class CommandTimedOut(Timeout):
@@ -48,7 +48,7 @@ class CommandMissing(FailedPrecondition):
 
 
 class Host(Protocol):
-    """The door to the machine. Tests pass one that counts, delays, fails or dies at any call."""
+    """Runs commands on the machine. Tests replace it with one that counts, delays or fails calls."""
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT

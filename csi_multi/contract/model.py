@@ -1,4 +1,4 @@
-"""The values that cross the backend contract: frozen, keyword-only, free of protobuf.
+"""The values of the backend contract: frozen, keyword-only, without protobuf.
 
 Sizes are bytes. Handles are a backend's own ids; the core turns them into CSI ids and back
 (ids.py). Segments are topology without the driver's prefix, for example {"zone": "a"}.
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Strings = Mapping[str, str]
 Segments = Mapping[str, str]
 
-UNLIMITED = 2**63 - 1  # bytes: as many as CSI can say, which stands for "no limit is known"
+UNLIMITED = 2**63 - 1  # bytes; the largest number of CSI, for "no known limit"
 
 
 class AccessMode(enum.Enum):
@@ -52,7 +52,7 @@ SINGLE_NODE_MODES = frozenset(mode for mode in AccessMode if mode.single_node)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """Access through a filesystem. Flags may be sensitive and stay out of repr and logs."""
+    """Access through a filesystem. Flags may be sensitive, so they are not in repr and logs."""
 
     fs_type: str = ""
     flags: tuple[str, ...] = field(default=(), repr=False)
@@ -61,7 +61,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """How a volume is to be used: an access mode, and a filesystem or (mount is None) raw block."""
+    """The requested use of a volume: an access mode, and a filesystem or (mount is None) raw block."""
 
     mode: AccessMode
     mount: Mount | None = None
@@ -73,7 +73,7 @@ class Capability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRange:
-    """A wish for a size: at least `required`, at most `limit`; 0 means unset."""
+    """A requested size: at least `required`, at most `limit`; 0 means unset."""
 
     required: int = 0
     limit: int = 0
@@ -82,10 +82,10 @@ class SizeRange:
         return size >= self.required and (not self.limit or size <= self.limit)
 
     def choose(self, *, granularity: int = 1, minimum: int = 1, maximum: int = 0, default: int = 0) -> int:
-        """Return the smallest size a backend can make inside the range.
+        """Return the smallest size in the range that a backend can create.
 
-        `granularity`, `minimum`, `maximum` (0: none) describe the backend; `default` is wanted when
-        the caller requires nothing. Raises OutOfRange when no size fits (csi-spec CreateVolume, 11).
+        `granularity`, `minimum`, `maximum` (0: none) describe the backend; `default` is the size when
+        the caller requires none. Raises OutOfRange when no size fits (csi-spec CreateVolume, 11).
         """
         wanted = max(self.required or min(default, self.limit or default), minimum)
         size = -(-wanted // granularity) * granularity
@@ -93,8 +93,8 @@ class SizeRange:
             raise OutOfRange(f"{wanted} bytes is above the maximum of {maximum} bytes")
         if self.limit and size > self.limit:
             raise OutOfRange(
-                f"no size between {self.required} and {self.limit} bytes can be made: "
-                f"sizes are multiples of {granularity} bytes from {minimum} bytes up"
+                f"no size between {self.required} and {self.limit} bytes is possible; "
+                f"sizes are multiples of {granularity} bytes and at least {minimum} bytes"
             )
         return size
 
@@ -106,22 +106,22 @@ class SourceKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a new volume starts as a copy of, within the same backend instance."""
+    """The snapshot or volume, of the same backend instance, that a new volume is a copy of."""
 
     kind: SourceKind
     handle: str
 
 
-IMPORTED = "imported"  # stands for the digest of parameters on a volume that the driver did not make
+IMPORTED = "imported"  # the digest of a volume that the driver did not create
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What must be stored on the resource itself, so that no other state is needed: up to 2 KiB in all.
+    """What a backend stores on the resource, so that no other state is needed; at most 2 KiB in all.
 
-    A backend persists it with the volume or snapshot and returns it unchanged. `name` is the name
-    the orchestrator asked for, `digest` a hash of all parameters it asked with, and `context` is the
-    volume context that every later answer must repeat (csi-spec 2.2: it never changes).
+    The backend stores it with the volume or snapshot and returns it unchanged. `name` is the name in the
+    orchestrator's request, `digest` a hash of all parameters of the request, and `context` the
+    volume context that every later response must repeat (csi-spec 2.2: it never changes).
     """
 
     driver: str
@@ -133,33 +133,33 @@ class Stamp:
 
     @property
     def imported(self) -> bool:
-        """Whether the volume was there before the driver: then it is never deleted, and never blank."""
+        """Whether the volume was imported; then the driver never deletes it, and it is never blank."""
         return self.digest == IMPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyRequirement:
-    """Where a volume must be reachable (any of requisite) and where it had better be (in order)."""
+    """Where a volume must be reachable (one of requisite) and where preferably (in order)."""
 
     requisite: tuple[Segments, ...] = ()
     preferred: tuple[Segments, ...] = ()
 
     @property
     def candidates(self) -> tuple[Segments, ...]:
-        """All segments worth trying, most wanted first, without repeats."""
-        seen: list[Segments] = []
+        """All segments, the preferred ones first, each once."""
+        unique: list[Segments] = []
         for segments in (*self.preferred, *self.requisite):
-            if segments not in seen:
-                seen.append(segments)
-        return tuple(seen)
+            if segments not in unique:
+                unique.append(segments)
+        return tuple(unique)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeRequest:
     """CreateVolume. `parameters` and `mutable` are instances of the backend's own schemas.
 
-    `metadata` is for people who look at the storage. It may hold any text; what does not fit into the
-    storage's tags is changed or left out, and never a reason to fail.
+    `metadata` is for operators of the storage. It may contain any text; a value that is not possible in the
+    storage's tags is changed or omitted, and never an error.
     """
 
     stamp: Stamp
@@ -170,7 +170,7 @@ class VolumeRequest:
     topology: TopologyRequirement | None = None
     metadata: Strings = field(default_factory=dict)  # PVC name and namespace, PV name: for tags
     secrets: Strings = field(default_factory=dict, repr=False)
-    deadline: float | None = None  # time.monotonic() at which the caller stops listening
+    deadline: float | None = None  # time.monotonic() at which the caller stops waiting
 
     @property
     def name(self) -> str:
@@ -183,9 +183,9 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume as the storage system knows it: `size` bytes, exactly what its device has.
+    """A volume as the storage system reports it; its device has exactly `size` bytes.
 
-    Empty topology: reachable from everywhere.
+    Empty topology: reachable from all nodes.
     """
 
     handle: str
@@ -199,7 +199,7 @@ class Volume:
 class SnapshotRequest:
     """CreateSnapshot. `parameters` is an instance of the backend's SnapshotParameters.
 
-    The stamp's own `source` is empty: `source` here is what is cut, to be stored as well.
+    `source` is the volume, and the backend stores it as well; the stamp's own `source` is empty.
     """
 
     stamp: Stamp
@@ -217,10 +217,10 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot. `size` is the smallest volume it can be restored to; `created` never changes."""
+    """A snapshot. `size` is the size of the smallest volume it can be restored to; `created` never changes."""
 
     handle: str
-    source: str  # volume handle, also after that volume is gone
+    source: str  # volume handle, also after the volume is deleted
     size: int
     created: datetime  # timezone-aware
     stamp: Stamp
@@ -231,7 +231,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshotRequest:
-    """CreateVolumeGroupSnapshot: one point in time across all sources, a set, or nothing."""
+    """CreateVolumeGroupSnapshot: snapshots of all sources at one point in time, or none."""
 
     stamp: Stamp
     sources: tuple[str, ...]  # volume handles
@@ -242,6 +242,8 @@ class GroupSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
+    """Snapshots that were created at one point in time."""
+
     handle: str
     snapshots: tuple[Snapshot, ...]
     created: datetime
@@ -254,6 +256,8 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpandRequest:
+    """ControllerExpandVolume."""
+
     handle: str
     size: SizeRange
     capability: Capability | None = None
@@ -263,7 +267,7 @@ class ExpandRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """The size after an expand, and whether the node still has to see the larger device."""
+    """The size after an expansion, and whether NodeExpandVolume must follow."""
 
     size: int
     node_required: bool = True
@@ -271,7 +275,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModifyRequest:
-    """ControllerModifyVolume: `mutable` holds what to change; unset fields stay untouched."""
+    """ControllerModifyVolume: `mutable` contains the changes; unset fields stay unchanged."""
 
     handle: str
     mutable: Any
@@ -281,7 +285,7 @@ class ModifyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """One page of a listing: items after `cursor` ("" for the start), at most `limit` (0: no cap)."""
+    """One page of a listing: items after `cursor` ("" for the start), at most `limit` (0: no limit)."""
 
     cursor: str = ""
     limit: int = 0
@@ -289,7 +293,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """`cursor` continues after the last item ("" when there is no more), even if that item is gone."""
+    """`cursor` continues after the last item, even if that is deleted; "" at the end."""
 
     items: tuple[T, ...]
     cursor: str = ""
@@ -297,7 +301,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest:
-    """GetCapacity. None or empty: not asked for."""
+    """GetCapacity. None or empty: no condition."""
 
     capabilities: tuple[Capability, ...] = ()
     parameters: Any = None
@@ -306,7 +310,7 @@ class CapacityRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityReport:
-    """What could be created. `available` is UNLIMITED where the storage tells no limit."""
+    """What can be created. `available` is UNLIMITED where no limit is known."""
 
     available: int
     maximum: int | None = None  # largest single volume
@@ -315,9 +319,9 @@ class CapacityReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node as named by its node_id: its name, and the fact this instance stored there, if any.
+    """A node, read from its node_id: its name, and the fact that this instance stored there, if any.
 
-    `id` is the node_id itself: a PublishedNodes backend keeps it on the volume to report it again.
+    `id` is the node_id itself: a PublishedNodes backend stores it on the volume to report it later.
     """
 
     name: str
@@ -327,6 +331,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachRequest:
+    """ControllerPublishVolume."""
+
     handle: str
     node: Node
     capability: Capability
@@ -337,7 +343,7 @@ class AttachRequest:
 
 
 class Health(enum.Enum):
-    """Kinds of volume trouble; names and numbers are those of VolumeHealthErrorType in csi.proto."""
+    """Kinds of volume problems; names and numbers are those of VolumeHealthErrorType in csi.proto."""
 
     DEGRADED = 1
     INACCESSIBLE = 2
@@ -345,7 +351,7 @@ class Health(enum.Enum):
 
 
 class StorageHealth(enum.Enum):
-    """Kinds of backend trouble; names and numbers are those of StorageHealthErrorType in csi.proto."""
+    """Kinds of storage problems; names and numbers are those of StorageHealthErrorType in csi.proto."""
 
     STORAGE_DEGRADED = 1
     STORAGE_UNREACHABLE = 2
@@ -362,12 +368,16 @@ class HealthEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHealth:
+    """The problems of one volume."""
+
     handle: str
     entries: tuple[HealthEntry, ...] = ()  # empty: healthy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageHealthEntry:
+    """One problem of the storage system."""
+
     status: StorageHealth
     reason: str
     message: str
@@ -375,16 +385,18 @@ class StorageHealthEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
+    """A range of bytes."""
+
     offset: int
     length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMap:
-    """Allocated or changed extents, in strictly increasing order; `size` is the volume's when it was cut.
+    """Allocated or changed extents, in strictly increasing order; `size` is the volume's at the time of the snapshot.
 
     `block_size` is the length of every extent, or 0 when lengths vary. Extents that end at or before
-    the requested offset are left out. The iterator raises when it cannot go on; it never just ends.
+    the requested offset are omitted. The iterator raises when it cannot continue; it never ends early.
     """
 
     size: int
@@ -393,13 +405,13 @@ class BlockMap:
 
 
 class Blank(enum.Enum):
-    """How a device that shows no signature may be proven to hold no data (node/format.py).
+    """How to prove that a device without a signature holds no data (node/format.py).
 
-    NEVER: it was copied from something (clone, restore, import), so it is never formatted.
-    ZEROED: a device never written reads back as zeros; the engine reads it to find out.
-    STAMPED: the storage does not zero, but a stamp on the resource says it was never used.
-    INTERRUPTED: a stamp says that formatting began on a blank device and did not finish, so what is
-        there is the torn work of mkfs and nobody's data.
+    NEVER: it is a copy (clone, restore, import), so it is never formatted.
+    ZEROED: an unused device reads as zeros; the engine reads it to find out.
+    STAMPED: the storage does not write zeros, but a stamp on the resource says that it was never used.
+    INTERRUPTED: a stamp says that formatting of a blank device began and did not finish, so its
+        content is that of an interrupted mkfs and no data.
     """
 
     NEVER = "never"
@@ -414,8 +426,8 @@ class Device:
 
     `number` is "major:minor". `proof` maps attribute files below /sys/dev/block/<number>/ to the
     text they must hold, for example {"loop/backing_file": "/srv/v1/image"}, {"dm/uuid": "LVM-..."},
-    {"device/serial": "vol0abc"}. It is never empty, and different for every volume. The engine checks it
-    right before it formats, mounts or binds.
+    {"device/serial": "vol0abc"}. It is never empty, and differs for every volume. The engine checks it
+    immediately before it formats, mounts or binds the device.
     """
 
     path: Path
@@ -427,16 +439,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
-    """Make a volume's device appear on this node.
+    """Open a volume's device on this node.
 
-    With `read_only` the device itself refuses writes (blockdev --setro will do), and Device.read_only
-    says so.
+    With `read_only` the device itself must refuse writes (blockdev --setro is enough), and Device.read_only
+    is True.
     """
 
     handle: str
     read_only: bool = False
     block: bool = False
-    capability: Capability | None = None  # how the volume is to be used, where the caller says so
+    capability: Capability | None = None  # the requested use, where the caller gives it
     volume_context: Strings = field(default_factory=dict)
     publish_context: Strings = field(default_factory=dict)
     secrets: Strings = field(default_factory=dict, repr=False)

@@ -1,7 +1,7 @@
-"""Who is told of every RPC, command and API call as it happens: metrics and traces; nobody, unless configured.
+"""Listeners that observe every RPC, command and API call while it runs: metrics and traces, where configured.
 
-The instance that works is known from the observer, which each instance has of its own, or from the RPC that
-runs in this thread: the node engine's commands are for the volume of the RPC.
+The instance of a call is known from the observer, which each instance has of its own. The commands of the node engine
+belong to no instance; they count for the instance of the RPC that runs in the thread.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from . import errors
 from .machine import TIME_LIMIT, Host, Result
 
 OK = "ok"
-Ends = Callable[[str], None]  # called with how it ended
+Ends = Callable[[str], None]  # called at the end, with the outcome
 
 RPC_INSTANCE: ContextVar[str] = ContextVar("RPC_INSTANCE", default="")
-OUTGOING: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("OUTGOING", default=())  # metadata to send along
+OUTGOING: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("OUTGOING", default=())  # metadata of forwarded RPCs
 
-# Programs whose first word says what they do. Of other programs that word may be anything.
-VERBS = frozenset({"btrfs", "cryptsetup", "dmsetup", "nvme"})
+# Programs whose first argument is a subcommand. Of other programs it may be anything.
+SUBCOMMAND_PROGRAMS = frozenset({"btrfs", "cryptsetup", "dmsetup", "nvme"})
 
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """An RPC as it begins. Names of instances are configured ones, or "" where none is known."""
+    """An RPC at its beginning. `instance` is a configured name, or "" where none is known."""
 
     method: str
     instance: str = ""
-    volume: str = ""  # volume, snapshot or group id, or the name of one that is to be made
+    volume: str = ""  # volume, snapshot or group id, or the name of a new one
     metadata: Sequence[tuple[str, str | bytes]] = ()
 
 
 class Listener(Protocol):
-    """Told in the thread that works, so it must be quick, and it must not raise."""
+    """Its methods run in the thread of the RPC or command, so they must be fast and must not raise."""
 
     def rpc(self, rpc: Rpc) -> Ends:
-        """An RPC begins; what is returned is called with the name of its status code when it ends."""
+        """An RPC begins; the returned function is called at its end with the name of the status code."""
         ...
 
     def call(self, instance: str, program: str, operation: str) -> Ends:
-        """A command or an API call begins; what is returned is called with OK or the class of the failure."""
+        """A command or API call begins; the returned function is called at its end with OK or the error class."""
         ...
 
 
@@ -54,7 +54,7 @@ Listeners = tuple[Listener, ...]
 class Observer:
     """`with setting.observe("ec2", "CreateVolume"):` around one command or API call of a backend.
 
-    Program and operation are names from a backend's code, never an id or anything that a user gave.
+    Program and operation are names in a backend's code, never an id or a user's text.
     """
 
     __slots__ = ("_instance", "_listeners")
@@ -64,27 +64,27 @@ class Observer:
         self._listeners = listeners
 
     def __call__(self, program: str, operation: str = "") -> AbstractContextManager[None]:
-        return self._told(program, operation) if self._listeners else nullcontext()
+        return self._report(program, operation) if self._listeners else nullcontext()
 
     @contextmanager
-    def _told(self, program: str, operation: str) -> Iterator[None]:
+    def _report(self, program: str, operation: str) -> Iterator[None]:
         instance = self._instance or RPC_INSTANCE.get()
-        ends, how = [one.call(instance, program, operation) for one in self._listeners], OK
+        ends, result = [one.call(instance, program, operation) for one in self._listeners], OK
         try:
             yield
         except BaseException as error:
-            how = outcome(error)
+            result = outcome(error)
             raise
         finally:
             for end in reversed(ends):
-                end(how)
+                end(result)
 
 
 UNOBSERVED = Observer()
 
 
 class ObservedHost:
-    """A host whose commands are told."""
+    """A host that reports its commands to an observer."""
 
     def __init__(self, host: Host, observe: Observer) -> None:
         self._host = host
@@ -93,21 +93,21 @@ class ObservedHost:
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
-        with self._observe(PurePath(argv[0]).name, verb(argv)):
+        with self._observe(PurePath(argv[0]).name, subcommand(argv)):
             return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
 
 
 def observed(host: Host, instance: str, listeners: Listeners) -> Host:
-    """Return a host that tells the listeners, if there are any, for which instance commands run ("": the RPC's)."""
+    """Return a host that reports its commands to the listeners for this instance ("": the instance of the RPC)."""
     return ObservedHost(host, Observer(instance, listeners)) if listeners else host
 
 
-def verb(argv: Sequence[str]) -> str:
-    """Return what a program of many verbs is asked to do, "" for other programs; never a word that may be a name."""
-    told = PurePath(argv[0]).name in VERBS and len(argv) > 1 and argv[1].isascii() and argv[1].isalpha()
-    return argv[1] if told else ""
+def subcommand(argv: Sequence[str]) -> str:
+    """Return the subcommand of a known program, "" for other programs; it is never a user's text."""
+    known = PurePath(argv[0]).name in SUBCOMMAND_PROGRAMS and len(argv) > 1 and argv[1].isascii() and argv[1].isalpha()
+    return argv[1] if known else ""
 
 
 def outcome(error: BaseException) -> str:
-    """Return the name of the class of errors.py that an error belongs to: few names, whatever a backend derives."""
+    """Return the name of the error's class in errors.py, so that a backend's own classes add no names."""
     return next((cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__), "Unexpected")

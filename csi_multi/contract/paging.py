@@ -1,4 +1,4 @@
-"""Pages over names: stable while entries come and go, and reading no more than the page shows."""
+"""Pages of a listing by name, stable while entries are added or removed; only the items of a page are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def paged(leaves: list[str], request: PageRequest, load: Callable[[str], T | None]) -> Page[T]:
-    """Return the items after the cursor, which is a name, there or not; `load` says None to leave one out."""
+    """Return the items after the cursor, a name that may be deleted by now; `load` returns None to omit an item."""
     if request.cursor and not LEAF_SHAPE.fullmatch(request.cursor):
         raise InvalidToken(f"cursor {request.cursor!r} was not issued by this backend; list again from the start")
     items: list[T] = []

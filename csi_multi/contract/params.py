@@ -1,4 +1,4 @@
-"""Typed schemas for everything a user writes: configuration and class parameters.
+"""Typed schemas for all user input: configuration and class parameters.
 
 A schema is a frozen msgspec struct; its fields carry types, defaults, bounds and descriptions:
 
@@ -6,9 +6,9 @@ A schema is a frozen msgspec struct; its fields carry types, defaults, bounds an
         sector_size: Annotated[Literal[512, 4096], Doc("bytes per sector")] = 512
 
 Names are snake_case in the YAML file and camelCase in class parameters. A field of type
-dict[str, str] marked with Keys("tagSpecification_\\d+") collects all keys of that pattern. A schema of class
-parameters with `loose: ClassVar[bool] = True` takes them in any capitals, and an empty value as if it were not there:
-for backends whose users bring classes from a driver that does so.
+dict[str, str] marked with Keys("tagSpecification_\\d+") collects all keys that match the pattern. A schema of class
+parameters with `loose: ClassVar[bool] = True` ignores the case of keys and treats an empty value as unset, for
+backends whose users bring classes from a driver that does so.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .errors import InvalidArgument
 
 S = TypeVar("S", bound="Schema")
 
-# Written in capitals by the drivers whose StorageClasses work here unchanged.
+# Words in capitals, as in the drivers whose StorageClasses work here unchanged.
 ABBREVIATIONS = frozenset({"gb", "iops"})
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """Base of all schemas; by itself: nothing may be given."""
+    """Base of all schemas; the base itself has no fields."""
 
-    loose: ClassVar[bool] = False  # class parameters: keys in any capitals, empty values mean nothing
+    loose: ClassVar[bool] = False  # class parameters: the case of keys is ignored, and an empty value is unset
 
 
 def Doc(description: str, **rules: Any) -> Meta:  # noqa: N802 - reads as an annotation
@@ -43,21 +43,21 @@ def Doc(description: str, **rules: Any) -> Meta:  # noqa: N802 - reads as an ann
 
 
 def Keys(pattern: str, description: str) -> Meta:  # noqa: N802
-    """Mark a dict[str, str] field that collects every key matching the pattern."""
+    """Mark a dict[str, str] field that collects all keys that match the pattern."""
     return Meta(description=description, extra={"keys": pattern})
 
 
 @cache
 def camel(name: str) -> str:
-    """Turn a field's name into a class parameter's: sector_size -> sectorSize, iops_per_gb -> iopsPerGB."""
+    """Return the class parameter of a field: sector_size -> sectorSize, iops_per_gb -> iopsPerGB."""
     head, *rest = name.split("_")
     return head + "".join(word.upper() if word in ABBREVIATIONS else word.capitalize() for word in rest)
 
 
 def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable[str] = ()) -> S:
-    """Turn class parameters into the schema. Raises InvalidArgument naming key, rule and remedy.
+    """Convert class parameters to the schema. Raises InvalidArgument with key, rule and remedy.
 
-    `also` names keys that are valid beside the schema's, for the hint about an unknown one.
+    `also` are further valid keys, for the hint about an unknown one.
     """
     names = {camel(field.name): field for field in fields(schema)}
     patterns = {field.name: pattern for field in fields(schema) if (pattern := keys_of(field))}
@@ -78,22 +78,22 @@ def parse(schema: type[S], values: Mapping[str, str], where: str, also: Iterable
 
 
 def normalize_keys(schema: type[S], values: Mapping[str, str], where: str, also: Iterable[str] = ()) -> dict[str, str]:
-    """Return class parameters of a loose schema as the documentation spells them, so that equal ones look equal.
+    """Return class parameters with the keys of a loose schema as documented, so that equal parameters compare equal.
 
-    `also` names keys that are valid beside the schema's. An unknown key stays as it is. Raises InvalidArgument
-    for a key that is there twice.
+    `also` are further valid keys. An unknown key stays unchanged. Raises InvalidArgument for a key that
+    is set twice.
     """
     if not schema.loose:
         return dict(values)
     patterns = [pattern for field in fields(schema) if (pattern := keys_of(field))]
     names = [camel(field.name) for field in fields(schema) if not keys_of(field)] + list(also)
     known = {name.lower(): name for name in names}
-    origin: dict[str, str] = {}  # by the key as documented: as it was given
+    origin: dict[str, str] = {}  # documented key -> key as it was given
     for key in values:
         one = known.get(key.lower()) or next((_normalize_key(one, key) for one in patterns if _matches(one, key)), key)
         if origin.setdefault(one, key) != key:
             raise InvalidArgument(
-                f"{where}: {origin[one]!r} and {key!r} are one key, whatever its capitals; leave one out"
+                f"{where}: {origin[one]!r} and {key!r} are the same key, because its case is ignored; remove one of them"
             )
     return {one: values[key] for one, key in origin.items() if values[key] or one not in names}
 
@@ -103,14 +103,14 @@ def _matches(pattern: str, key: str) -> bool:
 
 
 def _normalize_key(pattern: str, key: str) -> str:
-    """Return a key that fits a pattern in the pattern's own capitals, as far as its beginning is plain letters."""
+    """Return a matching key with the pattern's case, as far as the pattern begins with plain letters."""
     words = re.findall("[A-Za-z]+", re.sub(r"\\.", " ", pattern))
     head = next((word for word in words if key.lower().startswith(word.lower())), "")
     return head + key[len(head) :].lower()
 
 
 def unknown(where: str, key: str, valid: Iterable[str], noun: str = "key") -> str:
-    """Say that a key is unknown, and which one was probably meant."""
+    """Return the error text for an unknown key, with the most similar valid one."""
     names = sorted(valid)
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"valid {noun}s: {', '.join(names) or 'none'}"
@@ -120,20 +120,20 @@ def unknown(where: str, key: str, valid: Iterable[str], noun: str = "key") -> st
 def explain(
     error: msgspec.ValidationError, where: str, schema: type[Schema], rename: Callable[[str], str] = str
 ) -> str:
-    """Reword msgspec's message: the key first, then the rule, then what the key takes."""
+    """Return msgspec's message with the key first, then the rule, then the valid values."""
     text, _, path = str(error).partition(" - at `$.")
     key = path.rstrip("`")
     if not key and (absent := re.fullmatch(r"Object missing required field `(.+)`", text)):
         return f"{where}: {rename(absent[1])!r} is required"
     if not key:
         return f"{where}: {text}"
-    takes = next((f"; it takes: {kind}" for name, kind, *_ in describe(schema) if name == key), "")
-    return f"{where}: {rename(key)!r}: {text[:1].lower()}{text[1:]}{takes}"
+    valid = next((f"; valid: {kind}" for name, kind, *_ in describe(schema) if name == key), "")
+    return f"{where}: {rename(key)!r}: {text[:1].lower()}{text[1:]}{valid}"
 
 
 @cache
 def fields(schema: type[Schema]) -> tuple[Field, ...]:
-    """Return the fields of a schema, in order, with their types resolved: a third of a millisecond, the first time."""
+    """Return the fields of a schema in order, with resolved types; cached, because resolving takes 0.3 ms."""
     info = type_info(schema)
     return info.fields  # type: ignore[attr-defined,no-any-return]
 

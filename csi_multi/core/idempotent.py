@@ -144,12 +144,12 @@ def delete_group_snapshot(backend: GroupSnapshots, handle: str, secrets: Strings
 
 
 def expand_volume(backend: Expand, request: ExpandRequest) -> Expansion:
-    """Expand the volume; one that is large enough already stays as it is. Raises OutOfRange for one above the limit."""
+    """Expand the volume; one that is large enough stays as it is. Raises OutOfRange for one above the limit."""
     if request.size.limit:
         volume = backend.get_volume(request.handle)
         if volume.size > request.size.limit:
             raise OutOfRange(
-                f"the volume already has {volume.size} bytes, which is above limit_bytes {request.size.limit}, and cannot shrink"
+                f"the volume has {volume.size} bytes, above limit_bytes {request.size.limit}; volumes cannot shrink"
             )
     return backend.expand_volume(request)
 
@@ -217,7 +217,7 @@ def _find_earlier(kind: str, name: str, find: Callable[[str], T], error: Storage
     except NotFound:
         if isinstance(error, AlreadyExists):
             raise Busy(
-                f"the name of {kind} {name!r} is taken, but the backend finds no complete {kind} of that name: it is being "
+                f"the name of {kind} {name!r} is taken, but the backend finds no complete {kind} with it: it is being "
                 "created or deleted, or an incomplete one has the name; try again"
             ) from None
         raise error from None

@@ -1,4 +1,4 @@
-"""Topology rules: the prefix of the driver's keys in CSI messages, and what satisfies a requirement (csi-spec 2.4)."""
+"""Topology rules: the driver's prefix of keys in CSI messages, and what satisfies a requirement (csi-spec 2.4)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_prefix(driver: str, segments: Segments) -> dict[str, str]:
 
 
 def strip_prefix(driver: str, segments: Segments) -> dict[str, str]:
-    """Return segments without the driver's prefix; raises InvalidArgument for a key with another one."""
+    """Return segments without the driver's prefix. Raises InvalidArgument for a key with another prefix."""
     prefix = f"{driver}/"
     foreign = [key for key in segments if not key.lower().startswith(prefix)]
     if foreign:

@@ -1,1 +1,1 @@
-"""What the driver writes about itself: the log on stderr, and the secrets that are kept out of it."""
+"""The driver's log on stderr, and the secrets that are kept out of it."""

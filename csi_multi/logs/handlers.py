@@ -1,4 +1,4 @@
-"""Logging to stderr only: one JSON object per line, or a short line for eyes on a terminal.
+"""Logging to stderr only: one JSON object per line, or a short line for people at a terminal.
 
 Code logs through logging.getLogger(__name__); structured values go in extra={"fields": {...}}.
 """
@@ -27,7 +27,7 @@ def set_up_logging(level: str = "info", style: str = "auto", stream: TextIO | No
 
 
 def _handler(stream: TextIO) -> logging.Handler:
-    """A stream that is no file, as tests give it, has logging's own handler."""
+    """Return the handler for a stream; one without a file descriptor, as in tests, gets logging's own."""
     try:
         return DescriptorHandler(stream.fileno())
     except OSError:
@@ -35,10 +35,10 @@ def _handler(stream: TextIO) -> logging.Handler:
 
 
 class DescriptorHandler(logging.Handler):
-    """Writes each line by one call to the system and without a lock.
+    """Writes each line with one system call and without a lock.
 
-    The kernel keeps lines whole (in a pipe those of up to 4 KiB, which only a traceback exceeds). With the lock
-    of logging's own handler, held during the call, hundreds of threads that log at once queue up for it one by one.
+    The kernel does not mix lines (in a pipe those of up to 4 KiB, which only a traceback exceeds). The lock
+    of logging's own handler is held during the call, so hundreds of threads that log at once would wait for it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -46,7 +46,7 @@ class DescriptorHandler(logging.Handler):
         self._descriptor = descriptor
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As logging.Handler's, but for the lock."""
+        """Like logging.Handler.handle, without the lock."""
         if passes := bool(self.filter(record)):
             self.emit(record)
         return passes
@@ -56,7 +56,7 @@ class DescriptorHandler(logging.Handler):
             line = f"{self.format(record)}\n".encode(errors="replace")
             while line:
                 line = line[os.write(self._descriptor, line) :]
-        except Exception:  # a full disk must not end an RPC
+        except Exception:  # a full disk must not make an RPC fail
             self.handleError(record)
 
 
@@ -70,7 +70,11 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": scrub(record.getMessage()),
         }
-        line = {**line, **scrub_all(getattr(record, "fields", {})), **line}  # first for the order, last to win
+        line = {
+            **line,
+            **scrub_all(getattr(record, "fields", {})),
+            **line,
+        }  # first for the order, last to take precedence
         if record.exc_info:
             line["traceback"] = scrub(self.formatException(record.exc_info))
         return msgspec.json.encode(line, enc_hook=str).decode()

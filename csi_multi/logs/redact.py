@@ -1,7 +1,7 @@
-"""Keep secrets out of everything that is written: what must not be seen, and how it is blotted out.
+"""Keeps secrets out of logs and messages: the sensitive values of the running RPC, and how they are masked.
 
-rpc/sensitive.py finds the sensitive values of a request by reading csi_secret from the descriptors
-and puts them here for the time of the RPC; log formatters and status messages pass through scrub().
+rpc/sensitive.py finds the sensitive values of a request by the csi_secret option of the descriptors
+and stores them here for the time of the RPC; log formatters and status messages pass through scrub().
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 
 MASK = "***"
 SENSITIVE: ContextVar[tuple[str, ...]] = ContextVar("SENSITIVE", default=())
-MIN_LINE = 4  # a line of a value that is shorter says nothing
-MIN_ANYWHERE = (
-    8  # a value this long is blotted out anywhere, a shorter one as a word: "ro" must not turn error into er***r
-)
+MIN_LINE = 4  # characters; shorter lines of a value reveal nothing
+# A value this long is masked anywhere, a shorter one only as a word: "ro" must not turn error into er***r.
+MIN_ANYWHERE = 8
 
 
 def written_forms(value: str) -> set[str]:
-    """Return every way a sensitive value may turn up: as it is, escaped by repr or JSON, line by line."""
+    """Return all forms in which a value may be written: unchanged, escaped by repr or JSON, line by line."""
     lines = [line.strip() for line in value.splitlines()]
     whole = [value, *(line for line in lines if len(line) >= MIN_LINE)]
     escaped = [form for text in whole for form in (repr(text), json.dumps(text), json.dumps(text, ensure_ascii=False))]
@@ -38,7 +37,7 @@ def scrub(text: str) -> str:
 
 
 def scrub_all(value: Any) -> Any:
-    """Scrub every string of a structure of dicts and lists; anything else is scrubbed as it will be printed."""
+    """Scrub every string of a structure of dicts and lists; anything else is scrubbed in the form that is printed."""
     if not SENSITIVE.get() or value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""The driver as a process: start and stop, its socket, its log, the secrets it keeps out of it."""
+"""The driver as a process: start, stop, and a child process for demo and tests."""

@@ -1,4 +1,4 @@
-"""A driver in a process of its own, over a directory of its own: for the demo, tests and benchmarks."""
+"""A driver in a child process with its own directory, for the demo, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import grpc
 from ..host.command import start
 from ..rpc.client import Client
 
-START_LIMIT = 20.0  # seconds a driver may take to listen
-STOP_LIMIT = 60.0  # seconds it may take to finish what runs
+START_LIMIT = 20.0  # seconds until the driver must listen
+STOP_LIMIT = 60.0  # seconds until running RPCs must have finished
 
 
 class NotServing(Exception):
-    """The driver did not come up; the text has the end of its log."""
+    """The driver does not serve; the text contains the end of its log."""
 
 
 class DriverProcess:
@@ -35,7 +35,7 @@ class DriverProcess:
         wrapper: tuple[str, ...] = (),
         program: tuple[str, ...] = (sys.executable, "-m", "csi_multi"),
     ) -> None:
-        """`wrapper` is a command to run the driver under, for example ("unshare", "--mount").
+        """`wrapper` is a command that starts the driver, for example ("unshare", "--mount").
 
         `program` is the driver itself, for example the csi-multi of another virtual environment.
         """
@@ -50,14 +50,14 @@ class DriverProcess:
         self._command = (*wrapper, *program)
 
     def launch(self) -> None:
-        """Start it (again) without waiting for it."""
-        verb = ("serve", "--config", str(self._config), "--mode", self._mode)
+        """Start the driver (again) without waiting for it."""
+        arguments = ("serve", "--config", str(self._config), "--mode", self._mode)
         environment = {"CSI_ENDPOINT": self.endpoint, **self._environment}
         with self.log.open("ab") as log:
-            self.process = start(*self._command, *verb, environment=environment, stderr=log)
+            self.process = start(*self._command, *arguments, environment=environment, stderr=log)
 
     def start(self) -> Client:
-        """Start it (again) and return a client that is connected. Raises NotServing."""
+        """Start the driver (again) and return a connected client. Raises NotServing."""
         self.launch()
         client = Client(f"unix:{self.socket}")
         try:
@@ -65,25 +65,27 @@ class DriverProcess:
         except grpc.FutureTimeoutError:
             client.close()
             code = self.process.poll()
-            state = f"it ended with exit code {code}" if code is not None else f"it waits in {self._waits_in()!r}"
+            state = (
+                f"it exited with code {code}" if code is not None else f"its threads wait in {self._wait_channels()!r}"
+            )
             self.kill()
             raise NotServing(
                 f"the driver did not listen within {START_LIMIT:g} s; {state}:\n{self.log_tail()}"
             ) from None
         return client
 
-    def _waits_in(self) -> str:
-        """Where in the kernel each of its threads waits."""
+    def _wait_channels(self) -> str:
+        """Return the kernel functions that its threads wait in."""
         waits = (path.read_text() for path in Path(f"/proc/{self.process.pid}/task").glob("*/wchan"))
         return " ".join(sorted(waits))
 
     def stop(self) -> int:
-        """Ask it to finish, as a supervisor does, and return its exit code."""
+        """Send SIGTERM, as a supervisor does, and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=STOP_LIMIT)
 
     def kill(self) -> None:
-        """End it without any chance to clean up."""
+        """Send SIGKILL, so that the driver cannot clean up."""
         self.process.kill()
         self.process.wait(timeout=STOP_LIMIT)
 

@@ -1,4 +1,4 @@
-"""`csi-multi serve`: the driver as a process, from start to the end of the last RPC."""
+"""`csi-multi serve`: the driver process, from its start to the end of its last RPC."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ..telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-DRAIN_LIMIT = 600.0  # seconds for running RPCs at SIGTERM: a supervisor in a hurry sends SIGKILL, which is safe too
-REMINDER_INTERVAL = 15.0  # seconds after which the log says what is still waited for
+DRAIN_LIMIT = 600.0  # seconds for running RPCs after SIGTERM; a supervisor may send SIGKILL before, which is safe too
+REMINDER_INTERVAL = 15.0  # seconds between log messages about RPCs that still run
 
 
 def serve(file: Path, mode: Mode, node: str = "") -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError or EndpointError before anything is served."""
+    """Serve until SIGTERM or SIGINT. Raises ConfigError or EndpointError before it serves the first RPC."""
     path = endpoint.socket_path(os.environ.get("CSI_ENDPOINT"))
     settings = load_config(file, node)
     set_up_logging(settings.driver.log_level, settings.driver.log_style)
@@ -44,22 +44,22 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         load_instances, host=host, controller=controller, listeners=telemetry.listeners, local=role.local
     )
     instances = load(settings)
-    traffic = SharedRpcState(settings.driver.workers, telemetry.listeners)
-    server = build_server(settings.driver, instances, host, mode, traffic, role.server_options)
+    shared = SharedRpcState(settings.driver.workers, telemetry.listeners)
+    server = build_server(settings.driver, instances, host, mode, shared, role.server_options)
     with _stopping() as stopped:
         with endpoint.claim_path(path):
             if not server.add_insecure_port(f"unix:{path}"):
                 raise endpoint.EndpointError(f"cannot listen on {path}")
-            role.start(instances, traffic)
+            role.start(instances, shared)
             server.start()
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
         reload = ConfigReloader(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
-        telemetry.serving(traffic, instances, reload)
-        gc.freeze()  # what is loaded stays: the collector need not walk through it again and again
+        telemetry.serving(shared, instances, reload)
+        gc.freeze()  # loaded modules stay, so the garbage collector need not visit them again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         _wait(stopped, reload)
-        log.info("stopping: no new RPCs, waiting for those that run")
+        log.info("stopping: no new RPCs are accepted; waiting for running ones")
         telemetry.stopping()
         for stopping in (server.stop(DRAIN_LIMIT), role.stop(DRAIN_LIMIT)):
             _drain(stopping, instances)
@@ -71,7 +71,7 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
 
 
 def _wait(signals: socket.socket, reload: ConfigReloader) -> None:
-    """Wait for the signal to stop; meanwhile look at the configuration now and then, and at SIGHUP."""
+    """Wait for the signal to stop; meanwhile reload the configuration when it has changed, and at SIGHUP."""
     while True:
         signals.settimeout(reload.settings.driver.reload_seconds or None)
         try:
@@ -85,18 +85,18 @@ def _wait(signals: socket.socket, reload: ConfigReloader) -> None:
 
 
 def _drain(stopped: threading.Event, instances: Registry) -> None:
-    """Wait until nothing runs, or DRAIN is over."""
+    """Wait until no RPC runs, or DRAIN_LIMIT is over."""
     while not stopped.wait(REMINDER_INTERVAL):
-        log.warning("stopping: still waiting for %s", "; ".join(instances.running()) or "an RPC")
+        log.warning("stopping: waiting for %s", "; ".join(instances.running()) or "an RPC")
 
 
 def _end(instances: Registry) -> None:
-    """Return when no call is left; else end the process at once, because python would wait for its thread.
+    """Return when no call runs; else end the process at once, because Python would wait for its thread.
 
-    That is as safe as any kill at any point, but it is not a clean end, and the exit code says so.
+    That is as safe as SIGKILL at any point, but not a clean end, so the exit code is 1.
     """
-    if left := instances.running():
-        log.error("stopped; left behind: %s", "; ".join(left))
+    if running := instances.running():
+        log.error("stopped while these calls still run: %s", "; ".join(running))
         logging.shutdown()
         os._exit(1)
     log.info("stopped")
@@ -104,27 +104,27 @@ def _end(instances: Registry) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[socket.socket]:
-    """A socket from which the numbers of signals are read; a second one to stop ends the process at once.
+    """A socket to read signal numbers from; a second signal to stop ends the process at once.
 
-    The kernel may give a signal to any thread. Python's handler then writes into the wakeup
-    descriptor, which wakes the main thread where waiting for a lock would not.
+    The kernel may deliver a signal to any thread. Python's handler writes its number to the wakeup
+    descriptor, which wakes the main thread; a wait for a lock would not be woken.
     """
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    came: list[int] = []
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    received: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        if came and number != signal.SIGHUP:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if received and number != signal.SIGHUP:
             os._exit(128 + number)
-        came.extend([number] if number != signal.SIGHUP else [])
+        received.extend([number] if number != signal.SIGHUP else [])
 
-    handlers = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    descriptor = signal.set_wakeup_fd(theirs.fileno())
+    handlers = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    descriptor = signal.set_wakeup_fd(writer.fileno())
     try:
-        yield ours
+        yield reader
     finally:
         signal.set_wakeup_fd(descriptor)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        ours.close()
-        theirs.close()
+        reader.close()
+        writer.close()
