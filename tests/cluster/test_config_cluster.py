@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from csi_multi.cluster.bootstrap import Role
+from csi_multi.cluster.bootstrap import ClusterMembership
 from csi_multi.commands.cli import main
 from csi_multi.config.cluster import Cluster
 from csi_multi.config.document import ConfigError
@@ -78,20 +78,20 @@ def test_the_repositorys_example_is_valid() -> None:
         (TLS + "  listen: 0.0.0.0\n", 6, "ADDRESS:PORT"),
         (TLS + "  listen: 0.0.0.0:99999\n", 6, "ADDRESS:PORT"),
         (TLS + "  nodes: {node-1: 10.0.0.1}\n", 6, "node-1: '10.0.0.1' is not HOST:PORT"),
-        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    a/b: 10.0.0.2:1\n", 6, "'a/b' is not a node's name"),
+        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    a/b: 10.0.0.2:1\n", 6, "'a/b' is not a valid node name"),
         (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: {addres: x}\n", 8, "did you mean 'address'?"),
-        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: 7\n", 8, "node-2: is HOST:PORT, or a mapping"),
-        (TLS + "  nodes: [node-1]\n", 4, "cluster.address: is required with a list"),
-        (TLS + "  nodes: [node-1]\n  address: csi:1\n", 7, "holds {node}"),
-        (TLS + "  nodes: [node-1, node-1]\n  address: '{node}:1'\n", 6, "names a node twice"),
-        (TLS + "  nodes: {node-1: 10.0.0.1:1}\n  kubernetes: {}\n", 6, "nodes come from one of them"),
+        (TLS + "  nodes:\n    node-1: 10.0.0.1:1\n    node-2: 7\n", 8, "node-2: must be HOST:PORT, or a mapping"),
+        (TLS + "  nodes: [node-1]\n", 4, "cluster.address: is required when 'nodes' is a list"),
+        (TLS + "  nodes: [node-1]\n  address: csi:1\n", 7, "must contain {node}"),
+        (TLS + "  nodes: [node-1, node-1]\n  address: '{node}:1'\n", 6, "contains a node twice"),
+        (TLS + "  nodes: {node-1: 10.0.0.1:1}\n  kubernetes: {}\n", 6, "set either 'nodes' or 'kubernetes', not both"),
         (TLS + "  kubernetes: {prot: 1}\n", 6, "did you mean 'port'?"),
         (TLS + "  kubernetes: {server: 'http://x'}\n", 6, "'server'"),
         (TLS + "  kubernetes: 7\n", 6, "must be a mapping"),
-        (TLS + "  node_identity: controller.csi-multi\n", 6, "a node could speak as the controller"),
-        (TLS + "  node_identity: '{node}.csi-multi'\n", 6, "a node could speak as the controller"),
+        (TLS + "  node_identity: controller.csi-multi\n", 6, "so a node could act as the controller"),
+        (TLS + "  node_identity: '{node}.csi-multi'\n", 6, "so a node could act as the controller"),
         (TLS + "  controller_identity: 'a b'\n", 6, "'a b' is not a DNS name"),
-        (TLS + "  lost: [a/b]\n", 6, "'a/b' is not a node's name"),
+        (TLS + "  lost: [a/b]\n", 6, "'a/b' is not a valid node name"),
         ("  tls: {ca: /tls/ca.pem}\n", 5, "'certificate' is required"),
         ("  attach_required: perhaps\n", 5, "'attach_required'"),
     ],
@@ -115,20 +115,20 @@ def test_check_says_who_belongs_to_the_cluster(load: Any, tmp_path: Path, capsys
 
 def test_certificates_that_are_not_there_are_named(load: Any) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.tls: /tls/ca\.pem cannot be read: No such file"):
-        Role(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
+        ClusterMembership(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
 
 
 def test_certificates_that_do_not_fit_together_are_named(load: Any, authority: Any) -> None:
     place = authority.directory
     lines = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/controller/certificate.pem, key: {place}/ca.key}}\n"
 
-    with pytest.raises(ConfigError, match="not a set of PEM files that fits together: key values mismatch"):
-        Role(load(lines + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
+    with pytest.raises(ConfigError, match="are not valid PEM files that belong together: key values mismatch"):
+        ClusterMembership(load(lines + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
 
 
 def test_a_node_needs_a_port_that_the_controller_can_reach(load: Any) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.listen is required in mode node"):
-        Role(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.NODE)
+        ClusterMembership(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.NODE)
 
 
 @pytest.mark.parametrize(("mode", "local"), [(Mode.ALL, None), (Mode.CONTROLLER, False), (Mode.NODE, True)])
@@ -138,14 +138,14 @@ def test_who_does_the_work_of_node_local_backends_follows_from_the_mode(
     place = authority.directory / "controller"
     tls = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/certificate.pem, key: {place}/key.pem}}\n"
 
-    assert Role(load(tls + "  listen: 127.0.0.1:1\n  nodes: {node-1: 10.0.0.1:1}\n"), mode).local is local
+    assert ClusterMembership(load(tls + "  listen: 127.0.0.1:1\n  nodes: {node-1: 10.0.0.1:1}\n"), mode).local is local
 
 
 def test_a_port_that_is_taken_is_named(load: Any, rig: Any) -> None:
     rig.start_node("node-1")
     place = rig.authority.directory / "nodes" / "node-1"
     tls = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/certificate.pem, key: {place}/key.pem}}\n"
-    role = Role(load(tls + f"  listen: 127.0.0.1:{rig.machines['node-1'].port}\n"), Mode.NODE)
+    role = ClusterMembership(load(tls + f"  listen: 127.0.0.1:{rig.machines['node-1'].port}\n"), Mode.NODE)
 
     with pytest.raises(EndpointError, match=f"127.0.0.1:{rig.machines['node-1'].port}"):
         role.start(Registry([]), SharedRpcState(8))
