@@ -1,7 +1,7 @@
-"""`csi-multi certificates`: a certificate authority of one's own, and what it signs for a cluster.
+"""`csi-multi certificates`: a certificate authority (CA) and the certificates that it signs for a cluster.
 
-For tests and small clusters; where there is a CA (cert-manager, Vault), it signs the same two DNS names. The work is
-done by the `openssl` command: a library for it would be loaded by nobody else (cryptography: 5 MiB, 40 ms).
+For tests and small clusters; another CA (cert-manager, Vault) signs the same two DNS names. The `openssl` command
+does the work, because no other part of the driver needs a library for it (cryptography: 5 MiB, 40 ms).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LEAF_EXTENSIONS = (
 
 
 class UsageError(Exception):
-    """The words of the command do not fit; the text says why."""
+    """The options are wrong; the text says why."""
 
 
 def certificates(options: argparse.Namespace) -> int:
-    """Make the CA if there is none, the controller's certificate if there is none, and those of the nodes named."""
+    """Create the CA and the controller's certificate unless they exist, and the certificates of the given nodes."""
     try:
         nodes = dict(_parse_node(text) for text in options.node)
         identities = {name: options.node_identity.replace(NODE_PLACEHOLDER, name) for name in nodes}
@@ -59,7 +59,7 @@ class CertificateAuthority:
     """A CA in a directory: ca.pem, and ca.key, which no driver needs."""
 
     def __init__(self, directory: Path, host: Host, days: int) -> None:
-        """Make the CA if there is none."""
+        """Create the CA unless it exists."""
         self.directory, self._host, self._days = directory, host, days
         self._ca, self._key = directory / "ca.pem", directory / "ca.key"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,45 +67,45 @@ class CertificateAuthority:
             return
         if self._ca.exists() or self._key.exists():
             raise UsageError(
-                f"{directory} has one of ca.pem and ca.key without the other; restore it or choose another"
+                f"{directory} has only one of ca.pem and ca.key; restore the other one or choose another directory"
             )
         key, certificate = directory / "ca.key.new", directory / "ca.pem.new"
         self._request(key, certificate, "csi-multi CA", CA_DAYS, *CA_EXTENSIONS)
         key.replace(self._key)
         certificate.replace(self._ca)
 
-    def sign(self, place: str, identity: str, days: int | None = None) -> Path:
-        """Make key.pem, certificate.pem and ca.pem in a directory of their own; return it."""
-        directory = self.directory / place
+    def sign(self, subdirectory: str, identity: str, days: int | None = None) -> Path:
+        """Create key.pem, certificate.pem and ca.pem in a subdirectory; return it."""
+        directory = self.directory / subdirectory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         key, certificate = directory / "key.pem.new", directory / "certificate.pem.new"
-        by = ("-CA", str(self._ca), "-CAkey", str(self._key), "-addext", f"subjectAltName=DNS:{identity}")
-        self._request(key, certificate, identity, self._days if days is None else days, *by, *LEAF_EXTENSIONS)
+        signing = ("-CA", str(self._ca), "-CAkey", str(self._key), "-addext", f"subjectAltName=DNS:{identity}")
+        self._request(key, certificate, identity, self._days if days is None else days, *signing, *LEAF_EXTENSIONS)
         shutil.copyfile(self._ca, directory / "ca.pem")
         for file in (key, certificate):
             file.replace(file.with_suffix(""))
         return directory
 
     def _request(self, key: Path, certificate: Path, subject: str, days: int, *more: str) -> None:
-        """Make a key, which openssl lets only its owner read, and a certificate for it."""
+        """Create a key, which openssl makes readable for its owner only, and a certificate for it."""
         files = ("-keyout", str(key), "-out", str(certificate))
-        name = ("-subj", f"/CN={subject[:64]}", "-days", str(days))  # X.509 has no longer common names
+        name = ("-subj", f"/CN={subject[:64]}", "-days", str(days))  # the limit of X.509 for common names
         self._host.run("openssl", "req", "-x509", *EC_KEY, *files, *name, *more)
 
 
 def _parse_node(text: str) -> tuple[str, str]:
     name, _, address = text.partition("=")
     if not NODE_NAME.fullmatch(name):
-        raise UsageError(f"--node {text}: {name!r} is not a node's name: 1 to 63 of letters, digits, '-_.'")
+        raise UsageError(f"--node {text}: {name!r} is not a valid node name: 1 to 63 letters, digits or '-_.'")
     return name, address
 
 
 def _config_snippet(directory: Path, nodes: dict[str, str]) -> str:
-    """Return what to write into the configuration file."""
+    """Return the section `cluster:` for the configuration file."""
     lines = [f"{directory}: ca.pem, controller/" + "".join(f", nodes/{name}/" for name in nodes), "cluster:"]
     lines += ["  tls: {ca: DIR/ca.pem, certificate: DIR/certificate.pem, key: DIR/key.pem}"]
     if nodes:
         entries = ", ".join(f"{name}: {address or 'HOST:9810'}" for name, address in nodes.items())
         lines += [f"  nodes: {{{entries}}}"]
-    lines += ["Keep ca.key off all nodes: whoever has it can speak as the controller."]
+    lines += ["Keep ca.key off all nodes: whoever has it can act as the controller."]
     return "\n".join(lines)

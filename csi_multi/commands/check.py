@@ -1,4 +1,4 @@
-"""`csi-multi check`: validate a configuration and print what it would advertise. Changes nothing."""
+"""`csi-multi check`: validates a configuration and prints what the driver would advertise. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..rpc.capabilities import AdvertisedCapabilities, Mode, advertise
 
 
 def check(file: Path) -> int:
-    """Print the outcome; return 1 when an instance's package is broken. Raises ConfigError."""
+    """Print the result; return 1 when the package of an instance is broken. Raises ConfigError."""
     settings = load_config(file)
     instances = load_instances(settings, LocalHost())
     driver = settings.driver
-    print(f"{file}: driver {driver.name}, node {driver.node}, cluster {driver.cluster} (no storage is asked)")
+    print(f"{file}: driver {driver.name}, node {driver.node}, cluster {driver.cluster} (the storage is not contacted)")
     for instance in instances:
         default = " (default)" if instance.name == driver.default_backend else ""
         print(f"  backend {instance.name}{default}: {instance.kind}: {', '.join(features(instance.backend))}")
@@ -33,7 +33,7 @@ def check(file: Path) -> int:
 
 
 def _cluster(cluster: Cluster) -> str:
-    """Say whom the controller sends RPCs to, and what nodes do."""
+    """Return the nodes that the controller forwards RPCs to, and what the nodes serve."""
     nodes = "from the Kubernetes API" if cluster.kubernetes else ", ".join(sorted(cluster.nodes)) or "none"
     parts = [f"nodes: {nodes}"]
     parts += [f"nodes serve {cluster.controller_identity} on {cluster.listen}"] if cluster.listen else []
@@ -48,6 +48,6 @@ def features(backend: Backend) -> list[str]:
 
 
 def _names(advertised: AdvertisedCapabilities, service: str) -> list[str]:
-    growth = {"ONLINE expansion": advertised.online_expansion, "OFFLINE expansion": advertised.offline_expansion}
-    extra = [name for name, present in growth.items() if present] if service == "plugin" else []
+    expansion = {"ONLINE expansion": advertised.online_expansion, "OFFLINE expansion": advertised.offline_expansion}
+    extra = [name for name, present in expansion.items() if present] if service == "plugin" else []
     return advertised.of(service) + extra

@@ -1,4 +1,4 @@
-"""The command line: what each verb needs is imported when it runs, because every node pays for imports."""
+"""The command line. Each verb imports its modules only when it runs, because every node pays for imports."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from ..config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY
 from ..config.document import ConfigError
 from ..rpc.endpoint import EndpointError
-from .explain import arguments as explain_words
-from .importing import arguments as import_words
+from .explain import arguments as explain_arguments
+from .importing import arguments as import_arguments
 
 VERBS = "csi_multi.verbs"  # entry point group: verbs of other packages, each a function that adds its parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one verb; return the exit code: 0 done, 1 found something wrong, 2 bad usage or configuration."""
-    words = sys.argv[1:] if arguments is None else arguments
-    options = parser(words).parse_args(words)
+    """Run one verb; return the exit code: 0 done, 1 a problem was found, 2 bad usage or configuration."""
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser(given).parse_args(given)
     try:
         return int(options.run(options) or 0)
     except (ConfigError, EndpointError) as error:
@@ -29,80 +29,38 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser; verbs of other packages are in it unless the words begin with one of ours."""
+def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser. It has the verbs of other packages only if the first argument is none of our own."""
     top = argparse.ArgumentParser(prog="csi-multi", description="One CSI driver, many storage backends.")
     verbs = top.add_subparsers(required=True, metavar="VERB")
-
-    serve = verbs.add_parser("serve", help="run the driver on the socket that CSI_ENDPOINT names")
-    serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="the driver's YAML file")
-    serve.add_argument("--mode", choices=["all", "controller", "node"], default="all", help="services to serve")
-    serve.add_argument(
-        "--node", default="", metavar="NAME", help="this node's name, in place of the file's driver.node"
-    )
-    serve.set_defaults(run=_serve)
-
-    check = verbs.add_parser("check", help="validate a configuration and print what it would advertise")
-    check.add_argument("config", type=Path, metavar="FILE")
-    check.set_defaults(run=_check)
-
-    backends = verbs.add_parser("backends", help="list the installed backends, and what is wrong with a broken one")
-    backends.add_argument("--json", action="store_true", help="for programs")
-    backends.set_defaults(run=_backends)
-
-    explain_words.add(verbs).set_defaults(run=_explain)
-    import_words.add(verbs).set_defaults(run=_import)
-
-    certificates = verbs.add_parser(
-        "certificates", help="make a certificate authority for a cluster, and what it signs (needs openssl)"
-    )
-    certificates.add_argument("--directory", type=Path, required=True, metavar="DIR", help="where all files go")
-    certificates.add_argument(
-        "--node",
-        action="append",
-        default=[],
-        metavar="NAME[=HOST:PORT]",
-        help="a node to make a certificate for (again)",
-    )
-    certificates.add_argument(
-        "--days", type=int, default=365, metavar="N", help="how long they are good; the CA: 10 years"
-    )
-    certificates.add_argument(
-        "--controller-identity", default=CONTROLLER_IDENTITY, metavar="NAME", help="as in the file's cluster"
-    )
-    certificates.add_argument("--node-identity", default=NODE_IDENTITY, metavar="NAME", help="as in the file's cluster")
-    certificates.set_defaults(run=_certificates)
-
-    kubernetes = verbs.add_parser("kubernetes", help="what runs beside the driver on Kubernetes")
-    parts = kubernetes.add_subparsers(required=True, metavar="PART")
-    taint = parts.add_parser("startup-taint", help="take a taint off nodes once their kubelet knows the driver")
-    taint.add_argument("--driver", required=True, metavar="NAME", help="driver.name of the configuration")
-    taint.add_argument("--key", default="", metavar="KEY", help="the taint's key; default: NAME/starting")
-    taint.set_defaults(run=_startup_taint)
-    drain = parts.add_parser("drain", help="wait until a drained node has none of the driver's volumes")
-    drain.add_argument("--driver", required=True, metavar="NAME", help="driver.name of the configuration")
-    drain.add_argument("--node", default="", metavar="NAME", help="this node; default: NODE_NAME of the environment")
-    drain.add_argument("--kubelet", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR", help="its directory")
-    drain.add_argument("--seconds", type=float, default=300, metavar="N", help="how long to wait at most")
-    drain.set_defaults(run=_drain)
-
-    demo = verbs.add_parser("demo", help="watch a volume's whole life on this machine (needs root)")
-    demo.add_argument(
-        "--filesystem", choices=["ext4", "xfs", "btrfs"], help="default: ext4 where it can grow online, else xfs"
-    )
-    demo.set_defaults(run=_demo)
-    if not words or words[0] not in verbs.choices:
-        _add_foreign_verbs(verbs)
+    _add_serve(verbs)
+    _add_check(verbs)
+    _add_backends(verbs)
+    explain_arguments.add(verbs).set_defaults(run=_explain)
+    import_arguments.add(verbs).set_defaults(run=_import)
+    _add_certificates(verbs)
+    _add_kubernetes(verbs)
+    _add_demo(verbs)
+    if not arguments or arguments[0] not in verbs.choices:
+        _add_verbs_of_packages(verbs)
     return top
 
 
-def _add_foreign_verbs(verbs: Any) -> None:
-    """Add the verbs of installed packages; one that cannot be imported is named on stderr and left out."""
+def _add_verbs_of_packages(verbs: Any) -> None:
+    """Add the verbs of other packages; one that cannot be imported is reported on stderr and left out."""
     for point in entry_points(group=VERBS):
         try:
             point.load()(verbs)
         except Exception as error:
             print(f"csi-multi: verb {point.name!r} is not available: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _add_serve(verbs: Any) -> None:
+    verb = verbs.add_parser("serve", help="run the driver on the socket in the environment variable CSI_ENDPOINT")
+    verb.add_argument("--config", type=Path, required=True, metavar="FILE", help="the driver's YAML file")
+    verb.add_argument("--mode", choices=["all", "controller", "node"], default="all", help="services to serve")
+    verb.add_argument("--node", default="", metavar="NAME", help="this node's name; default: driver.node of the file")
+    verb.set_defaults(run=_serve)
 
 
 def _serve(options: argparse.Namespace) -> None:
@@ -112,10 +70,22 @@ def _serve(options: argparse.Namespace) -> None:
     serve(options.config, Mode(options.mode), options.node)
 
 
+def _add_check(verbs: Any) -> None:
+    verb = verbs.add_parser("check", help="validate a configuration and print what the driver would advertise")
+    verb.add_argument("config", type=Path, metavar="FILE")
+    verb.set_defaults(run=_check)
+
+
 def _check(options: argparse.Namespace) -> int:
     from .check import check
 
     return check(options.config)
+
+
+def _add_backends(verbs: Any) -> None:
+    verb = verbs.add_parser("backends", help="list the installed backends, and the problem of each broken one")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.set_defaults(run=_backends)
 
 
 def _backends(options: argparse.Namespace) -> int:
@@ -136,10 +106,47 @@ def _import(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _add_certificates(verbs: Any) -> None:
+    verb = verbs.add_parser(
+        "certificates", help="create a certificate authority and the certificates of a cluster (needs openssl)"
+    )
+    verb.add_argument("--directory", type=Path, required=True, metavar="DIR", help="directory for all files")
+    verb.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="NAME[=HOST:PORT]",
+        help="a node to create a (new) certificate for; may be repeated",
+    )
+    verb.add_argument(
+        "--days", type=int, default=365, metavar="N", help="validity of the certificates; the CA: 10 years"
+    )
+    verb.add_argument(
+        "--controller-identity", default=CONTROLLER_IDENTITY, metavar="NAME", help="cluster.controller_identity"
+    )
+    verb.add_argument("--node-identity", default=NODE_IDENTITY, metavar="NAME", help="cluster.node_identity")
+    verb.set_defaults(run=_certificates)
+
+
 def _certificates(options: argparse.Namespace) -> int:
     from .certificates import certificates
 
     return certificates(options)
+
+
+def _add_kubernetes(verbs: Any) -> None:
+    verb = verbs.add_parser("kubernetes", help="helpers that run beside the driver on Kubernetes")
+    helpers = verb.add_subparsers(required=True, metavar="HELPER")
+    taint = helpers.add_parser("startup-taint", help="remove a taint from nodes on which the driver is registered")
+    taint.add_argument("--driver", required=True, metavar="NAME", help="driver.name of the configuration")
+    taint.add_argument("--key", default="", metavar="KEY", help="the taint's key; default: NAME/starting")
+    taint.set_defaults(run=_startup_taint)
+    drain = helpers.add_parser("drain", help="wait until a drained node has no volumes of the driver")
+    drain.add_argument("--driver", required=True, metavar="NAME", help="driver.name of the configuration")
+    drain.add_argument("--node", default="", metavar="NAME", help="this node; default: NODE_NAME of the environment")
+    drain.add_argument("--kubelet", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR", help="its directory")
+    drain.add_argument("--seconds", type=float, default=300, metavar="N", help="how long to wait at most")
+    drain.set_defaults(run=_drain)
 
 
 def _startup_taint(options: argparse.Namespace) -> int:
@@ -152,6 +159,14 @@ def _drain(options: argparse.Namespace) -> int:
     from ..kubernetes.commands import wait_for_drain
 
     return wait_for_drain(options)
+
+
+def _add_demo(verbs: Any) -> None:
+    verb = verbs.add_parser("demo", help="run through a volume's life cycle on this machine (needs root)")
+    verb.add_argument(
+        "--filesystem", choices=["ext4", "xfs", "btrfs"], help="default: ext4 where it can be expanded online, else xfs"
+    )
+    verb.set_defaults(run=_demo)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""`csi-multi demo`: a volume's whole life against a private driver process, as an orchestrator lives it.
+"""`csi-multi demo`: a volume's life cycle against a private driver process, as an orchestrator drives it.
 
-Real loop devices, real filesystems, real mounts, all below one temporary directory. What it makes it
-removes, also when it fails or is interrupted, and it fails if anything is left.
+It uses real loop devices, filesystems and mounts, all below one temporary directory. It removes what it creates, also
+when it fails or is interrupted, and fails if anything is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..process.driver_process import DriverProcess, NotServing
 from ..rpc.client import Client
 
 MIB = 1 << 20
-SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}  # about the least each of them takes
+SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}  # about the minimum of each
 CONFIG = """\
 driver: {name: demo.csi-multi.example, node: demo-node, log_style: json}
 backends:
@@ -37,13 +37,13 @@ backends:
 
 
 class DemoError(Exception):
-    """Something that the demo is there to show did not happen."""
+    """A step of the demo did not have the expected result."""
 
 
 def demo(fs_type: str | None) -> int:
-    """Run the demo; return 0 when all that it shows is true and nothing is left behind."""
+    """Run the demo; return 0 when every step succeeds and nothing is left."""
     if os.geteuid() != 0:
-        print("csi-multi demo makes loop devices and mounts, so it needs root: sudo csi-multi demo", file=sys.stderr)
+        print("csi-multi demo creates loop devices and mounts, so it needs root: sudo csi-multi demo", file=sys.stderr)
         return 2
     fs_type = fs_type or _filesystem()
     directory = Path(tempfile.mkdtemp(prefix="csi-multi-demo-")).resolve()
@@ -59,12 +59,12 @@ def demo(fs_type: str | None) -> int:
         return 1
     finally:
         _clean_up(directory)
-    print(f"\nAll data intact, nothing left behind, {time.monotonic() - started:.1f} s.")
+    print(f"\nAll data intact, nothing left, {time.monotonic() - started:.1f} s.")
     return 0
 
 
 class DemoRun:
-    """The orchestrator's part. Every RPC is shown with its time; cleanup undoes each step, last first."""
+    """The orchestrator's RPCs, each printed with its duration; cleanup undoes each step, the last one first."""
 
     def __init__(self, client: Client, directory: Path, fs_type: str, cleanup: ExitStack, interrupt: Interrupt) -> None:
         self._interrupt = interrupt
@@ -77,7 +77,7 @@ class DemoRun:
 
     def run(self) -> None:
         info = self._rpc("GetPluginInfo")
-        self._say(f"talking to {info.name} {info.vendor_version}")
+        self._say(f"connected to {info.name} {info.vendor_version}")
         self._rpc("Probe")
 
         volume = self._create("demo-volume")
@@ -87,40 +87,40 @@ class DemoRun:
 
         snapshot = self._rpc("CreateSnapshot", source_volume_id=volume, name="demo-snapshot").snapshot
         self._cleanup.callback(self._rpc, "DeleteSnapshot", snapshot_id=snapshot.snapshot_id)
-        self._interrupt.act()
+        self._interrupt.raise_if_received()
         self._write(target / "data", 4 * MIB)
         self._say("overwrote the file after the snapshot")
 
         restored = self._create("demo-restored", snapshot.snapshot_id)
         copy = self._mount(restored, "restored")
-        self._prove("the restored volume has the bytes of the snapshot", copy / "data", wanted)
+        self._verify("the restored volume has the data of the snapshot", copy / "data", wanted)
 
         before = shutil.disk_usage(copy).total
         self._rpc("ControllerExpandVolume", volume_id=restored, capacity_range={"required_bytes": 2 * self._size})
         self._rpc("NodeExpandVolume", volume_id=restored, volume_path=str(copy))
         after = shutil.disk_usage(copy).total
         if after < before * 1.5:
-            raise DemoError(f"the filesystem did not grow: {before} bytes before, {after} after")
-        self._say(f"grew while mounted: {before // MIB} MiB to {after // MIB} MiB")
-        self._prove("growing kept the bytes", copy / "data", wanted)
+            raise DemoError(f"the filesystem was not expanded: {before} bytes before, {after} after")
+        self._say(f"expanded while mounted: {before // MIB} MiB to {after // MIB} MiB")
+        self._verify("the expansion kept the data", copy / "data", wanted)
 
         self._unmount(restored)
         again = self._mount(restored, "again")
-        self._prove("unmounted and mounted again, still the same bytes", again / "data", wanted)
+        self._verify("the data is the same after unmounting and mounting again", again / "data", wanted)
 
     def _create(self, name: str, snapshot: str = "") -> str:
         source = {"volume_content_source": {"snapshot": {"snapshot_id": snapshot}}} if snapshot else {}
-        made = self._rpc(
+        created = self._rpc(
             "CreateVolume",
             name=name,
             capacity_range={"required_bytes": self._size},
             volume_capabilities=[self._capability()],
-            parameters={"backend": "scratch"},  # what a StorageClass says
+            parameters={"backend": "scratch"},  # as in a StorageClass
             **source,
         )
-        volume = str(made.volume.volume_id)
+        volume = str(created.volume.volume_id)
         self._cleanup.callback(self._rpc, "DeleteVolume", volume_id=volume)
-        self._interrupt.act()
+        self._interrupt.raise_if_received()
         return volume
 
     def _mount(self, volume: str, name: str) -> Path:
@@ -134,7 +134,7 @@ class DemoRun:
         undo.callback(self._rpc, "NodeUnpublishVolume", volume_id=volume, target_path=str(target))
         self._rpc("NodePublishVolume", **fields, target_path=str(target), volume_capability=self._capability())
         self._undo[volume] = undo
-        self._interrupt.act()
+        self._interrupt.raise_if_received()
         return target
 
     def _unmount(self, volume: str) -> None:
@@ -148,10 +148,10 @@ class DemoRun:
         file.write_bytes(data)
         return hashlib.sha256(data).hexdigest()
 
-    def _prove(self, claim: str, file: Path, wanted: str) -> None:
+    def _verify(self, claim: str, file: Path, wanted: str) -> None:
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         if found != wanted:
-            raise DemoError(f"not true: {claim}: sha256 {found}, expected {wanted}")
+            raise DemoError(f"failed: {claim}: sha256 is {found}, expected {wanted}")
         self._say(f"{claim} ✓")
 
     def _rpc(self, rpc: str, **fields: Any) -> Any:
@@ -161,20 +161,20 @@ class DemoRun:
         except grpc.RpcError as error:
             print(f"  {rpc:<24}{1000 * (time.perf_counter() - began):8.1f} ms  {_text(error)}", flush=True)
             raise
-        about = fields.get("volume_id") or fields.get("snapshot_id") or fields.get("name") or ""
-        print(f"  {rpc:<24}{1000 * (time.perf_counter() - began):8.1f} ms  {about}", flush=True)
+        subject = fields.get("volume_id") or fields.get("snapshot_id") or fields.get("name") or ""
+        print(f"  {rpc:<24}{1000 * (time.perf_counter() - began):8.1f} ms  {subject}", flush=True)
         return response
 
     def _say(self, text: str) -> None:
         print(f"→ {text}", flush=True)
-        self._interrupt.act()
+        self._interrupt.raise_if_received()
 
 
 def _filesystem() -> str:
-    """ext4, unless this process may not grow one online: the kernel wants CAP_SYS_RESOURCE for it."""
+    """Return ext4, or xfs without CAP_SYS_RESOURCE, which the kernel requires for expanding ext4 online."""
     if held(LinuxCapability.CAP_SYS_RESOURCE):
         return "ext4"
-    print("using xfs: ext4 can only grow while mounted with CAP_SYS_RESOURCE, which this process lacks")
+    print("using xfs, because this process lacks CAP_SYS_RESOURCE, which expanding a mounted ext4 requires")
     return "xfs"
 
 
@@ -190,28 +190,28 @@ def _driver(directory: Path) -> Iterator[Client]:
 
 
 class Interrupt:
-    """Notes SIGINT, SIGTERM and SIGHUP, to act on between two RPCs: an orchestrator too sees each RPC to its end."""
+    """Records SIGINT, SIGTERM and SIGHUP until the end of an RPC, because an orchestrator too waits for each one."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self._noted = False
+        self._received = False
 
     def __enter__(self) -> Interrupt:
-        self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        self._before = {number: signal.signal(number, self._record) for number in self.SIGNALS}
         return self
 
     def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self._noted = True
+    def _record(self, _number: int, _frame: FrameType | None) -> None:
+        self._received = True
 
-    def act(self) -> None:
-        """Raise KeyboardInterrupt, once, if a signal came."""
-        if self._noted:
-            self._noted = False
+    def raise_if_received(self) -> None:
+        """Raise KeyboardInterrupt, once, if a signal was received."""
+        if self._received:
+            self._received = False
             raise KeyboardInterrupt
 
 
@@ -224,17 +224,17 @@ def _leftovers(directory: Path) -> list[str]:
 def _refuse_leftovers(directory: Path) -> None:
     images = [str(file) for kind in ("volumes", "snapshots") for file in (directory / "volumes" / kind).glob("*/image")]
     if left := _leftovers(directory) + images:
-        raise DemoError(f"left behind: {', '.join(left)}")
+        raise DemoError(f"not removed: {', '.join(left)}")
 
 
 def _clean_up(directory: Path) -> None:
-    """Remove what is left when the driver could not: mounts first, then loop devices, then files."""
+    """Remove what the driver could not: mounts first, then loop devices, then files."""
     host = LocalHost()
     for path in reversed(_leftovers(directory)):
         with suppress(Exception):
             host.run(*(["losetup", "--detach", path] if path.startswith("/dev/loop") else ["umount", path]))
     if _leftovers(directory):
-        print(f"could not clean up below {directory}: {_leftovers(directory)}", file=sys.stderr)
+        print(f"these remain below {directory}: {_leftovers(directory)}", file=sys.stderr)
     else:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""`csi-multi backends`: which backend packages are installed, and which of them can be used. Changes nothing.
+"""`csi-multi backends`: lists the installed backend packages, and which of them can be used. Changes nothing.
 
-registry.py judges the packages, here as when the driver starts; this module only asks and prints.
+loading/loader.py validates the packages as at the start of the driver; this module prints the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEADER = ("KIND", "CLASS", "DISTRIBUTION", "CONTRACT", "FEATURES")
 
 
 class InstalledBackend(msgspec.Struct, frozen=True, kw_only=True, rename={"cls": "class"}):
-    """One entry point. Of a backend that cannot be used, contract and features are not known."""
+    """One entry point. Contract and features of a broken backend are unknown."""
 
     kind: str
     cls: str  # module:name
@@ -27,12 +27,12 @@ class InstalledBackend(msgspec.Struct, frozen=True, kw_only=True, rename={"cls":
     version: str
     contract: tuple[int, int] | None
     features: tuple[str, ...]
-    problem: str  # why it cannot be used; "" when it can
+    problem: str  # why it cannot be used; "" if it can
 
 
 def backends(*, as_json: bool) -> int:
     """Print the installed backends; return 1 when one of them cannot be used."""
-    # A package that prints while it is imported must not spoil the output for programs.
+    # A package that prints during its import must not corrupt the JSON output.
     with contextlib.redirect_stdout(sys.stderr):
         found = installed_backends()
     if as_json:
@@ -40,12 +40,12 @@ def backends(*, as_json: bool) -> int:
     elif found:
         print(table([HEADER, *(_row(one) for one in found)]))
     else:
-        print("no backend is installed; each is a package of its own: install one with pip, beside csi-multi")
+        print("no backend is installed; each is a separate package: install one with pip")
     return 1 if any(one.problem for one in found) else 0
 
 
 def installed_backends() -> list[InstalledBackend]:
-    """Return every installed backend, by kind; one that is provided twice stands there twice."""
+    """Return every installed backend, sorted by kind; a kind of two packages has two entries."""
     points: dict[str, list[EntryPoint]] = defaultdict(list)
     for point in entry_points(group=GROUP):
         points[point.name].append(point)
@@ -71,7 +71,7 @@ def installed_backends() -> list[InstalledBackend]:
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """Align columns with two spaces between them; the last one may be as long as it likes."""
+    """Return the rows as aligned columns with two spaces between them; the last one is not padded."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows

@@ -93,7 +93,7 @@ def normalize_keys(schema: type[S], values: Mapping[str, str], where: str, also:
         one = known.get(key.lower()) or next((_normalize_key(one, key) for one in patterns if _matches(one, key)), key)
         if origin.setdefault(one, key) != key:
             raise InvalidArgument(
-                f"{where}: {origin[one]!r} and {key!r} are the same key, because its case is ignored; remove one of them"
+                f"{where}: {origin[one]!r} and {key!r} are the same key, because case is ignored; remove one of them"
             )
     return {one: values[key] for one, key in origin.items() if values[key] or one not in names}
 

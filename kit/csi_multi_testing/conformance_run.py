@@ -55,7 +55,7 @@ class ConformanceRun:
             for result in suite():
                 self._progress.more(1)
                 self._keep(result)
-                self._interrupt.act()
+                self._interrupt.raise_if_received()
         finally:
             self._demand("wire", "the driver ends at SIGTERM and removes its socket", _refusal(door.close))
 

@@ -24,5 +24,5 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         if threading.current_thread() is threading.main_thread():
-            self._interrupt.act()
+            self._interrupt.raise_if_received()
         return getattr(self._door, name)

@@ -180,5 +180,5 @@ def test_another_nodes_group_is_not_asked(files: tuple[Path, Path]) -> None:
 
     told = explain(files[0], one, ExplainOptions(size=GIB, node="node-2"))
 
-    assert "node-2" in told.not_asked
+    assert "node-2" in told.storage_not_read
     assert told.volume_handle.startswith("fast/node-2/vg0/")

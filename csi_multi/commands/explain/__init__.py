@@ -1,1 +1,1 @@
-"""What the driver would do for a StorageClass, and why; nothing is changed."""
+"""`csi-multi explain`: what the driver would do for a StorageClass, and why; it changes nothing."""

@@ -1,4 +1,4 @@
-"""Explain a StorageClass: the driver's own code goes through a creation whose backend changes nothing."""
+"""Explains a StorageClass: the driver's own code goes through a creation with a backend that changes nothing."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ UNREACHABLE = (Unavailable, Timeout, Unauthenticated, PermissionDenied)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """What was asked on the command line, beside the two files."""
+    """The options of the command line except the two files."""
 
     size: int = 0
-    place: Segments = field(default_factory=dict)  # keys as the operator wrote them, with prefix or without
+    place: Segments = field(default_factory=dict)  # keys as the operator wrote them, with or without prefix
     node: str = ""
     source: Source | None = None
     volume: str = EXAMPLE
@@ -54,154 +54,163 @@ class ExplainOptions:
     offline: bool = False
 
 
-def explain(file: Path, one: StorageClass, question: ExplainOptions) -> Explanation:
-    """Explain one class. Raises ConfigError for what is wrong with the configuration."""
-    usual = load_config(file)
-    wanted = _node(usual, question)
-    settings = load_config(file, wanted) if wanted else usual
+def explain(file: Path, one: StorageClass, options: ExplainOptions) -> Explanation:
+    """Explain one class. Raises ConfigError for an error of the configuration."""
+    own = load_config(file)
+    node_name = _node(own, options)
+    settings = load_config(file, node_name) if node_name else own
     instances = load_instances(settings, LocalHost())
     try:
-        return _Explainer(settings, instances, one, question, elsewhere=wanted not in ("", usual.driver.node)).all()
+        return _Explainer(
+            settings, instances, one, options, other_node=node_name not in ("", own.driver.node)
+        ).explain()
     finally:
         instances.close()
 
 
-def _node(usual: Config, question: ExplainOptions) -> str:
-    """Return the node that was asked for, "" where none was."""
-    key = f"{usual.driver.name}/{topology.NODE}"
-    return question.node or question.place.get(key, "") or question.place.get(topology.NODE, "")
+def _node(settings: Config, options: ExplainOptions) -> str:
+    """Return the node of the options; "" without one."""
+    key = f"{settings.driver.name}/{topology.NODE}"
+    return options.node or options.place.get(key, "") or options.place.get(topology.NODE, "")
 
 
 class _Explainer:
+    """Fills one Explanation."""
+
     def __init__(
-        self, settings: Config, instances: Registry, one: StorageClass, question: ExplainOptions, *, elsewhere: bool
+        self, settings: Config, instances: Registry, one: StorageClass, options: ExplainOptions, *, other_node: bool
     ) -> None:
         self._settings = settings
         self._driver = settings.driver
         self._instances = instances
         self._class = one
-        self._question = question
-        self._elsewhere = elsewhere
-        self._told = Explanation(storage_class=one.name, where=one.where("kind"), volume=question.volume)
+        self._options = options
+        self._other_node = other_node
+        self._explanation = Explanation(storage_class=one.name, where=one.where("kind"), volume=options.volume)
 
-    def all(self) -> Explanation:
-        told = self._told
+    def explain(self) -> Explanation:
+        explanation = self._explanation
         try:
             parameters, request = provisioner.volume_request(self._driver, self._instances, self._claim())
         except StorageError as error:
-            told.refused = self._refusal(error)
-            return told
+            explanation.refused = self._refusal(error)
+            return explanation
         instance = parameters.instance
-        told.instance, told.kind, told.chosen = instance.name, instance.kind, self._chosen(instance)
-        told.parameters = tuple(_parameters(parameters, self._class))
-        told.policies = tuple(advice.policies(self._class))
-        told.warnings = tuple(advice.warnings(self._class, instance.backend, self._driver, self._question.place))
-        told.asked_bytes = request.size.required
-        told.refused = node.objection(self._class)
-        told.filesystem = node.filesystem(self._class, parameters.filesystem, request, self._driver)
+        explanation.instance, explanation.kind = instance.name, instance.kind
+        explanation.instance_reason = self._instance_reason(instance)
+        explanation.parameters = tuple(_parameters(parameters, self._class))
+        explanation.policies = tuple(advice.policies(self._class))
+        explanation.warnings = tuple(advice.warnings(self._class, instance.backend, self._driver, self._options.place))
+        explanation.requested_bytes = request.size.required
+        explanation.refused = node.objection(self._class)
+        explanation.filesystem = node.filesystem(self._class, parameters.filesystem, request, self._driver)
         self._create(instance, request)
-        return told
+        return explanation
 
     def _claim(self) -> ProvisionerClaim:
-        question = self._question
-        namespace, name = question.claim
-        named = {"pvc/name": name, "pvc/namespace": namespace, "pv/name": question.volume}
+        options = self._options
+        namespace, name = options.claim
+        metadata = {"pvc/name": name, "pvc/namespace": namespace, "pv/name": options.volume}
         return ProvisionerClaim(
-            volume=question.volume,
+            volume=options.volume,
             parameters=self._class.parameters,
-            size=question.size,
-            access_mode=question.access_mode,
-            block=question.block,
+            size=options.size,
+            access_mode=options.access_mode,
+            block=options.block,
             fs_type=self._class.fs_type,
             mount_flags=self._class.mount_flags,
             places=self._places(),
-            source=question.source,
-            metadata=named,
+            source=options.source,
+            metadata=metadata,
         )
 
     def _places(self) -> tuple[Segments, ...]:
-        """Return where the volume is to be reachable: the node's place once a node is chosen, else what is allowed."""
-        asked = {self._bare(key): text for key, text in self._question.place.items()}
-        asked |= {topology.NODE: self._question.node} if self._question.node else {}
-        if asked:
-            return (asked,)
-        return tuple({self._bare(key): text for key, text in place.items()} for place in self._class.places)
+        """Return where the volume must be reachable: the given place or node, else what the class allows."""
+        given = {self._without_prefix(key): text for key, text in self._options.place.items()}
+        given |= {topology.NODE: self._options.node} if self._options.node else {}
+        if given:
+            return (given,)
+        return tuple({self._without_prefix(key): text for key, text in place.items()} for place in self._class.places)
 
-    def _bare(self, key: str) -> str:
+    def _without_prefix(self, key: str) -> str:
         return key.removeprefix(f"{self._driver.name}/").lower()
 
-    def _chosen(self, instance: Instance) -> str:
+    def _instance_reason(self, instance: Instance) -> str:
         if "backend" in self._class.parameters:
-            return f"the class says so: parameter 'backend' ({self._class.where('parameters', 'backend')})"
+            return f"parameter 'backend' of the class ({self._class.where('parameters', 'backend')})"
         where = self._settings.document.error(("driver", "default_backend"), "")
-        return f"the class has no parameter 'backend', so it is driver.default_backend ({str(where)[:-2]})"
+        return f"driver.default_backend, because the class has no parameter 'backend' ({str(where)[:-2]})"
 
     def _create(self, instance: Instance, request: VolumeRequest) -> None:
-        told, backend = self._told, instance.backend
+        explanation, backend = self._explanation, instance.backend
         if not isinstance(backend, Explain):
-            told.goes_on = f"backend {instance.name!r} ({instance.package}) cannot tell what it would do"
+            explanation.not_shown = (
+                f"backend {instance.name!r} ({instance.package}) has no dry run, so its steps cannot be shown"
+            )
             return
         local = isinstance(backend, NodeLocal)
-        told.not_asked = "asked for with --offline" if self._question.offline else ""
-        if local and self._elsewhere and not told.not_asked:
+        explanation.storage_not_read = "--offline was given" if self._options.offline else ""
+        if local and self._other_node and not explanation.storage_not_read:
             here = socket.gethostname()
-            told.not_asked = (
-                f"the storage is on node {self._driver.node!r}, and this is {here!r}; run the command there to ask it"
+            explanation.storage_not_read = (
+                f"the storage is on node {self._driver.node!r}, and this is {here!r}; run the command there to read it"
             )
-        if not told.not_asked:
+        if not explanation.storage_not_read:
             try:
-                self._rehearse(instance, backend, request, DryRunReport())
+                self._dry_run(instance, backend, request, DryRunReport())
                 return
             except UNREACHABLE as error:
-                told.not_asked = str(error)
+                explanation.storage_not_read = str(error)
         try:
-            self._rehearse(instance, backend, request, DryRunReport(offline=True))
+            self._dry_run(instance, backend, request, DryRunReport(offline=True))
         except UNREACHABLE as error:
-            told.goes_on = f"this cannot be told without the storage: {error}"
+            explanation.not_shown = f"this is not known without the storage: {error}"
 
-    def _rehearse(self, instance: Instance, backend: Explain, request: VolumeRequest, report: DryRunReport) -> None:
-        """Raises OUT_OF_REACH, but for what cannot be foreseen."""
-        told, volume = self._told, None
+    def _dry_run(self, instance: Instance, backend: Explain, request: VolumeRequest, report: DryRunReport) -> None:
+        """Record the steps of the creation. Raises UNREACHABLE, except for Unpredictable."""
+        explanation, volume = self._explanation, None
         idempotent.refuse_unusable(backend, request)
         dry_run = backend.dry_run(report)
         try:
             volume = idempotent.create_volume(dry_run, request, self._driver.node)
         except Unpredictable as error:
-            told.goes_on = str(error)
+            explanation.not_shown = str(error)
         except UNREACHABLE:
             raise
         except StorageError as error:
-            told.refused = told.refused or self._refusal(error)
+            explanation.refused = explanation.refused or self._refusal(error)
         finally:
             dry_run.close()
-        told.commands = tuple(
+        explanation.commands = tuple(
             ExplainedCommand(words=step.words, why=step.why, changes=step.changes) for step in report.steps
         )
-        told.assumed = tuple(report.assumed)
+        explanation.assumed = tuple(report.assumed)
         if volume:
-            self._made(instance, volume)
-        told.placed = self._placed(instance)
+            self._record_volume(instance, volume)
+        explanation.places_reason = self._places_reason(instance)
 
-    def _made(self, instance: Instance, volume: Volume) -> None:
-        told = self._told
-        told.volume_handle = ids.join(instance.name, volume.handle)
-        told.bytes = volume.size
-        told.size = _size_text(told.asked_bytes, volume.size, copied=volume.stamp.source is not None)
+    def _record_volume(self, instance: Instance, volume: Volume) -> None:
+        explanation = self._explanation
+        explanation.volume_handle = ids.join(instance.name, volume.handle)
+        explanation.bytes = volume.size
+        explanation.size = _size_text(explanation.requested_bytes, volume.size, copied=volume.stamp.source is not None)
         places = topology.of_volume(instance.backend, volume)
-        told.places = tuple(", ".join(f"{key}={text}" for key, text in place.items()) for place in places)
+        explanation.places = tuple(", ".join(f"{key}={text}" for key, text in place.items()) for place in places)
 
-    def _placed(self, instance: Instance) -> str:
-        asked, backend = bool(self._places()), instance.backend
+    def _places_reason(self, instance: Instance) -> str:
+        given, backend = bool(self._places()), instance.backend
         if not topology.constrained(backend):
-            return "every node reaches it"
+            return "reachable from every node"
         if isinstance(backend, NodeLocal):
-            why = "asked for" if _node(self._settings, self._question) else "this configuration's node"
-            more = "" if asked else "; in a cluster the scheduler chooses the node, with WaitForFirstConsumer"
-            return f"it lives on node {self._driver.node!r} ({why}) and cannot leave it{more}"
-        return "the first place asked for that has room" if asked else "no place was asked for, so the backend chooses"
+            why = "from the options" if _node(self._settings, self._options) else "the node of this configuration"
+            more = "" if given else "; in a cluster with WaitForFirstConsumer the scheduler chooses the node"
+            return f"local to node {self._driver.node!r} ({why}){more}"
+        return (
+            "the first requested place with space" if given else "chosen by the backend, because no place is requested"
+        )
 
     def _refusal(self, error: StorageError) -> str:
-        """Say what CreateVolume would answer, with the line of the key that is named first."""
+        """Return the error of CreateVolume, with the line of the first key in it."""
         for key in re.findall(r"'([^']+)'", str(error)):
             if ("parameters", key) in self._class.document.lines:
                 return f"{self._class.where('parameters', key)}: {error}"
@@ -209,7 +218,7 @@ class _Explainer:
 
 
 def _parameters(parameters: ClassParameters, one: StorageClass) -> list[ExplainedParameter]:
-    """Return every parameter of the backend as it counts, and the mkfs options that are given."""
+    """Return all parameters of the backend with their values, and the mkfs options that are given."""
     rows = []
     parts: tuple[tuple[Schema, bool], ...] = ((parameters.own, True), (parameters.filesystem, False))
     for part, everything in parts:
@@ -231,18 +240,19 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
 
 
-def _size_text(asked: int, made: int, *, copied: bool) -> str:
-    if not asked:
+def _size_text(requested: int, created: int, *, copied: bool) -> str:
+    if not requested:
+        origin = "the size of the source" if copied else "the default"
+        return f"{quantity.format_size(created)}, {origin}, because none is requested"
+    if created > requested:
         return (
-            f"{quantity.format_size(made)}: none was asked for, so it is {'the source' if copied else 'the default'}'s"
+            f"{quantity.format_size(created)}: {created - requested} bytes more than requested, the next possible size"
         )
-    if made > asked:
-        return f"{quantity.format_size(made)}: {made - asked} bytes more than asked for, the next size that can be made"
-    return f"{quantity.format_size(made)}, exactly as asked"
+    return f"{quantity.format_size(created)}, exactly as requested"
 
 
 def source(kind: str, text: str) -> str:
-    """Return the id of a source. Raises ConfigError for one of another shape."""
+    """Return the id of a source. Raises ConfigError for one of another form."""
     try:
         ids.split(kind, text)
     except NotFound as error:

@@ -1,4 +1,4 @@
-"""What is told of one StorageClass, as values: explain/tell.py prints them for people, --json for programs."""
+"""The explanation of one StorageClass, as values: render.py prints them for people, --json for programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class ExplainedParameter(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as it counts, given or by default."""
+    """A key with its value, given or by default."""
 
     key: str
     value: str  # "" where nothing is set
@@ -15,7 +15,7 @@ class ExplainedParameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command or an API call, and whether it changes something: then it was not done."""
+    """A command or an API call. One that changes something was not done."""
 
     words: tuple[str, ...]
     why: str
@@ -23,36 +23,40 @@ class ExplainedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedFilesystem(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node makes of the device. Without a type it is handed on as it is."""
+    """What the node does with the device. Without a type it publishes the raw device."""
 
     type: str
     why: str
-    formats: str  # whether, and when
+    formats: str  # whether and when
     mkfs: tuple[str, ...] = ()
     mount_flags: tuple[str, ...] = ()
 
 
 class Explanation(msgspec.Struct, kw_only=True):
-    """Texts are for people. `refused`: a creation would fail with it, "" if not; `not_asked`: why no storage was."""
+    """Texts are for people.
+
+    `refused`: the error of a creation, "" if it succeeds. `storage_not_read`: why the storage was not read, "" if
+    it was.
+    """
 
     storage_class: str
     where: str  # file and line
     instance: str = ""
     kind: str = ""
-    chosen: str = ""  # why this instance
+    instance_reason: str = ""  # why this instance serves the class
     volume: str = ""  # name of the PersistentVolume
     volume_handle: str = ""
-    asked_bytes: int = 0
+    requested_bytes: int = 0
     bytes: int = 0
     size: str = ""
     places: tuple[str, ...] = ()
-    placed: str = ""  # why there
+    places_reason: str = ""  # why these places
     parameters: tuple[ExplainedParameter, ...] = ()
     filesystem: ExplainedFilesystem | None = None
     commands: tuple[ExplainedCommand, ...] = ()
-    goes_on: str = ""  # what the commands above do not show
+    not_shown: str = ""  # what the commands do not show
     assumed: tuple[str, ...] = ()
-    not_asked: str = ""
+    storage_not_read: str = ""
     warnings: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     refused: str = ""

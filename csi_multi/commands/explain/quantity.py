@@ -22,7 +22,7 @@ def parse(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """Return bytes, and the largest binary unit that says it in few digits: 10 GiB (10737418240 bytes)."""
+    """Return a size in its largest binary unit and in bytes: 10 GiB (10737418240 bytes)."""
     for unit in ("Ti", "Gi", "Mi", "Ki"):
         if size >= UNITS[unit]:
             number = f"{size / UNITS[unit]:.3f}".rstrip("0").rstrip(".")

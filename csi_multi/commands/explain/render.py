@@ -1,4 +1,4 @@
-"""Print an explanation for people."""
+"""The text of an explanation, for people."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ WIDTH = 100
 WHY = " " * 9
 
 
-def text(told: Explanation) -> str:
-    return "\n".join(_lines(told))
+def text(explanation: Explanation) -> str:
+    """Return all lines."""
+    return "\n".join(_lines(explanation))
 
 
-def _lines(told: Explanation) -> Iterator[str]:
-    yield f"StorageClass {told.storage_class} ({told.where})"
-    yield from _item("REFUSED", told.refused)
-    for warning in told.warnings:
+def _lines(explanation: Explanation) -> Iterator[str]:
+    yield f"StorageClass {explanation.storage_class} ({explanation.where})"
+    yield from _item("REFUSED", explanation.refused)
+    for warning in explanation.warnings:
         yield from _item("WARNING", warning)
-    if not told.instance:
+    if not explanation.instance:
         return
-    yield from _item("backend", f"{told.instance} ({told.kind}): {told.chosen}")
-    yield from _item("volume", f"{told.volume_handle or 'not known'}, for PersistentVolume {told.volume}")
-    yield from _item("size", told.size or "not known")
-    yield from _item("place", "; ".join([*told.places, told.placed]).strip("; "))
-    yield "  parameters, as they count"
-    yield from _rows(told.parameters)
-    if told.filesystem:
-        yield from _filesystem(told.filesystem)
-    yield from _commands(told)
-    for policy in told.policies:
+    yield from _item("backend", f"{explanation.instance} ({explanation.kind}): {explanation.instance_reason}")
+    yield from _item("volume", f"{explanation.volume_handle or 'not known'}, for PersistentVolume {explanation.volume}")
+    yield from _item("size", explanation.size or "not known")
+    yield from _item("place", "; ".join([*explanation.places, explanation.places_reason]).strip("; "))
+    yield "  parameters with their values"
+    yield from _rows(explanation.parameters)
+    if explanation.filesystem:
+        yield from _filesystem(explanation.filesystem)
+    yield from _commands(explanation)
+    for policy in explanation.policies:
         yield from _item("Kubernetes", policy)
 
 
@@ -44,7 +45,7 @@ def _rows(parameters: Iterable[ExplainedParameter]) -> Iterator[str]:
 
 def _filesystem(one: ExplainedFilesystem) -> Iterator[str]:
     if not one.type:
-        yield from _item("node", f"hands the device on as it is ({one.why}), and never formats it")
+        yield from _item("node", f"publishes the raw device ({one.why}) and never formats it")
         return
     yield from _item("node", f"{one.type} ({one.why}); formats it: {one.formats}")
     if one.mkfs:
@@ -52,18 +53,19 @@ def _filesystem(one: ExplainedFilesystem) -> Iterator[str]:
     yield from _item("mount flags", ", ".join(one.mount_flags))
 
 
-def _commands(told: Explanation) -> Iterator[str]:
-    yield from _item("NOT ASKED", f"no storage was asked: {told.not_asked}" if told.not_asked else "")
-    for one in told.assumed:
+def _commands(explanation: Explanation) -> Iterator[str]:
+    reason = explanation.storage_not_read
+    yield from _item("OFFLINE", f"the storage was not read: {reason}" if reason else "")
+    for one in explanation.assumed:
         yield from _item("assumed", one)
-    if told.commands:
-        undone = "nothing of it was done now" if told.not_asked else "and was not done now"
-        yield f"  what the driver does, in order (? only looks, ! changes something, {undone})"
-    for number, command in enumerate(told.commands, 1):
+    if explanation.commands:
+        done = "none was done now" if reason else "and was not done now"
+        yield f"  what the driver does, in order (? only reads, ! changes something, {done})"
+    for number, command in enumerate(explanation.commands, 1):
         # On one line, so that it can be copied.
         yield f"    {number:2} {'!' if command.changes else '?'} {shlex.join(command.words)}"
         yield from _wrapped(WHY, command.why, WHY)
-    yield from _item("then", told.goes_on)
+    yield from _item("then", explanation.not_shown)
 
 
 def _item(name: str, words: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""StorageClasses in a file for `kubectl apply`: several documents, with the line of every key."""
+"""StorageClasses in a manifest file of several documents, with the line of every key."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...contract.model import Segments
 from ...contract.params import unknown
 
 RESERVED = "csi.storage.k8s.io/"
-# Which keys with that prefix external-provisioner takes; any other makes it refuse the class.
+# The keys with that prefix that external-provisioner accepts; it refuses a class with another one.
 SECRETS = tuple(
     f"{RESERVED}{what}-secret-{part}"
     for what in ("provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand")
     for part in ("name", "namespace")
 )
 FS_TYPE = f"{RESERVED}fstype"
-OLD_FS_TYPES = ("fstype", "fsType")  # which the provisioner still reads where the other is not given
+OLD_FS_TYPES = ("fstype", "fsType")  # the provisioner still reads them where FS_TYPE is not set
 KEYS = (
     *("apiVersion", "kind", "metadata", "provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"),
     *("allowVolumeExpansion", "mountOptions", "allowedTopologies"),
@@ -29,20 +29,20 @@ CHOICES = {"volumeBindingMode": ("Immediate", "WaitForFirstConsumer"), "reclaimP
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """One of them. Values that Kubernetes gives a default have it."""
+    """A StorageClass, with the defaults that Kubernetes sets."""
 
     document: Document
     name: str
     provisioner: str
-    parameters: Mapping[str, str]  # without those for the provisioner
-    fs_type: str  # "" where the class names none
+    parameters: Mapping[str, str]  # without the provisioner's own keys
+    fs_type: str  # "": not in the class
     secrets: Mapping[str, str]
     mount_flags: tuple[str, ...]
     binding: str
     reclaim: str
     expandable: bool
-    places: tuple[Segments, ...]  # of allowedTopologies, with their keys as written
-    foreign: tuple[str, ...]  # keys with the reserved prefix that the provisioner does not know
+    places: tuple[Segments, ...]  # of allowedTopologies, with keys as written
+    foreign: tuple[str, ...]  # keys with the reserved prefix that the provisioner refuses
 
     def where(self, *path: str) -> str:
         """Return file and line of a key."""
@@ -50,7 +50,7 @@ class StorageClass:
 
 
 def read_storage_classes(file: Path) -> tuple[list[StorageClass], list[str]]:
-    """Return the classes, and the kinds of all else in the file. Raises ConfigError."""
+    """Return the classes, and the kinds of the other documents in the file. Raises ConfigError."""
     found, others = [], []
     for document in read_documents(file):
         kind = str(document.values.get("kind", "without a kind"))
@@ -89,19 +89,19 @@ def _parsed(document: Document) -> StorageClass:
 
 
 def _text_parameters(document: Document, parameters: Any) -> Iterator[tuple[str, str]]:
-    """Kubernetes takes texts only, and says of a number no more than that the class cannot be decoded."""
+    """Yield the parameters. Raises ConfigError for values that are not strings, which Kubernetes refuses."""
     if not isinstance(parameters, dict):
-        raise document.error(("parameters",), "'parameters' must be a mapping of texts")
+        raise document.error(("parameters",), "'parameters' must be a mapping of strings")
     for key, value in parameters.items():
         if not isinstance(value, str):
             shown = str(value).lower() if isinstance(value, bool) else value
-            text = f'parameters: {key!r} is not a text, so Kubernetes refuses the class; write {key}: "{shown}"'
+            text = f'parameters: {key!r} is not a string, so Kubernetes refuses the class; write {key}: "{shown}"'
             raise document.error(("parameters", key), text)
         yield key, value
 
 
 def _places(document: Document, terms: Any) -> Iterator[Segments]:
-    """Return every combination of values that a term allows, as the provisioner does."""
+    """Yield every combination of values that a term allows, as the provisioner does."""
     try:
         for term in terms:
             places: list[dict[str, str]] = [{}]
@@ -111,14 +111,14 @@ def _places(document: Document, terms: Any) -> Iterator[Segments]:
             yield from places
     except (TypeError, KeyError):
         rule = "a list of {matchLabelExpressions: [{key: KEY, values: [VALUE, ...]}]}"
-        raise document.error(("allowedTopologies",), f"'allowedTopologies' is {rule}") from None
+        raise document.error(("allowedTopologies",), f"'allowedTopologies' must be {rule}") from None
 
 
 def select(classes: list[StorageClass], name: str, file: Path) -> list[StorageClass]:
-    """Return the class of that name; "" means all. Raises ConfigError when there is none."""
+    """Return the class with this name, all for "". Raises ConfigError when there is none."""
     names = [one.name for one in classes]
     if not classes:
-        raise ConfigError(f"{file}:1: there is no StorageClass in this file")
+        raise ConfigError(f"{file}:1: the file contains no StorageClass")
     if name and name not in names:
         raise ConfigError(f"{file}:1: {unknown('--class', name, names, 'StorageClass')}")
     return [one for one in classes if name in ("", one.name)]

@@ -1,1 +1,1 @@
-"""Take over volumes that were made by hand: `csi-multi import`."""
+"""`csi-multi import`: take over volumes that were created by hand."""

@@ -1,4 +1,4 @@
-"""`csi-multi import`: the manifest goes to stdout, what is or would be done to stderr."""
+"""`csi-multi import`: prints the manifest to stdout, and the changes to stderr."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ CSI_ACCESS_MODES = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import or release one volume; return 1 when that is refused. Raises ConfigError for bad usage."""
+    """Import or release one volume; return 1 when it is refused. Raises ConfigError for bad usage."""
     settings = load_config(options.config, options.node)
-    with contextlib.redirect_stdout(sys.stderr):  # what a package prints must not spoil the manifest
+    with contextlib.redirect_stdout(sys.stderr):  # a package that prints must not corrupt the manifest
         instances = load_instances(settings, LocalHost())
     try:
         instance = _instance(instances, options.instance)
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             _import(settings, instance, options)
     except StorageError as error:
-        print(f"csi-multi: {options.volume} is left as it is: {error}", file=sys.stderr)
+        print(f"csi-multi: {options.volume} was not changed: {error}", file=sys.stderr)
         return 1
     finally:
         instances.close()
@@ -56,23 +56,23 @@ def run(options: argparse.Namespace) -> int:
 
 def _import(settings: Config, instance: Instance, options: argparse.Namespace) -> None:
     if not PV_NAME.fullmatch(options.name):
-        rule = "1 to 128 of a-z, 0-9, '-' and '.', as of any Kubernetes object"
-        raise ConfigError(f"--name: {options.name!r} is not the name of a PersistentVolume: {rule}")
-    wish = ManifestOptions(
+        rule = "1 to 128 of a-z, 0-9, '-' and '.', with a letter or digit at both ends"
+        raise ConfigError(f"--name: {options.name!r} is not a valid name of a PersistentVolume: {rule}")
+    manifest_options = ManifestOptions(
         storage_class=options.storageclass,
         claim=_claim(options.claim),
         fs_type=options.fs_type,
         block=options.block,
         access_mode=options.access_mode,
     )
-    _refuse_unusable(instance, wish)
-    context = {FS_TYPE: wish.fs_type} if wish.fs_type and not wish.block else {}
+    _refuse_unusable(instance, manifest_options)
+    context = {FS_TYPE: options.fs_type} if options.fs_type and not options.block else {}
     driver = settings.driver
     stamp = Stamp(driver=driver.name, cluster=driver.cluster, name=options.name, digest=IMPORTED, context=context)
     with _backend(instance, apply=options.apply) as backend:
         volume = backend.import_volume(options.volume, stamp)
     places = topology.of_volume(instance.backend, volume)
-    print(manifest(driver.name, instance.name, volume, places, wish), end="")
+    print(manifest(driver.name, instance.name, volume, places, manifest_options), end="")
 
 
 def _release(instance: Instance, options: argparse.Namespace) -> None:
@@ -81,13 +81,13 @@ def _release(instance: Instance, options: argparse.Namespace) -> None:
         raise NotFound(f"volume {options.volume!r} belongs to backend {name!r}, not {instance.name!r}")
     with _backend(instance, apply=options.apply) as backend:
         native = backend.release_volume(handle)
-    is_now = "is" if options.apply else "would be"
-    print(f"csi-multi: it {is_now} {native}; delete its PersistentVolume, if there is one", file=sys.stderr)
+    verb = "is now" if options.apply else "would be"
+    print(f"csi-multi: the volume {verb} {native}; delete its PersistentVolume, if there is one", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def _backend(instance: Instance, *, apply: bool) -> Iterator[Import]:
-    """Give the backend itself, or one that only notes what it would do, which is told afterwards."""
+    """Yield the backend itself, or its dry run, whose changes are printed afterwards."""
     if not isinstance(instance.backend, Import):
         raise InvalidArgument(f"backend {instance.name!r} ({instance.package}) cannot import volumes")
     if apply:
@@ -101,7 +101,7 @@ def _backend(instance: Instance, *, apply: bool) -> Iterator[Import]:
     finally:
         dry_run.close()
     changes = [step for step in report.steps if step.changes]
-    print("Nothing was changed. With --apply this is done:" if changes else "There is nothing to do.", file=sys.stderr)
+    print("Nothing was changed. --apply does this:" if changes else "There is nothing to change.", file=sys.stderr)
     for step in changes:
         print(f"  {shlex.join(step.words)}\n      {step.why}", file=sys.stderr)
 
@@ -113,12 +113,12 @@ def _instance(instances: Registry, name: str) -> Instance:
     return instances.get(name)
 
 
-def _refuse_unusable(instance: Instance, wish: ManifestOptions) -> None:
-    """Raises InvalidArgument for a use that no volume of this backend has."""
-    if wish.fs_type:
-        require_supported(wish.fs_type)
-    mount = None if wish.block else Mount(fs_type=wish.fs_type)
-    if reason := instance.backend.unsupported(Capability(mode=CSI_ACCESS_MODES[wish.access_mode], mount=mount)):
+def _refuse_unusable(instance: Instance, options: ManifestOptions) -> None:
+    """Raises InvalidArgument for a use that the backend does not support."""
+    if options.fs_type:
+        require_supported(options.fs_type)
+    mount = None if options.block else Mount(fs_type=options.fs_type)
+    if reason := instance.backend.unsupported(Capability(mode=CSI_ACCESS_MODES[options.access_mode], mount=mount)):
         raise InvalidArgument(reason)
 
 

@@ -1,4 +1,4 @@
-"""The PersistentVolume of an imported volume, as Kubernetes reads it."""
+"""The Kubernetes manifest of an imported volume's PersistentVolume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...core import topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestOptions:
-    """What the operator says about it."""
+    """The operator's options for the PersistentVolume."""
 
     storage_class: str = ""
     claim: tuple[str, str] | None = None  # namespace, name
@@ -24,30 +24,35 @@ class ManifestOptions:
     access_mode: str = "ReadWriteOnce"
 
 
-def manifest(driver: str, instance: str, volume: Volume, places: Sequence[Segments], wish: ManifestOptions) -> str:
-    """Return the manifest. Without a class its storageClassName is empty: then no class is a default for it."""
+def manifest(driver: str, instance: str, volume: Volume, places: Sequence[Segments], options: ManifestOptions) -> str:
+    """Return the manifest. Without a class storageClassName is empty, so that no default class is set."""
     source: dict[str, Any] = {"driver": driver, "volumeHandle": ids.join(instance, volume.handle)}
-    if wish.fs_type and not wish.block:
-        source["fsType"] = wish.fs_type
+    if options.fs_type and not options.block:
+        source["fsType"] = options.fs_type
     if volume.stamp.context:
         source["volumeAttributes"] = dict(volume.stamp.context)
     spec: dict[str, Any] = {
         "capacity": {"storage": str(volume.size)},
-        "accessModes": [wish.access_mode],
-        "volumeMode": "Block" if wish.block else "Filesystem",
+        "accessModes": [options.access_mode],
+        "volumeMode": "Block" if options.block else "Filesystem",
         "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": wish.storage_class,
+        "storageClassName": options.storage_class,
         "csi": source,
     }
     if places:
         terms = [_term(topology.add_prefix(driver, place)) for place in places]
         spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
-    if wish.claim:
-        namespace, name = wish.claim
+    if options.claim:
+        namespace, name = options.claim
         reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name}
         spec["claimRef"] = reference
-    whole = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume.stamp.name}, "spec": spec}
-    return yaml.safe_dump(whole, sort_keys=False)
+    persistent_volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": volume.stamp.name},
+        "spec": spec,
+    }
+    return yaml.safe_dump(persistent_volume, sort_keys=False)
 
 
 def _term(place: Segments) -> dict[str, Any]:
