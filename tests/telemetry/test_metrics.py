@@ -117,8 +117,8 @@ def test_while_a_backend_hangs_a_scrape_answers_and_shows_its_locks_and_threads(
 def test_an_instance_is_up_or_down_since_a_moment_and_a_broken_one_is_down(show: Any, make: Any) -> None:
     shown = show(make("fast"), make("slow"), make("new"), broken={"bad": "no library"})
     before = time.time()
-    shown.registry.get("fast").tell("")
-    shown.registry.get("slow").tell("no route to host")
+    shown.registry.get("fast").set_state("")
+    shown.registry.get("slow").set_state("no route to host")
 
     samples = shown.scrape()
     assert samples("csi_multi_backend_up", backend="fast") == [1]
@@ -127,7 +127,7 @@ def test_an_instance_is_up_or_down_since_a_moment_and_a_broken_one_is_down(show:
     assert samples("csi_multi_backend_up", backend="new") == [], "nobody knows yet"
     (since,) = samples("csi_multi_backend_changed_timestamp_seconds", backend="slow")
     assert before <= since <= time.time()
-    shown.registry.get("slow").tell("another reason")
+    shown.registry.get("slow").set_state("another reason")
     assert shown.scrape()("csi_multi_backend_changed_timestamp_seconds", backend="slow") == [since]
 
 
@@ -142,7 +142,7 @@ def test_versions_and_the_process_are_shown(show: Any, make: Any) -> None:
 def told() -> Any:
     """A listener, and its registry's values: told.value("csi_multi_storage_calls_total", program="true")."""
     registry = prometheus.CollectorRegistry()
-    listener = metrics.Metrics(registry)
+    listener = metrics.MetricsListener(registry)
     listener.value = lambda name, **labels: sum(
         one.value
         for family in registry.collect()
@@ -188,11 +188,11 @@ def test_a_call_ends_with_a_class_of_the_contracts_errors(told: Any, error: Exce
 
 def test_a_backend_that_names_its_calls_after_volumes_does_not_fill_the_memory(told: Any) -> None:
     observe = Observer("cloud", (told,))
-    for number in range(metrics.OPERATIONS + 50):
+    for number in range(metrics.MAX_OPERATIONS + 50):
         with observe("api", f"volume-{number}"):
             pass
 
-    assert told.value("csi_multi_storage_calls_total") == metrics.OPERATIONS + 50
+    assert told.value("csi_multi_storage_calls_total") == metrics.MAX_OPERATIONS + 50
     assert told.value("csi_multi_storage_calls_total", program="other") == 50
 
 

@@ -79,8 +79,8 @@ def test_every_metric_that_is_shown_has_its_row_in_the_manual(show: Any, make: A
 def test_no_label_is_asked_for_that_no_metric_has(show: Any, make: Any, wanted: Any) -> None:
     driver = show(make("fast"))
     driver.client.CreateVolume(**wanted("v"))
-    driver.registry.get("fast").tell("")
-    driver.board.metrics.call("fast", "lvs", "")("ok")
+    driver.registry.get("fast").set_state("")
+    driver.exporter.listener.call("fast", "lvs", "")("ok")
     labels = {label for family in driver.scrape().families for one in family.samples for label in one.labels}
     asked = {
         label.strip()
