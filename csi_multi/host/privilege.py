@@ -17,7 +17,7 @@ class LinuxCapability(enum.IntEnum):
 
 
 def held(*wanted: LinuxCapability) -> bool:
-    """Whether all of these are in effect."""
+    """Whether this process has all of these capabilities in effect."""
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(), re.MULTILINE)
     bits = int(effective[1], 16) if effective else 0
     return all(bits >> bit & 1 for bit in wanted)
