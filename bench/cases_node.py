@@ -38,7 +38,9 @@ def node(directory: Path, *, quick: bool) -> list[Row]:
     script = directory / "bare.sh"
     script.write_text(
         SCRIPT.format(
-            mkfs=shlex.join(BY_NAME["ext4"].make(LocalHost(), FilesystemOptions(), kernel_features.running()))
+            mkfs=shlex.join(
+                BY_NAME["ext4"].mkfs_command(LocalHost(), FilesystemOptions(), kernel_features.running_kernel())
+            )
         )
     )
     took: dict[str, list[float]] = {}

@@ -1,7 +1,7 @@
 """The nodes of a Kubernetes cluster: Node objects, listed once and then watched.
 
-Node objects, not pods: a pod that is being replaced must not make its node's volumes look gone. As long as the API
-cannot be reached, what was seen last stays; before the first list, nothing can be said.
+Node objects and not pods: the volumes of a node must not disappear while its pod is replaced. While the API cannot be
+reached, the last known nodes stay in use; before the first list, the nodes are not known.
 """
 
 from __future__ import annotations
@@ -9,67 +9,41 @@ from __future__ import annotations
 import logging
 import threading
 
-import msgspec
-
 from ..config.cluster import KubernetesSection
 from ..contract.errors import Unavailable
 from ..contract.model import Segments
-from ..kubernetes.api import GONE, TROUBLE, Api, Expired, Refused
+from ..kubernetes.api import API_ERRORS, KubernetesApi, WatchExpired
+from ..kubernetes.objects import NodeObject
 
 log = logging.getLogger(__name__)
 
-WATCH = 60  # seconds of one watch; what was missed by a connection that died in silence is then seen
-PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before trying again, after one failure, two, ...
+WATCH_SECONDS = 60  # of one watch; the next one finds what a silently broken connection has missed
+RETRY_INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds after one failure, two failures, ...
 NODES = "/api/v1/nodes"
 
 
-class Address(msgspec.Struct):
-    type: str
-    address: str
-
-
-class Status(msgspec.Struct):
-    addresses: list[Address] = []
-    code: int = 0
-
-
-class Metadata(msgspec.Struct):
-    name: str = ""
-    labels: dict[str, str] = {}
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
-
-
-class NodeObject(msgspec.Struct):
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
-    status: Status | str = msgspec.field(default_factory=Status)
-    code: int = 0  # of a Status object, which an ERROR event has in its place
-
-
-class Event(msgspec.Struct):
-    type: str
-    object: NodeObject
-
-
 class KubernetesNodes:
-    """Addresses from the Kubernetes API. `driver` is the prefix of the labels that say where a node is."""
+    """Node addresses from the Kubernetes API. `driver` is the prefix of the labels that contain the topology."""
 
-    def __init__(self, settings: KubernetesSection, driver: str, pauses: tuple[float, ...] = PAUSES) -> None:
+    def __init__(
+        self, settings: KubernetesSection, driver: str, retry_intervals: tuple[float, ...] = RETRY_INTERVALS
+    ) -> None:
         self._settings = settings
         self._prefix = f"{driver}/"
-        self._pauses = pauses
+        self._retry_intervals = retry_intervals
         self._nodes: dict[str, NodeObject] = {}
         self._listed = threading.Event()
         self._stop = threading.Event()
-        self._api = Api(settings.server, settings.credentials)
+        self._api = KubernetesApi(settings.server, settings.credentials)
         self._query = {"labelSelector": settings.labels} if settings.labels else {}
-        self._trouble = "it has not been asked yet"
+        self._failure = "no request has been sent yet"
 
     def names(self) -> list[str]:
-        return sorted(self._known())
+        return sorted(self._known_nodes())
 
-    def of(self, node: str) -> str | None:
-        found = self._known().get(node)
-        if found is None or isinstance(found.status, str):
+    def address(self, node: str) -> str | None:
+        found = self._known_nodes().get(node)
+        if found is None:
             return None
         addresses = [one.address for one in found.status.addresses if one.type == self._settings.address]
         if not addresses:
@@ -78,8 +52,8 @@ class KubernetesNodes:
         return f"{host}:{self._settings.port}"
 
     def segments(self, node: str) -> Segments | None:
-        """What the kubelet has written into the labels, from the driver's own NodeGetInfo."""
-        found = self._known().get(node)
+        """Return what the kubelet has written into the labels, from the driver's own NodeGetInfo."""
+        found = self._known_nodes().get(node)
         labels = found.metadata.labels if found else {}
         return {key.removeprefix(self._prefix): labels[key] for key in labels if key.startswith(self._prefix)} or None
 
@@ -90,53 +64,52 @@ class KubernetesNodes:
         self._stop.set()
         self._api.close()
 
-    def _known(self) -> dict[str, NodeObject]:
+    def _known_nodes(self) -> dict[str, NodeObject]:
         if not self._listed.is_set():
-            raise Unavailable(f"the nodes of the cluster are not known yet: the Kubernetes API: {self._trouble}")
+            raise Unavailable(
+                f"the nodes of the cluster are not known yet, because the Kubernetes API was not read: "
+                f"{self._failure}; try again"
+            )
         return self._nodes
 
     def _run(self) -> None:
-        """List, then watch; again from the last version when a watch ends, from the start when that is too old."""
+        """List, then watch. A watch continues from the last version; when that is too old, list again."""
         version, failures = "", 0
         while not self._stop.is_set():
             try:
                 version = self._watch(version) if version else self._list()
                 failures = 0
                 continue
-            except Expired:
+            except WatchExpired:
                 version = ""
                 continue
-            except TROUBLE as error:
-                self._trouble = f"{type(error).__name__}: {error}"
+            except API_ERRORS as error:
+                self._failure = f"{type(error).__name__}: {error}"
             if not self._stop.is_set():
-                log.warning("the Kubernetes API cannot be watched: %s", self._trouble)
-                self._stop.wait(self._pauses[min(failures, len(self._pauses) - 1)])
+                log.warning("the Kubernetes API cannot be watched: %s", self._failure)
+                self._stop.wait(self._retry_intervals[min(failures, len(self._retry_intervals) - 1)])
                 failures += 1
 
     def _list(self) -> str:
-        """Take all Node objects; return their version."""
-        found, version = self._api.list(NODES, NodeObject, self._query)
+        """Replace all nodes by those of the API; return their version."""
+        found, version = self._api.list_objects(NODES, NodeObject, self._query)
         self._nodes = {one.metadata.name: one for one in found}
         self._listed.set()
         log.info("nodes of the cluster: %d", len(found))
         return version
 
     def _watch(self, version: str) -> str:
-        """Take changes as they come until the watch ends; return the version to go on from."""
-        decoder = msgspec.json.Decoder(Event)
-        for line in self._api.watch(NODES, version, WATCH, self._query):
-            event = decoder.decode(line)
-            if event.type == "ERROR":
-                raise Expired if event.object.code == GONE else Refused(line.decode(errors="replace")[:200])
-            self._apply(event)
-            version = event.object.metadata.resource_version or version
+        """Apply changes until the watch ends; return the version to continue from."""
+        for event, node in self._api.watch(NODES, NodeObject, version, WATCH_SECONDS, self._query):
+            self._apply(event, node)
+            version = node.metadata.resource_version or version
         return version
 
-    def _apply(self, event: Event) -> None:
-        """The mapping is replaced, never changed: readers take no lock."""
-        nodes, name = dict(self._nodes), event.object.metadata.name
-        if event.type in ("ADDED", "MODIFIED"):
-            nodes[name] = event.object
-        elif event.type == "DELETED":
-            nodes.pop(name, None)
+    def _apply(self, event: str, node: NodeObject) -> None:
+        """Replace the mapping instead of changing it, because readers take no lock."""
+        nodes = dict(self._nodes)
+        if event in ("ADDED", "MODIFIED"):
+            nodes[node.metadata.name] = node
+        elif event == "DELETED":
+            nodes.pop(node.metadata.name, None)
         self._nodes = nodes

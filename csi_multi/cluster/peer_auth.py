@@ -1,4 +1,4 @@
-"""A node's side: only the controller may call, and what this driver says itself carries a mark."""
+"""The authorization on a node's cluster port: only the controller may call, and only with RPCs for this node."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import grpc
 
 from ..contract.errors import PermissionDenied, Unavailable
 from ..rpc.interceptor import RemotePeerPolicy, TrailingMetadata
-from .remote_node import MARK
+from .remote_node import NODE_KEY
 
 
-class ControllerOnly(RemotePeerPolicy):
-    """The certificate of the caller, signed by the CA, must carry the controller's DNS name.
+class ControllerOnlyPolicy(RemotePeerPolicy):
+    """The certificate of the caller, signed by the CA, must contain the controller's DNS name.
 
-    And it must mean this node: addresses are given to other machines, and one certificate may do for all nodes.
+    The RPC must be for this node, because an address may have passed to another machine, and one certificate may serve
+    for all nodes. NODE_KEY in the trailing metadata marks responses of this driver.
     """
 
     def __init__(self, node: str, identity: str) -> None:
-        self._answer: TrailingMetadata = ((MARK, node),)
+        self._trailing: TrailingMetadata = ((NODE_KEY, node),)
         self._node = node
         self._identity = identity
 
@@ -24,11 +25,13 @@ class ControllerOnly(RemotePeerPolicy):
         names = sorted(name.decode("utf-8", "replace") for name in context.auth_context().get("peer_dns", ()))
         if self._identity not in names:
             raise PermissionDenied(
-                f"node {self._node!r} serves only {self._identity!r}; the certificate of this caller names "
-                f"{', '.join(names) or 'nobody'}: give the controller a certificate with that DNS name, or set "
-                "cluster.controller_identity"
+                f"node {self._node!r} accepts only calls of {self._identity!r}, but the certificate of this caller is "
+                f"for {', '.join(names) or 'no DNS name'}; give the controller a certificate with that DNS name, or "
+                "set cluster.controller_identity"
             )
-        meant = next((value for key, value in context.invocation_metadata() if key == MARK), self._node)
+        meant = next((value for key, value in context.invocation_metadata() if key == NODE_KEY), self._node)
         if meant != self._node:
-            raise Unavailable(f"this is node {self._node!r}, not {meant!r}: correct its address, or wait until it is")
-        return self._answer
+            raise Unavailable(
+                f"this is node {self._node!r}, but the RPC is for node {meant!r}; correct the address of node {meant!r}"
+            )
+        return self._trailing

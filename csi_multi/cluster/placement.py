@@ -1,13 +1,13 @@
-"""On which node a new volume is made, so that one name never stands for two volumes.
+"""The node on which a new volume is created, chosen so that one name never has volumes on two nodes.
 
-A request allows some nodes: those of its topology, or all. Where it allows one, that node is asked and nobody
-else. Where it allows several, an earlier try may have made the volume on any of them, and its answer may have
-been lost. So first every one of them is asked whether it has the name, and must answer: one that is down may
-have it (UNAVAILABLE). Only if none has it is it made: on the first node in the order of preference, else with
-the most room; a node that is full passes it on to the next.
+A request allows some nodes: those of its topology, or all of them. If it allows one, the request goes to that node
+only. If it allows several, an earlier try may have created the volume on any of them, and its response may have been
+lost. So every one of them is asked first whether it has the name, and all must answer: an unreachable node may have it
+(UNAVAILABLE). Only if none has it is the volume created: on the first node in the order of preference, otherwise on
+the node with the most free space. If a node is full, the next one is tried.
 
-The question is CreateVolume itself, with a topology that the node cannot serve: a node that has the name says
-ALREADY_EXISTS, one that has not says RESOURCE_EXHAUSTED, and one where an earlier try still runs says ABORTED.
+The question is CreateVolume itself, with a topology that the node cannot serve: a node that has the name answers
+ALREADY_EXISTS, one that has not answers RESOURCE_EXHAUSTED, and one where an earlier try still runs answers ABORTED.
 """
 
 from __future__ import annotations
@@ -24,60 +24,61 @@ from ..contract.model import TopologyRequirement
 from ..core import topology
 from ..rpc import convert
 from ..rpc.status import ForwardedError
-from .remote_nodes import Nodes
+from .remote_nodes import RemoteNodes
 
 log = logging.getLogger(__name__)
 Code = grpc.StatusCode
 
 
-class Placing:
-    """CreateVolume for node-local instances, when no content source decides."""
+class Placement:
+    """CreateVolume of node-local instances for requests without a content source, which would determine the node."""
 
-    def __init__(self, driver: str, nodes: Nodes) -> None:
+    def __init__(self, driver: str, nodes: RemoteNodes) -> None:
         self._driver = driver
         self._nodes = nodes
 
     def create(self, request: pb.CreateVolumeRequest, deadline: float | None) -> Any:
-        first, others = self._allowed(request)
-        names = [*first, *others]
+        preferred, others = self._allowed_nodes(request)
+        names = [*preferred, *others]
         if len(names) > 1:
-            if having := self._having(names, request, deadline):
-                return self._nodes.get(having).call("CreateVolume", request, deadline)
-            names = [*first, *self._by_room(others, request, deadline)]
-        return self._first_with_room(names, request, deadline)
+            if existing := self._find_existing(names, request, deadline):
+                return self._nodes.get(existing).call("CreateVolume", request, deadline)
+            names = [*preferred, *self._by_free_space(others, request, deadline)]
+        return self._create_on_first_with_space(names, request, deadline)
 
-    def _allowed(self, request: pb.CreateVolumeRequest) -> tuple[list[str], list[str]]:
-        """Return the nodes where the volume may be: those with a place in the order, and the others."""
+    def _allowed_nodes(self, request: pb.CreateVolumeRequest) -> tuple[list[str], list[str]]:
+        """Return the nodes that the request allows: the preferred ones in order, and the others."""
         if not request.HasField("accessibility_requirements"):
-            return [], self._any()
-        wanted = convert.requirement(self._driver, request.accessibility_requirements)
-        if not wanted.requisite:
-            first = self._known(wanted, wanted.preferred)
-            return first, [name for name in self._any() if name not in first]
-        first = self._known(wanted, wanted.preferred)
-        others = [name for name in self._known(wanted, wanted.requisite) if name not in first]
-        if not first and not others:
+            return [], self._all_nodes()
+        requirement = convert.requirement(self._driver, request.accessibility_requirements)
+        if not requirement.requisite:
+            preferred = self._named_nodes(requirement, requirement.preferred)
+            return preferred, [name for name in self._all_nodes() if name not in preferred]
+        preferred = self._named_nodes(requirement, requirement.preferred)
+        others = [name for name in self._named_nodes(requirement, requirement.requisite) if name not in preferred]
+        if not preferred and not others:
             raise ResourceExhausted(
-                f"the topology that is asked for names no node whose disks can be used: this backend needs the segment "
-                f"{self._driver}/{topology.NODE} of a node that is not lost"
+                f"the requested topology names no usable node: a volume of this backend needs the segment "
+                f"{self._driver}/{topology.NODE} of a node that is not declared lost"
             )
-        return first, others
+        return preferred, others
 
-    def _known(self, wanted: TopologyRequirement, places: Sequence[Any]) -> list[str]:
-        """Return the nodes that are named, allowed and not lost, in order, each once."""
-        named = [place[topology.NODE] for place in places if topology.NODE in place]
-        allowed = [name for name in named if topology.satisfies(({topology.NODE: name},), wanted)]
+    def _named_nodes(self, requirement: TopologyRequirement, segments: Sequence[Any]) -> list[str]:
+        """Return the nodes in these segments that are allowed and not lost, in order, each once."""
+        named = [one[topology.NODE] for one in segments if topology.NODE in one]
+        allowed = [name for name in named if topology.satisfies(({topology.NODE: name},), requirement)]
         return [name for name in dict.fromkeys(allowed) if name not in self._nodes.lost]
 
-    def _any(self) -> list[str]:
+    def _all_nodes(self) -> list[str]:
         if names := self._nodes.names():
             return names
-        raise Unavailable("no node of the cluster is known yet")
+        raise Unavailable("no node of the cluster is known yet; try again")
 
-    def _having(self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None) -> str:
-        """Return the node that has a volume of this name already, "" when all say that they do not."""
+    def _find_existing(self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None) -> str:
+        """Return the node that has a volume of this name already, "" when all of them answer that they have not."""
         found = []
-        for name, outcome in self._nodes.ask(names, "CreateVolume", self._questions(names, request), deadline).items():
+        probes = self._probe_requests(names, request)
+        for name, outcome in self._nodes.call_many(names, "CreateVolume", probes, deadline).items():
             code = outcome.code if isinstance(outcome, ForwardedError) else None
             if code is Code.ALREADY_EXISTS or isinstance(outcome, pb.CreateVolumeResponse):
                 found.append(name)
@@ -85,52 +86,59 @@ class Placing:
                 raise outcome
             elif not isinstance(outcome, ForwardedError):
                 raise Unavailable(
-                    f"volume {request.name!r} may have been made by an earlier try on a node that does not answer: "
-                    f"{outcome}; bring the node back, declare it lost (cluster.lost), or use StorageClasses with "
-                    "volumeBindingMode WaitForFirstConsumer, whose volumes ask for one node"
+                    f"an earlier try may have created volume {request.name!r} on a node that does not answer: "
+                    f"{outcome}; repair the node, declare it lost (cluster.lost), or use StorageClasses with "
+                    "volumeBindingMode WaitForFirstConsumer, whose volumes request one node"
                 )
         if len(found) > 1:
             log.error(
-                "a name stands for volumes on several nodes", extra={"fields": {"name": request.name, "nodes": found}}
+                "several nodes have a volume of the same name", extra={"fields": {"name": request.name, "nodes": found}}
             )
         return found[0] if found else ""
 
-    def _questions(self, names: Sequence[str], request: pb.CreateVolumeRequest) -> dict[str, pb.CreateVolumeRequest]:
-        """Return by node a request that finds, and cannot make, the volume there."""
-        questions = {}
+    def _probe_requests(
+        self, names: Sequence[str], request: pb.CreateVolumeRequest
+    ) -> dict[str, pb.CreateVolumeRequest]:
+        """Return by node a request that finds the volume there and cannot create it."""
+        probes = {}
         for name in names:
-            question = pb.CreateVolumeRequest()
-            question.CopyFrom(request)
-            question.ClearField("accessibility_requirements")
+            probe = pb.CreateVolumeRequest()
+            probe.CopyFrom(request)
+            probe.ClearField("accessibility_requirements")
             elsewhere = {topology.NODE: "nowhere" if name != "nowhere" else "elsewhere"}
-            place = pb.Topology(segments=topology.add_prefix(self._driver, elsewhere))
-            question.accessibility_requirements.requisite.append(place)
-            questions[name] = question
-        return questions
+            segments = pb.Topology(segments=topology.add_prefix(self._driver, elsewhere))
+            probe.accessibility_requirements.requisite.append(segments)
+            probes[name] = probe
+        return probes
 
-    def _by_room(self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None) -> list[str]:
-        """Return the nodes with the most room first; those that cannot tell last."""
+    def _by_free_space(
+        self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None
+    ) -> list[str]:
+        """Return the nodes, the one with the most free space first; those without an answer last."""
         if len(names) < 2:
             return [*names]
-        question = pb.GetCapacityRequest(volume_capabilities=request.volume_capabilities, parameters=request.parameters)
-        outcomes = self._nodes.ask(names, "GetCapacity", question, deadline)
+        probe = pb.GetCapacityRequest(volume_capabilities=request.volume_capabilities, parameters=request.parameters)
+        outcomes = self._nodes.call_many(names, "GetCapacity", probe, deadline)
 
-        def room(name: str) -> int:
+        def free_space(name: str) -> int:
             outcome = outcomes[name]
             return -1 if isinstance(outcome, StorageError) else int(outcome.available_capacity)
 
-        return sorted(names, key=lambda name: (-room(name), name))
+        return sorted(names, key=lambda name: (-free_space(name), name))
 
-    def _first_with_room(self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None) -> Any:
-        """Make it on the first node that is not full. One that does not answer may have made it: no other is tried."""
+    def _create_on_first_with_space(
+        self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None
+    ) -> Any:
+        """Create it on the first node that is not full. Stop at one that does not answer, because it may have it."""
         full: dict[str, ForwardedError] = {}
         for name in names:
             try:
                 return self._nodes.get(name).call("CreateVolume", request, deadline)
-            except ForwardedError as answer:
-                if answer.code is not Code.RESOURCE_EXHAUSTED:
+            except ForwardedError as error:
+                if error.code is not Code.RESOURCE_EXHAUSTED:
                     raise
-                full[name] = answer
+                full[name] = error
         if len(full) == 1:
             raise next(iter(full.values()))
-        raise ResourceExhausted("no node has room: " + "; ".join(f"{name}: {text}" for name, text in full.items()))
+        reasons = "; ".join(f"{name}: {error}" for name, error in full.items())
+        raise ResourceExhausted(f"no node has enough free space: {reasons}")

@@ -1,4 +1,4 @@
-"""One node seen from the controller: its channel, its circuit, its share of the threads."""
+"""One node as the controller sees it: its channel, its circuit breaker, its share of the threads."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..contract.observer import OUTGOING
 from ..loading.admission import RUNNING_RPC, AdmissionLimit
 from ..rpc.interceptor import REQUEST_ID, REQUEST_ID_KEY
 from ..rpc.status import ForwardedError
-from .circuit import Circuit
-from .credentials import Bundle
+from .circuit_breaker import CircuitBreaker
+from .credentials import CertificateSet
 
-MARK = "csi-multi-node"  # metadata: which node is meant; trailing metadata: that the driver on it says this
-FOREVER = 1e6  # seconds: gRPC shows an RPC without a deadline as one with more, and cannot send it on
-PROBE = 2.0  # seconds for a node to say that it is there
+NODE_KEY = "csi-multi-node"  # metadata: the node an RPC is for; trailing metadata: the response is of its driver
+NO_DEADLINE = 1e6  # seconds: gRPC reports more than this for an RPC without a deadline, and cannot forward that
+PROBE_TIMEOUT = 2.0  # seconds for a node to answer a probe
 SERVICES = ("Controller", "GroupController")
 
-# A connection that is cut is noticed by pings while a call runs, a node that is back is found again within two
-# seconds, and nothing is sent twice but by us.
-OPTIONS = (
+# While a call runs, pings detect a broken connection. A node that is back is found within two seconds. gRPC itself
+# never sends an RPC twice.
+CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 10000),
-    ("grpc.http2.ping_timeout_ms", 10000),  # of the pings that measure the line, which take the others' place
+    ("grpc.http2.ping_timeout_ms", 10000),  # of the pings that measure the bandwidth, which replace the keepalive pings
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2000),
@@ -41,77 +41,80 @@ OPTIONS = (
 )
 
 
-class Pending:
-    """An RPC that is under way, for those who ask many nodes at once."""
+class PendingCall:
+    """An RPC that was sent, for callers that send it to many nodes in parallel."""
 
-    def __init__(self, node: Node, future: Any) -> None:
+    def __init__(self, node: RemoteNode, future: Any) -> None:
         self._node = node
         self._future = future
 
     def outcome(self) -> Any:
-        """Wait for the response, or the StorageError that stands for it."""
+        """Wait; return the response, or the StorageError in its place."""
         try:
             response = self._future.result()
         except grpc.RpcError as error:
-            return self._node.failure(error, suspect=False)  # one by one it would take long, and pings tell too
+            return self._node.to_storage_error(error, probe=False)  # probes one by one would take too long
         except grpc.FutureCancelledError:
             return Timeout(f"{self._node.label}: the RPC was cancelled")
-        self._node.circuit.worked()
+        self._node.breaker.record_success()
         return response
 
 
-class Node:
-    """RPCs to the driver on one node. `identity` is the DNS name that its certificate must carry."""
+class RemoteNode:
+    """RPCs to the driver on one node. `identity` is the DNS name that its certificate must contain."""
 
-    def __init__(self, name: str, address: str, identity: str, bundle: Bundle) -> None:
+    def __init__(self, name: str, address: str, identity: str, certificates: CertificateSet) -> None:
         self.name = name
         self.address = address
-        self.bundle = bundle
+        self.certificates = certificates
         self.label = f"node {name!r} ({address})"
-        self.circuit = Circuit(self.label)
+        self.breaker = CircuitBreaker(self.label)
         self.admission = AdmissionLimit(name, unshared=False, kind="node")
-        options = (*OPTIONS, ("grpc.ssl_target_name_override", identity))
-        self._channel = grpc.secure_channel(address, bundle.channel(), options=options)
+        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", identity))
+        self._channel = grpc.secure_channel(address, certificates.channel_credentials(), options=options)
         self._methods = dict(self._all_methods())
         self._lock = threading.Lock()
         self._calls = 0
         self._retired = False
 
     def call(self, rpc: str, request: Any, deadline: float | None) -> Any:
-        """Return the node's response. Raises Answered with its refusal, Unavailable or Timeout without an answer."""
-        if visit := RUNNING_RPC.get():
-            visit.enter(self.admission)
-        with self._counted():
-            if self.circuit.admit():
+        """Return the node's response. Raises ForwardedError, or Unavailable and Timeout without a response."""
+        if running := RUNNING_RPC.get():
+            running.enter(self.admission)
+        with self._counting_call():
+            if self.breaker.admit():
                 self._probe()
             try:
-                response = self._methods[rpc](request, timeout=self._left(deadline), metadata=self._metadata())
+                response = self._methods[rpc](request, timeout=self._remaining(deadline), metadata=self._metadata())
             except grpc.RpcError as error:
-                raise self.failure(error) from None
-            self.circuit.worked()
+                raise self.to_storage_error(error) from None
+            self.breaker.record_success()
             return response
 
-    def begin(self, rpc: str, request: Any, seconds: float) -> Pending:
-        """Send an RPC without waiting for its answer. Raises Unavailable for a node that is known to be down."""
-        self.circuit.admit()  # the one who tries a node that was down tries it with the RPC itself
-        return Pending(self, self._methods[rpc].future(request, timeout=seconds, metadata=self._metadata()))
+    def start_call(self, rpc: str, request: Any, seconds: float) -> PendingCall:
+        """Send an RPC without waiting for its response. Raises Unavailable for a node that is unreachable."""
+        self.breaker.admit()  # the caller that tries an unreachable node tries it with the RPC itself
+        return PendingCall(self, self._methods[rpc].future(request, timeout=seconds, metadata=self._metadata()))
 
-    def failure(self, error: Any, *, suspect: bool = True) -> StorageError:
-        """Tell an answer of the driver on the node from everything else, which says nothing about the volume."""
+    def to_storage_error(self, error: Any, *, probe: bool = True) -> StorageError:
+        """Return ForwardedError for an error of the driver on the node, otherwise Unavailable or Timeout.
+
+        Any other error than the driver's proves nothing about the volume.
+        """
         trailing = tuple(error.trailing_metadata() or ())
-        code, text = error.code(), error.details() or "no reason was given"
-        if any(key == MARK for key, _ in trailing):
-            self.circuit.worked()
-            more = tuple((key, value) for key, value in trailing if key != MARK and not key.startswith("grpc-"))
+        code, text = error.code(), error.details() or "no details"
+        if any(key == NODE_KEY for key, _ in trailing):
+            self.breaker.record_success()
+            more = tuple((key, value) for key, value in trailing if key != NODE_KEY and not key.startswith("grpc-"))
             return ForwardedError(code, text, more)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            if suspect:
-                self._suspect()
-            return Timeout(f"{self.label} did not answer in time; what was asked may still be going on there")
-        return self.circuit.failed(f"{text} ({code.name})")
+            if probe:
+                self._check_reachable()
+            return Timeout(f"{self.label} did not answer in time; it may still be working on the request")
+        return self.breaker.record_failure(f"{text} ({code.name})")
 
     def retire(self) -> None:
-        """Close the channel, after the RPCs that run through it."""
+        """Close the channel when the RPCs that use it have ended."""
         with self._lock:
             self._retired = True
             idle = not self._calls
@@ -119,35 +122,35 @@ class Node:
             self._channel.close()
 
     def close(self) -> None:
-        """Close the channel now; what runs through it is cut off."""
+        """Close the channel now; RPCs that use it fail."""
         self._channel.close()
 
-    def _suspect(self) -> None:
-        """Find out whether a node that did not answer in time is there at all. A refusal is an answer."""
+    def _check_reachable(self) -> None:
+        """Let the circuit breaker know whether a node that did not answer in time is reachable at all."""
         try:
             self._probe()
         except StorageError:
             return
 
     def _probe(self) -> None:
-        """Raise Unavailable unless the driver on the node answers at once."""
+        """Raise Unavailable unless the driver on the node answers within PROBE_TIMEOUT. An error is an answer, too."""
         try:
             request = csi_pb2.ControllerGetCapabilitiesRequest()
-            self._methods["ControllerGetCapabilities"](request, timeout=PROBE, metadata=self._metadata())
+            self._methods["ControllerGetCapabilities"](request, timeout=PROBE_TIMEOUT, metadata=self._metadata())
         except grpc.RpcError as error:
-            if not any(key == MARK for key, _ in error.trailing_metadata() or ()):
-                raise self.circuit.failed(f"{error.details()} ({error.code().name})") from None
-        self.circuit.worked()
+            if not any(key == NODE_KEY for key, _ in error.trailing_metadata() or ()):
+                raise self.breaker.record_failure(f"{error.details()} ({error.code().name})") from None
+        self.breaker.record_success()
 
-    def _left(self, deadline: float | None) -> float | None:
+    def _remaining(self, deadline: float | None) -> float | None:
         if deadline is None:
             return None
-        if (left := deadline - time.monotonic()) <= 0:
-            raise Timeout(f"no time is left to ask {self.label}")
-        return left if left < FOREVER else None
+        if (remaining := deadline - time.monotonic()) <= 0:
+            raise Timeout(f"the deadline expired before {self.label} was called; try again")
+        return remaining if remaining < NO_DEADLINE else None
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counting_call(self) -> Iterator[None]:
         with self._lock:
             self._calls += 1
         try:
@@ -173,6 +176,6 @@ class Node:
                 )
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return what goes with every RPC: which node is meant, the id for both logs, and what a trace needs."""
-        number = ((REQUEST_ID_KEY, REQUEST_ID.get()),) if REQUEST_ID.get() else ()
-        return ((MARK, self.name), *number, *OUTGOING.get())
+        """Return the metadata of every RPC: the node it is for, the id for both logs, and the trace."""
+        request_id = ((REQUEST_ID_KEY, REQUEST_ID.get()),) if REQUEST_ID.get() else ()
+        return ((NODE_KEY, self.name), *request_id, *OUTGOING.get())

@@ -23,7 +23,7 @@ import grpc
 
 from ..host import loopdev, mounts
 from ..host.command import LocalHost
-from ..host.privilege import Capability, held
+from ..host.privilege import LinuxCapability, held
 from ..process.driver_process import DriverProcess, NotServing
 from ..rpc.client import Client
 
@@ -172,7 +172,7 @@ class DemoRun:
 
 def _filesystem() -> str:
     """Return ext4, or xfs without CAP_SYS_RESOURCE, which the kernel requires for expanding ext4 online."""
-    if held(Capability.CAP_SYS_RESOURCE):
+    if held(LinuxCapability.CAP_SYS_RESOURCE):
         return "ext4"
     print("using xfs, because this process lacks CAP_SYS_RESOURCE, which expanding a mounted ext4 requires")
     return "xfs"

@@ -1,1 +1,1 @@
-"""What this machine has and does: commands, block devices, the mount table. Backends may import it."""
+"""The machine: commands, block devices, the mount table. Backends may import this package."""

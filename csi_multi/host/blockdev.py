@@ -1,6 +1,6 @@
-"""The door to the kernel for backends whose devices come and go: sysfs, nodes in /dev, users, the read-only flag.
+"""Block devices that appear and disappear: their sysfs attributes, nodes in /dev, users and read-only flag.
 
-Disks go by their name in /sys/block, which may pass to another disk at any time.
+A disk is identified by its name in /sys/block, which another disk may get at any time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from ..contract.errors import Unavailable
 from . import mounts, sysfs
 
 BLKROSET = 0x125D  # linux/fs.h
-ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # the disk or the attribute is not there
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # the disk or the attribute does not exist
 
 
-class Kernel:
-    """Every method raises Unavailable when there is no clear answer: a disk that cannot be seen may be there."""
+class BlockDevices:
+    """The block devices of this machine.
+
+    Every method raises Unavailable when the kernel gives no clear answer, because the disk may exist all the same.
+    """
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev"), proc: Path = Path("/proc")) -> None:
         self.sys = sys
@@ -29,44 +32,43 @@ class Kernel:
         self.proc = proc
 
     def disks(self) -> list[str]:
-        with clear(self.sys / "block"):
+        with os_errors_as_unavailable(self.sys / "block"):
             return sorted(os.listdir(self.sys / "block"))
 
     def text(self, disk: str, attribute: str) -> str | None:
-        """Return an attribute as the kernel pads it, None when there is none (any more)."""
+        """Return an attribute with the kernel's padding; None when the disk or the attribute does not exist."""
         file = self.sys / "block" / disk / attribute
         try:
             return os.fsdecode(file.read_bytes()).removesuffix("\n")
         except OSError as error:
             if error.errno not in ABSENT:
-                raise _unclear(file, error) from None
+                raise _unavailable(file, error) from None
             return None
 
-    def tell(self, disk: str, attribute: str, text: str) -> None:
-        """Write an attribute."""
+    def write_attribute(self, disk: str, attribute: str, text: str) -> None:
         file = self.sys / "block" / disk / attribute
-        with clear(file):
+        with os_errors_as_unavailable(file):
             file.write_text(text)
 
     def size(self, disk: str) -> int:
-        """Return its bytes, 0 when it is gone."""
+        """Return the size in bytes, 0 when the disk does not exist."""
         return int(self.text(disk, "size") or 0) * 512  # sysfs counts in 512-byte sectors
 
     def read_only(self, disk: str) -> bool:
         return self.text(disk, "ro") == "1"
 
     def node(self, disk: str) -> Path | None:
-        """Return the disk's node in /dev, None while it has none, or the name there is another's."""
+        """Return the disk's node in /dev; None while it has none, or when that name belongs to another disk."""
         path = self.dev / disk
         number = self.number(path)
         return path if number and number == self.text(disk, "dev") else None
 
     def number(self, path: Path) -> str:
-        """Return "major:minor" of a device node, "" when it is none."""
+        """Return "major:minor" of a device node, "" when the path is none."""
         return sysfs.find_number(path)
 
     def in_use(self, path: Path) -> bool:
-        """Whether the disk is mounted, in any mount namespace, below another device, or published raw."""
+        """Whether the disk is mounted in any mount namespace, used by another device, or published as a block device."""
         try:
             with opened(path, os.O_EXCL):
                 return self.published(path)
@@ -74,13 +76,13 @@ class Kernel:
             return error.errno == errno.EBUSY
 
     def published(self, path: Path) -> bool:
-        """Whether a node of the disk is bound anywhere: the kernel does not count that as use."""
+        """Whether a node of the disk is bound anywhere, which the kernel does not count as use."""
         number = self.number(path)
         return any(entry.binds_node and self.number(Path(entry.target)) == number for entry in mounts.table())
 
-    def set_read_only(self, path: Path, wanted: bool) -> None:
-        with clear(path), opened(path) as descriptor:
-            fcntl.ioctl(descriptor, BLKROSET, struct.pack("i", wanted))
+    def set_read_only(self, path: Path, read_only: bool) -> None:
+        with os_errors_as_unavailable(path), opened(path) as descriptor:
+            fcntl.ioctl(descriptor, BLKROSET, struct.pack("i", read_only))
 
 
 @contextmanager
@@ -93,12 +95,13 @@ def opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 @contextmanager
-def clear(file: Path) -> Iterator[None]:
+def os_errors_as_unavailable(file: Path) -> Iterator[None]:
+    """Raise Unavailable in place of OSError."""
     try:
         yield
     except OSError as error:
-        raise _unclear(file, error) from None
+        raise _unavailable(file, error) from None
 
 
-def _unclear(file: Path, error: OSError) -> Unavailable:
-    return Unavailable(f"{file}: {error.strerror or error}; look at the kernel log, and try again")
+def _unavailable(file: Path, error: OSError) -> Unavailable:
+    return Unavailable(f"{file}: {error.strerror or error}; see the kernel log, then try again")

@@ -1,8 +1,8 @@
-"""Run host commands: the only import of subprocess in the project.
+"""Runs host commands. No other module of the project imports subprocess.
 
-Words, never a shell string; a fixed locale; a time limit on every command; what must not be seen in
-`ps` goes through `stdin`. A command is ended at its own time limit only, never because the caller of
-an RPC stopped waiting: the caller's retry is told Busy, and then finds the result.
+Commands are lists of arguments, never shell strings, with a fixed locale and a time limit. Secrets go through `stdin`,
+because everybody can read arguments. Only its own time limit ends a command, never a caller that stopped waiting: the
+retry of that caller gets Busy first, and the result later.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..contract.machine import TIME_LIMIT, CommandFailed, CommandMissing, Comman
 
 log = logging.getLogger(__name__)
 
-GRACE = 5.0  # seconds a killed command may take to go: a process stuck in the kernel never does
+KILL_TIMEOUT = 5.0  # seconds for a killed command to end; a process that is stuck in the kernel never does
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
 class LocalHost:
-    """The real machine."""
+    """The machine this process runs on."""
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
         started = time.monotonic()
-        with _input(stdin) as source, _memory("stdout") as stdout, _memory("stderr") as stderr:
+        with _stdin(stdin) as source, _memory_file("stdout") as stdout, _memory_file("stderr") as stderr:
             try:
                 process = subprocess.Popen(
                     argv,
@@ -44,8 +44,8 @@ class LocalHost:
                 )
             except FileNotFoundError:
                 raise CommandMissing(argv[0]) from None
-            _finish(process, argv, timeout)
-            result = Result(process.returncode, _written(stdout), _written(stderr))
+            _wait_or_kill(process, argv, timeout)
+            result = Result(process.returncode, _content(stdout), _content(stderr))
         if log.isEnabledFor(logging.DEBUG):
             extra = {"argv": list(argv), "status": result.status, "ms": _ms(started)}
             log.debug("command", extra={"fields": extra})
@@ -55,7 +55,7 @@ class LocalHost:
 
 
 def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start a long-running program beside us, in a session of its own: a driver for a demo or a test."""
+    """Start a long-running program in a session of its own: a driver for a demo or a test."""
     return subprocess.Popen(
         argv,
         env=ENVIRONMENT | dict(environment),
@@ -66,18 +66,18 @@ def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subpr
     )
 
 
-def _finish(process: subprocess.Popen[bytes], argv: tuple[str, ...], timeout: float) -> None:
-    if _ended(process, timeout):
+def _wait_or_kill(process: subprocess.Popen[bytes], argv: tuple[str, ...], timeout: float) -> None:
+    if _wait(process, timeout):
         return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    _ended(process, GRACE)
-    log.warning("%s (process %d) was killed after %g s", argv[0], process.pid, timeout)
+    _wait(process, KILL_TIMEOUT)
+    log.warning("%s (process %d) exceeded its time limit of %g s and was killed", argv[0], process.pid, timeout)
     raise CommandTimedOut(argv, timeout)
 
 
-def _ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Wait through a descriptor: Popen.wait with a limit polls, which costs 1 ms per command."""
+def _wait(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    """Wait with a pidfd, because Popen.wait with a time limit polls, which costs 1 ms per command."""
     descriptor = os.pidfd_open(process.pid)
     try:
         poll = select.poll()
@@ -91,20 +91,20 @@ def _ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
 
 
 @contextlib.contextmanager
-def _input(text: str | None) -> Iterator[int]:
-    """A file descriptor with the text in memory: seekable, because mount --fstab refuses a pipe."""
+def _stdin(text: str | None) -> Iterator[int]:
+    """Yield a descriptor to read the text from. It is seekable, because mount --fstab refuses a pipe."""
     if text is None:
         yield subprocess.DEVNULL
         return
-    with _memory("stdin") as descriptor:
+    with _memory_file("stdin") as descriptor:
         os.write(descriptor, os.fsencode(text))  # paths need not be UTF-8
         os.lseek(descriptor, 0, os.SEEK_SET)
         yield descriptor
 
 
 @contextlib.contextmanager
-def _memory(name: str) -> Iterator[int]:
-    """A file in memory. As output it never blocks or breaks: a mkfs that outlives us can finish."""
+def _memory_file(name: str) -> Iterator[int]:
+    """Yield a file in memory. As output it never blocks or breaks, so a mkfs can finish after this process ended."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         yield descriptor
@@ -112,7 +112,7 @@ def _memory(name: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _written(descriptor: int) -> str:
+def _content(descriptor: int) -> str:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
 

@@ -1,6 +1,6 @@
-"""Small notes about this node's devices, in a directory below /dev.
+"""Small notes about the devices of this node, in a directory below /dev.
 
-/dev is the node's own, outlives the driver's containers, and is empty after a boot, as the devices are gone then.
+/dev belongs to the node, outlives the containers of the driver, and is empty after a boot, like the list of devices.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from ..contract.errors import Unavailable
 
 
 class DeviceNotes:
-    """Every method raises Unavailable when the files cannot be told or changed."""
+    """Notes by name. Every method raises Unavailable when the files cannot be read or changed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def write(self, name: str, facts: Mapping[str, str]) -> None:
-        """Note the facts; atomic."""
+        """Write a note atomically."""
         file, new = self._directory / name, self._directory / f".{name}"
-        with _explained(file):
+        with _os_errors_as_unavailable(file):
             self._directory.mkdir(mode=0o755, exist_ok=True)
             new.write_text(json.dumps(dict(facts)))
             new.rename(file)
 
     def read(self, name: str) -> dict[str, str]:
-        """Return the facts; none where there is no note, or what is there was not written by us."""
+        """Return a note; empty when it does not exist or was not written by this class."""
         file = self._directory / name
         try:
-            with _explained(file):
+            with _os_errors_as_unavailable(file):
                 facts = json.loads(file.read_text())
         except (FileNotFoundError, ValueError):
             return {}
@@ -40,23 +40,23 @@ class DeviceNotes:
 
     def remove(self, name: str) -> None:
         file = self._directory / name
-        with suppress(FileNotFoundError), _explained(file):
+        with suppress(FileNotFoundError), _os_errors_as_unavailable(file):
             file.unlink()
 
     def names(self) -> list[str]:
-        with suppress(FileNotFoundError), _explained(self._directory):
+        with suppress(FileNotFoundError), _os_errors_as_unavailable(self._directory):
             return sorted(name for name in os.listdir(self._directory) if not name.startswith("."))
         return []
 
 
 @contextmanager
-def _explained(file: Path) -> Iterator[None]:
-    """Say what may be wrong with /dev. A file that is not there is the caller's business."""
+def _os_errors_as_unavailable(file: Path) -> Iterator[None]:
+    """Raise Unavailable in place of OSError. FileNotFoundError is left to the caller."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
         raise Unavailable(
-            f"{file}: {error.strerror}; is the node's /dev mounted into the driver's container, writable?"
+            f"{file}: {error.strerror}; mount the /dev of the node into the container of the driver, writable"
         ) from None

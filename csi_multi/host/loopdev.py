@@ -1,4 +1,4 @@
-"""Loop devices: find, attach, resize, detach. Found by what the kernel says, never by memory."""
+"""Loop devices: find, attach, resize, detach. They are found in the kernel, and nothing is kept in memory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ SYS = Path("/sys/block")
 PARTITIONS = Path("/proc/partitions")
 GET_STATUS = 0x4C05  # LOOP_GET_STATUS64: struct loop_info64 starts with the file's device and inode
 INFO_BYTES = 232
-PATIENCE = 2.0  # seconds for those who have a device open only to look at it
-NO_DIRECT_IO = "Invalid argument"  # what losetup says where the filesystem lacks it
+DETACH_TIMEOUT = 2.0  # seconds for programs that open a device only for a moment
+NO_DIRECT_IO = "Invalid argument"  # from losetup, on a filesystem without direct I/O
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # no such file or device, or nothing bound
-DELETED = " (deleted)"  # how the kernel marks the path of a file that was removed while bound
+DELETED = " (deleted)"  # the kernel appends it to the path of a bound file that was removed
 
 
 def bound() -> dict[Path, str]:
-    """Return the path of the backing file of every loop device that has one, as the kernel shows it."""
+    """Return the backing file of every loop device that has one, with the path that the kernel shows."""
     found = {}
-    # Only devices with a size stand in there: far fewer than /sys/block has, on a host with many loop nodes.
+    # It lists only devices with a size: far fewer than /sys/block, on a host with many loop nodes.
     for name in re.findall(r" (loop\d+)$", PARTITIONS.read_text(), re.MULTILINE):
         if backing := _text(f"{SYS}/{name}/loop/backing_file"):
             found[Path("/dev") / name] = backing
@@ -40,17 +40,17 @@ def bound() -> dict[Path, str]:
 def find(file: Path) -> list[Path]:
     """Return the loop devices bound to this file, or to one that had this path when it was removed.
 
-    The inode decides, not the path: a device that was attached in a mount namespace which is gone (a
-    container that was replaced) shows its path relative to a mount that nobody has any more.
+    Files are compared by inode, not by path: a device that was attached in a mount namespace which no longer exists
+    (of a container that was replaced) shows a path relative to a mount that no longer exists.
     """
     gone = os.path.realpath(file) + DELETED
     return [device for device, backing in bound().items() if backing == gone or backs(device, file)]
 
 
 def backs(device: Path, file: Path) -> bool:
-    """Whether the device's backing file is the very file that has this path now (same inode).
+    """Whether the device's backing file is the file that has this path now (same inode).
 
-    Raises Unavailable when that cannot be told: a volume in use must not seem free.
+    Raises Unavailable when this is unknown, because a volume in use must not seem free.
     """
     try:
         status = file.stat()
@@ -61,15 +61,15 @@ def backs(device: Path, file: Path) -> bool:
             os.close(descriptor)
     except OSError as error:
         if error.errno not in ABSENT:
-            raise _unclear(device, error) from error
+            raise _unavailable(device, error) from error
         return False
     return struct.unpack_from("=QQ", info) == (status.st_dev, status.st_ino)
 
 
 def attach(host: Host, file: Path, *, read_only: bool = False, sector_size: int = 512) -> Path:
-    """Bind a free loop device to the file, with direct I/O where the filesystem has it.
+    """Bind a free loop device to the file, with direct I/O where the filesystem supports it.
 
-    With direct I/O data is not cached twice; some filesystems (tmpfs before Linux 6.6) lack it.
+    With direct I/O data is not cached twice. Some filesystems (tmpfs before Linux 6.6) do not support it.
     """
     options = [f"--sector-size={sector_size}", *(["--read-only"] if read_only else [])]
     before = find(file)
@@ -78,12 +78,13 @@ def attach(host: Host, file: Path, *, read_only: bool = False, sector_size: int 
     except CommandFailed as error:
         if NO_DIRECT_IO not in error.stderr:
             raise
-        for half_made in set(find(file)) - set(before):
-            detach(host, half_made)
-        log.warning("%s is on a filesystem without direct I/O: its data is cached twice", file)
+        for incomplete in set(find(file)) - set(before):
+            detach(host, incomplete)
+        log.warning("%s is on a filesystem without direct I/O, so its data is cached twice", file)
         device = _bind(host, file, "--direct-io=off", *options)
     if not backs(device, file):
-        raise Unavailable(f"{device} was bound to {file} but shows {attribute(number_of(device), 'loop/backing_file')}")
+        actual = attribute(number_of(device), "loop/backing_file")
+        raise Unavailable(f"{device} was bound to {file}, but its backing file is {actual}; try again")
     return device
 
 
@@ -92,42 +93,44 @@ def _bind(host: Host, file: Path, *options: str) -> Path:
 
 
 def refresh(host: Host, device: Path) -> None:
-    """Let a bound loop device take its file's new size."""
+    """Let a bound loop device take the new size of its file."""
     host.run("losetup", "--set-capacity", str(device))
 
 
 def detach(host: Host, device: Path) -> None:
-    """Free a loop device, and see it go: while anybody has it open the kernel waits for the last close.
+    """Free a loop device and wait until it is free: while it is open, the kernel waits for the last close.
 
-    A program that only looks (blkid, losetup) closes it at once. Raises InUse for any other.
+    A program that only inspects it (blkid, losetup) closes it at once. Raises InUse when another keeps it open.
     """
     number = number_of(device)
     before = attribute(number, "loop/backing_file")
     host.run("losetup", "--detach", str(device))
-    ends = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DETACH_TIMEOUT
     while before and attribute(number, "loop/backing_file") == before:
-        if time.monotonic() > ends:
-            raise InUse(f"{device} is held open by a process on this node; the kernel frees it when that ends")
+        if time.monotonic() > deadline:
+            raise InUse(f"{device} is held open by a process on this node; the kernel frees it when the process ends")
         time.sleep(0.01)
 
 
 def _text(file: str) -> str:
-    """Read a small file, as cheaply as can be: there may be hundreds of loop devices."""
+    """Read a small file with few system calls, because there may be hundreds of loop devices."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno not in ABSENT:
-            raise _unclear(file, error) from error
+            raise _unavailable(file, error) from error
         return ""
     try:
         return os.fsdecode(os.read(descriptor, 2 * 4096)).removesuffix("\n")
     except OSError as error:
         if error.errno not in ABSENT:
-            raise _unclear(file, error) from error
+            raise _unavailable(file, error) from error
         return ""
     finally:
         os.close(descriptor)
 
 
-def _unclear(what: Path | str, error: OSError) -> Unavailable:
-    return Unavailable(f"cannot tell what {what} is bound to: {error.strerror}; check the kernel log and open files")
+def _unavailable(path: Path | str, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"cannot read the backing file of {path}: {error.strerror}; check the kernel log and the number of open files"
+    )

@@ -1,6 +1,6 @@
-"""Files shown as loop devices: one device per file at most, the right one, and none left behind.
+"""Loop devices for backends whose volumes are files: at most one device per file, with the requested properties.
 
-For backends whose volumes are files. loopdev.py has the kernel's own operations, this the care around them.
+loopdev.py has the operations of the kernel; this module makes them safe to repeat and leaves no device behind.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from .mounts import MountPoint
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 1.0  # seconds
+RELEASE_TIMEOUT = 1.0  # seconds: btrfs releases its device only after umount has returned
 SYS_BLOCK = Path("/sys/block")
 
 
-class LoopFiles:
-    """The devices of all files of one backend."""
+class LoopDevices:
+    """The loop devices of the files of one backend."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def open(self, image: Path, *, sector_size: int = 512, read_only: bool = False) -> Path:
-        """Return the file's device, attached now if need be. Raises InUse."""
+        """Return the file's device, and attach it first if there is none. Raises InUse."""
         found = loopdev.find(image)
         used = [device for device in found if in_use(device)]
         if len(used) > 1:
             names = " and ".join(str(device) for device in used)
-            raise InUse(f"{image} is in use through {names} at once; stop what uses one of them")
-        fitting = [
+            raise InUse(f"{image} is in use through {names} at the same time; stop what uses one of them")
+        suitable = [
             device
             for device in found
-            if fits(device, image, sector_size, read_only) and (device in used or not leaving(device))
+            if has_properties(device, image, sector_size, read_only) and (device in used or not autoclears(device))
         ]
-        if used and used[0] not in fitting:
+        if used and used[0] not in suitable:
             raise InUse(
-                f"{used[0]} is in use with other properties than asked (read-only, sector size, or its file was "
+                f"{used[0]} is in use with other properties than requested (read-only, sector size, or its file was "
                 f"deleted); unpublish and unstage the volume of {image} first"
             )
-        keep = next(iter(used or fitting), None)
+        keep = next(iter(used or suitable), None)
         for device in found:
             if device != keep:
                 self._detach(device)
         if keep is None:
             return self._attach(image, sector_size, read_only)
-        if _size(keep) != image.stat().st_size:  # it grew, and nobody has shown it yet
+        if _size(keep) != image.stat().st_size:  # the file has grown since the device was attached
             loopdev.refresh(self._host, keep)
             _refuse_other_size(keep, image)
         return keep
@@ -60,8 +60,8 @@ class LoopFiles:
     def find(self, image: Path) -> Path | None:
         """Return the file's device, if there is one.
 
-        Of several, the one in use: an attach that outlived a killed process may come late. Without any,
-        that of a file which was removed from this path: it must be unmounted and closed all the same.
+        Of several, it is the one in use: the attach command of a killed process may have ended late. The device of a
+        file that was removed from this path counts, too, because it must be unmounted and closed as well.
         """
         found = loopdev.find(image)
         if len(found) < 2:
@@ -74,7 +74,7 @@ class LoopFiles:
             self._detach(device)
 
     def refresh(self, image: Path) -> None:
-        """Make the devices of the image as large as it is."""
+        """Let the devices of the image take its size."""
         for device in loopdev.find(image):
             loopdev.refresh(self._host, device)
             _refuse_other_size(device, image)
@@ -82,14 +82,14 @@ class LoopFiles:
     def _attach(self, image: Path, sector_size: int, read_only: bool) -> Path:
         try:
             device = loopdev.attach(self._host, image, read_only=read_only, sector_size=sector_size)
-            if not fits(device, image, sector_size, read_only):
-                raise Unavailable(f"{device} was attached to {image} with other properties than asked")
+            if not has_properties(device, image, sector_size, read_only):
+                raise Unavailable(f"{device} was attached to {image} with other properties than requested; try again")
             _refuse_other_size(device, image)
         except (StorageError, OSError):
-            self.close(image)  # also what a command that seemed to fail has attached
+            self.close(image)  # also a device that a command has attached although it failed
             raise
         if sysfs.attribute(sysfs.number_of(device), "loop/dio") != "1":
-            log.warning("%s does without direct I/O on %s: data is cached twice", device, image)
+            log.warning("%s uses no direct I/O on %s, so its data is cached twice", device, image)
         return device
 
     def _detach(self, device: Path) -> None:
@@ -99,12 +99,12 @@ class LoopFiles:
         try:
             loopdev.detach(self._host, device)
         except CommandFailed:
-            if _backing(device):  # else somebody was faster
+            if _backing(device):  # otherwise another process has detached it
                 raise
 
 
-def shown(path: Path, blank: Blank) -> Device:
-    """Return what open_device and find_device answer for a loop device."""
+def device_of(path: Path, blank: Blank) -> Device:
+    """Return a loop device as open_device and find_device return it."""
     number = sysfs.number_of(path)
     return Device(
         path=path,
@@ -115,25 +115,27 @@ def shown(path: Path, blank: Blank) -> Device:
     )
 
 
-def fits(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
-    """Whether an attached device shows this very file, all of it, as asked."""
-    wanted = {
+def has_properties(device: Path, image: Path, sector_size: int, read_only: bool) -> bool:
+    """Whether an attached device is bound to this file, all of it, with these properties."""
+    expected = {
         "loop/offset": "0",
         "loop/sizelimit": "0",
         "queue/logical_block_size": str(sector_size),
         "ro": str(int(read_only)),
     }
     number = sysfs.number_of(device)
-    return all(sysfs.attribute(number, name) == text for name, text in wanted.items()) and loopdev.backs(device, image)
+    return all(sysfs.attribute(number, name) == text for name, text in expected.items()) and loopdev.backs(
+        device, image
+    )
 
 
-def leaving(device: Path) -> bool:
-    """Whether the kernel frees the device as soon as nobody has it open."""
+def autoclears(device: Path) -> bool:
+    """Whether the kernel frees the device at its last close."""
     return sysfs.attribute(sysfs.number_of(device), "loop/autoclear") == "1"
 
 
 def in_use(device: Path) -> bool:
-    """Whether the device is mounted, in any mount namespace, below another device, or published raw."""
+    """Whether the device is mounted in any mount namespace, used by another device, or published as a block device."""
     if str(device) in loopdev.bound().values():
         return True
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
@@ -146,25 +148,25 @@ def in_use(device: Path) -> bool:
 
 
 def _stays_in_use(device: Path) -> bool:
-    """Whether the device is in use, and not only because btrfs lets go of it a moment after umount."""
-    ends = time.monotonic() + PATIENCE
+    """Whether the device is in use for longer than btrfs needs to release it after umount."""
+    deadline = time.monotonic() + RELEASE_TIMEOUT
     while in_use(device):
-        if mounted(device) or time.monotonic() > ends:
+        if mounted(device) or time.monotonic() > deadline:
             return True
         time.sleep(0.01)
     return False
 
 
 def mounted(device: Path) -> list[MountPoint]:
-    """Return where this mount namespace shows the filesystem on the device, or on one stacked on it."""
+    """Return the mounts, in this mount namespace, of the filesystem on the device or on a device above it."""
     numbers, paths = _stack(device)
     return [mount for mount in mounts.table() if mount.number in numbers or mount.source in paths]
 
 
 def _stack(device: Path) -> tuple[set[str], set[str]]:
-    """Return numbers and paths of the device and of what lies on it: dm-crypt, a read-only loop device.
+    """Return numbers and paths of the device and of the devices above it: dm-crypt, a read-only loop device.
 
-    The mount table shows the number for most filesystems, the path only for btrfs.
+    The mount table has the number for most filesystems, and only the path for btrfs.
     """
     numbers, paths = {sysfs.number_of(device)}, {str(device)}
     holders = [Path("/dev") / name for name in os.listdir(SYS_BLOCK / device.name / "holders")]
@@ -184,6 +186,6 @@ def _size(device: Path) -> int:
 
 
 def _refuse_other_size(device: Path, image: Path) -> None:
-    found, wanted = _size(device), image.stat().st_size
-    if found != wanted:
-        raise Unavailable(f"{device} shows {found} bytes, {image} has {wanted}")
+    found, expected = _size(device), image.stat().st_size
+    if found != expected:
+        raise Unavailable(f"{device} has {found} bytes, but {image} has {expected}; try again")

@@ -1,4 +1,4 @@
-"""The kernel's mount table, the only record of what is mounted where."""
+"""The mount table of the kernel, which is the only record of what is mounted where."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from . import sysfs
 
 MOUNTINFO = Path("/proc/self/mountinfo")
-DEVICE_NODE_FILESYSTEMS = ("devtmpfs", "tmpfs")  # what /dev is, on a machine and in a container
+DEVICE_NODE_FILESYSTEMS = ("devtmpfs", "tmpfs")  # of /dev, on a machine and in a container
 _ODD = re.compile(rb"[ \t\n\\#]")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPoint:
-    """One line of mountinfo. `root` is what of the filesystem shows at `target` ("/" for all of it)."""
+    """One line of mountinfo. `root` is the part of the filesystem that is mounted at `target` ("/": all of it)."""
 
     id: int
     number: str  # "major:minor" of the filesystem
@@ -34,13 +34,13 @@ class MountPoint:
 
     @property
     def binds_node(self) -> bool:
-        """Whether it may show a single device node, bound on a file, and not a filesystem."""
+        """Whether this may be a single device node, bound on a file, and not a filesystem."""
         return self.fs_type in DEVICE_NODE_FILESYSTEMS and self.root != "/"
 
 
 def table() -> list[MountPoint]:
     """Return all mounts, in mount order: where several share a target, the last one is on top."""
-    # Bytes and "\n" alone: a path may hold what Python takes for a line end, or no valid UTF-8.
+    # Split bytes at "\n" only: a path may contain other line ends of Python, or invalid UTF-8.
     return [parse(os.fsdecode(line)) for line in MOUNTINFO.read_bytes().split(b"\n") if line]
 
 
@@ -53,20 +53,20 @@ def at(path: Path, mounts: list[MountPoint] | None = None) -> MountPoint | None:
 def stack(path: Path) -> list[MountPoint]:
     """Return all mounts whose target is exactly this path, the topmost last."""
     target = os.fsencode(path)
-    plain = not _ODD.search(target)  # else the kernel writes it with escapes
+    plain = not _ODD.search(target)  # otherwise the kernel writes it with escapes
     lines = (line for line in MOUNTINFO.read_bytes().split(b"\n") if line and (target in line or not plain))
     return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
 
 
 def node_bound(number: str) -> bool:
-    """Whether a node of this block device is bound anywhere: the kernel does not count that as use."""
+    """Whether a node of this block device is bound anywhere, which the kernel does not count as use."""
     return any(entry.binds_node and sysfs.find_number(entry.target) == number for entry in table())
 
 
 def id_of(descriptor: int) -> int:
     """Return the id of the mount through which a descriptor was opened (proc(5), fdinfo)."""
-    facts = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
-    return int(facts.partition("mnt_id:")[2].split()[0])
+    text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    return int(text.partition("mnt_id:")[2].split()[0])
 
 
 def parse(line: str) -> MountPoint:
@@ -87,7 +87,7 @@ def parse(line: str) -> MountPoint:
 
 
 def escape(text: str) -> str:
-    """Write a path or option string as a field of an fstab line."""
+    """Return a path or option string as a field of an fstab line."""
     return re.sub(r"[ \t\n\r\\#]", lambda match: f"\\{ord(match[0]):03o}", text)
 
 

@@ -1,4 +1,4 @@
-"""Facts about block devices, read from sysfs and the device node: cheap, and no process is forked."""
+"""Properties of block devices, read from sysfs and the device node without starting a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCK = Path("/sys/dev/block")
 
 
 class DeviceGone(Unavailable):
-    """A block device has vanished: which says nothing about the volume that it showed."""
+    """A block device does not exist any more. This does not mean that the volume is gone."""
 
 
 def number_of(path: Path) -> str:
@@ -28,7 +28,7 @@ def number_of(path: Path) -> str:
 
 
 def find_number(path: Path | str, *, follow: bool = True) -> str:
-    """Return "major:minor" of a block device node, "" when the path is none; `follow` a symbolic link or not."""
+    """Return "major:minor" of a block device node, "" when the path is none. `follow`: also through a symbolic link."""
     try:
         status = Path(path).stat(follow_symlinks=follow)
     except (OSError, ValueError):
@@ -53,7 +53,7 @@ def size_of(number: str) -> int:
     """Return a block device's size in bytes. Raises DeviceGone."""
     sectors = attribute(number, "size")
     if sectors is None:
-        raise DeviceGone(f"block device {number} is gone")
+        raise DeviceGone(f"block device {number} does not exist any more")
     return int(sectors) * 512  # sysfs counts in 512-byte sectors, whatever the device's own size
 
 
@@ -66,7 +66,8 @@ def verify(device: Device) -> None:
     found = number_of(device.path)
     if found != device.number:
         raise FailedPrecondition(
-            f"{device.path} is device {found}, not {device.number} as expected: refusing to touch it"
+            f"{device.path} is device {found}, not {device.number} as expected, so it is not touched; "
+            "unstage the volume and stage it again"
         )
     for name, expected in device.proof.items():
         actual = attribute(device.number, name)

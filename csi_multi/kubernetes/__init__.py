@@ -1,1 +1,1 @@
-"""What the driver asks the Kubernetes API itself. Nothing here is needed elsewhere than on Kubernetes."""
+"""What the driver itself does with the Kubernetes API: the nodes of a cluster, the startup taint, the drain hook."""

@@ -1,6 +1,6 @@
-"""The Kubernetes API over plain HTTPS, with the files that every pod has.
+"""The Kubernetes API over plain HTTPS, with the token and the CA that every pod has.
 
-Token and CA are read for every request, because the kubelet replaces them.
+Both files are read for every request, because the kubelet replaces them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 CREDENTIALS = "/var/run/secrets/kubernetes.io/serviceaccount"
-SLACK = 15.0  # seconds that an answer may take, beyond the time of a watch
-PAGE = 500  # objects per page of a list
-GONE = 410  # too old a version to watch from
-MERGE = "application/merge-patch+json"
+RESPONSE_TIMEOUT = 15.0  # seconds, in addition to the time of a watch
+PAGE_SIZE = 500  # objects per page of a list
+GONE = 410  # the version is too old to watch from
+MERGE_PATCH = "application/merge-patch+json"
 
 T = TypeVar("T")
 
 
-class Expired(Exception):
-    """The API does not know any more what has changed since then: list again."""
+class WatchExpired(Exception):
+    """The API no longer knows the changes since this version; list again."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The API answered with an error."""
 
     def __init__(self, text: str, status: int = 0) -> None:
@@ -37,99 +37,116 @@ class Refused(Exception):
         self.status = status
 
 
-TROUBLE = (OSError, http.client.HTTPException, msgspec.DecodeError, Refused)  # what any request may end with
+API_ERRORS = (OSError, http.client.HTTPException, msgspec.DecodeError, RequestRefused)  # any request may raise them
 
 
 class ListMetadata(msgspec.Struct):
     version: str = msgspec.field(default="", name="resourceVersion")
-    more: str = msgspec.field(default="", name="continue")
+    continue_token: str = msgspec.field(default="", name="continue")
 
 
-class Page(msgspec.Struct):
+class ObjectList(msgspec.Struct):
     metadata: ListMetadata
     items: list[msgspec.Raw]
 
 
-class Api:
-    """One cluster's API. One request at a time: each has a connection of its own, which `close` cuts."""
+class WatchEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class StatusObject(msgspec.Struct):
+    """The object of an ERROR event."""
+
+    code: int = 0
+
+
+class KubernetesApi:
+    """The API of one cluster. It runs one request at a time, each on its own connection, which `close` breaks."""
 
     def __init__(self, server: str = "", credentials: str = CREDENTIALS) -> None:
-        """`server` is an https URL; default: as every pod is told."""
+        """`server` is an https URL; by default the one in the environment of every pod."""
         self._server, self._credentials = server, Path(credentials)
-        self._line: socket.socket | None = None
+        self._socket: socket.socket | None = None
 
     def get(self, path: str, kind: type[T]) -> T:
-        """Return one object. Raises Refused, with the status, and what is in TROUBLE."""
-        with self._ask("GET", path) as answer:
-            return msgspec.json.decode(answer.read(), type=kind)
+        """Return one object. Raises RequestRefused, with the status, and the other API_ERRORS."""
+        with self._request("GET", path) as response:
+            return msgspec.json.decode(response.read(), type=kind)
 
-    def list(self, path: str, kind: type[T], query: dict[str, str] | None = None) -> tuple[list[T], str]:
-        """Return all objects and the version to watch from."""
+    def list_objects(self, path: str, kind: type[T], query: dict[str, str] | None = None) -> tuple[list[T], str]:
+        """Return all objects, and the version to watch from."""
         found: list[T] = []
-        more = ""
+        token = ""
         while True:
-            asked = {**(query or {}), "limit": str(PAGE), **({"continue": more} if more else {})}
-            with self._ask("GET", f"{path}?{urlencode(asked)}") as answer:
-                page = msgspec.json.decode(answer.read(), type=Page)
+            parameters = {**(query or {}), "limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
+            with self._request("GET", f"{path}?{urlencode(parameters)}") as response:
+                page = msgspec.json.decode(response.read(), type=ObjectList)
             found += [msgspec.json.decode(item, type=kind) for item in page.items]
-            more = page.metadata.more
-            if not more:
+            token = page.metadata.continue_token
+            if not token:
                 return found, page.metadata.version
 
-    def watch(self, path: str, version: str, seconds: int, query: dict[str, str] | None = None) -> Iterator[bytes]:
-        """Yield events, each a line of JSON, until the watch ends. Raises Expired."""
-        asked = {
+    def watch(
+        self, path: str, kind: type[T], version: str, seconds: int, query: dict[str, str] | None = None
+    ) -> Iterator[tuple[str, T]]:
+        """Yield the type and the object of each event until the watch ends. Raises WatchExpired."""
+        parameters = {
             **(query or {}),
             "watch": "1",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
             "resourceVersion": version,
         }
-        with self._ask("GET", f"{path}?{urlencode(asked)}", timeout=seconds + SLACK) as answer:
-            while line := answer.readline():
-                yield line
+        with self._request("GET", f"{path}?{urlencode(parameters)}", timeout=seconds + RESPONSE_TIMEOUT) as response:
+            while line := response.readline():
+                event = msgspec.json.decode(line, type=WatchEvent)
+                if event.type == "ERROR":
+                    expired = msgspec.json.decode(event.object, type=StatusObject).code == GONE
+                    raise WatchExpired if expired else RequestRefused(line.decode(errors="replace")[:200])
+                yield event.type, msgspec.json.decode(event.object, type=kind)
 
     def merge(self, path: str, change: object) -> None:
-        """Change an object by a JSON merge patch; with metadata.resourceVersion in it, only if nobody did since."""
-        with self._ask("PATCH", path, msgspec.json.encode(change)) as answer:
-            answer.read()
+        """Apply a JSON merge patch. With metadata.resourceVersion in it, it fails if the object has changed since."""
+        with self._request("PATCH", path, msgspec.json.encode(change)) as response:
+            response.read()
 
     def close(self) -> None:
-        """Cut the request that runs, from another thread.
+        """Break the running request, from another thread.
 
-        Only the line is cut: closing would wait for whoever reads from it. SSLSocket's own shutdown would pull the
-        object away from under the reader.
+        The socket is only shut down: closing it would wait for its reader. SSLSocket's own shutdown would remove the
+        object that the reader uses.
         """
-        if self._line:
+        if self._socket:
             with suppress(OSError):
-                socket.socket.shutdown(self._line, socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     @contextmanager
-    def _ask(
-        self, method: str, path: str, body: bytes | None = None, timeout: float = SLACK
+    def _request(
+        self, method: str, path: str, body: bytes | None = None, timeout: float = RESPONSE_TIMEOUT
     ) -> Iterator[http.client.HTTPResponse]:
-        connection = self._connect(timeout)
+        connection = self._connection(timeout)
         token = (self._credentials / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         try:
             connection.connect()
-            self._line = connection.sock
-            connection.request(method, path, body, headers | ({"Content-Type": MERGE} if body else {}))
-            answer = connection.getresponse()
-            if answer.status == GONE:
-                raise Expired
-            if answer.status != http.client.OK:
-                raise Refused(f"{answer.status} {answer.reason}", answer.status)
-            yield answer
+            self._socket = connection.sock
+            connection.request(method, path, body, headers | ({"Content-Type": MERGE_PATCH} if body else {}))
+            response = connection.getresponse()
+            if response.status == GONE:
+                raise WatchExpired
+            if response.status != http.client.OK:
+                raise RequestRefused(f"{response.status} {response.reason}", response.status)
+            yield response
         finally:
             connection.close()
 
-    def _connect(self, timeout: float) -> http.client.HTTPSConnection:
-        import ssl  # only where there is a cluster
+    def _connection(self, timeout: float) -> http.client.HTTPSConnection:
+        import ssl  # only needed in a cluster
 
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         address = urlsplit(self._server or f"https://{f'[{host}]' if ':' in host else host}:{port}")
         if not address.hostname:
-            raise Refused("its address is not known: KUBERNETES_SERVICE_HOST is not set")
+            raise RequestRefused("its address is not known, because KUBERNETES_SERVICE_HOST is not set; run in a pod")
         context = ssl.create_default_context(cafile=str(self._credentials / "ca.crt"))
         return http.client.HTTPSConnection(address.hostname, address.port or 443, timeout=timeout, context=context)

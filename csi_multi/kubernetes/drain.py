@@ -1,8 +1,8 @@
-"""The hook that keeps the driver on a node that is drained, until its volumes are unmounted.
+"""The preStop hook that keeps the driver running on a node that is drained, until its volumes are unmounted.
 
-Without the driver the kubelet cannot unmount, and Kubernetes waits six minutes before it detaches by force. A pod
-that is replaced on a node that stays does not wait. What is staged is told by the files that the kubelet keeps below
-its directory for as long as it has a volume there, so the API is asked for one thing: whether the node is drained.
+Without the driver the kubelet cannot unmount, and Kubernetes waits six minutes before it detaches by force. When only
+the pod is replaced, nothing has to wait. The staged volumes are read from the files that the kubelet keeps in its
+directory, so the API is asked only whether the node is drained.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from .api import TROUBLE, Api, Expired
-from .objects import Node
+from .api import API_ERRORS, KubernetesApi, WatchExpired
+from .objects import NodeObject
 
 log = logging.getLogger(__name__)
 
-# Who empties nodes: kubectl drain, Karpenter, Cluster Autoscaler, an operator who declares the node shut down.
-LEAVING = frozenset(
+# Taints of a node that is emptied: by kubectl drain, by an operator who declares it shut down, by Karpenter, by Cluster
+# Autoscaler.
+DRAIN_TAINTS = frozenset(
     {
         "node.kubernetes.io/unschedulable",
         "node.kubernetes.io/out-of-service",
@@ -27,7 +28,7 @@ LEAVING = frozenset(
         "ToBeDeletedByClusterAutoscaler",
     }
 )
-LOOK = 1.0  # seconds between two looks
+POLL_INTERVAL = 1.0  # seconds
 
 
 class VolumeData(msgspec.Struct):
@@ -36,40 +37,39 @@ class VolumeData(msgspec.Struct):
     driver: str = msgspec.field(default="", name="driverName")
 
 
-def leaving(api: Api, node: str) -> bool:
-    """Whether the node is being emptied; False, too, when the API does not say."""
+def is_drained(api: KubernetesApi, node: str) -> bool:
+    """Whether the node is being drained; False also when the API does not answer."""
     try:
-        found = api.get(f"/api/v1/nodes/{node}", Node)
-    except (*TROUBLE, Expired) as error:
-        log.warning("node %s: the Kubernetes API: %s; not waiting for its volumes", node, error)
+        found = api.get(f"/api/v1/nodes/{node}", NodeObject)
+    except (*API_ERRORS, WatchExpired) as error:
+        log.warning("node %s: the Kubernetes API cannot be read: %s; not waiting for the node's volumes", node, error)
         return False
-    return found.spec.unschedulable or any(taint.key in LEAVING for taint in found.spec.taints)
+    return found.spec.unschedulable or any(taint.key in DRAIN_TAINTS for taint in found.spec.taints)
 
 
-def staged(kubelet: Path, driver: str) -> list[str]:
-    """Return what the kubelet has staged of the driver's: directories of filesystems, names of raw block volumes."""
+def staged_volumes(kubelet: Path, driver: str) -> list[str]:
+    """Return the driver's volumes that the kubelet has staged: names of directories, or of raw block volumes."""
     plugins = kubelet / "plugins/kubernetes.io/csi"
     filesystems = [file.parent.name for file in (plugins / driver).glob("*/vol_data.json")]
-    blocks = [
-        file.parents[1].name for file in plugins.glob("volumeDevices/*/data/vol_data.json") if _owner(file) == driver
-    ]
+    block_files = plugins.glob("volumeDevices/*/data/vol_data.json")
+    blocks = [file.parents[1].name for file in block_files if _driver_of(file) == driver]
     return sorted(filesystems + blocks)
 
 
-def wait(api: Api, node: str, driver: str, kubelet: Path, seconds: float) -> bool:
-    """Return when nothing is staged, or the node is not drained; False when the time was over."""
-    if not leaving(api, node):
+def wait_until_unstaged(api: KubernetesApi, node: str, driver: str, kubelet: Path, seconds: float) -> bool:
+    """Return True when nothing is staged, or the node is not drained; False when the time is over."""
+    if not is_drained(api, node):
         return True
-    end = time.monotonic() + seconds
-    while found := staged(kubelet, driver):
-        if time.monotonic() >= end:
-            log.warning("node %s: still staged: %s", node, ", ".join(found))
+    deadline = time.monotonic() + seconds
+    while volumes := staged_volumes(kubelet, driver):
+        if time.monotonic() >= deadline:
+            log.warning("node %s: still staged after %g s: %s", node, seconds, ", ".join(volumes))
             return False
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL)
     return True
 
 
-def _owner(file: Path) -> str:
+def _driver_of(file: Path) -> str:
     try:
         return msgspec.json.decode(file.read_bytes(), type=VolumeData).driver
     except (OSError, msgspec.DecodeError):

@@ -1,8 +1,14 @@
-"""The parts of Kubernetes' objects that startup taint and drain hook look at."""
+"""The parts of Kubernetes objects that the driver reads."""
 
 from __future__ import annotations
 
 import msgspec
+
+
+class ObjectMetadata(msgspec.Struct):
+    name: str = ""
+    labels: dict[str, str] = {}
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
 
 
 class Taint(msgspec.Struct, omit_defaults=True):
@@ -12,37 +18,36 @@ class Taint(msgspec.Struct, omit_defaults=True):
     added: str | None = msgspec.field(default=None, name="timeAdded")
 
 
-class Metadata(msgspec.Struct):
-    name: str = ""
-    version: str = msgspec.field(default="", name="resourceVersion")
-
-
 class NodeSpec(msgspec.Struct):
     taints: list[Taint] = []
     unschedulable: bool = False
 
 
-class Node(msgspec.Struct):
-    metadata: Metadata
+class NodeAddress(msgspec.Struct):
+    type: str
+    address: str
+
+
+class NodeStatus(msgspec.Struct):
+    addresses: list[NodeAddress] = []
+
+
+class NodeObject(msgspec.Struct):
+    metadata: ObjectMetadata = msgspec.field(default_factory=ObjectMetadata)
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-class Registered(msgspec.Struct):
+class CsiNodeDriver(msgspec.Struct):
     name: str
 
 
-class DriverList(msgspec.Struct):
-    drivers: list[Registered] = []
+class CsiNodeSpec(msgspec.Struct):
+    drivers: list[CsiNodeDriver] = []
 
 
-class CsiNode(msgspec.Struct):
-    """What a kubelet says of the drivers that have registered with it. Has the node's name."""
+class CsiNodeObject(msgspec.Struct):
+    """The drivers that have registered with the kubelet of the node of the same name."""
 
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
-    spec: DriverList = msgspec.field(default_factory=DriverList)
-    code: int = 0  # of a Status object, which an ERROR event has in its place
-
-
-class CsiNodeEvent(msgspec.Struct):
-    type: str
-    object: CsiNode
+    metadata: ObjectMetadata = msgspec.field(default_factory=ObjectMetadata)
+    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)

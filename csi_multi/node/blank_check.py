@@ -1,4 +1,4 @@
-"""Read a device, and hold it alone meanwhile: the proof that it holds no data starts here."""
+"""Reading a device directly, in exclusive use: whether it reads as zeros, whether it is free, and wiping its start."""
 
 from __future__ import annotations
 
@@ -14,112 +14,117 @@ from ..contract.errors import FailedPrecondition, InUse, Unavailable
 from ..contract.model import Device
 from ..host import sysfs
 
-END = 1024 * 1024  # bytes read at the start and at the end
-SAMPLE = 4096
-SAMPLES = 64  # spread evenly over the device
-_ZEROS = bytes(END)
-_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE  # page faults would cost more than the reads
-PATIENCE = 2.0  # seconds: btrfs lets go of its device after umount has returned
+END_BYTES = 1024 * 1024  # read at the start and at the end
+SAMPLE_BYTES = 4096
+SAMPLE_COUNT = 64  # spread evenly over the device
+_ZEROS = bytes(END_BYTES)
+# Populated at once: page faults would cost more than the reads.
+_BUFFER_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+RELEASE_TIMEOUT = 2.0  # seconds: btrfs releases its device only after umount has returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
-    """An open device. Reads go past the page cache, so that it is the device that answers."""
+class OpenDevice:
+    """An open device. Reads bypass the page cache, so the data comes from the device itself."""
 
     device: Device
     descriptor: int
     size: int
-    buffer: mmap.mmap  # O_DIRECT wants aligned memory
+    buffer: mmap.mmap  # O_DIRECT needs aligned memory
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read exactly so much. Raises Unavailable when the device cannot."""
+        """Return exactly `length` bytes. Raises Unavailable when the device does not deliver them."""
         try:
             with memoryview(self.buffer) as memory:
                 count = os.preadv(self.descriptor, [memory[:length]], offset)
         except OSError as error:
-            raise self._unreadable(offset, os.strerror(error.errno or 0).lower()) from None
+            raise self._read_error(offset, os.strerror(error.errno or 0).lower()) from None
         if count != length:
-            raise self._unreadable(offset, f"only {count} of {length} bytes came")
+            raise self._read_error(offset, f"got {count} of {length} bytes")
         return self.buffer[:length]
 
-    def ends(self) -> Iterator[tuple[int, bytes]]:
-        """Read start and end."""
-        length = min(END, self.size)
+    def read_ends(self) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and data of the start and of the end."""
+        length = min(END_BYTES, self.size)
         for offset in (0, self.size - length):
             yield offset, self.read(offset, length)
 
-    def samples(self) -> Iterator[tuple[int, bytes]]:
-        length = min(SAMPLE, self.size)
-        for index in range(SAMPLES):
-            offset = (self.size - length) * index // (SAMPLES - 1) // SAMPLE * SAMPLE
+    def read_samples(self) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and data of samples spread over the device."""
+        length = min(SAMPLE_BYTES, self.size)
+        for index in range(SAMPLE_COUNT):
+            offset = (self.size - length) * index // (SAMPLE_COUNT - 1) // SAMPLE_BYTES * SAMPLE_BYTES
             yield offset, self.read(offset, length)
 
-    def _unreadable(self, offset: int, reason: str) -> Unavailable:
+    def _read_error(self, offset: int, reason: str) -> Unavailable:
         return Unavailable(
             f"cannot read {self.device.path} at byte {offset}: {reason}; "
             "nothing was written to it; check the storage behind it"
         )
 
 
-def data_on(disk: Disk, *, samples: bool) -> int | None:
-    """Return a place that does not read as zeros: at the ends, and if wanted, at the samples between."""
-    found = data_in(disk.ends())
-    return data_in(disk.samples()) if samples and found is None else found
+def find_data(opened: OpenDevice, *, samples: bool) -> int | None:
+    """Return the offset of a chunk that is not all zeros: at the ends and, with `samples`, also between them."""
+    found = first_nonzero(opened.read_ends())
+    return first_nonzero(opened.read_samples()) if samples and found is None else found
 
 
-def data_in(chunks: Iterable[tuple[int, bytes]]) -> int | None:
-    """Return the place of the first chunk that is not all zeros. Every chunk is read, also after that."""
+def first_nonzero(chunks: Iterable[tuple[int, bytes]]) -> int | None:
+    """Return the offset of the first chunk that is not all zeros. All chunks are read, so that all are readable."""
     found = [offset for offset, data in chunks if data != _ZEROS[: len(data)]]
     return found[0] if found else None
 
 
-@contextlib.contextmanager
-def alone(device: Device) -> Iterator[Disk]:
-    """Open the device for reading, exclusively.
+def open_exclusively(device: Device) -> contextlib.AbstractContextManager[OpenDevice]:
+    """Open the device for reading, with O_EXCL.
 
-    A mkfs that an earlier process of this driver left behind holds the device too: Unavailable, and
-    the retry comes when it has finished.
+    A mkfs that outlived an earlier process of this driver holds the device, too: the result is then Unavailable, and
+    a retry succeeds when that mkfs has ended.
     """
-    with opened(device, os.O_EXCL) as disk:
-        yield disk
+    return open_device(device, os.O_EXCL)
 
 
 @contextlib.contextmanager
-def opened(device: Device, flags: int = 0) -> Iterator[Disk]:
+def open_device(device: Device, flags: int = 0) -> Iterator[OpenDevice]:
+    """Open the device for reading, past the page cache."""
     try:
         descriptor = os.open(device.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | flags)
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise Unavailable(f"{device.path} is in use on this node, perhaps by a mkfs that still runs") from None
+            raise Unavailable(
+                f"{device.path} is in use on this node, perhaps by a mkfs that is still running; try again"
+            ) from None
         reason = os.strerror(error.errno or 0).lower()
         raise Unavailable(f"cannot open {device.path}: {reason}; check the storage behind it") from None
     try:
         status = os.fstat(descriptor)
         if sysfs.format_number(status.st_rdev) != device.number:
-            raise FailedPrecondition(f"{device.path} became another device than {device.number}; refusing to touch it")
-        with mmap.mmap(-1, END, flags=_MEMORY) as buffer:
-            yield Disk(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)
+            raise FailedPrecondition(
+                f"{device.path} is no longer device {device.number}, so it is not touched; stage the volume again"
+            )
+        with mmap.mmap(-1, END_BYTES, flags=_BUFFER_FLAGS) as buffer:
+            yield OpenDevice(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)
     finally:
         os.close(descriptor)
 
 
 def await_release(handle: str, device: Device) -> None:
-    """Wait until nobody holds the device, which may be a little after it was unmounted.
+    """Wait until nothing holds the device, which may be shortly after it was unmounted.
 
-    Raises InUse for one who stays: a mount in another namespace is not in our mount table, but holds
-    the device all the same.
+    Raises InUse when something keeps holding it. A mount in another mount namespace does so, although it is not in
+    the mount table that this process sees.
     """
-    ends = time.monotonic() + PATIENCE
-    while _held(device):
-        if time.monotonic() > ends:
+    deadline = time.monotonic() + RELEASE_TIMEOUT
+    while _is_held(device):
+        if time.monotonic() > deadline:
             raise InUse(
-                f"volume {handle!r}: {device.path} is in use on this node, though not mounted in the driver's sight; "
+                f"volume {handle!r}: {device.path} is in use on this node, but not by a mount that the driver can see; "
                 "look for a process or container that uses it"
             )
         time.sleep(0.01)
 
 
-def _held(device: Device) -> bool:
+def _is_held(device: Device) -> bool:
     try:
         os.close(os.open(device.path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
@@ -127,11 +132,11 @@ def _held(device: Device) -> bool:
     return False
 
 
-def wipe(device: Device) -> None:
-    """Zero the start, where every filesystem has its signature. Only for torn work of mkfs."""
+def wipe_start(device: Device) -> None:
+    """Zero the start, where every filesystem has its signature. Only for what an interrupted mkfs has left."""
     descriptor = os.open(device.path, os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC)
     try:
-        os.pwrite(descriptor, bytes(min(END, sysfs.size_of(device.number))), 0)
+        os.pwrite(descriptor, bytes(min(END_BYTES, sysfs.size_of(device.number))), 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

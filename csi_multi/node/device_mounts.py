@@ -1,4 +1,4 @@
-"""Where a device shows in the mount table: as a mounted filesystem, or as a node bound on a file."""
+"""Where a device is mounted on this node: as a filesystem, or as a device node bound on a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from . import mount_paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """One place where a device shows."""
+class DeviceMount:
+    """One mount of a device: its filesystem, or its device node bound on a file."""
 
     mount: MountPoint
-    node: str = ""  # the number of the bound device node, its own or a read-only layer's; "": a filesystem
+    bound_node: str = ""  # number of the bound device node: the device's or its read-only loop's; "": a filesystem
 
     @property
     def block(self) -> bool:
-        return bool(self.node)
+        return bool(self.bound_node)
 
     @property
     def path(self) -> Path:
@@ -31,52 +31,53 @@ class View:
 
     @property
     def read_only(self) -> bool:
-        return self.mount.read_only or (self.block and sysfs.read_only(self.node))
+        return self.mount.read_only or (self.block and sysfs.read_only(self.bound_node))
 
 
-def of(device: Device, table: Sequence[MountPoint] | None = None) -> list[View]:
-    """Return every view of the device, in mount order."""
+def list_mounts(device: Device, table: Sequence[MountPoint] | None = None) -> list[DeviceMount]:
+    """Return every mount of the device, in mount order."""
     entries = mounts.table() if table is None else table
-    return [found for entry in entries if (found := view(entry, device))]
+    return [found for entry in entries if (found := match(entry, device))]
 
 
-def view(entry: MountPoint, device: Device) -> View | None:
-    """Return how this mount shows the device, None when it does not."""
+def match(entry: MountPoint, device: Device) -> DeviceMount | None:
+    """Return the entry as a mount of the device, None when it is a mount of something else."""
     if entry.fs_type in mounts.DEVICE_NODE_FILESYSTEMS:
-        node = node_at(entry)
-        return View(mount=entry, node=node) if node and device.number in (node, below(node)) else None
+        node = bound_node_number(entry)
+        matches = bool(node) and device.number in (node, backing_number(node))
+        return DeviceMount(mount=entry, bound_node=node) if matches else None
     # btrfs has numbers of its own in the mount table; its source is the device that is really used.
     number = _number(entry.source) if entry.fs_type == "btrfs" else entry.number
-    return View(mount=entry) if number == device.number else None
+    return DeviceMount(mount=entry) if number == device.number else None
 
 
-def node_at(entry: MountPoint) -> str:
+def bound_node_number(entry: MountPoint) -> str:
     """Return the number of the device node that a mount binds, "" when it binds none."""
     return _number(entry.target) if entry.binds_node else ""
 
 
-def below(number: str) -> str:
-    """Return the number of the device that a read-only loop device is layered over, "" for any other."""
+def backing_number(number: str) -> str:
+    """Return the number of the device behind a read-only loop device, "" for any other device."""
     backing = sysfs.attribute(number, "loop/backing_file")
     return _number(backing) if backing and sysfs.read_only(number) else ""
 
 
-def find(backend: Backend, handle: str) -> Device | None:
-    """Return the volume's device; None when it is not open here or the volume is gone."""
+def find_device(backend: Backend, handle: str) -> Device | None:
+    """Return the volume's device; None when it is not open on this node or the volume does not exist."""
     try:
         return backend.find_device(handle)
     except NotFound:
         return None
 
 
-def at(path: Path, device: Device | None, handle: str) -> View | None:
-    """Return the topmost view at this path, None when nothing is mounted there.
+def mount_at(path: Path, device: Device | None, handle: str) -> DeviceMount | None:
+    """Return the topmost mount of the device at this path, None when nothing is mounted there.
 
-    Raises FailedPrecondition when anything mounted there is not the volume's.
+    Raises FailedPrecondition when anything else is mounted there.
     """
     found = None
     for entry in mounts.stack(path):
-        found = view(entry, device) if device else None
+        found = match(entry, device) if device else None
         if found is None:
             raise FailedPrecondition(
                 f"{path} is occupied by a mount of {entry.source} ({entry.fs_type}), which is not volume {handle!r} "
@@ -85,24 +86,24 @@ def at(path: Path, device: Device | None, handle: str) -> View | None:
     return found
 
 
-def staged(staging: Path, device: Device | None, handle: str) -> View | None:
-    """Return how the volume is staged at this path, None when it is not."""
-    return at(staging, device, handle) or at(staging / mount_paths.NODE, device, handle)
+def staging_mount(staging: Path, device: Device | None, handle: str) -> DeviceMount | None:
+    """Return the volume's mount at its staging path, None when it is not staged there."""
+    return mount_at(staging, device, handle) or mount_at(staging / mount_paths.BLOCK_FILE, device, handle)
 
 
-def occupied(staging: Path) -> bool:
+def is_occupied(staging: Path) -> bool:
     """Whether anything is mounted at this staging path."""
-    return bool(mounts.at(staging) or mounts.at(staging / mount_paths.NODE))
+    return bool(mounts.at(staging) or mounts.at(staging / mount_paths.BLOCK_FILE))
 
 
-def locate(backend: Backend, handle: str, path: Path) -> tuple[Device, View]:
-    """Return the device and its view at a staging or target path. Raises NotFound."""
+def find_by_path(backend: Backend, handle: str, path: Path) -> tuple[Device, DeviceMount]:
+    """Return the device and its mount at a staging or target path. Raises NotFound."""
     device = backend.find_device(handle)
     if device is not None and path.is_absolute() and "\0" not in str(path):
-        place = mount_paths.real(path)
-        for candidate in (place, place / mount_paths.NODE):
+        resolved = mount_paths.resolve_parent(path)
+        for candidate in (resolved, resolved / mount_paths.BLOCK_FILE):
             entry = mounts.at(candidate)
-            if entry is not None and (found := view(entry, device)):
+            if entry is not None and (found := match(entry, device)):
                 return device, found
     raise NotFound(f"volume {handle!r} is neither staged nor published at {str(path)!r} on this node")
 

@@ -1,4 +1,4 @@
-"""Never format data: make a filesystem only on a device that is proven blank (design section 5)."""
+"""Formatting: a filesystem is made only on a device that is proven blank, so that data is never formatted."""
 
 from __future__ import annotations
 
@@ -12,55 +12,54 @@ from ..contract.machine import CommandFailed, Host
 from ..contract.model import Blank, Device
 from ..host import sysfs
 from . import blank_check, kernel_features
-from .filesystem import BY_NAME, Filesystem
+from .filesystem import BY_NAME, FilesystemType
 from .mkfs_options import DEFAULT, FilesystemOptions
 
 log = logging.getLogger(__name__)
 
-NOTHING_FOUND = 2  # exit status of blkid -p; also of an unreadable device, hence the reads before
-TIME_LIMIT = 900.0  # seconds for commands whose work grows with the volume
+NOTHING_FOUND = 2  # exit status of blkid -p; also for a device that cannot be read, so it is read first
+LONG_TIME_LIMIT = 900.0  # seconds for commands whose work grows with the volume
 
 
-def find_or_make(
+def ensure_filesystem(
     host: Host, backend: Backend, handle: str, device: Device, fs_type: str, options: FilesystemOptions
-) -> tuple[Filesystem, bool]:
-    """Make sure that the device holds this filesystem ("": any we support, else the default).
+) -> tuple[FilesystemType, bool]:
+    """Make sure that the device holds this filesystem ("": the supported one it holds, otherwise the default).
 
-    Return it, and whether it was made now. Raises FailedPrecondition when the device holds anything
-    else, or is not proven blank.
+    Return the filesystem, and whether the device was formatted now. Raises FailedPrecondition when the device holds
+    anything else, or is not proven blank.
     """
     sysfs.verify(device)
-    found, data = _survey(host, handle, device)
-    kind = BY_NAME[fs_type or (found if found in BY_NAME else DEFAULT)]
-    if found == kind.name and (device.read_only or device.blank is not Blank.INTERRUPTED):
-        return kind, False
-    _refuse_to_format(handle, device, kind, found)
-    if data is not None and device.blank is Blank.ZEROED:
-        raise _occupied(handle, device, f"data without a signature (at byte {data})")
-    if found == kind.name and _whole(host, device, kind):
-        return kind, False  # mkfs had finished, and the driver died before it could say so
+    found, data_offset = _inspect(host, handle, device)
+    wanted = BY_NAME[fs_type or (found if found in BY_NAME else DEFAULT)]
+    if found == wanted.name and (device.read_only or device.blank is not Blank.INTERRUPTED):
+        return wanted, False
+    _refuse_to_format(handle, device, wanted, found)
+    if data_offset is not None and device.blank is Blank.ZEROED:
+        raise _holds_data(handle, device, f"data without a signature (at byte {data_offset})")
+    if found == wanted.name and _is_complete(host, device, wanted):
+        return wanted, False  # mkfs had ended, but the driver was killed before it could record that
     if found:
-        log.warning("volume %s: formatting was interrupted; %s is formatted again", handle, device.path)
-        blank_check.wipe(device)
+        log.warning("volume %s: an interrupted mkfs left %s incomplete; it is formatted again", handle, device.path)
+        blank_check.wipe_start(device)
     backend.formatting(handle)
-    host.run(*kind.make(host, options, kernel_features.running()), str(device.path), timeout=TIME_LIMIT)
-    return kind, True
+    command = wanted.mkfs_command(host, options, kernel_features.running_kernel())
+    host.run(*command, str(device.path), timeout=LONG_TIME_LIMIT)
+    return wanted, True
 
 
-def _survey(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
-    """Return what filesystem is on the device ("": none), and a place that does not read as zeros."""
-    with blank_check.alone(device) as disk, ThreadPoolExecutor(max_workers=1) as beside:
-        here = copy_context()  # whose volume it is
-        found = beside.submit(
-            here.run, _probe, host, handle, device
-        )  # beside the reads: both mostly wait for the device
-        # In any case: blkid says of a device that cannot be read the same as of a blank one.
-        data = blank_check.data_on(disk, samples=device.blank is Blank.ZEROED)
-        return found.result(), data
+def _inspect(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
+    """Return the filesystem on the device ("": none), and the offset of a chunk that is not zeros."""
+    with blank_check.open_exclusively(device) as opened, ThreadPoolExecutor(max_workers=1) as pool:
+        context = copy_context()  # names the volume that the command is for
+        found = pool.submit(context.run, _probe, host, handle, device)  # parallel to the reads: both wait for the disk
+        # Read in any case: blkid reports a device that cannot be read like a blank one.
+        data_offset = blank_check.find_data(opened, samples=device.blank is Blank.ZEROED)
+        return found.result(), data_offset
 
 
 def _probe(host: Host, handle: str, device: Device) -> str:
-    """Return the type of the one filesystem on the device, "" for nothing. Refuses all else."""
+    """Return the type of the one filesystem on the device, "" for nothing. Raises FailedPrecondition for all else."""
     try:
         result = host.run("blkid", "-p", "-o", "export", str(device.path), ok=(0, NOTHING_FOUND))
     except CommandFailed as error:
@@ -73,50 +72,52 @@ def _probe(host: Host, handle: str, device: Device) -> str:
     facts = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     found, table = facts.get("TYPE", ""), facts.get("PTTYPE", "")
     if not found or table:
-        raise _occupied(handle, device, f"a partition table ({table})" if table else "a signature")
+        raise _holds_data(handle, device, f"a partition table ({table})" if table else "a signature")
     return found
 
 
-def _refuse_to_format(handle: str, device: Device, kind: Filesystem, found: str) -> None:
+def _refuse_to_format(handle: str, device: Device, wanted: FilesystemType, found: str) -> None:
     if found and (device.blank is not Blank.INTERRUPTED or found not in BY_NAME):
-        raise _occupied(handle, device, found, f"not {kind.name} as asked for")
+        raise _holds_data(handle, device, found, f"not {wanted.name} as requested")
     if device.read_only:
         raise FailedPrecondition(
             f"volume {handle!r} is blank and staged read-only, so it cannot be formatted; "
-            "stage it once with a mode that may write"
+            "stage it once with an access mode that allows writes"
         )
     if device.blank is Blank.NEVER:
         raise FailedPrecondition(
-            f"volume {handle!r} was used before or made as a copy, but {device.path} holds no filesystem; it is never "
-            f"formatted: check the data, or make {kind.name} on it by hand"
+            f"volume {handle!r} was used before or is a copy, but {device.path} holds no filesystem, and such a volume "
+            f"is never formatted; check the data, or make {wanted.name} on it by hand"
         )
 
 
-def _occupied(handle: str, device: Device, found: str, rule: str = "so it is not formatted") -> FailedPrecondition:
+def _holds_data(handle: str, device: Device, found: str, rule: str = "so it is not formatted") -> FailedPrecondition:
     return FailedPrecondition(
         f"volume {handle!r}: {device.path} holds {found}, {rule}; "
-        "ask for what it holds, or erase it by hand if nobody needs it"
+        "request what it holds, or erase it by hand if the data is not needed"
     )
 
 
-def _whole(host: Host, device: Device, kind: Filesystem) -> bool:
+def _is_complete(host: Host, device: Device, fs_type: FilesystemType) -> bool:
     try:
-        host.run(*kind.whole, str(device.path), timeout=TIME_LIMIT)
+        host.run(*fs_type.check_command, str(device.path), timeout=LONG_TIME_LIMIT)
     except CommandFailed:
         return False
     return True
 
 
-def repair(host: Host, handle: str, device: Device, kind: Filesystem) -> None:
-    """Run the filesystem's own preparation before it is mounted read-write."""
-    if not kind.repair:
+def repair(host: Host, handle: str, device: Device, fs_type: FilesystemType) -> None:
+    """Run the filesystem's repair command, which a read-write mount needs first."""
+    if not fs_type.repair_command:
         return
     try:
-        host.run(*kind.repair, str(device.path), ok=(0, 1, 2, 3), timeout=TIME_LIMIT)  # 1, 2: it was corrected
+        corrected = (0, 1, 2, 3)  # 1 and 2: errors were corrected
+        host.run(*fs_type.repair_command, str(device.path), ok=corrected, timeout=LONG_TIME_LIMIT)
     except CommandFailed as error:
         if any(phrase in error.stdout + error.stderr for phrase in ("is in use", "is mounted")):
-            raise  # not final: somebody, maybe a command of a driver that was killed, has the device open
+            raise  # not final: another process has the device open, perhaps a command of a driver that was killed
+        program = fs_type.repair_command[0]
         raise FailedPrecondition(
-            f"volume {handle!r}: {kind.name} on {device.path} needs repair by hand: {kind.repair[0]} exited with "
-            f"status {error.status}; run {kind.repair[0]} on the device while the volume is not staged"
+            f"volume {handle!r}: {fs_type.name} on {device.path} needs repair by hand: {program} exited with "
+            f"status {error.status}; run {program} on the device while the volume is not staged"
         ) from None

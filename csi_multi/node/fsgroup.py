@@ -1,4 +1,4 @@
-"""volume_mount_group: give everything on a volume to a group, in a way that can be interrupted."""
+"""volume_mount_group: makes everything on a volume accessible to a group, safely when interrupted."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ..host import mounts
 
 log = logging.getLogger(__name__)
 
-_DIRECTORY = stat.S_ISGID | 0o070
-_FILE = 0o060
-MAX = 2**32 - 2
-_PASSES = 3  # over a tree that changes meanwhile
+_DIRECTORY_BITS = stat.S_ISGID | 0o070
+_FILE_BITS = 0o060
+MAX_GROUP_ID = 2**32 - 2
+_PASSES = 3  # at most, over a tree that changes at the same time
 
 
 def parse(group: str) -> int | None:
-    """Return the numeric id; None when no group is asked for. Raises InvalidArgument."""
+    """Return the numeric id; None when no group is requested. Raises InvalidArgument."""
     if not group:
         return None
-    if not (group.isascii() and group.isdecimal() and len(group) <= 10 and int(group) <= MAX):
-        raise InvalidArgument(f"volume_mount_group {group!r} is not a group id; give a number from 0 to {MAX}")
+    if not (group.isascii() and group.isdecimal() and len(group) <= 10 and int(group) <= MAX_GROUP_ID):
+        raise InvalidArgument(f"volume_mount_group {group!r} is not a group id; use a number from 0 to {MAX_GROUP_ID}")
     return int(group)
 
 
-def give(root: Path, gid: int) -> None:
-    """Give the tree to the group, unless its root says that all was done before.
+def apply(root: Path, gid: int) -> None:
+    """Change group and permissions of the tree, unless its root shows that this is complete.
 
-    The root loses its set-group-id bit first and gets it back last: after an interrupted walk no group,
-    the former one neither, takes the tree for its own.
+    The root loses its set-group-id bit first and gets it back last. So an interrupted chgrp is never treated as
+    complete, neither for the new group nor for the former one.
     """
     try:
         status = root.stat()
@@ -42,38 +42,38 @@ def give(root: Path, gid: int) -> None:
                 return
             root.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_ISGID)
         for _ in range(_PASSES):
-            if _give_content(root, gid):
+            if _change_tree(root, gid):
                 break
         os.chown(root, -1, gid)
-        root.chmod(stat.S_IMODE(root.stat().st_mode) | _DIRECTORY)
+        root.chmod(stat.S_IMODE(root.stat().st_mode) | _DIRECTORY_BITS)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
-        raise Unavailable(f"giving {root} to group {gid} failed: {reason}; it is done again by the next try") from None
+        raise Unavailable(f"changing the group of {root} to {gid} failed: {reason}; the next try repeats it") from None
 
 
-def _give_content(root: Path, gid: int) -> bool:
-    """Return False when a directory was gone before its turn: removed, or moved to where we may have been already."""
-    foreign = {mount.target for mount in mounts.table() if mount.target.startswith(f"{root}/")}
+def _change_tree(root: Path, gid: int) -> bool:
+    """Return False when a directory vanished before it was reached: it may have moved to a place visited before."""
+    other_mounts = {mount.target for mount in mounts.table() if mount.target.startswith(f"{root}/")}
     complete = True
-    waiting: list[tuple[str, ...]] = [()]  # no recursion: a volume may hold trees of any depth
-    while waiting:
-        parts = waiting.pop()
+    pending: list[tuple[str, ...]] = [()]  # no recursion: a volume may hold trees of any depth
+    while pending:
+        parts = pending.pop()
         try:
-            with _directory(root, parts) as descriptor, os.scandir(descriptor) as entries:
+            with _open_directory(root, parts) as descriptor, os.scandir(descriptor) as entries:
                 for entry in entries:
-                    if foreign and str(root.joinpath(*parts, entry.name)) in foreign:
+                    if other_mounts and str(root.joinpath(*parts, entry.name)) in other_mounts:
                         continue
-                    _give_one(entry.name, descriptor, gid)
+                    _change_entry(entry.name, descriptor, gid)
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append((*parts, entry.name))
+                        pending.append((*parts, entry.name))
         except (FileNotFoundError, NotADirectoryError):
             complete = False
     return complete
 
 
 @contextlib.contextmanager
-def _directory(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
-    """Open a directory step by step: a program that uses the volume must not lead us out with a link."""
+def _open_directory(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
+    """Open a directory step by step: a program that uses the volume must not redirect this walk with a link."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(root, flags)
     try:
@@ -86,27 +86,27 @@ def _directory(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _give_one(name: str, directory: int, gid: int) -> None:
+def _change_entry(name: str, directory: int, gid: int) -> None:
     try:
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
-        return  # removed meanwhile
+        return  # removed in the meantime
     try:
-        _give_opened(descriptor, gid)
+        _change_opened(descriptor, gid)
     except PermissionError:
         log.warning("%s keeps its group: it is immutable", Path(f"/proc/self/fd/{descriptor}").readlink())
     finally:
         os.close(descriptor)
 
 
-def _give_opened(descriptor: int, gid: int) -> None:
-    """Change what is wrong and nothing else, so that a walk over what is done already writes nothing."""
+def _change_opened(descriptor: int, gid: int) -> None:
+    """Change only what is wrong, so that a walk over a tree that is complete writes nothing."""
     status = os.fstat(descriptor)
     itself = f"/proc/self/fd/{descriptor}"  # an O_PATH descriptor allows neither fchown nor fchmod
     if status.st_gid != gid:
-        os.chown(itself, -1, gid)  # takes the set-user-id bit away; of a link, too, it changes the link itself
+        os.chown(itself, -1, gid)  # clears the set-user-id bit; for a link it changes the link itself
     if stat.S_ISLNK(status.st_mode):
         return
-    mode = stat.S_IMODE(status.st_mode) | (_DIRECTORY if stat.S_ISDIR(status.st_mode) else _FILE)
+    mode = stat.S_IMODE(status.st_mode) | (_DIRECTORY_BITS if stat.S_ISDIR(status.st_mode) else _FILE_BITS)
     if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
         os.chmod(itself, mode)  # noqa: PTH101 - the link is to be followed

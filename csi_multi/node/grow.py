@@ -1,74 +1,110 @@
-"""Let a filesystem fill its device."""
+"""Growing: a filesystem fills its device, when the volume is expanded, staged, or before it is mounted."""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
-from ..contract.errors import FailedPrecondition
+from ..contract.backend import Backend, Expand
+from ..contract.errors import FailedPrecondition, Unavailable
 from ..contract.machine import Host
-from ..contract.model import Device
+from ..contract.model import Device, SizeRange
 from ..host import sysfs
 from ..host.privilege import held
-from . import blank_check
-from .device_mounts import View
-from .filesystem import BY_NAME, SUPERBLOCK_SPAN, Filesystem
-from .format import TIME_LIMIT
+from . import blank_check, device_mounts, readonly_loop
+from .device_mounts import DeviceMount
+from .filesystem import BY_NAME, SUPERBLOCK_SPAN, FilesystemType
+from .format import LONG_TIME_LIMIT
 
 log = logging.getLogger(__name__)
 
-SLACK = 64 * 1024  # bytes at the end that are less than any filesystem's block
+MIN_GROWTH = 64 * 1024  # bytes; a remainder at the end of the device may be smaller than a filesystem's block
 
 
-def before_mount(host: Host, device: Device, kind: Filesystem) -> None:
+def expand(host: Host, backend: Backend, handle: str, path: Path, size: SizeRange) -> int:
+    """Let the volume at this path fill its device; return the size of the device in bytes."""
+    device, mounted = device_mounts.find_by_path(backend, handle, path)
+    writable = mounted if mounted.block else _writable_mount(handle, device)
+    if isinstance(backend, Expand):
+        backend.refresh_device(handle)
+    current = sysfs.size_of(device.number)
+    if current < size.required:
+        # Not final: the storage system has grown the volume, and this node does not see it yet.
+        raise Unavailable(
+            f"volume {handle!r}: {device.path} has {current} bytes on this node, not yet the {size.required} "
+            "requested; try again"
+        )
+    if mounted.block:
+        readonly_loop.refresh(host, device)
+    else:
+        _grow_mounted(host, handle, device, writable)
+    return current
+
+
+def _writable_mount(handle: str, device: Device) -> DeviceMount:
+    for mounted in device_mounts.list_mounts(device):
+        if not mounted.block and not mounted.read_only and mounted.mount.root == "/":
+            return mounted
+    raise FailedPrecondition(
+        f"volume {handle!r} is mounted read-only, so its filesystem cannot grow; stage it read-write"
+    )
+
+
+def _grow_mounted(host: Host, handle: str, device: Device, mounted: DeviceMount) -> None:
+    """Grow the mounted filesystem if the device is larger. Raises FailedPrecondition when it cannot grow."""
+    fs_type = BY_NAME.get(mounted.mount.fs_type)
+    if fs_type is None:
+        raise FailedPrecondition(
+            f"volume {handle!r} is mounted as {mounted.mount.fs_type}, which this driver cannot grow; "
+            f"it can grow {', '.join(BY_NAME)}"
+        )
+    if not _device_is_larger(device, fs_type):
+        return
+    if obstacle := _obstacle(fs_type, device):
+        raise FailedPrecondition(f"volume {handle!r} at {mounted.path}: {obstacle}")
+    _run(host, fs_type.grow_command, device, mounted)
+
+
+def before_mount(host: Host, device: Device, fs_type: FilesystemType) -> None:
     """Grow an unmounted filesystem, where this process may not grow it once it is mounted.
 
-    It is the second choice, because it has to check all of the filesystem before.
+    This is the second choice, because the whole filesystem has to be checked first.
     """
-    if _obstacle(kind, device) and kind.grow_unmounted and _larger(device, kind):
-        for words in kind.grow_unmounted:
-            _run(host, words, device)
+    if _obstacle(fs_type, device) and fs_type.grow_unmounted_commands and _device_is_larger(device, fs_type):
+        for command in fs_type.grow_unmounted_commands:
+            _run(host, command, device)
 
 
-def at_stage(host: Host, device: Device, view: View) -> None:
-    """Grow the mounted filesystem if the device is larger; a volume that cannot grow is still of use."""
-    kind = BY_NAME.get(view.mount.fs_type)
-    if kind is None or not _larger(device, kind):
+def at_stage(host: Host, device: Device, mounted: DeviceMount) -> None:
+    """Grow the mounted filesystem if the device is larger. One that cannot grow is logged: it is still usable."""
+    fs_type = BY_NAME.get(mounted.mount.fs_type)
+    if fs_type is None or not _device_is_larger(device, fs_type):
         return
-    if obstacle := _obstacle(kind, device):
-        log.warning("%s at %s stays smaller than its device: %s", kind.name, view.path, obstacle)
+    if obstacle := _obstacle(fs_type, device):
+        log.warning("%s at %s stays smaller than its device: %s", fs_type.name, mounted.path, obstacle)
         return
-    _run(host, kind.grow, device, view)
+    _run(host, fs_type.grow_command, device, mounted)
 
 
-def on_demand(host: Host, handle: str, device: Device, view: View) -> None:
-    """Grow the mounted filesystem if the device is larger. Raises FailedPrecondition when it cannot."""
-    kind = BY_NAME.get(view.mount.fs_type)
-    if kind is None:
-        raise FailedPrecondition(f"volume {handle!r} is mounted as {view.mount.fs_type}, which is not supported")
-    if not _larger(device, kind):
-        return
-    if obstacle := _obstacle(kind, device):
-        raise FailedPrecondition(f"volume {handle!r} at {view.path}: {obstacle}")
-    _run(host, kind.grow, device, view)
+def _device_is_larger(device: Device, fs_type: FilesystemType) -> bool:
+    with blank_check.open_device(device) as opened:
+        start = opened.read(0, min(SUPERBLOCK_SPAN, opened.size))
+        return opened.size - fs_type.superblock_size(start) > MIN_GROWTH
 
 
-def _larger(device: Device, kind: Filesystem) -> bool:
-    with blank_check.opened(device) as disk:
-        start = disk.read(0, min(SUPERBLOCK_SPAN, disk.size))
-        return disk.size - kind.size(start) > SLACK
-
-
-def _obstacle(kind: Filesystem, device: Device) -> str:
-    """Say why the kernel would refuse to grow this filesystem while it is mounted; "" when it would not."""
-    if kind.grow_capability and not held(kind.grow_capability):
-        name = kind.grow_capability.name
-        return f"{kind.name} grows while mounted only with {name}; grant it to the driver, or stage the volume again"
-    if sysfs.size_of(device.number) < kind.grow_minimum:
-        return f"{kind.name} cannot grow to less than {kind.grow_minimum} bytes; expand the volume to that at least"
+def _obstacle(fs_type: FilesystemType, device: Device) -> str:
+    """Return why the kernel refuses to grow this filesystem while it is mounted; "" when it does not."""
+    if fs_type.grow_capability and not held(fs_type.grow_capability):
+        name = fs_type.grow_capability.name
+        return f"{fs_type.name} grows while mounted only with {name}; grant it to the driver, or stage the volume again"
+    if sysfs.size_of(device.number) < fs_type.grow_minimum:
+        return (
+            f"{fs_type.name} cannot grow to less than {fs_type.grow_minimum} bytes; expand the volume to at least that"
+        )
     return ""
 
 
-def _run(host: Host, words: tuple[str, ...], device: Device, view: View | None = None) -> None:
-    path = view.mount.target if view else ""
-    corrected = (0, 1) if words[0] == "e2fsck" else (0,)
-    host.run(*(word.format(device=device.path, path=path) for word in words), ok=corrected, timeout=TIME_LIMIT)
+def _run(host: Host, command: tuple[str, ...], device: Device, mounted: DeviceMount | None = None) -> None:
+    path = mounted.mount.target if mounted else ""
+    success = (0, 1) if command[0] == "e2fsck" else (0,)  # 1: errors were corrected
+    host.run(*(word.format(device=device.path, path=path) for word in command), ok=success, timeout=LONG_TIME_LIMIT)

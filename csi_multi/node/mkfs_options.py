@@ -1,6 +1,6 @@
-"""The one vocabulary of mkfs options that a StorageClass may carry, and its way through volume_context.
+"""The mkfs options that a StorageClass may have for all backends, and how volume_context carries them to the node.
 
-The names are those that users of aws-ebs-csi-driver know.
+Their names are those of aws-ebs-csi-driver.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ..contract.model import Strings
 from ..contract.params import Doc, Schema, camel, parse
 
 DEFAULT = "ext4"  # when the capability names no filesystem
-PREFIX = "fs."  # of the keys in volume_context, so that they never meet a backend's own
+PREFIX = "fs."  # of the keys in volume_context, which keeps them apart from a backend's own keys
 
-# Which options mkfs of each supported filesystem understands.
-FILESYSTEMS: Mapping[str, frozenset[str]] = {
+# The options that mkfs of each supported filesystem accepts.
+OPTIONS: Mapping[str, frozenset[str]] = {
     "ext4": frozenset(
         {
             "block_size",
@@ -48,36 +48,36 @@ class FilesystemOptions(Schema, frozen=True):
     ext4_encryption_support: Annotated[bool, Doc("let directories be encrypted with fscrypt (ext4)")] = False
 
 
-def given(options: FilesystemOptions) -> dict[str, int | bool]:
-    """Return the options that are set, by field name."""
+def explicit(options: FilesystemOptions) -> dict[str, int | bool]:
+    """Return the options that differ from their default, by field name."""
     values = {name: getattr(options, name) for name in options.__struct_fields__}
     return {name: value for name, value in values.items() if value not in (None, False)}
 
 
 def to_context(options: FilesystemOptions) -> dict[str, str]:
-    return {PREFIX + camel(name): str(value).lower() for name, value in given(options).items()}
+    return {PREFIX + camel(name): str(value).lower() for name, value in explicit(options).items()}
 
 
 def from_context(volume_context: Strings) -> FilesystemOptions:
-    """Return the options in a volume context. Raises InvalidArgument for what to_context never wrote."""
+    """Return the options in a volume context. Raises InvalidArgument for values that to_context never writes."""
     own = {key.removeprefix(PREFIX): value for key, value in volume_context.items() if key.startswith(PREFIX)}
     return parse(FilesystemOptions, own, "filesystem options in volume_context")
 
 
-def refuse_misfits(options: FilesystemOptions, fs_type: str) -> None:
-    """Raise InvalidArgument when an option does not belong to the filesystem ("": the default one)."""
+def validate_options(options: FilesystemOptions, fs_type: str) -> None:
+    """Raise InvalidArgument when an option is not one of the filesystem ("": the default one)."""
     name = fs_type or DEFAULT
-    known(name)
-    if wrong := sorted(camel(option) for option in given(options).keys() - FILESYSTEMS[name]):
-        valid = ", ".join(sorted(map(camel, FILESYSTEMS[name]))) or "none"
-        raise InvalidArgument(f"{wrong[0]!r} is not an option of {name}; its options: {valid}")
+    require_supported(name)
+    if wrong := sorted(camel(option) for option in explicit(options).keys() - OPTIONS[name]):
+        valid = ", ".join(sorted(map(camel, OPTIONS[name]))) or "none"
+        raise InvalidArgument(f"{wrong[0]!r} is not an option of {name}; its options are: {valid}")
     if options.ext4_cluster_size is not None and not options.ext4_big_alloc:
-        raise InvalidArgument("'ext4ClusterSize' has a meaning only together with ext4BigAlloc: \"true\"")
+        raise InvalidArgument("'ext4ClusterSize' requires ext4BigAlloc: \"true\"; set both or none")
     if options.bytes_per_inode is not None and options.number_of_inodes is not None:
-        raise InvalidArgument("'bytesPerInode' and 'numberOfInodes' exclude each other; give one of them")
+        raise InvalidArgument("'bytesPerInode' and 'numberOfInodes' exclude each other; set one of them")
 
 
-def known(fs_type: str) -> None:
-    """Raise InvalidArgument when the engine does not support this filesystem."""
-    if fs_type not in FILESYSTEMS:
-        raise InvalidArgument(f"filesystem {fs_type!r} is not supported; supported: {', '.join(FILESYSTEMS)}")
+def require_supported(fs_type: str) -> None:
+    """Raise InvalidArgument when the node engine does not support this filesystem."""
+    if fs_type not in OPTIONS:
+        raise InvalidArgument(f"filesystem {fs_type!r} is not supported; supported: {', '.join(OPTIONS)}")

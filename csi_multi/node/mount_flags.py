@@ -1,4 +1,4 @@
-"""Mount flags: which are refused, what the kernel will show of them, what a bind has to repeat.
+"""Mount flags: which ones are refused, which ones the mount table shows, and which ones a bind mount must repeat.
 
 Flags may be sensitive: no message here contains one.
 """
@@ -9,18 +9,21 @@ from collections.abc import Iterable, Mapping
 
 from ..contract.errors import InvalidArgument
 
-DEFAULT = frozenset({"relatime"})  # what the kernel shows of a mount without any flag
+DEFAULT_VISIBLE = frozenset({"relatime"})  # what the mount table shows of a mount without flags
 
-# What mount(8) takes for another operation, another source or another place.
+# Flags that make mount(8) do another operation, or use another source or target.
 _OPERATIONS = frozenset(
     ["bind", "rbind", "move", "remount", "loop", "offset", "sizelimit", "helper", "uhelper"]
     + ["X-mount.subdir", "X-mount.mkdir", "x-mount.mkdir"]
     + [prefix + kind for prefix in ("", "r") for kind in ("private", "shared", "slave", "unbindable")]
 )
-_RULE = "it may not be bind, move, remount, loop, a propagation type, or name a source, place or helper"
+_RULE = (
+    "it must not be bind, move, remount, loop or a propagation type, nor name a source, a target or a helper; "
+    "remove it from the mount options"
+)
 
 _ATIME = frozenset({"noatime", "relatime"})
-# word -> (what it adds to the flags shown in the mount table, what it takes away)
+# flag -> (what it adds to the flags that the mount table shows, what it removes from them)
 _EFFECTS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     **{flag: (frozenset({flag}), frozenset()) for flag in ("ro", "nosuid", "nodev", "noexec", "nodiratime")},
     "nosymfollow": (frozenset({"nosymfollow"}), frozenset()),
@@ -40,8 +43,8 @@ _EFFECTS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 _VISIBLE = frozenset().union(*(adds for adds, _ in _EFFECTS.values()))
 
 
-def check(flags: Iterable[str]) -> None:
-    """Raise InvalidArgument, by position, for a flag that would not end up as a flag."""
+def validate(flags: Iterable[str]) -> None:
+    """Raise InvalidArgument, by position, for a flag that mount(8) would not take as a plain flag."""
     for position, flag in enumerate(flags, 1):
         if any(character in flag for character in "\n\r\0"):
             raise InvalidArgument(f"mount flag {position} contains a line end or NUL; remove it from the mount options")
@@ -51,21 +54,21 @@ def check(flags: Iterable[str]) -> None:
             raise InvalidArgument(f"mount flag {position} is not allowed: {_RULE}")
 
 
-def shown(options: Iterable[str]) -> frozenset[str]:
-    """Keep what the flags of a mount point decide."""
+def visible(options: Iterable[str]) -> frozenset[str]:
+    """Return those of the options that flags of the mount point decide."""
     return _VISIBLE.intersection(options)
 
 
-def effective(base: frozenset[str], flags: Iterable[str], *, read_only: bool) -> frozenset[str]:
-    """Return what the mount table shows after these flags are applied over `base`, in order."""
+def apply(base: frozenset[str], flags: Iterable[str], *, read_only: bool) -> frozenset[str]:
+    """Return what the mount table shows after these flags are applied to `base`, in order."""
     result = base
     for word in (word for flag in flags for word in flag.split(",")):
-        adds, drops = _EFFECTS.get(word, (frozenset(), frozenset()))
-        result = (result - drops) | adds
+        adds, removes = _EFFECTS.get(word, (frozenset(), frozenset()))
+        result = (result - removes) | adds
     return result | {"ro"} if read_only else result
 
 
-def of_bind(wanted: frozenset[str]) -> str:
-    """Write the options of a bind: a remount replaces all flags, so it must repeat what it keeps."""
-    words = sorted(wanted if wanted & _ATIME else wanted | {"strictatime"})
+def bind_options(visible_flags: frozenset[str]) -> str:
+    """Return the options of a bind mount. It replaces all flags, so it must repeat those it keeps."""
+    words = sorted(visible_flags if visible_flags & _ATIME else visible_flags | {"strictatime"})
     return ",".join(["bind", *words])

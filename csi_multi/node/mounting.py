@@ -1,4 +1,4 @@
-"""Mount and unmount, so that no mount flag is seen in `ps`, in an error or in a log."""
+"""Mounting and unmounting, so that no mount flag is visible in `ps`, in an error or in a log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from pathlib import Path
 
 from ..contract.errors import FailedPrecondition, InUse, StorageError, Unavailable
 from ..contract.machine import CommandFailed, Host
+from ..contract.model import Device
 from ..host import mounts
+from . import device_mounts
+from .device_mounts import DeviceMount
 
-# What mount(8) says, in part -> what it means. Only texts from here reach a message: mount and the
-# kernel may repeat the flags.
-_REASONS: tuple[tuple[str, type[StorageError], str], ...] = (
+# Part of the output of mount(8) -> what it means. Only texts from here go into a message: mount and the kernel may
+# repeat the flags.
+_FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
     ("already mounted or mount point busy", Unavailable, "the device or the path is busy; try again"),
     (
         "wrong fs type, bad option, bad superblock",
@@ -20,7 +23,7 @@ _REASONS: tuple[tuple[str, type[StorageError], str], ...] = (
     (
         "cannot mount",  # ... read-only
         FailedPrecondition,
-        "the device is read-only, and the filesystem needs writing (replay of its journal); "
+        "the device is read-only, but the journal of the filesystem must be replayed first; "
         "stage the volume once read-write",
     ),
     (
@@ -34,40 +37,62 @@ _REASONS: tuple[tuple[str, type[StorageError], str], ...] = (
         FailedPrecondition,
         "a filesystem with the same uuid is mounted on this node; unstage the other volume first, or use Linux 6.7",
     ),
-    ("unknown filesystem type", FailedPrecondition, "the kernel of this node does not have this filesystem"),
+    ("unknown filesystem type", FailedPrecondition, "the kernel of this node does not support this filesystem"),
 )
 
 
 def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> None:
-    """Mount, or bind when the options say so. The caller checks what the mount table shows then."""
+    """Mount, or bind if the options say so. The caller then checks the mount table."""
     fields = (source, str(target), fs_type, options)
     line = " ".join(mounts.escape(field) for field in fields) + " 0 0\n"
     try:
-        # As an fstab on stdin: flags may be sensitive, and the words of a command are public.
+        # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
         host.run("mount", "--fstab", "/dev/stdin", "--target", str(target), stdin=line)
     except CommandFailed as error:
         what = f"mounting {source} ({fs_type}) at {target} failed with status {error.status}"
-        for phrase, kind, meaning in _REASONS:
+        for phrase, kind, meaning in _FAILURES:
             if phrase in error.stderr:
                 raise kind(f"{what}: {meaning}") from None
         raise Unavailable(f"{what}; the kernel log on the node may say why") from None
 
 
+def bind_node(
+    host: Host, device: Device, source: Path, target: Path, handle: str, options: str = "bind"
+) -> DeviceMount:
+    """Bind a device node on a file: the device's own node, or that of its read-only loop device."""
+    mount(host, str(source), target, "none", options)
+    return verify(host, device, target, handle)
+
+
+def verify(host: Host, device: Device, target: Path, handle: str) -> DeviceMount:
+    """Return the new mount as the mount table has it. A mount of anything else is undone and raised as an error."""
+    try:
+        found = device_mounts.mount_at(target, device, handle)
+    except FailedPrecondition:
+        unmount(host, target)
+        raise
+    if found is None:
+        raise Unavailable(f"volume {handle!r}: nothing is mounted at {target} after it was mounted there; try again")
+    return found
+
+
 def unmount(host: Host, target: Path) -> None:
-    """Unmount until nothing is left at the target. Raises InUse; never detaches lazily."""
+    """Unmount until nothing is left at the target. Raises InUse; never unmounts lazily."""
     present = mounts.stack(target)
     for _ in present:
-        _unmount_top(host, target)
+        _unmount_topmost(host, target)
     if present and mounts.at(target):
-        raise Unavailable(f"{target} is still mounted after it was unmounted; something mounts it at the same time")
+        raise Unavailable(
+            f"{target} is still mounted after it was unmounted, so something else mounts it at the same time; try again"
+        )
 
 
-def _unmount_top(host: Host, target: Path) -> None:
+def _unmount_topmost(host: Host, target: Path) -> None:
     try:
         host.run("umount", "--no-canonicalize", "--", str(target))
     except CommandFailed as error:
         if mounts.at(target) is None:
-            return  # somebody else was faster
+            return  # another process has unmounted it
         if "busy" in error.stderr:
             raise InUse(f"{target} is in use by a process on this node; stop it, then try again") from None
         raise

@@ -1,4 +1,4 @@
-"""A read-only loop device over a device: a read-only bind of a device node does not stop writes."""
+"""Read-only loop devices over a volume's device, because a read-only bind of a device node does not stop writes."""
 
 from __future__ import annotations
 
@@ -11,51 +11,45 @@ from ..host import loopdev, mounts, sysfs
 from . import device_mounts
 
 
-def over(device: Device) -> list[Path]:
-    """Return the read-only layers over this device."""
-    return [loop for loop in loopdev.find(_node(device)) if sysfs.read_only(sysfs.number_of(loop))]
+def loops_over(device: Device) -> list[Path]:
+    """Return the read-only loop devices over this device."""
+    return [loop for loop in loopdev.find(device.path.resolve()) if sysfs.read_only(sysfs.number_of(loop))]
 
 
-def read_only(host: Host, device: Device) -> Path:
-    """Return a node that shows the device and refuses writes; all read-only targets share it."""
+def read_only_node(host: Host, device: Device) -> Path:
+    """Return a device node with the device's data that refuses writes; all read-only targets share it."""
     if sysfs.read_only(device.number):
         return device.path
-    if found := over(device):
+    if found := loops_over(device):
         return found[0]
     sector = int(sysfs.attribute(device.number, "queue/logical_block_size") or 512)
-    return loopdev.attach(host, _node(device), read_only=True, sector_size=sector)
+    return loopdev.attach(host, device.path.resolve(), read_only=True, sector_size=sector)
 
 
 def refresh(host: Host, device: Device) -> None:
-    """Let the layers take the device's new size."""
-    for loop in over(device):
+    """Let the read-only loop devices take the device's new size."""
+    for loop in loops_over(device):
         loopdev.refresh(host, loop)
 
 
-def bound_at(target: Path) -> list[Path]:
-    """Return the layers bound at a target, also when the device below is not known any more."""
-    numbers = {device_mounts.node_at(entry) for entry in mounts.stack(target)}
-    return [_loop(number) for number in numbers if number and _is_layer(number)]
+def loops_bound_at(target: Path) -> list[Path]:
+    """Return the read-only loop devices bound at a target, also when the device behind them is not known any more."""
+    numbers = {device_mounts.bound_node_number(entry) for entry in mounts.stack(target)}
+    return [Path("/dev") / (sysfs.BLOCK / number).resolve().name for number in numbers if _is_read_only_loop(number)]
 
 
-def drop_unused(host: Host, layers: Sequence[Path]) -> None:
-    """Detach the layers that are bound nowhere."""
-    if not layers:
+def detach_unused(host: Host, loops: Sequence[Path]) -> None:
+    """Detach those of these loop devices that are bound nowhere."""
+    if not loops:
         return
-    bound = {device_mounts.node_at(entry) for entry in mounts.table()}
-    for loop in set(layers):
+    bound = {device_mounts.bound_node_number(entry) for entry in mounts.table()}
+    for loop in set(loops):
         if sysfs.number_of(loop) not in bound:
             loopdev.detach(host, loop)
 
 
-def _is_layer(number: str) -> bool:
+def _is_read_only_loop(number: str) -> bool:
+    if not number:
+        return False
     backing = sysfs.attribute(number, "loop/backing_file")
     return bool(backing) and str(backing).startswith("/dev/") and sysfs.read_only(number)
-
-
-def _loop(number: str) -> Path:
-    return Path("/dev") / (sysfs.BLOCK / number).resolve().name
-
-
-def _node(device: Device) -> Path:
-    return device.path.resolve()

@@ -1,4 +1,4 @@
-"""What the engine is asked to do, free of protobuf."""
+"""The node engine's requests and answers, free of protobuf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..contract.model import Capability, Strings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRequest:
-    """NodeStageVolume: make the volume usable on this node at `staging`, a directory the caller made."""
+    """NodeStageVolume: make the volume usable on this node at `staging`, a directory the caller has created."""
 
     handle: str
     staging: Path
@@ -22,7 +22,7 @@ class StageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRequest:
-    """NodePublishVolume: show the staged volume at `target`, whose parent exists."""
+    """NodePublishVolume: mount the staged volume at `target`, whose parent exists."""
 
     handle: str
     staging: Path
@@ -33,7 +33,7 @@ class PublishRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Bytes or inodes of a volume; None where only the total is known (raw block)."""
+    """Bytes or inodes of a volume; `used` and `available` are None for raw block volumes."""
 
     unit: str  # "bytes" or "inodes"
     total: int

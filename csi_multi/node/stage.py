@@ -1,9 +1,14 @@
-"""Stage and unstage: a volume's device, mounted once per node at its staging path."""
+"""Staging: a volume's device is opened, formatted if it is proven blank, and mounted once per node at its staging path.
+
+Every step looks at the mount table and sysfs first and may be repeated from any intermediate state. Nothing is kept
+in memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract.backend import Backend
@@ -20,152 +25,204 @@ from ..contract.errors import (
 from ..contract.machine import Host
 from ..contract.model import Blank, Device, OpenRequest
 from ..host import sysfs
-from . import blank_check, device_mounts, format, fsgroup, grow, mount_paths, mounting, plan, readonly_loop
-from .device_mounts import View
+from . import blank_check, device_mounts, format, fsgroup, grow, mount_flags, mount_paths, mounting, readonly_loop
+from .device_mounts import DeviceMount
 from .filesystem import BY_NAME
-from .plan import StagePlan
+from .mkfs_options import DEFAULT, FilesystemOptions, from_context, require_supported, validate_options
 from .requests import StageRequest
 
-MAY_STILL_RUN = (Busy, Unavailable, Timeout)  # not final: the orchestrator will call stage or unstage again
+RETRYABLE = (Busy, Unavailable, Timeout)  # after these the orchestrator calls stage or unstage again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """A valid stage request, with what follows from it."""
+
+    request: StageRequest
+    staging: Path
+    fs_type: str  # "": the one on the device, otherwise the default
+    mount_flags: tuple[str, ...]
+    visible_flags: frozenset[str]  # what the mount table will show of them
+    group: int | None
+    options: FilesystemOptions
+
+    @property
+    def handle(self) -> str:
+        return self.request.handle
+
+    @property
+    def block(self) -> bool:
+        return self.request.capability.block
+
+    @property
+    def read_only(self) -> bool:
+        return "ro" in self.visible_flags
 
 
 def stage(host: Host, backend: Backend, request: StageRequest) -> None:
-    wanted = plan.check(request)
-    device = device_mounts.find(backend, wanted.handle) if device_mounts.occupied(wanted.staging) else None
-    present = device_mounts.staged(wanted.staging, device, wanted.handle)
-    if device and present:
-        if problem := plan.mismatch(wanted, present):
-            raise AlreadyExists(f"volume {wanted.handle!r} is staged at {wanted.staging} {problem}; unstage it first")
-        _finish(host, backend, wanted, device, present, made=False)
+    """Mount the volume's device at the staging path."""
+    plan = make_plan(request)
+    device = device_mounts.find_device(backend, plan.handle) if device_mounts.is_occupied(plan.staging) else None
+    existing = device_mounts.staging_mount(plan.staging, device, plan.handle)
+    if device and existing:
+        if difference := _difference(plan, existing):
+            raise AlreadyExists(f"volume {plan.handle!r} is staged at {plan.staging} {difference}; unstage it first")
+        _prepare_for_writes(host, backend, plan, device, existing, formatted=False)
         return
-    mount_paths.require_directory(wanted.staging)
-    device = _open(backend, wanted)
-    with _closed_when_refused(backend, wanted.handle, device):
-        if wanted.block:
-            node = wanted.staging / mount_paths.NODE
-            sysfs.verify(device)
-            mount_paths.make_file(node)
-            # A read-only bind of a node stops no write (publish sees to that), but it says how this was staged.
-            options = "bind,ro" if wanted.read_only else "bind"
-            view, made = bind_node(host, device, device.path, node, wanted.handle, options), False
+    mount_paths.require_directory(plan.staging)
+    device = _open(backend, plan)
+    with _close_on_final_error(backend, plan.handle, device):
+        if plan.block:
+            mounted, formatted = _bind_block(host, plan, device), False
         else:
-            view, made = _mount(host, backend, wanted, device)
-    _finish(host, backend, wanted, device, view, made=made)
+            mounted, formatted = _mount_filesystem(host, backend, plan, device)
+    _prepare_for_writes(host, backend, plan, device, mounted, formatted=formatted)
 
 
-def _open(backend: Backend, wanted: StagePlan) -> Device:
-    request = wanted.request
+def make_plan(request: StageRequest) -> StagePlan:
+    """Validate a request. Raises InvalidArgument."""
+    mount = request.capability.mount
+    flags = tuple(flag for flag in (mount.flags if mount else ()) if flag)
+    mount_flags.validate(flags)
+    options = from_context(request.volume_context)
+    if mount:
+        require_supported(mount.fs_type or DEFAULT)
+        validate_options(options, mount.fs_type)
+    read_only = request.capability.mode.read_only
+    return StagePlan(
+        request=request,
+        staging=mount_paths.resolve_parent(request.staging),
+        fs_type=mount.fs_type if mount else "",
+        mount_flags=flags,
+        visible_flags=mount_flags.apply(mount_flags.DEFAULT_VISIBLE, flags, read_only=read_only),
+        group=fsgroup.parse(mount.group) if mount else None,
+        options=options,
+    )
+
+
+def _difference(plan: StagePlan, existing: DeviceMount) -> str:
+    """Return how the volume is staged differently, "" when it is staged as requested."""
+    if plan.block != existing.block:
+        return "as a raw block device" if existing.block else "with a filesystem"
+    if existing.read_only != plan.read_only:
+        return "read-only" if existing.read_only else "read-write"
+    if existing.block:
+        return ""
+    if plan.fs_type not in ("", existing.mount.fs_type):
+        return f"as {existing.mount.fs_type}, not {plan.fs_type}"
+    return "" if mount_flags.visible(existing.mount.options) == plan.visible_flags else "with other mount flags"
+
+
+def _open(backend: Backend, plan: StagePlan) -> Device:
+    request = plan.request
     opening = OpenRequest(
-        handle=wanted.handle,
-        read_only=wanted.read_only,
-        block=wanted.block,
+        handle=plan.handle,
+        read_only=plan.read_only,
+        block=plan.block,
         capability=request.capability,
         volume_context=request.volume_context,
         publish_context=request.publish_context,
         secrets=request.secrets,
     )
     device = backend.open_device(opening)
-    if device.read_only != wanted.read_only and not device_mounts.of(device):
-        backend.close_device(wanted.handle)  # left open the other way by a stage that did not finish
+    if device.read_only != plan.read_only and not device_mounts.list_mounts(device):
+        backend.close_device(plan.handle)  # an interrupted stage left it open in the other mode
         device = backend.open_device(opening)
     return device
 
 
 @contextlib.contextmanager
-def _closed_when_refused(backend: Backend, handle: str, device: Device) -> Iterator[None]:
-    """Close the device on a final error: the orchestrator then forgets the volume and never unstages."""
+def _close_on_final_error(backend: Backend, handle: str, device: Device) -> Iterator[None]:
+    """Close the device on a final error, after which the orchestrator forgets the volume and never unstages it."""
     try:
         yield
-    except MAY_STILL_RUN:
+    except RETRYABLE:
         raise
     except StorageError:
-        if not device_mounts.of(device):
+        if not device_mounts.list_mounts(device):
             with contextlib.suppress(StorageError):
                 backend.close_device(handle)
         raise
 
 
-def _mount(host: Host, backend: Backend, wanted: StagePlan, device: Device) -> tuple[View, bool]:
-    """Mount the device's filesystem; say whether it was made for that."""
-    name = next((view.mount.fs_type for view in device_mounts.of(device) if not view.block), "")
-    made = False
-    if not name:  # else the kernel has it in use already, and nothing may touch the device beside it
-        kind, made = format.find_or_make(host, backend, wanted.handle, device, wanted.fs_type, wanted.options)
-        if not made and not wanted.read_only:
-            format.repair(host, wanted.handle, device, kind)
-            grow.before_mount(host, device, kind)
-        name = kind.name
-    elif wanted.fs_type not in ("", name):
-        raise FailedPrecondition(f"volume {wanted.handle!r} holds {name}, not {wanted.fs_type}; ask for {name}")
+def _bind_block(host: Host, plan: StagePlan, device: Device) -> DeviceMount:
+    node = plan.staging / mount_paths.BLOCK_FILE
     sysfs.verify(device)
-    mounting.mount(host, str(device.path), wanted.staging, name, _options(wanted, name))
-    view = confirm(host, device, wanted.staging, wanted.handle)
-    if view.read_only != wanted.read_only:
-        mounting.unmount(host, wanted.staging)
+    mount_paths.make_file(node)
+    # A read-only bind of a device node does not stop writes (publish does that), but it records how this was staged.
+    options = "bind,ro" if plan.read_only else "bind"
+    return mounting.bind_node(host, device, device.path, node, plan.handle, options)
+
+
+def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Device) -> tuple[DeviceMount, bool]:
+    """Mount the device's filesystem; return the mount, and whether the device was formatted for it."""
+    name = next((one.mount.fs_type for one in device_mounts.list_mounts(device) if not one.block), "")
+    formatted = False
+    if not name:  # otherwise it is mounted elsewhere on this node, and only the kernel may access the device
+        fs_type, formatted = format.ensure_filesystem(host, backend, plan.handle, device, plan.fs_type, plan.options)
+        if not formatted and not plan.read_only:
+            format.repair(host, plan.handle, device, fs_type)
+            grow.before_mount(host, device, fs_type)
+        name = fs_type.name
+    elif plan.fs_type not in ("", name):
+        raise FailedPrecondition(f"volume {plan.handle!r} holds {name}, not {plan.fs_type}; request {name}")
+    sysfs.verify(device)
+    mounting.mount(host, str(device.path), plan.staging, name, _mount_options(plan, name))
+    mounted = mounting.verify(host, device, plan.staging, plan.handle)
+    if mounted.read_only != plan.read_only:
+        mounting.unmount(host, plan.staging)
         raise FailedPrecondition(
-            f"volume {wanted.handle!r}: {name} on {device.path} can be mounted "
-            f"{'read-only' if view.read_only else 'read-write'} only; the kernel log on the node may say why"
+            f"volume {plan.handle!r}: {name} on {device.path} can be mounted "
+            f"{'read-only' if mounted.read_only else 'read-write'} only; the kernel log on the node may say why"
         )
-    return view, made
+    return mounted, formatted
 
 
-def _options(wanted: StagePlan, name: str) -> str:
-    own = BY_NAME[name].options if name in BY_NAME else ()
-    last = ("ro",) if wanted.read_only else ()  # at the end, so that no flag undoes it
-    return ",".join(["ro" if wanted.read_only else "rw", *own, *wanted.mount_flags, *last])
+def _mount_options(plan: StagePlan, name: str) -> str:
+    required = BY_NAME[name].mount_options if name in BY_NAME else ()
+    last = ("ro",) if plan.read_only else ()  # at the end, so that no flag undoes it
+    return ",".join(["ro" if plan.read_only else "rw", *required, *plan.mount_flags, *last])
 
 
-def bind_node(host: Host, device: Device, source: Path, target: Path, handle: str, options: str = "bind") -> View:
-    """Bind a device node, the device's own or a layer's, on a file."""
-    mounting.mount(host, str(source), target, "none", options)
-    return confirm(host, device, target, handle)
-
-
-def confirm(host: Host, device: Device, target: Path, handle: str) -> View:
-    """Return the view that was just mounted, or unmount what is there instead."""
-    try:
-        found = device_mounts.at(target, device, handle)
-    except FailedPrecondition:
-        mounting.unmount(host, target)
-        raise
-    if found is None:
-        raise Unavailable(f"volume {handle!r}: nothing shows at {target} after it was mounted there; try again")
-    return found
-
-
-def _finish(host: Host, backend: Backend, wanted: StagePlan, device: Device, view: View, *, made: bool) -> None:
-    """Do what belongs to a read-write stage; also when an earlier try died between mount and here."""
-    if view.read_only:
+def _prepare_for_writes(
+    host: Host, backend: Backend, plan: StagePlan, device: Device, mounted: DeviceMount, *, formatted: bool
+) -> None:
+    """Complete a read-write stage; also when an earlier try was interrupted between the mount and this step."""
+    if mounted.read_only:
         return
-    note_data(backend, wanted.handle, device)
-    if view.block:
+    record_use(backend, plan.handle, device)
+    if mounted.block:
         return
-    if not made:
-        grow.at_stage(host, device, view)
-    # kubelet stages again when it starts anew: what is published has been given, to the last pod's group.
-    if wanted.group is not None and len(device_mounts.of(device)) == 1:
-        fsgroup.give(view.path, wanted.group)
+    if not formatted:
+        grow.at_stage(host, device, mounted)
+    # A kubelet that restarts stages again: a volume that is published already has the group of its last pod.
+    if plan.group is not None and len(device_mounts.list_mounts(device)) == 1:
+        fsgroup.apply(mounted.path, plan.group)
 
 
-def note_data(backend: Backend, handle: str, device: Device) -> None:
-    """Let the resource say that it may hold data, before anybody can write to it."""
+def record_use(backend: Backend, handle: str, device: Device) -> None:
+    """Have the backend record on the resource that it may hold data, before anything can write to it."""
     if device.blank is not Blank.NEVER:
         backend.formatted(handle)
 
 
 def unstage(host: Host, backend: Backend, handle: str, staging: Path) -> None:
-    staging = mount_paths.real(staging)
-    device = device_mounts.find(backend, handle)
-    places = (staging, staging / mount_paths.NODE)
-    present = device_mounts.staged(staging, device, handle) if device else None
-    if device and (others := [view.path for view in device_mounts.of(device) if view.path not in places]):
-        raise InUse(f"volume {handle!r} is still published at {others[0]}; unpublish it first")
-    for place in places:
-        mounting.unmount(host, place)
-    mount_paths.remove(staging / mount_paths.NODE)
+    """Unmount and close the device. The staging directory belongs to the caller and stays."""
+    staging = mount_paths.resolve_parent(staging)
+    device = device_mounts.find_device(backend, handle)
+    staging_paths = (staging, staging / mount_paths.BLOCK_FILE)
+    existing = device_mounts.staging_mount(staging, device, handle) if device else None
+    published = (
+        [one.path for one in device_mounts.list_mounts(device) if one.path not in staging_paths] if device else []
+    )
+    if published:
+        raise InUse(f"volume {handle!r} is still published at {published[0]}; unpublish it first")
+    for path in staging_paths:
+        mounting.unmount(host, path)
+    mount_paths.remove(staging / mount_paths.BLOCK_FILE)
     if device:
-        if not present or present.block:
-            readonly_loop.drop_unused(host, readonly_loop.over(device))
+        if not existing or existing.block:
+            readonly_loop.detach_unused(host, readonly_loop.loops_over(device))
         blank_check.await_release(handle, device)
     with contextlib.suppress(NotFound):
         backend.close_device(handle)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ..cluster.bootstrap import Role
+from ..cluster.bootstrap import ClusterMembership
 from ..config.settings import load_config
 from ..host.command import LocalHost
 from ..loading.loader import load_instances
@@ -39,18 +39,18 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     settings = load_config(file, node)
     set_up_logging(settings.driver.log_level, settings.driver.log_style)
     host, telemetry = LocalHost(), Telemetry(settings.driver)
-    role, controller = Role(settings, mode), mode is not Mode.NODE
+    membership, controller = ClusterMembership(settings, mode), mode is not Mode.NODE
     load = functools.partial(
-        load_instances, host=host, controller=controller, listeners=telemetry.listeners, local=role.local
+        load_instances, host=host, controller=controller, listeners=telemetry.listeners, local=membership.local
     )
     instances = load(settings)
     shared = SharedRpcState(settings.driver.workers, telemetry.listeners)
-    server = build_server(settings.driver, instances, host, mode, shared, role.server_options)
+    server = build_server(settings.driver, instances, host, mode, shared, membership.server_options)
     with _stopping() as stopped:
         with endpoint.claim_path(path):
             if not server.add_insecure_port(f"unix:{path}"):
                 raise endpoint.EndpointError(f"cannot listen on {path}")
-            role.start(instances, shared)
+            membership.start(instances, shared)
             server.start()
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
@@ -61,10 +61,10 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         _wait(stopped, reload)
         log.info("stopping: no new RPCs are accepted; waiting for running ones")
         telemetry.stopping()
-        for stopping in (server.stop(DRAIN_LIMIT), role.stop(DRAIN_LIMIT)):
+        for stopping in (server.stop(DRAIN_LIMIT), membership.stop(DRAIN_LIMIT)):
             _drain(stopping, instances)
         endpoint.remove(path, own)
-        role.close()
+        membership.close()
         instances.close()
         telemetry.close()
         _end(instances)

@@ -22,7 +22,7 @@ from ..contract.model import (
 from ..core import idempotent, topology
 from ..core.idempotent import FS_TYPE, require
 from ..loading.instance import Instance
-from ..node.mkfs_options import known, refuse_misfits
+from ..node.mkfs_options import require_supported, validate_options
 from . import convert
 from .listing import list_over_instances
 from .service_context import ClassParameters, ServiceContext, class_parameters, mutable_parameters
@@ -65,7 +65,7 @@ class ControllerVolumes:
                 f"volume_capabilities: a volume has one filesystem, but {sorted(set(fs_types))} are requested"
             )
         for fs_type in fs_types:
-            refuse_misfits(parameters.filesystem, fs_type)
+            validate_options(parameters.filesystem, fs_type)
         context = parameters.context(fs_types[0] if fs_types else "")
         constrained = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
         return VolumeRequest(
@@ -286,7 +286,7 @@ def _unusable(backend: Backend, capability: Capability, parameters: Any) -> str:
 def _unknown_filesystem(capability: Capability) -> str:
     if capability.mount and capability.mount.fs_type:
         try:
-            known(capability.mount.fs_type)
+            require_supported(capability.mount.fs_type)
         except InvalidArgument as error:
             return str(error)
     return ""

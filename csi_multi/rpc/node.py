@@ -1,4 +1,4 @@
-"""The Node service: convert the request, find the instance, call the mount engine."""
+"""The Node service: convert the request, find the instance, call the node engine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from .._proto import csi_pb2 as pb
 from ..contract import ids
 from ..contract.backend import Expand, NodeFacts, NodeHealthReporter
 from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
+from ..contract.machine import Host
 from ..contract.model import Segments
 from ..core.idempotent import FS_TYPE, require
 from ..core.topology import node_segments
-from ..node.engine import Engine
+from ..node import grow, publish, stage, volume_status
 from ..node.requests import PublishRequest, StageRequest
 from . import convert
 from .capabilities import AdvertisedCapabilities
@@ -26,9 +27,9 @@ log = logging.getLogger(__name__)
 class NodeService:
     """The RPCs of the Node service."""
 
-    def __init__(self, context: ServiceContext, engine: Engine) -> None:
+    def __init__(self, context: ServiceContext, host: Host) -> None:
         self._context = context
-        self._engine = engine
+        self._host = host
         self._capabilities = (context.advertised, _capabilities(context.advertised))
 
     def NodeGetCapabilities(self, request: Any, deadline: float | None) -> pb.NodeGetCapabilitiesResponse:
@@ -79,14 +80,14 @@ class NodeService:
             publish_context=dict(request.publish_context),
             secrets=dict(request.secrets),
         )
-        self._engine.stage(instance.backend, staged)
+        stage.stage(self._host, instance.backend, staged)
         return pb.NodeStageVolumeResponse()
 
     def NodeUnstageVolume(
         self, request: pb.NodeUnstageVolumeRequest, deadline: float | None
     ) -> pb.NodeUnstageVolumeResponse:
         instance, handle = self._context.volume(request.volume_id)
-        self._engine.unstage(instance.backend, handle, Path(request.staging_target_path))
+        stage.unstage(self._host, instance.backend, handle, Path(request.staging_target_path))
         return pb.NodeUnstageVolumeResponse()
 
     def NodePublishVolume(
@@ -105,21 +106,21 @@ class NodeService:
             capability=capability,
             read_only=request.readonly or capability.mode.read_only,
         )
-        self._engine.publish(instance.backend, published)
+        publish.publish(self._host, instance.backend, published)
         return pb.NodePublishVolumeResponse()
 
     def NodeUnpublishVolume(
         self, request: pb.NodeUnpublishVolumeRequest, deadline: float | None
     ) -> pb.NodeUnpublishVolumeResponse:
         instance, handle = self._context.volume(request.volume_id)
-        self._engine.unpublish(instance.backend, handle, Path(request.target_path))
+        publish.unpublish(self._host, instance.backend, handle, Path(request.target_path))
         return pb.NodeUnpublishVolumeResponse()
 
     def NodeGetVolumeStats(
         self, request: pb.NodeGetVolumeStatsRequest, deadline: float | None
     ) -> pb.NodeGetVolumeStatsResponse:
         instance, handle = self._context.volume(request.volume_id)
-        usage = self._engine.usage(instance.backend, handle, _absolute(request.volume_path))
+        usage = volume_status.usage(instance.backend, handle, _absolute(request.volume_path))
         return pb.NodeGetVolumeStatsResponse(usage=[convert.usage(item) for item in usage])
 
     def NodeExpandVolume(
@@ -132,14 +133,14 @@ class NodeService:
             if reason := backend.unsupported(capability):
                 raise InvalidArgument(f"volume_capability: {reason}")
         size = convert.size_range(request.capacity_range)
-        size_now = self._engine.expand(backend, handle, _absolute(request.volume_path), size)
+        size_now = grow.expand(self._host, backend, handle, _absolute(request.volume_path), size)
         return pb.NodeExpandVolumeResponse(capacity_bytes=size_now)
 
     def NodeGetVolumeHealth(
         self, request: pb.NodeGetVolumeHealthRequest, deadline: float | None
     ) -> pb.NodeGetVolumeHealthResponse:
         instance, handle = self._context.volume(request.volume_id)
-        entries = self._engine.health(instance.backend, handle)
+        entries = volume_status.health(instance.backend, handle)
         return pb.NodeGetVolumeHealthResponse(volume_health=convert.health(request.volume_id, entries))
 
     def NodeGetStorageHealth(

@@ -16,7 +16,6 @@ from ..contract.machine import Host
 from ..contract.model import Segments
 from ..contract.observer import observed
 from ..loading.registry import Registry
-from ..node.engine import Engine
 from .capabilities import AdvertisedCapabilities, CurrentCapabilities, Mode, advertise
 from .controller import ControllerVolumes
 from .group import GroupControllerService
@@ -72,7 +71,7 @@ def build_server(
         "Controller": ControllerService(context),
         "GroupController": GroupControllerService(context),
         "SnapshotMetadata": SnapshotMetadataService(context),
-        "Node": NodeService(context, Engine(observed(host, "", shared.listeners))),
+        "Node": NodeService(context, observed(host, "", shared.listeners)),
     }
     routed = options.routing(context) if options.routing else {}
     return _server(context, services | dict(routed), shared, options)

@@ -1,4 +1,4 @@
-"""What an operator sees of a running driver: metrics and traces. Neither is imported unless it is configured."""
+"""Metrics and traces of a running driver. Their modules are imported only when they are configured."""
 
 from __future__ import annotations
 
@@ -15,54 +15,57 @@ from ..loading.reload import ConfigReloader
 from ..rpc.interceptor import SharedRpcState
 
 if TYPE_CHECKING:
-    from .exporter import Board
-    from .traces import Traces
+    from .exporter import MetricsExporter
+    from .traces import TraceListener
 
-ASKING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+TRACE_VARIABLES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class Telemetry:
-    """Its listeners are to be told of everything."""
+    """The configured telemetry. Its `listeners` get every RPC, command and API call."""
 
     def __init__(self, driver: Driver) -> None:
         """Listen on the port for metrics, if there is one. Raises ConfigError and EndpointError."""
-        self._board: Board | None = None
+        self._exporter: MetricsExporter | None = None
         self.listeners: Listeners = ()
         if driver.metrics:
-            self._board = _module("board", "driver.metrics", "metrics").Board(driver.metrics, driver.survey_seconds)
-            self.listeners += (self._board.metrics,)
-        self._traces: Traces | None = None
-        if variable := _traced():
-            self._traces = _module("traces", variable, "tracing").Traces()
+            module = _import("exporter", "driver.metrics", "metrics")
+            self._exporter = module.MetricsExporter(driver.metrics, driver.survey_seconds)
+            self.listeners += (self._exporter.listener,)
+        self._traces: TraceListener | None = None
+        if variable := _trace_variable():
+            self._traces = _import("traces", variable, "tracing").TraceListener()
             self.listeners += (self._traces,)
 
-    def serving(self, traffic: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
-        """Show these from now on: RPCs are served."""
-        if self._board:
-            self._board.serving(traffic, registry, reload)
+    def serving(self, shared: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
+        """RPCs are served from now on: export their state, too."""
+        if self._exporter:
+            self._exporter.serving(shared, registry, reload)
 
     def stopping(self) -> None:
-        """Say that no RPC is taken any more; what is still at work can be seen."""
-        if self._board:
-            self._board.stopping()
+        """New RPCs are refused from now on; running ones are still exported."""
+        if self._exporter:
+            self._exporter.stopping()
 
     def close(self) -> None:
         if self._traces:
             self._traces.close()
-        if self._board:
-            self._board.close()
+        if self._exporter:
+            self._exporter.close()
 
 
-def _traced() -> str:
-    """Return the variable that asks for traces, "" if none does: OpenTelemetry's own default is to send them."""
+def _trace_variable() -> str:
+    """Return the variable that switches traces on; "": none. (OpenTelemetry's own default is to send them.)"""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         return ""
-    return next((name for name in ASKING if os.environ.get(name)), "")
+    return next((name for name in TRACE_VARIABLES if os.environ.get(name)), "")
 
 
-def _module(name: str, key: str, extra: str) -> ModuleType:
-    """Import what a setting needs. Raises ConfigError where it is not installed."""
+def _import(name: str, key: str, extra: str) -> ModuleType:
+    """Import the module that a setting requires. Raises ConfigError when its packages are not installed."""
     try:
         return importlib.import_module(f".{name}", __package__)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{key} needs the package {error.name!r}: pip install 'csi-multi[{extra}]'") from None
+        raise ConfigError(
+            f"{key} requires the package {error.name!r}; install it with: pip install 'csi-multi[{extra}]'"
+        ) from None

@@ -1,4 +1,4 @@
-"""The metrics of a process, put together: what was counted, what is now, what was surveyed, behind one port."""
+"""The metrics of a process on one port: counted calls, present state, and the results of the survey."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from prometheus_client.exposition import choose_encoder
 from ..loading.registry import Registry
 from ..loading.reload import ConfigReloader
 from ..rpc.interceptor import SharedRpcState
-from .http import Page
-from .metrics import Metrics
-from .state import State
-from .survey import Surveys
+from .http import MetricsServer
+from .metrics import MetricsListener
+from .state import StateCollector
+from .survey import BackgroundSurvey
 
 log = logging.getLogger(__name__)
 
 
-class Board:
-    """Listens as soon as it is made."""
+class MetricsExporter:
+    """Listens as soon as it is created."""
 
     def __init__(self, address: str, survey_seconds: int) -> None:
         """`survey_seconds` between two surveys, 0: none. Raises EndpointError."""
-        self._every = survey_seconds
-        self._surveys = Surveys()
-        self._shown = CollectorRegistry(auto_describe=False)
-        self.metrics = Metrics(self._shown)
-        ProcessCollector(registry=self._shown)
-        self.page = Page(address, self._text)
+        self._survey_seconds = survey_seconds
+        self._survey = BackgroundSurvey()
+        self._collectors = CollectorRegistry(auto_describe=False)
+        self.listener = MetricsListener(self._collectors)
+        ProcessCollector(registry=self._collectors)
+        self.server = MetricsServer(address, self._render)
 
-    def serving(self, traffic: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
-        self._shown.register(State(traffic, registry, self._surveys, reload))
-        if self._every:
-            self._surveys.start(registry, self._every)
-        self.page.ready = True
-        log.info("metrics are shown", extra={"fields": {"address": self.page.address}})
+    def serving(self, shared: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
+        self._collectors.register(StateCollector(shared, registry, self._survey, reload))
+        if self._survey_seconds:
+            self._survey.start(registry, self._survey_seconds)
+        self.server.ready = True
+        log.info("metrics are served", extra={"fields": {"address": self.server.address}})
 
     def stopping(self) -> None:
-        self.page.ready = False
-        self._surveys.stop()
+        self.server.ready = False
+        self._survey.stop()
 
     def close(self) -> None:
-        self.page.close()
+        self.server.close()
 
-    def _text(self, accepted: str) -> tuple[bytes, str]:
-        encode, kind = choose_encoder(accepted)
-        return encode(self._shown), kind
+    def _render(self, accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(self._collectors), content_type

@@ -1,7 +1,7 @@
 """The HTTP port for metrics: /metrics, and two answers for supervisors and load balancers.
 
-/healthz says that the process lives, /readyz that it serves RPCs. Neither asks a storage: a driver whose
-storage is down is not mended by a restart.
+/healthz says that the process runs, /readyz that it serves RPCs. Neither calls a storage system, because a restart of
+the driver does not repair a storage system.
 """
 
 from __future__ import annotations
@@ -19,67 +19,70 @@ from ..rpc.endpoint import EndpointError
 
 log = logging.getLogger(__name__)
 
-Metrics = Callable[[str], tuple[bytes, str]]  # what is accepted -> (text, its type)
+RenderMetrics = Callable[[str], tuple[bytes, str]]  # the Accept header -> (the text, its content type)
 
-PATIENCE = 10.0  # seconds for a request to come in
-MOST = 16  # requests at once; more are closed at once
-QUEUE = 64  # connections that wait to be taken
-TURN = 3600.0  # seconds between looks at whether it is to stop; `close` wakes it
-PLAIN = "text/plain; charset=utf-8"
+REQUEST_TIMEOUT = 10.0  # seconds for a request to arrive
+MAX_REQUESTS = 16  # at once; the connections of more are closed
+BACKLOG = 64  # connections that wait to be accepted
+POLL_INTERVAL = 3600.0  # seconds between checks whether to stop; `close` wakes the thread
+PLAIN_TEXT = "text/plain; charset=utf-8"
 
 
-class Page:
-    """Listens as soon as it is made, and answers in threads of its own."""
+class MetricsServer:
+    """Listens as soon as it is created, and answers in threads of its own."""
 
-    def __init__(self, address: str, metrics: Metrics) -> None:
+    def __init__(self, address: str, render: RenderMetrics) -> None:
         """Raises EndpointError for an address that cannot be used."""
         self.ready = False
-        host, port = parse(address)
+        host, port = parse_address(address)
         try:
-            self._server = _Server(host, port, self, metrics)
+            self._http = _HttpServer(host, port, self, render)
         except OSError as error:
             reason = error.strerror or error
-            raise EndpointError(f"driver.metrics: cannot listen on {address}: {reason}; choose another port") from None
-        self.address = "{}:{}".format(*self._server.server_address[:2])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(TURN,), name="metrics", daemon=True)
+            raise EndpointError(
+                f"driver.metrics: cannot listen on {address}: {reason}; choose another address or port"
+            ) from None
+        self.address = "{}:{}".format(*self._http.server_address[:2])
+        serve = self._http.serve_forever
+        self._thread = threading.Thread(target=serve, args=(POLL_INTERVAL,), name="metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
-        self._server.shutdown()
-        self._server.server_close()
+        self._http.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
+        self._http.shutdown()
+        self._http.server_close()
 
 
-def parse(address: str) -> tuple[str, int]:
-    """Return host and port of "host:port"; an IPv6 host stands in brackets. Raises EndpointError."""
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of "host:port"; an IPv6 host is in brackets. Raises EndpointError."""
     host, _, port = address.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and not address.startswith("[")):
-        raise EndpointError(f"driver.metrics {address!r}: expected HOST:PORT, for example 127.0.0.1:9809 or [::1]:9809")
+        raise EndpointError(f"driver.metrics: {address!r} is not HOST:PORT, for example 127.0.0.1:9809 or [::1]:9809")
     return host, int(port)
 
 
-class _Server(ThreadingHTTPServer):
+class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = QUEUE
-    block_on_close = False  # a client that hangs is no reason to wait
+    request_queue_size = BACKLOG
+    block_on_close = False  # do not wait for a client that hangs
 
-    def __init__(self, host: str, port: int, page: Page, metrics: Metrics) -> None:
-        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    def __init__(self, host: str, port: int, owner: MetricsServer, render: RenderMetrics) -> None:
+        family, _, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.address_family = family
-        self.page = page
-        self.metrics = metrics
-        self._room = threading.Semaphore(MOST)
-        super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
+        self.owner = owner
+        self.render = render
+        self._slots = threading.Semaphore(MAX_REQUESTS)
+        super().__init__(socket_address[:2], _RequestHandler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        """As it is, without asking DNS for a name that nobody needs."""
+        """Bind without the DNS query of HTTPServer, whose result is not used."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -88,38 +91,38 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.warning("metrics: a request failed: %r", sys.exception())
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = PATIENCE
+class _RequestHandler(BaseHTTPRequestHandler):
+    server: _HttpServer
+    timeout = REQUEST_TIMEOUT
     server_version = "csi-multi"
     sys_version = ""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            text, kind = self.server.metrics(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, text, kind)
+            text, content_type = self.server.render(self.headers.get("Accept", ""))
+            self._respond(HTTPStatus.OK, text, content_type)
         elif path == "/healthz":
-            self._answer(HTTPStatus.OK, b"alive\n")
-        elif path == "/readyz" and self.server.page.ready:
-            self._answer(HTTPStatus.OK, b"serving\n")
+            self._respond(HTTPStatus.OK, b"alive\n")
+        elif path == "/readyz" and self.server.owner.ready:
+            self._respond(HTTPStatus.OK, b"serving\n")
         elif path == "/readyz":
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not serving\n")
+            self._respond(HTTPStatus.SERVICE_UNAVAILABLE, b"not serving\n")
         else:
-            self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz\n")
+            self._respond(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz\n")
 
-    def _answer(self, status: HTTPStatus, body: bytes, kind: str = PLAIN) -> None:
+    def _respond(self, status: HTTPStatus, body: bytes, content_type: str = PLAIN_TEXT) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *words: Any) -> None:
-        log.debug("metrics: %s", format % words)
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug("metrics: %s", format % args)

@@ -1,7 +1,7 @@
-"""RPCs, commands and API calls as Prometheus metrics: how many, how they ended, how long they took.
+"""RPCs, commands and API calls as Prometheus metrics: their number, result and duration.
 
-Labels are few and known: methods of CSI, configured instances, status codes, names from backends' code. The one
-of an instance is `backend`, because Prometheus calls what it scrapes `instance`.
+The label values are few and known: CSI methods, configured instances, status codes, names from the code of backends.
+The label of an instance is `backend`, because Prometheus uses `instance` for the target that it scrapes.
 """
 
 from __future__ import annotations
@@ -17,40 +17,44 @@ from ..contract.observer import Ends, Rpc
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
-# Seconds. A call of an RPC or a command takes milliseconds; a copy takes minutes, and a hang as long as its limit.
+# Seconds. An RPC or a command takes milliseconds, a copy takes minutes, and a hanging call takes its time limit.
 BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-OPERATIONS = 200  # per instance; what a backend names beyond them is counted as "other"
+MAX_OPERATIONS = 200  # per instance; further ones are counted as "other"
 
 
-class Metrics:
-    """A listener that counts."""
+class MetricsListener:
+    """A listener that counts RPCs and calls."""
 
     def __init__(self, registry: prometheus.CollectorRegistry) -> None:
-        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more series that nobody asks for
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # they would add a third more series
         self.rpcs = prometheus.Counter(
-            "csi_multi_rpcs", "RPCs that ended.", ("method", "code", "backend"), registry=registry
+            "csi_multi_rpcs", "RPCs that have ended.", ("method", "code", "backend"), registry=registry
         )
         self.rpc_seconds = prometheus.Histogram(
-            "csi_multi_rpc_seconds", "How long RPCs took.", ("method", "backend"), registry=registry, buckets=BUCKETS
+            "csi_multi_rpc_seconds",
+            "Duration of RPCs.",
+            ("method", "backend"),
+            registry=registry,
+            buckets=BUCKETS,
         )
         self.running = prometheus.Gauge(
-            "csi_multi_rpcs_running", "RPCs that run now.", ("method", "backend"), registry=registry
+            "csi_multi_rpcs_running", "RPCs that are running.", ("method", "backend"), registry=registry
         )
         self.calls = prometheus.Counter(
             "csi_multi_storage_calls",
-            "Host commands and calls to storage APIs that ended. The outcome is ok, or the class of the failure.",
+            "Host commands and calls to storage APIs that have ended. The outcome is ok, or the class of the error.",
             ("backend", "program", "operation", "outcome"),
             registry=registry,
         )
         self.call_seconds = prometheus.Histogram(
             "csi_multi_storage_call_seconds",
-            "How long host commands and calls to storage APIs took.",
+            "Duration of host commands and calls to storage APIs.",
             ("backend", "program", "operation"),
             registry=registry,
             buckets=BUCKETS,
         )
-        self._kept: dict[tuple[object, ...], Any] = {}
-        self._known: dict[str, set[tuple[str, str]]] = {}
+        self._cache: dict[tuple[object, ...], Any] = {}
+        self._operations: dict[str, set[tuple[str, str]]] = {}
         self._lock = threading.Lock()
 
     def rpc(self, rpc: Rpc) -> Ends:
@@ -76,22 +80,22 @@ class Metrics:
         return end
 
     def _series(self, metric: M, *labels: str) -> M:
-        """Return the metric with these labels; kept, because finding it takes the library longer than counting."""
+        """Return the metric with these labels; cached, because the library's lookup takes longer than counting."""
         key = (metric, *labels)
-        if (series := self._kept.get(key)) is None:
-            series = self._kept[key] = metric.labels(*labels)
+        if (series := self._cache.get(key)) is None:
+            series = self._cache[key] = metric.labels(*labels)
         found: M = series
         return found
 
     def _bounded(self, instance: str, program: str, operation: str) -> tuple[str, str]:
-        """Keep a backend that names its calls after volumes from filling the memory, ours and Prometheus'."""
+        """Limit the number of operations: a backend may use names of volumes, which would fill the memory."""
         name = (program, operation)
-        known = self._known.get(instance, ())
+        known = self._operations.get(instance, ())
         if name in known:
             return name
         with self._lock:
-            names = self._known.setdefault(instance, set())
-            if len(names) < OPERATIONS:
+            names = self._operations.setdefault(instance, set())
+            if len(names) < MAX_OPERATIONS:
                 names.add(name)
                 return name
         return "other", ""

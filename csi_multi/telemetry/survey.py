@@ -1,6 +1,6 @@
-"""How many volumes each instance has, and what could still be made: asked now and then, in the background.
+"""The number of volumes of each instance and its free capacity, read regularly in the background.
 
-An instance that hangs holds its own thread only, and what it answered before stays known, with its age.
+An instance that hangs blocks only its own thread, and its last result stays known, with its age.
 """
 
 from __future__ import annotations
@@ -21,70 +21,74 @@ from ..loading.supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 
-PAGE = 1000  # volumes asked for at once
-PAGES = 1000  # more than that, and it is a listing that does not end
+PAGE_SIZE = 1000  # volumes
+MAX_PAGES = 1000  # a listing with more does not end
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SurveyResult:
+    """What one instance has."""
+
     when: float  # time.time()
     volumes: int | None = None
     size: int = 0  # bytes, of all volumes
     available: int | None = None  # bytes; None: no limit is known
 
 
-class Surveys:
-    """The last findings by instance."""
+class BackgroundSurvey:
+    """The last result of each instance."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[Instance, Found]] = {}
-        self._tasks: list[tuple[Instance, SupervisedCall[None]]] = []
+        self._results: dict[str, tuple[Instance, SurveyResult]] = {}
+        self._calls: list[tuple[Instance, SupervisedCall[None]]] = []
         self._stop = threading.Event()
 
     def start(self, registry: Registry, seconds: float) -> None:
-        """Survey every so many seconds."""
+        """Survey all instances at this interval."""
         threading.Thread(target=self._run, args=(registry, seconds), name="survey", daemon=True).start()
 
     def stop(self) -> None:
         self._stop.set()
 
-    def found(self) -> dict[str, Found]:
-        return {name: found for name, (_, found) in list(self._found.items())}
+    def results(self) -> dict[str, SurveyResult]:
+        return {name: result for name, (_, result) in list(self._results.items())}
 
-    def round(self, registry: Registry) -> None:
-        """Begin with every instance that is not still at it; forget those that are not configured any more."""
-        instances = [one for one in registry if _known_here(one)]
-        running = [(one, task) for one, task in self._tasks if not task.done(0)]
+    def start_round(self, registry: Registry) -> None:
+        """Survey every instance whose last survey has ended; drop results of instances that are gone."""
+        instances = [one for one in registry if _is_surveyed_here(one)]
+        running = [(one, call) for one, call in self._calls if not call.done(0)]
         idle = [one for one in instances if not any(one is other for other, _ in running)]
-        started = [(one, SupervisedCall(f"survey-{one.name}", functools.partial(self._keep, one))) for one in idle]
-        self._tasks = running + started
-        self._found = {name: kept for name, kept in self._found.items() if any(kept[0] is one for one in instances)}
+        started = [(one, SupervisedCall(f"survey-{one.name}", functools.partial(self._survey, one))) for one in idle]
+        self._calls = running + started
+        self._results = {
+            name: result for name, result in self._results.items() if any(result[0] is one for one in instances)
+        }
 
     def _run(self, registry: Registry, seconds: float) -> None:
-        self.round(registry)
+        self.start_round(registry)
         while not self._stop.wait(seconds):
-            self.round(registry)
+            self.start_round(registry)
 
-    def _keep(self, instance: Instance) -> None:
+    def _survey(self, instance: Instance) -> None:
         try:
-            self._found[instance.name] = (instance, survey(instance))
+            self._results[instance.name] = (instance, survey_instance(instance))
         except (StorageError, UnexpectedError) as error:
-            log.info("backend %s: its volumes and capacity could not be asked for: %s", instance.name, error)
+            log.info("backend %s: its volumes and its capacity could not be read: %s", instance.name, error)
 
 
-def survey(instance: Instance) -> Found:
-    """Ask an instance. Raises StorageError, and UnexpectedError."""
+def survey_instance(instance: Instance) -> SurveyResult:
+    """Read volumes and capacity of an instance. Raises StorageError, and UnexpectedError."""
     backend = instance.backend
-    volumes, size = _listed(backend) if isinstance(backend, ListVolumes) else (None, 0)
+    volumes, size = _count_volumes(backend) if isinstance(backend, ListVolumes) else (None, 0)
     available = backend.capacity(CapacityRequest()).available if isinstance(backend, Capacity) else UNLIMITED
-    return Found(time.time(), volumes, size, None if available == UNLIMITED else available)
+    return SurveyResult(time.time(), volumes, size, None if available == UNLIMITED else available)
 
 
-def _listed(backend: ListVolumes) -> tuple[int | None, int]:
-    """Return how many volumes there are, and their size; None for a listing that does not end."""
+def _count_volumes(backend: ListVolumes) -> tuple[int | None, int]:
+    """Return the number of volumes and their total size; None for a listing that does not end."""
     volumes, size, cursor = 0, 0, ""
-    for _ in range(PAGES):
-        page = backend.list_volumes(PageRequest(cursor=cursor, limit=PAGE))
+    for _ in range(MAX_PAGES):
+        page = backend.list_volumes(PageRequest(cursor=cursor, limit=PAGE_SIZE))
         volumes += len(page.items)
         size += sum(volume.size for volume in page.items)
         if not page.cursor or page.cursor == cursor:
@@ -93,8 +97,8 @@ def _listed(backend: ListVolumes) -> tuple[int | None, int]:
     return None, 0
 
 
-def _known_here(instance: Instance) -> bool:
-    """Whether this process is the one to ask: a thousand nodes need not count the volumes of one region."""
+def _is_surveyed_here(instance: Instance) -> bool:
+    """Whether this process surveys the instance: not every node needs to count the volumes of one region."""
     backend = instance.backend
     setting = getattr(backend, "setting", None)
     return not instance.remote and (isinstance(backend, NodeLocal) or setting is None or setting.controller)

@@ -1,7 +1,7 @@
 """RPCs, and the commands and API calls within them, as OpenTelemetry spans.
 
-All that can be set is set by OpenTelemetry's own variables (OTEL_*): where to, how many, by which name. A span
-has names and ids, never arguments: those may be secrets.
+OpenTelemetry's own variables (OTEL_*) configure the target, the sampling and the name of the service. A span contains
+names and ids, never arguments, because arguments may be secrets.
 """
 
 from __future__ import annotations
@@ -26,40 +26,48 @@ log = logging.getLogger(__name__)
 
 EXPORTERS = "opentelemetry_traces_exporter"  # entry point group of OpenTelemetry
 PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-FAILED = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-FLUSH = 3.0  # seconds that the end of the process waits for the last spans to be sent
+FAILURE_CODES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+FLUSH_TIMEOUT = 3.0  # seconds that the process waits at its end until the last spans are sent
 
 
-class Traces:
-    """A listener that makes spans."""
+class TraceListener:
+    """A listener that creates spans."""
 
     def __init__(self, exporters: list[SpanExporter] | None = None) -> None:
-        """Send to what the environment names, or to these. Raises ConfigError."""
-        own = {SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "csi-multi"), SERVICE_VERSION: version("csi-multi")}
-        self._provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+        """Send spans to these exporters, by default to those in the environment. Raises ConfigError."""
+        attributes = {
+            SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "csi-multi"),
+            SERVICE_VERSION: version("csi-multi"),
+        }
+        self._provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
         for exporter in _exporters() if exporters is None else exporters:
             self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("csi-multi", version("csi-multi"))
 
     def rpc(self, rpc: Rpc) -> Ends:
-        carried = {key: value for key, value in rpc.metadata if isinstance(value, str)}
-        facts = {"rpc.system": "grpc", "rpc.method": rpc.method, "csi.backend": rpc.instance, "csi.object": rpc.volume}
+        incoming = {key: value for key, value in rpc.metadata if isinstance(value, str)}
+        attributes = {
+            "rpc.system": "grpc",
+            "rpc.method": rpc.method,
+            "csi.backend": rpc.instance,
+            "csi.object": rpc.volume,
+        }
         span = self._tracer.start_span(
             rpc.method,
-            context=propagate.extract(carried),
+            context=propagate.extract(incoming),
             kind=SpanKind.SERVER,
-            attributes={key: value for key, value in facts.items() if value},
+            attributes={key: value for key, value in attributes.items() if value},
         )
-        here = contexts.attach(trace.set_span_in_context(span))
-        sent: dict[str, str] = {}
-        propagate.inject(sent)
-        outgoing = OUTGOING.set(tuple(sent.items()))
+        context = contexts.attach(trace.set_span_in_context(span))
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        outgoing = OUTGOING.set(tuple(headers.items()))
 
         def end(code: str) -> None:
             OUTGOING.reset(outgoing)
-            contexts.detach(here)
+            contexts.detach(context)
             span.set_attribute("rpc.response.status_code", code)
-            if code in FAILED:
+            if code in FAILURE_CODES:
                 span.set_status(Status(StatusCode.ERROR, code))
             span.end()
 
@@ -67,7 +75,7 @@ class Traces:
 
     def call(self, instance: str, program: str, operation: str) -> Ends:
         if not trace.get_current_span().get_span_context().is_valid:
-            return _ignore  # work in the background, and checks: they belong to no RPC
+            return _ignore  # background work and checks belong to no RPC
         span = self._tracer.start_span(
             f"{program} {operation}".rstrip(),
             kind=SpanKind.CLIENT,
@@ -83,9 +91,9 @@ class Traces:
         return end
 
     def close(self) -> None:
-        """Send what is left, if that takes no longer than FLUSH."""
-        if not SupervisedCall("traces", self._provider.force_flush).done(FLUSH):
-            log.warning("traces: the last ones were not taken within %g s", FLUSH)
+        """Send the remaining spans, within FLUSH_TIMEOUT."""
+        if not SupervisedCall("traces", self._provider.force_flush).done(FLUSH_TIMEOUT):
+            log.warning("traces: the last spans could not be sent within %g s", FLUSH_TIMEOUT)
 
 
 def _ignore(outcome: str) -> None:
@@ -93,7 +101,7 @@ def _ignore(outcome: str) -> None:
 
 
 def _exporters() -> list[SpanExporter]:
-    """Make what OTEL_TRACES_EXPORTER names; by default OTLP, as OpenTelemetry says."""
+    """Return the exporters in OTEL_TRACES_EXPORTER; by default OTLP, as OpenTelemetry specifies."""
     names = [name.strip() for name in (os.environ.get("OTEL_TRACES_EXPORTER") or "otlp").split(",")]
     return [_exporter(_kind(name)) for name in names if name not in ("", "none")]
 
@@ -104,7 +112,9 @@ def _kind(name: str) -> str:
     general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", general)
     if protocol not in PROTOCOLS:
-        raise ConfigError(f"OTEL_EXPORTER_OTLP_PROTOCOL: {protocol!r} is none of {', '.join(PROTOCOLS)}")
+        raise ConfigError(
+            f"OTEL_EXPORTER_OTLP_PROTOCOL: {protocol!r} is not supported; use one of {', '.join(PROTOCOLS)}"
+        )
     return PROTOCOLS[protocol]
 
 
@@ -112,7 +122,7 @@ def _exporter(kind: str) -> SpanExporter:
     found = {point.name: point for point in entry_points(group=EXPORTERS)}
     if kind not in found:
         installed = ", ".join(sorted(found)) or "none"
-        raise ConfigError(f"OTEL_TRACES_EXPORTER: no exporter {kind!r} is installed; there are: {installed}")
-    make: Any = found[kind].load()
-    exporter: SpanExporter = make()
+        raise ConfigError(f"OTEL_TRACES_EXPORTER: no exporter {kind!r} is installed; installed exporters: {installed}")
+    exporter_class: Any = found[kind].load()
+    exporter: SpanExporter = exporter_class()
     return exporter

@@ -37,7 +37,7 @@ from csi_multi.contract import (
 )
 from csi_multi.contract import backend as b
 from csi_multi.host import loopdev
-from csi_multi.host.loopfile import LoopFiles, shown
+from csi_multi.host.loopfile import LoopDevices, device_of
 
 pytestmark = pytest.mark.root
 
@@ -48,7 +48,7 @@ class Looped(MemoryBackend, b.NodeHealthReporter):
     def __init__(self, config: Any, setting: b.Setting, shelf: MemoryStorage, root: Path) -> None:
         super().__init__(config, setting, shelf)
         self.root = root
-        self.loops = LoopFiles(setting.host)
+        self.loops = LoopDevices(setting.host)
         self.notes: dict[str, Blank] = vars(shelf).setdefault("notes", {})
 
     def file(self, handle: str) -> Path:
@@ -88,12 +88,12 @@ class Looped(MemoryBackend, b.NodeHealthReporter):
     def open_device(self, request: OpenRequest) -> Device:
         self.get_volume(request.handle)
         path = self.loops.open(self.file(request.handle), read_only=request.read_only)
-        return shown(path, self.blank(request.handle))
+        return device_of(path, self.blank(request.handle))
 
     def find_device(self, handle: str) -> Device | None:
         self.get_volume(handle)
         path = self.loops.find(self.file(handle))
-        return shown(path, self.blank(handle)) if path else None
+        return device_of(path, self.blank(handle)) if path else None
 
     def blank(self, handle: str) -> Blank:
         return self.notes.get(handle, Blank.ZEROED)
@@ -194,7 +194,7 @@ class Multiplying(Looped):
 
     def open_device(self, request: OpenRequest) -> Device:
         path = loopdev.attach(self.setting.host, self.file(request.handle))
-        return shown(path, self.blank(request.handle))
+        return device_of(path, self.blank(request.handle))
 
 
 class Discarding(Looped):
@@ -258,7 +258,7 @@ class Making(Looped):
     def open_device(self, request: OpenRequest) -> Device:
         with self.file(request.handle).open("a") as file:
             file.truncate(MIB)
-        return shown(self.loops.open(self.file(request.handle)), Blank.NEVER)
+        return device_of(self.loops.open(self.file(request.handle)), Blank.NEVER)
 
 
 class Insisting(Looped):

@@ -11,11 +11,11 @@ import pytest
 from csi_multi_testing.memory import MemoryBackend, MemoryStorage, listed
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.cluster.addresses import Listed
-from csi_multi.cluster.bootstrap import controller_part
+from csi_multi.cluster.addresses import ConfiguredNodes
+from csi_multi.cluster.bootstrap import controller_options
 from csi_multi.cluster.credentials import Credentials
-from csi_multi.cluster.peer_auth import ControllerOnly
-from csi_multi.cluster.remote_nodes import Nodes
+from csi_multi.cluster.peer_auth import ControllerOnlyPolicy
+from csi_multi.cluster.remote_nodes import RemoteNodes
 from csi_multi.commands.certificates import CertificateAuthority
 from csi_multi.config.cluster import (
     CONTROLLER_IDENTITY,
@@ -164,7 +164,7 @@ class Rig:
         driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=16)
         part = ServerOptions(
             attach_required=more.pop("attach", True),
-            peer_policy=ControllerOnly(name, more.pop("identity", CONTROLLER_IDENTITY)),
+            peer_policy=ControllerOnlyPolicy(name, more.pop("identity", CONTROLLER_IDENTITY)),
         )
         machine.server = build_controller_server(driver, registry, SharedRpcState(16), part)
         credentials = Credentials(more.pop("tls", None) or self.tls(f"nodes/{name}")).server()
@@ -187,13 +187,13 @@ class Rig:
         }
         default = more.pop("default", "disk")
         cluster = Cluster(**{"nodes": entries, "tls": tls, "attach_required": True, **more})
-        self.nodes = Nodes(cluster, Listed(cluster.nodes), Credentials(tls))
+        self.nodes = RemoteNodes(cluster, ConfiguredNodes(cluster.nodes), Credentials(tls))
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node="controller", host=LocalHost())
         local = Instance("disk", "memory", self.kind(self.kind.Config(), setting, MemoryStorage()), remote=True)
         driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=16)
         registry = Registry([local, *others], None, default)
         server = build_server(
-            driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_part(cluster, self.nodes)
+            driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_options(cluster, self.nodes)
         )
         endpoint = f"unix:{self.directory}/{len(self._running)}.sock"
         assert server.add_insecure_port(endpoint)

@@ -30,8 +30,9 @@ def test_deleting_what_was_there_succeeds_and_is_logged(lossy: Any, caplog: Any)
     lossy.client.ControllerUnpublishVolume(volume_id="disk/node-2/v", node_id="node-2")
 
     text = caplog.text
-    assert "DeleteVolume of volume disk/node-2/v succeeds without asking anybody" in text
-    assert "DeleteSnapshot of snapshot disk/node-2/s succeeds" in text
+    reason = "node 'node-2' is declared lost (cluster.lost), with everything on it; reporting success"
+    assert f"DeleteVolume of volume disk/node-2/v: {reason}" in text
+    assert f"DeleteSnapshot of snapshot disk/node-2/s: {reason}" in text
 
 
 def test_everything_else_finds_nothing(lossy: Any, refused: Any) -> None:
@@ -45,7 +46,7 @@ def test_everything_else_finds_nothing(lossy: Any, refused: Any) -> None:
     ]
 
     assert {one.code for one in refusals} == {Code.NOT_FOUND}
-    assert all("'node-2' has been declared lost" in one.text for one in refusals)
+    assert all("'node-2' is declared lost" in one.text for one in refusals)
     assert not client.ListSnapshots(snapshot_id="disk/node-2/s").entries
 
 

@@ -274,7 +274,7 @@ def test_an_rpc_without_a_deadline_does_not_wait_for_ever(
         refusal = refused(client.ControllerGetVolume, volume_id=volume, timeout=60)
 
     assert refusal.code is Code.UNAVAILABLE
-    assert "node 'node-1' (198.51.100.11:9810) cannot be reached since" in refusal.text
+    assert "node 'node-1' (198.51.100.11:9810) has been unreachable since" in refusal.text
     _until_done(client, lambda client, limit: client.DeleteVolume(volume_id=volume, timeout=limit))
 
 
@@ -288,7 +288,7 @@ def test_a_node_that_is_down_is_refused_at_once_and_found_again(network: Network
         elsewhere = create(client, "elsewhere", "node-1")
 
     assert {one.code for one in refusals} == {Code.UNAVAILABLE}
-    assert "node 'node-2' (198.51.100.12:9810) cannot be reached since" in refusals[0].text
+    assert "node 'node-2' (198.51.100.12:9810) has been unreachable since" in refusals[0].text
     assert took < 5
     assert _until_done(client, lambda client, limit: client.ControllerGetVolume(volume_id=volume, timeout=limit))
     for one in (volume, elsewhere):

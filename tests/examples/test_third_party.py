@@ -21,7 +21,7 @@ import pytest
 
 from csi_multi.host import loopdev, mounts
 from csi_multi.host.command import LocalHost
-from csi_multi.host.privilege import Capability, held
+from csi_multi.host.privilege import LinuxCapability, held
 from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
 
@@ -32,7 +32,7 @@ EXAMPLE = ROOT / "examples/third-party-backend"
 KIT = ROOT / "kit"
 RUN_TIME = ("grpcio", "msgspec", "protobuf", "pyyaml", "stevedore", "typing-extensions")
 MIB = 1 << 20
-FILESYSTEM, SIZE = ("ext4", 32 * MIB) if held(Capability.CAP_SYS_RESOURCE) else ("xfs", 304 * MIB)  # grows online
+FILESYSTEM, SIZE = ("ext4", 32 * MIB) if held(LinuxCapability.CAP_SYS_RESOURCE) else ("xfs", 304 * MIB)  # grows online
 CONFIG = """\
 driver: {{name: ram.csi-multi.example, node: n1, default_backend: ram, log_style: json}}
 backends:

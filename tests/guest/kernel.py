@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.host.privilege import Capability, held
+from csi_multi.host.privilege import LinuxCapability, held
 
 TARGETS = {  # of device-mapper, with their modules
     "thin-pool": "dm-thin-pool",
@@ -31,7 +31,7 @@ class Feature:
 
 
 def _device_mapper() -> str:
-    if os.geteuid() != 0 or not held(Capability.CAP_SYS_ADMIN):
+    if os.geteuid() != 0 or not held(LinuxCapability.CAP_SYS_ADMIN):
         return "this process may not use device-mapper"
     try:
         os.close(os.open("/dev/mapper/control", os.O_RDWR))

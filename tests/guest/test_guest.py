@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.host.privilege import Capability, held
+from csi_multi.host.privilege import LinuxCapability, held
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 
 PROJECT = Path(__file__).parents[2]
-DIRECT = held(Capability.CAP_SYS_ADMIN, Capability.CAP_SYS_RESOURCE)  # to mount, and to grow a mounted ext4
+DIRECT = held(LinuxCapability.CAP_SYS_ADMIN, LinuxCapability.CAP_SYS_RESOURCE)  # to mount, and to grow a mounted ext4
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -182,7 +182,7 @@ def test_the_demo_grows_ext4_while_it_is_mounted(capable: Callable[..., str]) ->
 
 def test_the_node_engines_tests_of_growing_ext4_pass(capable: Callable[..., str]) -> None:
     options = ("-p", "no:cacheprovider", "-q", "-k", "grows and ext4")
-    output = capable(sys.executable, "-m", "pytest", *options, "tests/node/test_size_and_health.py")
+    output = capable(sys.executable, "-m", "pytest", *options, "tests/node/test_grow.py")
 
     assert " passed" in output
     assert "skipped" not in output

@@ -16,7 +16,7 @@ import pytest
 
 from csi_multi.commands.certificates import CertificateAuthority
 from csi_multi.host.command import LocalHost
-from csi_multi.kubernetes.api import Api
+from csi_multi.kubernetes.api import KubernetesApi
 
 Object = dict[str, Any]
 END = None  # the watch ends in good order
@@ -25,7 +25,7 @@ END = None  # the watch ends in good order
 class Cluster:
     """The objects, by path, and what is told to who watches. `conflicts`: patches that find a newer object."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: KubernetesApi) -> None:
         self.api = api
         self.objects: dict[str, Object] = {}
         self.events: queue.Queue[Object | None] = queue.Queue()
@@ -122,7 +122,7 @@ def cluster(credentials: Path) -> Iterator[Cluster]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    made = Cluster(Api(f"https://localhost:{server.server_address[1]}", str(credentials)))
+    made = Cluster(KubernetesApi(f"https://localhost:{server.server_address[1]}", str(credentials)))
     handler.cluster = made
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from csi_multi.kubernetes import drain
-from csi_multi.kubernetes.api import Api
+from csi_multi.kubernetes.api import KubernetesApi
 
 from .conftest import Cluster
 
@@ -42,20 +42,20 @@ def test_a_node_that_stays_is_not_waited_for(cluster: Cluster, kubelet: Path) ->
     cluster.node("node-1", "dedicated")
     filesystem(kubelet)
 
-    assert drain.wait(cluster.api, "node-1", DRIVER, kubelet, seconds=0)
+    assert drain.wait_until_unstaged(cluster.api, "node-1", DRIVER, kubelet, seconds=0)
 
 
-@pytest.mark.parametrize("taint", sorted(drain.LEAVING))
+@pytest.mark.parametrize("taint", sorted(drain.DRAIN_TAINTS))
 def test_a_node_that_is_emptied_is_told_by_its_taint(cluster: Cluster, taint: str) -> None:
     cluster.node("node-1", taint)
 
-    assert drain.leaving(cluster.api, "node-1")
+    assert drain.is_drained(cluster.api, "node-1")
 
 
 def test_a_node_that_is_cordoned_is_leaving(cluster: Cluster) -> None:
     cluster.node("node-1", unschedulable=True)
 
-    assert drain.leaving(cluster.api, "node-1")
+    assert drain.is_drained(cluster.api, "node-1")
 
 
 @pytest.mark.parametrize("staged", [filesystem, block])
@@ -73,7 +73,7 @@ def test_a_drained_node_is_waited_for_until_its_last_volume_is_unstaged(
 
     monkeypatch.setattr(drain.time, "sleep", unstage)
 
-    assert drain.wait(cluster.api, "node-1", DRIVER, kubelet, seconds=60)
+    assert drain.wait_until_unstaged(cluster.api, "node-1", DRIVER, kubelet, seconds=60)
     assert looked.is_set()
 
 
@@ -82,7 +82,7 @@ def test_volumes_of_other_drivers_are_not_waited_for(cluster: Cluster, kubelet: 
     cluster.node("node-1", unschedulable=True)
     staged(kubelet, driver="another.example.com")
 
-    assert drain.wait(cluster.api, "node-1", DRIVER, kubelet, seconds=0)
+    assert drain.wait_until_unstaged(cluster.api, "node-1", DRIVER, kubelet, seconds=0)
 
 
 def test_the_wait_has_an_end_and_names_what_is_left(
@@ -92,22 +92,22 @@ def test_the_wait_has_an_end_and_names_what_is_left(
     filesystem(kubelet, name="0a1b")
     block(kubelet, name="pvc-1")
 
-    assert not drain.wait(cluster.api, "node-1", DRIVER, kubelet, seconds=0)
+    assert not drain.wait_until_unstaged(cluster.api, "node-1", DRIVER, kubelet, seconds=0)
     assert "0a1b, pvc-1" in caplog.text
 
 
 def test_an_api_that_cannot_be_reached_is_not_waited_for(kubelet: Path, credentials: Path) -> None:
     filesystem(kubelet)
-    nowhere = Api("https://localhost:1", str(credentials))
+    nowhere = KubernetesApi("https://localhost:1", str(credentials))
 
-    assert drain.wait(nowhere, "node-1", DRIVER, kubelet, seconds=0)
+    assert drain.wait_until_unstaged(nowhere, "node-1", DRIVER, kubelet, seconds=0)
 
 
 def test_a_node_that_the_api_does_not_know_is_not_waited_for(cluster: Cluster, kubelet: Path) -> None:
-    assert drain.wait(cluster.api, "node-9", DRIVER, kubelet, seconds=0)
+    assert drain.wait_until_unstaged(cluster.api, "node-9", DRIVER, kubelet, seconds=0)
 
 
 def test_a_file_that_is_being_written_is_nobodys(kubelet: Path) -> None:
     (block(kubelet) / "data/vol_data.json").write_text("{")
 
-    assert drain.staged(kubelet, DRIVER) == []
+    assert drain.staged_volumes(kubelet, DRIVER) == []

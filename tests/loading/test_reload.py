@@ -230,7 +230,7 @@ def test_no_file_whatever_is_in_it_ends_the_driver(world: World, stream: Any, fi
     world.reload.reload()
 
     assert not world.reload.successful
-    assert "is not used" in stream.getvalue()
+    assert "the new configuration is not used" in stream.getvalue()
     assert world.names() == ["a", "b"]
 
 
@@ -349,7 +349,7 @@ def test_a_file_that_is_gone_changes_nothing_and_is_told_once(world: World, stre
 
     assert not world.reload.successful
     assert world.names() == ["a", "b"]
-    assert stream.getvalue().count("is not used") == 1
+    assert stream.getvalue().count("the new configuration is not used") == 1
 
 
 def test_the_log_level_can_change(world: World, stream: Any) -> None:

@@ -1,4 +1,4 @@
-"""A truthful backend over files and real loop devices, a host that can die, and a watch for leaks."""
+"""A backend over files and real loop devices, a host on which the driver can be killed, and a check for leaks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from csi_multi.contract import (
     Expand,
     ExpandRequest,
     Expansion,
+    HealthEntry,
     InUse,
     Mount,
     OpenRequest,
     Result,
     Setting,
+    SizeRange,
     Stamp,
     Strings,
     Volume,
@@ -34,8 +36,8 @@ from csi_multi.contract import (
 )
 from csi_multi.host import loopdev, mounts, sysfs
 from csi_multi.host.command import LocalHost
-from csi_multi.node.engine import Engine
-from csi_multi.node.requests import PublishRequest, StageRequest
+from csi_multi.node import grow, publish, stage, volume_status
+from csi_multi.node.requests import PublishRequest, StageRequest, Usage
 
 MiB = 1024 * 1024
 
@@ -44,7 +46,7 @@ class Killed(BaseException):
     """The driver dies here: nothing that handles errors runs any more."""
 
 
-class Door:
+class KillableHost:
     """The real host, with points at which the driver can be killed, and a record of what was run."""
 
     def __init__(self) -> None:
@@ -168,11 +170,10 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.door = Door()
+        self.host = KillableHost()
         (directory / "images").mkdir()
-        setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.door)
+        setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.host)
         self.backend = FileBackend(directory / "images", setting)
-        self.engine = Engine(self.door)
 
     def volume(self, handle: str = "v1", size: int = 32 * MiB, blank: Blank = Blank.ZEROED) -> str:
         with self.backend.image(handle).open("wb") as file:
@@ -203,7 +204,8 @@ class World:
     def stage(self, handle: str = "v1", staging: Path | None = None, context: Strings = {}, **capability: Any) -> Path:  # noqa: B006
         staging = staging or self.staging(handle)
         wanted = self.capability(**capability)
-        self.engine.stage(
+        stage.stage(
+            self.host,
             self.backend,
             StageRequest(handle=handle, staging=staging, capability=wanted, volume_context=context),
         )
@@ -218,7 +220,8 @@ class World:
         **capability: Any,
     ) -> Path:
         target = target or self.target()
-        self.engine.publish(
+        publish.publish(
+            self.host,
             self.backend,
             PublishRequest(
                 handle=handle,
@@ -231,10 +234,19 @@ class World:
         return target
 
     def unpublish(self, handle: str = "v1", target: Path | None = None) -> None:
-        self.engine.unpublish(self.backend, handle, target or self.target())
+        publish.unpublish(self.host, self.backend, handle, target or self.target())
 
     def unstage(self, handle: str = "v1", staging: Path | None = None) -> None:
-        self.engine.unstage(self.backend, handle, staging or self.staging(handle))
+        stage.unstage(self.host, self.backend, handle, staging or self.staging(handle))
+
+    def expand(self, handle: str, path: Path, size: SizeRange) -> int:
+        return grow.expand(self.host, self.backend, handle, path, size)
+
+    def usage(self, handle: str, path: Path) -> tuple[Usage, ...]:
+        return volume_status.usage(self.backend, handle, path)
+
+    def health(self, handle: str) -> tuple[HealthEntry, ...]:
+        return volume_status.health(self.backend, handle)
 
     def digest(self, handle: str = "v1") -> str:
         """Hash all that is not zero, with its place; fast for sparse files."""
@@ -272,7 +284,7 @@ class World:
         return sorted(
             str(loop)
             for loop, backing in loopdev.bound().items()
-            if backing.startswith(str(self.directory)) or (str(loop) in self.door.loops and backing in self.door.loops)
+            if backing.startswith(str(self.directory)) or (str(loop) in self.host.loops and backing in self.host.loops)
         )
 
     def sweep(self) -> None:
@@ -288,7 +300,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A world in which nothing may be left: neither mounts nor loop devices."""
     made = World(tmp_path)
     yield made
-    made.door.left = None
+    made.host.left = None
     mounted, loops = made.mounted(), made.loops()
     made.sweep()
 

@@ -1,4 +1,4 @@
-"""The driver dies at any point; the retry, or the inverse call, finds its way and nothing leaks."""
+"""The driver is killed at any point; a retry or the inverse call then succeeds, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ way = pytest.mark.parametrize(("fs", "read_only"), WAYS)
 def deaths(world, call):
     """Run the call until it is killed, at every step in turn; end when it lives."""
     for steps in itertools.count():
-        world.door.left = steps
+        world.host.left = steps
         try:
             call(f"v{steps}")
         except world.Killed:
-            world.door.left = None
+            world.host.left = None
             yield f"v{steps}"
         else:
             assert steps > 1
-            world.door.left = None
+            world.host.left = None
             yield f"v{steps}"
             return
 
@@ -68,9 +68,9 @@ def test_stage_is_taken_back(world, fs, read_only):
 
 def publish(world, fs, read_only):
     def call(handle):
-        left, world.door.left = world.door.left, None
+        left, world.host.left = world.host.left, None
         world.stage(handle, fs=fs)
-        world.door.left = left
+        world.host.left = left
         world.publish(handle, world.target(handle), fs=fs, read_only=read_only)
 
     return call
@@ -118,10 +118,10 @@ def test_unpublish_and_unstage_are_repeated(world, fs, read_only):
     prepared(world, fs)
 
     def call(handle):
-        left = world.door.left
-        world.door.left = None
+        left = world.host.left
+        world.host.left = None
         publish(world, fs, read_only)(handle)
-        world.door.left = left
+        world.host.left = left
         world.unpublish(handle, world.target(handle))
         world.unstage(handle)
 
@@ -149,11 +149,11 @@ def test_mkfs_killed_half_way_is_done_again(world, fs):
             killed.append(process.returncode)
             raise world.Killed
 
-        world.door.replaced[f"mkfs.{fs}"] = mkfs
+        world.host.replaced[f"mkfs.{fs}"] = mkfs
         with pytest.raises(world.Killed):
             world.stage(handle, fs=fs)
         assert world.backend.blank(handle) is Blank.INTERRUPTED
-        world.door.replaced.clear()
+        world.host.replaced.clear()
         staging = world.stage(handle, fs=fs)
         (staging / "file").write_text("bytes")
         world.unstage(handle)
@@ -190,10 +190,10 @@ def test_an_orphan_mkfs_is_waited_for(world):
         orphans[0].send_signal(signal.SIGSTOP)
         raise world.Killed
 
-    world.door.replaced["mkfs.ext4"] = mkfs
+    world.host.replaced["mkfs.ext4"] = mkfs
     with pytest.raises(world.Killed):
         world.stage()
-    world.door.replaced.clear()
+    world.host.replaced.clear()
     if held(str(world.device().path)):
         with pytest.raises(Unavailable, match="in use on this node"):
             world.stage()
@@ -217,10 +217,10 @@ def test_an_orphan_fsck_is_waited_for(world):
         finally:
             os.close(orphan)
 
-    world.door.replaced["e2fsck"] = e2fsck
+    world.host.replaced["e2fsck"] = e2fsck
     with pytest.raises(Unavailable, match="e2fsck exited with status 8"):
         world.stage()
-    world.door.replaced.clear()
+    world.host.replaced.clear()
 
     world.stage()
     world.unstage()
@@ -237,10 +237,10 @@ def held(device):
 def test_a_finished_mkfs_is_not_done_again(world):
     """The driver died after mkfs: what is there is complete, and stays."""
     world.volume()
-    world.door.replaced["mkfs.ext4"] = lambda *argv, **_: (world.sh(*argv), (_ for _ in ()).throw(world.Killed))
+    world.host.replaced["mkfs.ext4"] = lambda *argv, **_: (world.sh(*argv), (_ for _ in ()).throw(world.Killed))
     with pytest.raises(world.Killed):
         world.stage()
-    world.door.replaced.clear()
+    world.host.replaced.clear()
     before = world.sh("blkid", "-p", "-s", "UUID", "-o", "value", str(world.device().path))
     world.stage()
 

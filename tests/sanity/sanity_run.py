@@ -14,7 +14,7 @@ import grpc
 import pytest
 from csi_multi_testing import sanity
 
-from csi_multi.host.privilege import Capability, held
+from csi_multi.host.privilege import LinuxCapability, held
 from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
 
@@ -59,7 +59,7 @@ def binary() -> str:
 
 def online_growth() -> list[str]:
     """The filesystems that can grow while mounted here: ext4 only with CAP_SYS_RESOURCE."""
-    if held(Capability.CAP_SYS_RESOURCE):
+    if held(LinuxCapability.CAP_SYS_RESOURCE):
         return ["ext4", "xfs", "btrfs"]
     print("ext4 is left out: this process lacks CAP_SYS_RESOURCE, so the kernel refuses to grow it online")
     return ["xfs", "btrfs"]

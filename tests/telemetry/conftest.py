@@ -71,10 +71,10 @@ class Shown:
     client: Client
     registry: Registry
     traffic: SharedRpcState
-    board: Any
+    exporter: Any
 
     def scrape(self) -> Samples:
-        status, text = _fetch(self.board.page.address)
+        status, text = _fetch(self.exporter.server.address)
         assert status == 200
         return Samples(text)
 
@@ -82,14 +82,16 @@ class Shown:
 @pytest.fixture
 def show(tmp_path: Path, make: Any) -> Iterator[Callable[..., Shown]]:
     """show(make("fast"), make("slow")) serves instances and shows their metrics; `survey` seconds, 0: never."""
-    board = pytest.importorskip("csi_multi.telemetry.exporter", reason="needs prometheus-client", exc_type=ImportError)
+    exporter = pytest.importorskip(
+        "csi_multi.telemetry.exporter", reason="needs prometheus-client", exc_type=ImportError
+    )
     ends: list[Callable[[], Any]] = []
 
     def serve(*instances: Any, broken: Any = None, default: str = "", survey: int = 0) -> Shown:
-        shown = board.Board("127.0.0.1:0", survey)
+        shown = exporter.MetricsExporter("127.0.0.1:0", survey)
         registry = Registry(instances, broken, default)
         driver = Driver(name="multi.csi.example.com", node="node-1", alpha=True, default_backend=default, workers=16)
-        traffic = SharedRpcState(driver.workers, (shown.metrics,))
+        traffic = SharedRpcState(driver.workers, (shown.listener,))
         server = build_server(driver, registry, LocalHost(), Mode.ALL, traffic)
         endpoint = f"unix:{tmp_path}/{len(ends)}.sock"
         assert server.add_insecure_port(endpoint)

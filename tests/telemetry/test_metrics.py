@@ -142,7 +142,7 @@ def test_versions_and_the_process_are_shown(show: Any, make: Any) -> None:
 def told() -> Any:
     """A listener, and its registry's values: told.value("csi_multi_storage_calls_total", program="true")."""
     registry = prometheus.CollectorRegistry()
-    listener = metrics.Metrics(registry)
+    listener = metrics.MetricsListener(registry)
     listener.value = lambda name, **labels: sum(
         one.value
         for family in registry.collect()
@@ -188,11 +188,11 @@ def test_a_call_ends_with_a_class_of_the_contracts_errors(told: Any, error: Exce
 
 def test_a_backend_that_names_its_calls_after_volumes_does_not_fill_the_memory(told: Any) -> None:
     observe = Observer("cloud", (told,))
-    for number in range(metrics.OPERATIONS + 50):
+    for number in range(metrics.MAX_OPERATIONS + 50):
         with observe("api", f"volume-{number}"):
             pass
 
-    assert told.value("csi_multi_storage_calls_total") == metrics.OPERATIONS + 50
+    assert told.value("csi_multi_storage_calls_total") == metrics.MAX_OPERATIONS + 50
     assert told.value("csi_multi_storage_calls_total", program="other") == 50
 
 

@@ -11,12 +11,12 @@ from csi_multi_testing.memory import GIB, MemoryBackend
 from csi_multi.contract import UNLIMITED, CapacityReport, Page, Unavailable
 from csi_multi.loading.registry import Registry
 from csi_multi.telemetry import survey as surveying
-from csi_multi.telemetry.survey import Surveys, survey
+from csi_multi.telemetry.survey import BackgroundSurvey, survey_instance
 
 
-def finish(surveys: Surveys) -> None:
+def finish(surveys: BackgroundSurvey) -> None:
     """Wait for what a round has begun."""
-    for _, task in surveys._tasks:
+    for _, task in surveys._calls:
         assert task.done(10)
 
 
@@ -24,9 +24,9 @@ def test_volumes_are_counted_over_all_pages(show: Any, make: Any, wanted: Any, m
     shown = show(make("fast"))
     for number in range(5):
         shown.client.CreateVolume(**wanted(f"v{number}", capacity_range={"required_bytes": GIB}))
-    monkeypatch.setattr(surveying, "PAGE", 2)
+    monkeypatch.setattr(surveying, "PAGE_SIZE", 2)
 
-    found = survey(shown.registry.get("fast"))
+    found = survey_instance(shown.registry.get("fast"))
     assert (found.volumes, found.size) == (5, 5 * GIB)
     assert found.available == (1 << 50) - 5 * GIB
 
@@ -34,8 +34,8 @@ def test_volumes_are_counted_over_all_pages(show: Any, make: Any, wanted: Any, m
 def test_what_was_found_is_shown_with_its_age(show: Any, make: Any, wanted: Any) -> None:
     shown = show(make("fast"))
     shown.client.CreateVolume(**wanted("v"))
-    shown.board._surveys.round(shown.registry)
-    finish(shown.board._surveys)
+    shown.exporter._survey.start_round(shown.registry)
+    finish(shown.exporter._survey)
 
     samples = shown.scrape()
     assert samples("csi_multi_volumes", backend="fast") == [1]
@@ -51,8 +51,8 @@ class Endless(MemoryBackend):
 
 def test_no_known_limit_is_no_figure(show: Any, make: Any) -> None:
     shown = show(make("fast", Endless))
-    shown.board._surveys.round(shown.registry)
-    finish(shown.board._surveys)
+    shown.exporter._survey.start_round(shown.registry)
+    finish(shown.exporter._survey)
 
     assert shown.scrape()("csi_multi_capacity_available_bytes", backend="fast") == []
 
@@ -79,44 +79,44 @@ class Moody(MemoryBackend):
 
 @pytest.mark.parametrize(("mood", "reason"), [("fails", "no route to host"), ("breaks", "capacity raised KeyError")])
 def test_what_was_known_stays_known_when_the_storage_fails(make: Any, stream: Any, mood: str, reason: str) -> None:
-    registry, surveys = Registry([make("bad", Moody)]), Surveys()
-    surveys.round(registry)
+    registry, surveys = Registry([make("bad", Moody)]), BackgroundSurvey()
+    surveys.start_round(registry)
     finish(surveys)
-    before = surveys.found()["bad"]
+    before = surveys.results()["bad"]
     registry.get("bad").backend.mood = mood
-    surveys.round(registry)
+    surveys.start_round(registry)
     finish(surveys)
 
-    assert surveys.found()["bad"] is before
+    assert surveys.results()["bad"] is before
     assert reason in stream.getvalue()
 
 
 def test_an_instance_that_hangs_is_not_asked_again_and_the_others_are(make: Any) -> None:
-    registry, surveys = Registry([make("bad", Moody), make("good", Moody)]), Surveys()
+    registry, surveys = Registry([make("bad", Moody), make("good", Moody)]), BackgroundSurvey()
     bad, good = registry.get("bad").backend, registry.get("good").backend
     bad.mood = "hangs"
     for _ in range(3):
-        surveys.round(registry)
+        surveys.start_round(registry)
         assert good.asked.acquire(timeout=10)
-        for instance, task in surveys._tasks:
+        for instance, task in surveys._calls:
             assert instance.name == "bad" or task.done(10)
 
     assert bad.asked.acquire(timeout=10)
     assert not bad.asked.acquire(blocking=False)
-    assert set(surveys.found()) == {"good"}
+    assert set(surveys.results()) == {"good"}
     bad.go.set()
     finish(surveys)
 
 
 def test_what_is_not_configured_any_more_is_forgotten(make: Any) -> None:
-    registry, surveys = Registry([make("a"), make("b")]), Surveys()
-    surveys.round(registry)
+    registry, surveys = Registry([make("a"), make("b")]), BackgroundSurvey()
+    surveys.start_round(registry)
     finish(surveys)
     registry.replace_with(Registry([registry.get("a")]), 0)
-    surveys.round(registry)
+    surveys.start_round(registry)
     finish(surveys)
 
-    assert set(surveys.found()) == {"a"}
+    assert set(surveys.results()) == {"a"}
 
 
 def test_a_listing_that_does_not_end_is_given_up(make: Any, monkeypatch: Any) -> None:
@@ -124,23 +124,23 @@ def test_a_listing_that_does_not_end_is_given_up(make: Any, monkeypatch: Any) ->
         def list_volumes(self, page: Any) -> Any:
             return Page(items=(), cursor=f"{page.cursor}x"[-50:] + str(len(page.cursor) % 2))
 
-    monkeypatch.setattr(surveying, "PAGES", 20)
+    monkeypatch.setattr(surveying, "MAX_PAGES", 20)
 
-    assert survey(Registry([make("bad", Endless)]).get("bad")).volumes is None
+    assert survey_instance(Registry([make("bad", Endless)]).get("bad")).volumes is None
 
 
 def test_only_the_controller_asks_for_storage_that_all_nodes_share(make: Any) -> None:
     from dataclasses import replace
 
-    instance, surveys = make("fast"), Surveys()
+    instance, surveys = make("fast"), BackgroundSurvey()
     instance.backend.setting = replace(instance.backend.setting, controller=False)
-    surveys.round(Registry([instance]))
+    surveys.start_round(Registry([instance]))
 
-    assert surveys._tasks == []
+    assert surveys._calls == []
 
 
 def test_a_survey_is_made_again_and_again(make: Any) -> None:
-    registry, surveys = Registry([make("good", Moody)]), Surveys()
+    registry, surveys = Registry([make("good", Moody)]), BackgroundSurvey()
     surveys.start(registry, 0.01)
     asked = registry.get("good").backend.asked
     for _ in range(3):

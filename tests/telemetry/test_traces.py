@@ -51,7 +51,7 @@ def traced(tmp_path: Path, make: Any) -> Any:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     memory = InMemorySpanExporter()
-    listener = traces.Traces([memory])
+    listener = traces.TraceListener([memory])
     instance = make("fast", Storage)
     instance.backend.host = observed(LocalHost(), "fast", (listener,))
     instance.backend.observe = Observer("fast", (listener,))
@@ -168,10 +168,10 @@ def test_traces_are_made_when_opentelemetrys_variables_ask_for_them(
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "no exporter 'zipkin' is installed; there are: .*console"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "no exporter 'zipkin' is installed; installed exporters: .*console"),
         (
             {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
-            "'http/json' is none of grpc, http/protobuf",
+            "'http/json' is not supported; use one of grpc, http/protobuf",
         ),
     ],
 )

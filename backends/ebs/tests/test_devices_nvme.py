@@ -32,7 +32,8 @@ from csi_multi.contract import (
 from csi_multi.host import mounts, sysfs
 from csi_multi.host.command import LocalHost
 from csi_multi.host.sysfs import DeviceGone
-from csi_multi.node.engine import Engine
+from csi_multi.node import grow, publish
+from csi_multi.node import stage as node_stage
 from csi_multi.node.requests import PublishRequest, StageRequest
 
 from .hotplug_target import growing
@@ -236,11 +237,11 @@ def test_a_device_in_use_stays_open_and_as_it_is(devices: Devices, plug: Plug, t
 def stage(backend: EbsBackend, volume: str, staging: Path, capability: Capability = EXT4) -> None:
     staging.mkdir(exist_ok=True)
     request = StageRequest(handle=volume, staging=staging, capability=capability, publish_context=CONTEXT)
-    Engine(LocalHost()).stage(backend, request)
+    node_stage.stage(LocalHost(), backend, request)
 
 
 def unstage(backend: EbsBackend, volume: str, staging: Path) -> None:
-    Engine(LocalHost()).unstage(backend, volume, staging)
+    node_stage.unstage(LocalHost(), backend, volume, staging)
 
 
 def test_data_outlives_unstage_detach_attach_and_stage(
@@ -263,9 +264,9 @@ def test_raw_blocks_are_published(backend: EbsBackend, plug: Plug, tmp_path: Pat
     volume, target = plug(), tmp_path / "target"
     stage(backend, volume, tmp_path / "staging", RAW)
     request = PublishRequest(handle=volume, staging=tmp_path / "staging", target=target, capability=RAW)
-    Engine(LocalHost()).publish(backend, request)
+    publish.publish(LocalHost(), backend, request)
     write(target, b"raw")
-    Engine(LocalHost()).unpublish(backend, volume, target)
+    publish.unpublish(LocalHost(), backend, volume, target)
     unstage(backend, volume, tmp_path / "staging")
 
     assert read(open_device(Devices(Kernel()), volume).path) == b"raw"
@@ -314,7 +315,7 @@ def test_a_mounted_volume_grows(backend: EbsBackend, tmp_path: Path) -> None:
 
         backend.refresh_device(volume)
         assert sysfs.size_of(device.number) == 2 * GIB
-        size = Engine(LocalHost()).expand(backend, volume, tmp_path / "staging", SizeRange(required=2 * GIB))
+        size = grow.expand(LocalHost(), backend, volume, tmp_path / "staging", SizeRange(required=2 * GIB))
         assert size == 2 * GIB
         assert os.statvfs(tmp_path / "staging").f_blocks > 1.8 * before
         assert backend.find_device(volume) == device

@@ -119,7 +119,7 @@ def test_a_raw_volume_that_is_still_published_is_not_closed(backend, volume, ope
 
 
 def test_closing_a_device_that_a_process_reads_fails_until_it_is_detached(backend, volume, opened, monkeypatch):
-    monkeypatch.setattr("csi_multi.host.loopdev.PATIENCE", 0.3)
+    monkeypatch.setattr("csi_multi.host.loopdev.DETACH_TIMEOUT", 0.3)
     device = opened(backend, volume)
     descriptor = os.open(device, os.O_RDONLY)
     try:
@@ -133,7 +133,7 @@ def test_closing_a_device_that_a_process_reads_fails_until_it_is_detached(backen
 
 
 def test_a_device_that_is_being_detached_is_not_opened(backend, requests, volume, opened, host, monkeypatch):
-    monkeypatch.setattr("csi_multi.host.loopdev.PATIENCE", 0.3)
+    monkeypatch.setattr("csi_multi.host.loopdev.DETACH_TIMEOUT", 0.3)
     device = opened(backend, volume)
     descriptor = os.open(device, os.O_RDONLY)
     try:

@@ -30,7 +30,7 @@ from csi_multi.contract import (
 )
 from csi_multi.host import mounts
 from csi_multi.host.command import LocalHost
-from csi_multi.node.engine import Engine
+from csi_multi.node import stage
 from csi_multi.node.requests import StageRequest
 
 from . import volume_steps
@@ -247,16 +247,15 @@ class Node:
 
     def __init__(self, backend: LvmBackend, directory: Path) -> None:
         self.host = RecordingHost()
-        self._engine = Engine(self.host)
         self._backend = backend
         self.staging = directory / "staging"
         self.staging.mkdir()
 
     def stage(self, one: Volume) -> None:
-        self._engine.stage(self._backend, StageRequest(handle=one.handle, staging=self.staging, capability=EXT4))
+        stage.stage(self.host, self._backend, StageRequest(handle=one.handle, staging=self.staging, capability=EXT4))
 
     def unstage(self, one: Volume) -> None:
-        self._engine.unstage(self._backend, one.handle, self.staging)
+        stage.unstage(self.host, self._backend, one.handle, self.staging)
 
     @contextmanager
     def staged(self, one: Volume) -> Iterator[Path]:

@@ -19,7 +19,7 @@ from csi_multi_lvm.backend import LvmBackend
 from csi_multi.contract import AccessMode, Blank, Capability, CapacityRequest, FailedPrecondition, Mount, Setting
 from csi_multi.host import loopdev
 from csi_multi.host.command import LocalHost
-from csi_multi.node.engine import Engine
+from csi_multi.node import stage
 from csi_multi.node.requests import StageRequest
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
@@ -141,12 +141,11 @@ def probed(path: Path) -> int:
 
 def staged(backend: LvmBackend, handle: str, staging: Path) -> None:
     """Let the node engine format, mount and unmount the volume."""
-    engine = Engine(LocalHost())
-    engine.stage(backend, StageRequest(handle=handle, staging=staging, capability=FILESYSTEM))
+    stage.stage(LocalHost(), backend, StageRequest(handle=handle, staging=staging, capability=FILESYSTEM))
     try:
         assert [one.name for one in staging.iterdir()] == ["lost+found"]
     finally:
-        engine.unstage(backend, handle, staging)
+        stage.unstage(LocalHost(), backend, handle, staging)
 
 
 @pytest.mark.parametrize("wipe", ["auto", "zero", "none"])

@@ -12,19 +12,19 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 CGROUP = "csi-multi-rbd-nbd"
 NEW_CGROUP = 0x02000000  # linux/sched.h: CLONE_NEWCGROUP
 
 
-def move(kernel: Kernel, pids: Iterable[int]) -> None:
+def move(kernel: BlockDevices, pids: Iterable[int]) -> None:
     """Raises OSError where there is no cgroup v2, or it must not be changed."""
     with ThreadPoolExecutor(max_workers=1) as worker:  # a namespace is a thread's, and this one ends with it
         worker.submit(_move, kernel, tuple(pids)).result()
 
 
-def _move(kernel: Kernel, pids: tuple[int, ...]) -> None:
+def _move(kernel: BlockDevices, pids: tuple[int, ...]) -> None:
     first = kernel.proc / "1"
     _enter(first / "ns" / "cgroup")
     tree = first / "root" / "sys" / "fs" / "cgroup"

@@ -20,7 +20,7 @@ from csi_multi.contract import (
     StorageError,
     Unavailable,
 )
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 from csi_multi.host.device_notes import DeviceNotes
 
 from . import keys, nbd, nodehealth, options
@@ -53,11 +53,11 @@ class Use:
 
 
 class Devices:
-    def __init__(self, config: Config, setting: Setting, rbd: Rbd, kernel: Kernel | None = None) -> None:
+    def __init__(self, config: Config, setting: Setting, rbd: Rbd, kernel: BlockDevices | None = None) -> None:
         self._config = config
         self._setting = setting
         self._rbd = rbd
-        self._kernel = kernel or Kernel()
+        self._kernel = kernel or BlockDevices()
         self._mapper = Mapper(config, self._kernel)
         self._marks = DeviceNotes(self._kernel.dev / MARKS)
 

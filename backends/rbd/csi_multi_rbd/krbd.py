@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 from .config import Config
 from .mapped import Mapped
@@ -25,7 +25,7 @@ _PORT = re.compile(r":(\d+)(?:/\d+)?$")
 _PORT_OF_VERSION_1 = "6789"
 
 
-def mapped(kernel: Kernel, config: Config, image: str) -> Iterator[Mapped]:
+def mapped(kernel: BlockDevices, config: Config, image: str) -> Iterator[Mapped]:
     """Yield the mappings of an image of this instance."""
     wanted = {
         "cluster_fsid": config.fsid,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from csi_multi.contract import FailedPrecondition, InUse, StorageError, Unavailable
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 from . import apart, krbd, nbd, netlink, options
 from .alone import elsewhere
@@ -42,7 +42,7 @@ BITS = {  # of /sys/bus/rbd/supported_features; rbd_types.h in the kernel
 
 
 class Mapper:
-    def __init__(self, config: Config, kernel: Kernel) -> None:
+    def __init__(self, config: Config, kernel: BlockDevices) -> None:
         self._config = config
         self._kernel = kernel
 
@@ -88,7 +88,7 @@ class Mapper:
         """Have the kernel ask the cluster for the image's size: for what it maps itself."""
         if shown.kind == "krbd":
             with suppress(Unavailable):  # a container may see a sysfs it cannot write; the image's watch tells, too
-                self._kernel.tell(shown.disk, "device/refresh", "1")
+                self._kernel.write_attribute(shown.disk, "device/refresh", "1")
 
     def unmap(self, rbd: Rbd, image: str, shown: Mapped, given: Options) -> None:
         """Raises InUse. A command that was killed has ended the mapping too, when the device is gone."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 from .config import Config
 from .mapped import Mapped
@@ -60,7 +60,7 @@ def cookie(config: Config, image: str, image_id: str, *, exclusive: bool) -> Coo
     )
 
 
-def mapped(kernel: Kernel, config: Config, image: str = "") -> Iterator[tuple[str, Mapped]]:
+def mapped(kernel: BlockDevices, config: Config, image: str = "") -> Iterator[tuple[str, Mapped]]:
     """Yield the mappings of an image of this instance, or of all: the image's name, and how it is mapped."""
     place = (config.fsid, config.pool, config.namespace)
     for disk in kernel.disks():
@@ -83,7 +83,7 @@ def mapped(kernel: Kernel, config: Config, image: str = "") -> Iterator[tuple[st
             )
 
 
-def sees_processes(kernel: Kernel) -> bool:
+def sees_processes(kernel: BlockDevices) -> bool:
     """Whether the processes of the machine are seen here, or only those of a container."""
     try:
         return (kernel.proc / "self" / "ns" / "pid").stat().st_ino == FIRST_NAMESPACE
@@ -91,14 +91,14 @@ def sees_processes(kernel: Kernel) -> bool:
         return False
 
 
-def serving(kernel: Kernel, disk: str) -> list[int]:
+def serving(kernel: BlockDevices, disk: str) -> list[int]:
     """Return the numbers of the processes that serve it."""
     first = kernel.text(disk, "pid")
     node = os.fsencode(kernel.dev / disk)
     return [int(pid) for pid, words in _processes(kernel) if pid == first or node in words]
 
 
-def _processes(kernel: Kernel) -> Iterator[tuple[str, list[bytes]]]:
+def _processes(kernel: BlockDevices) -> Iterator[tuple[str, list[bytes]]]:
     """Yield number and words of every rbd-nbd."""
     for entry in kernel.proc.iterdir():
         with suppress(OSError):  # gone meanwhile

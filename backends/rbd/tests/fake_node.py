@@ -13,7 +13,7 @@ from csi_multi_rbd.rows import Image
 from csi_multi_rbd.statuses import Missing
 
 from csi_multi.contract import InUse
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 MIB = 1 << 20
 FSID = "11111111-2222-3333-4444-555555555555"
@@ -25,7 +25,7 @@ def config(**values: object) -> Config:
     return Config(**facts)  # type: ignore[arg-type]
 
 
-class FakeKernel(Kernel):
+class FakeKernel(BlockDevices):
     """Disks come and go as a test or a FakeRbd says."""
 
     def __init__(self, root: Path) -> None:
@@ -87,7 +87,7 @@ class FakeKernel(Kernel):
         return path in self.raw
 
     def set_read_only(self, path: Path, wanted: bool) -> None:
-        self.tell(path.name, "ro", f"{int(wanted)}\n")
+        self.write_attribute(path.name, "ro", f"{int(wanted)}\n")
 
     def _plug(self, disk: str, major: int, number: int, attributes: dict[str, str]) -> str:
         facts = {**attributes, "dev": f"{major}:{number}", "ro": "0", "size": str(64 * MIB // 512)}

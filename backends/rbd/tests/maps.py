@@ -20,7 +20,7 @@ from csi_multi_rbd.rows import Image
 from msgspec.structs import replace
 
 from csi_multi.contract import Blank, Device, OpenRequest
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 if TYPE_CHECKING:
     from csi_multi_rbd.config import Config
@@ -46,7 +46,7 @@ class Node:
     def __init__(self, cluster: Commands, config: Config, setting: Setting) -> None:
         self.cluster = cluster
         self.config = config
-        self.kernel = Kernel()
+        self.kernel = BlockDevices()
         self._setting = setting
 
     @property

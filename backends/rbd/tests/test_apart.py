@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from csi_multi_rbd import apart
 
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 LIMIT = 20.0
 # In a cgroup, and a cgroup namespace that begins there, as a container runtime makes them.
@@ -100,5 +100,5 @@ def test_without_cgroup_v2_nothing_is_made_and_the_reason_is_told(proc: Path) ->
     tree = proc / "1/root/sys/fs/cgroup"
     tree.mkdir()
     with pytest.raises(OSError, match=r"cgroup\.controllers"):
-        apart.move(Kernel(proc=proc), [os.getpid()])
+        apart.move(BlockDevices(proc=proc), [os.getpid()])
     assert list(tree.iterdir()) == []

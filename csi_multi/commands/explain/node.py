@@ -20,7 +20,7 @@ DEVICE = "DEVICE"
 def objection(one: StorageClass) -> str:
     """Return why a node refuses every volume of this class; "" if it does not."""
     try:
-        mount_flags.check(one.mount_flags)
+        mount_flags.validate(one.mount_flags)
     except InvalidArgument as error:
         return f"{one.where('mountOptions')}: NodeStageVolume: {error}"
     return ""
@@ -35,21 +35,21 @@ def filesystem(
     kind = request.stamp.context[FS_TYPE]
     named = bool(one.fs_type)
     why = "from the class" if named else f"driver.default_fs_type of {driver.name}, because the class has none"
-    effective = mount_flags.effective(
-        mount_flags.DEFAULT, one.mount_flags, read_only=request.capabilities[0].mode.read_only
+    effective = mount_flags.apply(
+        mount_flags.DEFAULT_VISIBLE, one.mount_flags, read_only=request.capabilities[0].mode.read_only
     )
     return ExplainedFilesystem(
         type=kind,
         why=why,
         formats="never, because a copy has the data of its source" if request.source else AT_FIRST_USE,
         mkfs=() if request.source else _mkfs(kind, options),
-        mount_flags=(*BY_NAME[kind].options, *one.mount_flags, *sorted(effective - {*one.mount_flags})),
+        mount_flags=(*BY_NAME[kind].mount_options, *one.mount_flags, *sorted(effective - {*one.mount_flags})),
     )
 
 
 def _mkfs(kind: str, options: FilesystemOptions) -> tuple[str, ...]:
     """Return the command for this machine's kernel and tools; a node may switch off more features."""
     try:
-        return (*BY_NAME[kind].make(LocalHost(), options, kernel_features.running()), DEVICE)
+        return (*BY_NAME[kind].mkfs_command(LocalHost(), options, kernel_features.running_kernel()), DEVICE)
     except StorageError:  # the tools are not installed here; on old kernels their version is read
         return ()

@@ -23,7 +23,7 @@ from ...host.command import LocalHost
 from ...loading.instance import Instance
 from ...loading.loader import load_instances
 from ...loading.registry import Registry
-from ...node.mkfs_options import known
+from ...node.mkfs_options import require_supported
 from .manifest import ManifestOptions, manifest
 
 PV_NAME = re.compile(r"(?=.{1,128}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -118,7 +118,7 @@ def _instance(instances: Registry, name: str) -> Instance:
 def _refuse_unusable(instance: Instance, options: ManifestOptions) -> None:
     """Raises InvalidArgument for a use that the backend does not support."""
     if options.fs_type:
-        known(options.fs_type)
+        require_supported(options.fs_type)
     mount = None if options.block else Mount(fs_type=options.fs_type)
     if reason := instance.backend.unsupported(Capability(mode=CSI_ACCESS_MODES[options.access_mode], mount=mount)):
         raise InvalidArgument(reason)

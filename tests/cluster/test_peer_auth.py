@@ -143,7 +143,7 @@ def test_a_node_that_is_not_the_one_that_is_meant_does_nothing(rig: Any, refused
     question = refused(rig.attempt, name="v")
 
     assert (refusal.code, question.code) == (Code.UNAVAILABLE, Code.UNAVAILABLE)
-    assert "this is node 'node-2', not 'node-1'" in refusal.text
+    assert "this is node 'node-2', but the RPC is for node 'node-1'" in refusal.text
     assert rig.machines["node-2"].volumes == []
 
 
@@ -191,7 +191,7 @@ def test_half_replaced_certificates_are_not_taken(own: Any, caplog: Any) -> None
 
 def test_a_caller_that_has_gone_away_gets_nothing_begun(rig: Any) -> None:
     """A request that was late must not make what is made elsewhere by now."""
-    from csi_multi.cluster.peer_auth import ControllerOnly
+    from csi_multi.cluster.peer_auth import ControllerOnlyPolicy
     from csi_multi.contract.errors import Timeout
 
     class Gone:
@@ -199,4 +199,4 @@ def test_a_caller_that_has_gone_away_gets_nothing_begun(rig: Any) -> None:
             return False
 
     with pytest.raises(Timeout):
-        ControllerOnly("node-1", CONTROLLER_IDENTITY).check_caller(Gone())  # type: ignore[arg-type]
+        ControllerOnlyPolicy("node-1", CONTROLLER_IDENTITY).check_caller(Gone())  # type: ignore[arg-type]

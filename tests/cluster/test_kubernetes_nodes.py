@@ -129,7 +129,7 @@ def api(tmp_path: Path, authority: CertificateAuthority) -> Iterator[Api]:
 @pytest.fixture
 def nodes(api: Any, tmp_path: Path) -> Iterator[KubernetesNodes]:
     settings = KubernetesSection(server=api.server, credentials=str(tmp_path), labels="disk=yes")
-    made = KubernetesNodes(settings, "d.example.com", pauses=(0.01,))
+    made = KubernetesNodes(settings, "d.example.com", retry_intervals=(0.01,))
     yield made
     made.close()
 
@@ -142,7 +142,7 @@ def started(nodes: KubernetesNodes, api: Api) -> KubernetesNodes:
 
 
 def test_before_the_first_list_nothing_can_be_said(nodes: KubernetesNodes) -> None:
-    for ask in (nodes.names, lambda: nodes.of("node-1"), lambda: nodes.segments("node-1")):
+    for ask in (nodes.names, lambda: nodes.address("node-1"), lambda: nodes.segments("node-1")):
         with pytest.raises(Unavailable, match="not known yet"):
             ask()  # type: ignore[operator]
 
@@ -154,7 +154,7 @@ def test_nodes_are_listed_with_their_addresses(nodes: KubernetesNodes, api: Api)
     started_ = api.next(watch="1")
 
     assert nodes.names() == ["node-1", "node-2", "node-3"]
-    assert [nodes.of(name) for name in ("node-1", "node-2", "node-3", "node-4")] == [
+    assert [nodes.address(name) for name in ("node-1", "node-2", "node-3", "node-4")] == [
         "10.0.0.1:9810",
         "[fd00::2]:9810",
         None,
@@ -192,7 +192,7 @@ def test_changes_are_seen_as_they_come(nodes: KubernetesNodes, api: Api) -> None
     again = api.next(watch="1")
 
     assert nodes.names() == ["node-1", "node-3"]
-    assert nodes.of("node-1") == "10.0.9.1:9810"
+    assert nodes.address("node-1") == "10.0.9.1:9810"
     assert again["resourceVersion"] == "14", "it goes on from what it saw last"
 
 

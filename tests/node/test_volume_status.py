@@ -1,4 +1,4 @@
-"""Growing, usage and health of a volume that is in use."""
+"""Usage and health of a volume as its node reports them."""
 
 from __future__ import annotations
 
@@ -8,119 +8,28 @@ from dataclasses import replace
 import pytest
 
 from csi_multi.contract import (
-    FailedPrecondition,
     Health,
     HealthEntry,
     NodeHealthReporter,
     NotFound,
     SizeRange,
-    Unavailable,
 )
-from csi_multi.host.privilege import Capability, held
 
 pytestmark = pytest.mark.root
 
+
 MiB = 1024 * 1024
+
+
 SIZES = {"ext4": 64 * MiB, "xfs": 320 * MiB, "btrfs": 256 * MiB}
 
 
-def resize(world, size, handle="v1"):
-    os.truncate(world.backend.image(handle), size)
-
-
 def total(world, path, handle="v1"):
-    return world.engine.usage(world.backend, handle, path)[0].total
+    return world.usage(handle, path)[0].total
 
 
 def expand(world, path, size=0):
-    return world.engine.expand(world.backend, "v1", path, SizeRange(required=size))
-
-
-@pytest.mark.parametrize("fs", SIZES)
-def test_a_filesystem_grows_at_stage(world, fs):
-    """A clone larger than its source, or an expand while the volume was not in use."""
-    world.volume(size=SIZES[fs])
-    staging = world.stage(fs=fs)
-    (staging / "file").write_text("bytes")
-    before = total(world, staging)
-    world.unstage()
-    resize(world, 2 * SIZES[fs])
-    world.stage(fs=fs)
-
-    assert total(world, staging) > 1.8 * before
-    assert (staging / "file").read_text() == "bytes"
-    world.door.calls.clear()
-    world.stage(fs=fs)
-    # Nothing is left to grow, so no command runs; xfs tells its size late, and is asked in vain.
-    assert [call[0] for call in world.door.calls] == (["xfs_growfs"] if fs == "xfs" else [])
-    world.unstage()
-
-
-@pytest.mark.parametrize("fs", SIZES)
-@pytest.mark.parametrize("where", ["staging", "target", "read-only target"])
-def test_a_filesystem_grows_in_use(world, fs, where):
-    world.volume(size=SIZES[fs])
-    staging = world.stage(fs=fs)
-    target = world.publish(fs=fs, read_only=where == "read-only target")
-    before = total(world, staging)
-    resize(world, 2 * SIZES[fs])
-    path = staging if where == "staging" else target
-
-    if fs == "ext4" and not held(Capability.CAP_SYS_RESOURCE):
-        with pytest.raises(FailedPrecondition, match="CAP_SYS_RESOURCE"):
-            expand(world, path, 2 * SIZES[fs])
-    else:
-        for _ in range(2):
-            assert expand(world, path, 2 * SIZES[fs]) == 2 * SIZES[fs]
-        assert total(world, path) > 1.8 * before
-    world.unpublish()
-    world.unstage()
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_block_volume_grows_in_use(world, read_only):
-    world.volume()
-    world.stage(fs=None)
-    target = world.publish(fs=None, read_only=read_only)
-    resize(world, 64 * MiB)
-
-    assert expand(world, target, 64 * MiB) == 64 * MiB
-    with target.open("rb") as node:
-        assert node.seek(0, os.SEEK_END) == 64 * MiB
-    world.unpublish()
-    world.unstage()
-
-
-def test_small_btrfs_cannot_grow_to_what_the_kernel_refuses(world):
-    world.volume(size=128 * MiB)
-    staging = world.stage(fs="btrfs")
-    resize(world, 192 * MiB)
-
-    with pytest.raises(FailedPrecondition, match="cannot grow to less than 268435456 bytes"):
-        expand(world, staging)
-    world.unstage()
-    world.stage(fs="btrfs")  # and is of use nevertheless
-    world.unstage()
-
-
-def test_a_size_the_node_does_not_see_yet_is_asked_for_again(world):
-    world.volume()
-    staging = world.stage()
-
-    with pytest.raises(Unavailable, match="not yet the 67108864 asked for"):
-        expand(world, staging, 64 * MiB)
-    world.unstage()
-
-
-def test_a_read_only_volume_does_not_grow(world):
-    world.volume()
-    world.stage()
-    world.unstage()
-    staging = world.stage(mode="SINGLE_NODE_READER_ONLY")
-
-    with pytest.raises(FailedPrecondition, match="read-only"):
-        expand(world, staging)
-    world.unstage()
+    return world.expand("v1", path, SizeRange(required=size))
 
 
 @pytest.mark.parametrize("fs", SIZES)
@@ -132,7 +41,7 @@ def test_usage_adds_up(world, fs):
     os.sync()
 
     for path in (staging, target):
-        usage = world.engine.usage(world.backend, "v1", path)
+        usage = world.usage("v1", path)
         assert [entry.unit for entry in usage] == ["bytes"] + (["inodes"] if fs != "btrfs" else [])
         assert all(0 <= entry.used + entry.available <= entry.total for entry in usage)
         assert 8 * MiB <= usage[0].used < usage[0].total <= SIZES[fs]
@@ -147,7 +56,7 @@ def test_usage_of_a_block_volume_is_its_size(world, read_only):
     target = world.publish(fs=None, read_only=read_only)
 
     for path in (staging, staging / "device", target):
-        (usage,) = world.engine.usage(world.backend, "v1", path)
+        (usage,) = world.usage("v1", path)
         assert (usage.unit, usage.total, usage.used, usage.available) == ("bytes", 32 * MiB, None, None)
     world.unpublish()
     world.unstage()
@@ -173,7 +82,7 @@ def test_a_volume_that_is_not_at_the_path_is_not_found(world, path):
 
 
 def health(world):
-    return [(entry.status, entry.reason) for entry in world.engine.health(world.backend, "v1")]
+    return [(entry.status, entry.reason) for entry in world.health("v1")]
 
 
 def test_a_volume_in_order_is_healthy(world):
@@ -231,4 +140,4 @@ def test_findings_of_the_backend_come_along_once(world):
     world.volume()
     world.backend = Reporting(world.backend.config, world.backend.setting)
 
-    assert world.engine.health(world.backend, "v1") == (entries[0], entries[2])
+    assert world.health("v1") == (entries[0], entries[2])

@@ -29,18 +29,18 @@ def owners(root):
 
 
 def meanwhile(monkeypatch, wanted):
-    """Let something happen once, right after the entry of this name was given."""
+    """Let something happen once, right after the group of the entry with this name was changed."""
 
     def register(change):
-        give, waiting = fsgroup._give_one, [wanted]
+        original, waiting = fsgroup._change_entry, [wanted]
 
         def watched(name, *rest):
-            give(name, *rest)
+            original(name, *rest)
             if name in waiting:
                 waiting.remove(name)
                 change()
 
-        monkeypatch.setattr(fsgroup, "_give_one", watched)
+        monkeypatch.setattr(fsgroup, "_change_entry", watched)
 
     return register
 
@@ -56,7 +56,7 @@ def outside(world):
         assert (path.stat().st_gid, path.stat().st_mode & 0o077) == (0, 0)
 
 
-def test_everything_is_given_to_the_group_and_links_are_not_followed(world, outside):
+def test_everything_gets_the_group_and_links_are_not_followed(world, outside):
     world.volume()
     staging = world.stage()
     fill(staging, outside)
@@ -81,7 +81,7 @@ def test_new_files_belong_to_the_group(world):
     world.unstage()
 
 
-def test_another_group_is_given_the_staged_volume(world, outside):
+def test_another_group_gets_the_staged_volume(world, outside):
     world.volume()
     staging = world.stage(group="4711")
     fill(staging, outside)
@@ -91,7 +91,7 @@ def test_another_group_is_given_the_staged_volume(world, outside):
     world.unstage()
 
 
-def test_a_tree_that_was_given_is_not_walked_again(world):
+def test_a_tree_that_has_the_group_is_not_walked_again(world):
     world.volume()
     staging = world.stage(group="4711")
     (staging / "file").write_text("bytes")
@@ -108,7 +108,7 @@ def test_the_root_comes_last(world, outside, monkeypatch):
     staging = world.stage()
     fill(staging, outside)
     given = []
-    monkeypatch.setattr(fsgroup, "_give_one", lambda name, *_: given.append((name, staging.stat().st_gid)))
+    monkeypatch.setattr(fsgroup, "_change_entry", lambda name, *_: given.append((name, staging.stat().st_gid)))
     world.stage(group="4711")
 
     assert len(given) >= 6
@@ -133,10 +133,10 @@ def test_what_is_no_group_id_is_refused(world, name):
 
     with pytest.raises(InvalidArgument, match="is not a group id"):
         world.stage(group=name)
-    assert world.door.calls == []
+    assert world.host.calls == []
 
 
-def test_a_very_deep_tree_is_given_too(world):
+def test_a_very_deep_tree_gets_the_group_too(world):
     world.volume(size=64 * 1024 * 1024)
     staging = world.stage()
     here = os.open(staging, os.O_RDONLY)
@@ -180,7 +180,7 @@ def test_a_directory_that_is_removed_meanwhile_does_no_harm(world, monkeypatch):
     world.unstage()
 
 
-def test_a_directory_that_is_moved_meanwhile_is_given_too(world, monkeypatch):
+def test_a_directory_that_is_moved_meanwhile_gets_the_group_too(world, monkeypatch):
     world.volume()
     staging = world.stage()
     (staging / "old").mkdir()
@@ -192,25 +192,25 @@ def test_a_directory_that_is_moved_meanwhile_is_given_too(world, monkeypatch):
     world.unstage()
 
 
-def test_a_workload_that_never_keeps_still_does_not_keep_the_next_one_out(world, monkeypatch):
+def test_a_workload_that_never_stops_renaming_does_not_block_the_next_one(world, monkeypatch):
     world.volume()
     staging = world.stage()
     (staging / "busy").mkdir()
-    give = fsgroup._give_one
+    change = fsgroup._change_entry
 
     def churn(name, *rest):
-        give(name, *rest)
+        change(name, *rest)
         if name.startswith("busy"):
             (staging / name).rename(staging / f"{name}-")
 
-    monkeypatch.setattr(fsgroup, "_give_one", churn)
+    monkeypatch.setattr(fsgroup, "_change_entry", churn)
     world.stage(group="4711")
 
     assert staging.stat().st_gid == 4711
     world.unstage()
 
 
-def test_what_is_immutable_stays_and_the_rest_is_given(world, caplog):
+def test_what_is_immutable_stays_and_the_rest_gets_the_group(world, caplog):
     world.volume()
     staging = world.stage()
     for name in ("immutable", "plain"):
@@ -239,7 +239,7 @@ def test_other_filesystems_mounted_inside_are_left_alone(world):
     world.unstage()
 
 
-def test_an_error_of_the_filesystem_is_told_and_may_be_tried_again(world, monkeypatch):
+def test_an_error_of_the_filesystem_is_reported_and_retryable(world, monkeypatch):
     world.volume()
     staging = world.stage()
     (staging / "file").write_text("bytes")
@@ -248,8 +248,8 @@ def test_an_error_of_the_filesystem_is_told_and_may_be_tried_again(world, monkey
         raise OSError(errno.EDQUOT, "")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fsgroup, "_give_opened", full)
-        with pytest.raises(Unavailable, match="disk quota exceeded; it is done again by the next try"):
+        patch.setattr(fsgroup, "_change_opened", full)
+        with pytest.raises(Unavailable, match="disk quota exceeded; the next try repeats it"):
             world.stage(group="4711")
     world.stage(group="4711")
 

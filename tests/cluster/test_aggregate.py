@@ -9,7 +9,7 @@ import pytest
 from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
-from csi_multi.cluster.aggregate import Page
+from csi_multi.cluster.aggregate import AggregatedPage
 from csi_multi.contract import UNLIMITED, CapacityReport, CapacityRequest, Health, HealthEntry
 from csi_multi.contract import backend as b
 from csi_multi.rpc.listing import MAX_BYTES
@@ -223,15 +223,15 @@ def _page(*names: str, token: str = "") -> pb.ListVolumesResponse:
 
 
 def test_a_nodes_page_that_does_not_fit_is_left_for_the_next_answer() -> None:
-    page = Page(_page("a", "b"), 3)
+    page = AggregatedPage(_page("a", "b"), 3)
 
     assert not page.add("node-1", _page("c", "d"), "inner")
-    assert [entry.volume.volume_id for entry in page.answer.entries] == ["a", "b"]
-    assert page.answer.next_token.endswith("/inner")
+    assert [entry.volume.volume_id for entry in page.response.entries] == ["a", "b"]
+    assert page.response.next_token.endswith("/inner")
 
 
 def test_an_answer_stays_below_what_a_client_takes() -> None:
-    page = Page(_page("a" * (MAX_BYTES - 100)), 0)
+    page = AggregatedPage(_page("a" * (MAX_BYTES - 100)), 0)
 
     assert not page.add("node-1", _page("b" * 200), "")
     assert page.add("node-2", _page("c"), "")

@@ -7,81 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
-import pytest
-
-from csi_multi.cluster.circuit import PAUSE, Circuit
-from csi_multi.contract import Unavailable
 
 Code = grpc.StatusCode
-
-
-class Clock:
-    """A time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def circuit(clock: Clock) -> Circuit:
-    return Circuit("node 'n' (10.0.0.1:9810)", clock, lambda: 1_700_000_000.0)
-
-
-def test_a_circuit_lets_everybody_through_until_a_call_fails(circuit: Circuit) -> None:
-    assert not any(circuit.admit() for _ in range(3))
-
-
-def test_an_open_circuit_refuses_at_once_and_says_where_since_when_and_why(circuit: Circuit, clock: Clock) -> None:
-    circuit.failed("connection refused")
-    clock.now += 1
-
-    with pytest.raises(Unavailable) as found:
-        circuit.admit()
-    for part in ("node 'n' (10.0.0.1:9810)", "2023-11-14 22:13:20 UTC", "(1 s)", "connection refused"):
-        assert part in str(found.value)
-
-
-def test_after_a_pause_one_caller_tries_and_the_others_are_refused(circuit: Circuit, clock: Clock) -> None:
-    circuit.failed("connection refused")
-    clock.now += PAUSE
-
-    assert circuit.admit()
-    with pytest.raises(Unavailable):
-        circuit.admit()
-
-
-def test_a_try_that_never_ends_does_not_keep_the_circuit_open(circuit: Circuit, clock: Clock) -> None:
-    circuit.failed("connection refused")
-    clock.now += PAUSE
-    circuit.admit()
-    clock.now += PAUSE
-
-    assert circuit.admit()
-
-
-def test_an_answer_closes_the_circuit(circuit: Circuit, clock: Clock) -> None:
-    circuit.failed("connection refused")
-    clock.now += PAUSE
-    circuit.admit()
-    circuit.worked()
-
-    assert not circuit.admit()
-    assert circuit.reason() == ""
-
-
-def test_the_time_since_when_is_that_of_the_first_failure(circuit: Circuit, clock: Clock) -> None:
-    circuit.failed("one")
-    clock.now += 60
-
-    assert "(60 s): two" in str(circuit.failed("two"))
 
 
 def test_a_node_that_is_down_is_unavailable_and_found_again_when_it_is_back(cluster: Any, refused: Any) -> None:
@@ -91,8 +18,8 @@ def test_a_node_that_is_down_is_unavailable_and_found_again_when_it_is_back(clus
     refusals = [refused(cluster.client.ControllerGetVolume, volume_id=volume) for _ in range(3)]
 
     assert {one.code for one in refusals} == {Code.UNAVAILABLE}
-    assert f"node 'node-1' (127.0.0.1:{cluster.machines['node-1'].port}) cannot be reached since" in refusals[0].text
-    assert cluster.nodes.down().keys() == {"node-1"}
+    assert f"node 'node-1' (127.0.0.1:{cluster.machines['node-1'].port}) has been unreachable since" in refusals[0].text
+    assert cluster.nodes.unreachable().keys() == {"node-1"}
     cluster.start_node("node-1")
     cluster.start_controller()
     assert cluster.client.ControllerGetVolume(volume_id=volume).volume.volume_id == volume

@@ -134,7 +134,7 @@ def test_a_volume_of_a_node_that_is_not_known_is_not_gone(cluster: Any, refused:
     for rpc in ("ControllerGetVolume", "DeleteVolume"):
         refusal = refused(getattr(cluster.client, rpc), volume_id="disk/node-9/v")
 
-        assert (refusal.code, "'node-9' is not known" in refusal.text) == (Code.UNAVAILABLE, True)
+        assert (refusal.code, "'node-9' is not a known node" in refusal.text) == (Code.UNAVAILABLE, True)
 
 
 def test_the_deadline_travels_with_the_rpc(cluster: Any, refused: Any) -> None:

@@ -59,45 +59,45 @@ def writes(monkeypatch):
     return seen
 
 
-def test_a_second_pod_with_another_group_is_given_all(world, staging):
+def test_a_second_pod_with_another_group_gets_the_whole_tree(world, staging):
     target = start(world, SECOND, "second")
 
     assert owners(staging) == owners(target) == {SECOND}
     assert target.joinpath("deep/er/file").stat().st_mode & 0o060 == 0o060
 
 
-def test_a_successor_before_unstage_is_given_all(world, staging):
+def test_a_successor_before_unstage_gets_the_whole_tree(world, staging):
     world.unpublish(target=world.target("first"))
     start(world, SECOND, "second")
 
     assert owners(staging) == {SECOND}
 
 
-def test_the_content_is_given_before_the_pod_can_see_it(world, staging, monkeypatch):
+def test_the_content_has_the_group_before_the_pod_can_see_it(world, staging, monkeypatch):
     seen = []
-    give = fsgroup.give
-    monkeypatch.setattr(fsgroup, "give", lambda *what: (seen.append(world.target("second").exists()), give(*what)))
+    change = fsgroup.apply
+    monkeypatch.setattr(fsgroup, "apply", lambda *what: (seen.append(world.target("second").exists()), change(*what)))
     start(world, SECOND, "second")
 
     assert seen == [False]
 
 
 def test_a_pod_with_the_same_group_walks_over_nothing(world, staging, monkeypatch):
-    monkeypatch.setattr(fsgroup, "_give_content", None)
+    monkeypatch.setattr(fsgroup, "_change_tree", None)
     seen = writes(monkeypatch)
     start(world, FIRST, "second")
 
     assert seen == []
 
 
-def test_a_pod_without_a_group_leaves_all_as_it_is(world, staging):
+def test_a_pod_without_a_group_changes_nothing_at_all(world, staging):
     start(world, None, "second")
 
     assert owners(staging) == {FIRST}
 
 
 @pytest.mark.parametrize("different", [{"read_only": True}, {"flags": ("ro",)}], ids=["flag", "mount flag"])
-def test_a_read_only_publication_leaves_all_as_it_is(world, staging, different):
+def test_a_read_only_publication_changes_nothing_at_all(world, staging, different):
     start(world, SECOND, "second", **different)
 
     assert owners(staging) == {FIRST}
@@ -117,7 +117,7 @@ def test_a_publication_of_a_volume_that_is_staged_read_only_changes_nothing(worl
 
 def test_a_raw_block_volume_has_no_group(world, monkeypatch):
     world.volume()
-    monkeypatch.setattr(fsgroup, "give", None)
+    monkeypatch.setattr(fsgroup, "apply", None)
     world.stage(fs=None)
     world.publish(fs=None)
     world.unpublish()
@@ -180,7 +180,7 @@ class Dying:
 
 
 @pytest.mark.parametrize("next_gid", [FIRST, SECOND, 4713], ids=["the former", "the same", "a third"])
-def test_whoever_comes_after_a_death_at_any_point_is_given_all(world, staging, monkeypatch, next_gid):
+def test_whoever_comes_after_a_death_at_any_point_gets_the_whole_tree(world, staging, monkeypatch, next_gid):
     dying = Dying(world, monkeypatch)
     for steps in itertools.count():
         died = dying.at(world, steps, lambda: start(world, SECOND, "second"))
