@@ -36,7 +36,7 @@ from csi_multi.contract import (
     VolumeRequest,
     ids,
 )
-from csi_multi.host.loopfile import LoopFiles
+from csi_multi.host.loopfile import LoopDevices
 
 from . import config
 from .capacity import CapacityAccounting
@@ -109,7 +109,7 @@ class LoopBackend(
             quiescer=self._quiescer,
             client=client,
         )
-        self._devices = DeviceManager(directory=directory, volumes=volumes, loop_files=LoopFiles(setting.host))
+        self._devices = DeviceManager(directory=directory, volumes=volumes, loop_files=LoopDevices(setting.host))
         self._health = HealthReporter(directory=directory, volumes=volumes)
         self._listing = Listing(
             directory=directory, volume_store=volumes, snapshot_store=snapshots, health_reporter=self._health

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from csi_multi.contract import Blank, Device, InUse, OpenRequest
 from csi_multi.host import loopdev, loopfile
-from csi_multi.host.loopfile import LoopFiles
+from csi_multi.host.loopfile import LoopDevices
 
 from .directory import Directory
 from .errors import translated
@@ -20,7 +20,7 @@ from .store import Store
 class DeviceManager:
     directory: Directory
     volumes: Store[VolumeLabel]
-    loop_files: LoopFiles
+    loop_files: LoopDevices
 
     @translated("opening a device")
     def open(self, request: OpenRequest) -> Device:
@@ -31,7 +31,7 @@ class DeviceManager:
             label = self.volumes.read(leaf)
             complete_size(image, label.size)
             device = self.loop_files.open(image, sector_size=label.sector_size, read_only=request.read_only)
-            return loopfile.shown(device, label.format.blank)
+            return loopfile.device_of(device, label.format.blank)
 
     @translated("looking for a device")
     def find(self, handle: str) -> Device | None:
@@ -41,7 +41,7 @@ class DeviceManager:
         except UnreadableLabel:
             blank = Blank.NEVER  # it can still be unmounted and closed
         device = self.loop_files.find(self.volumes.image(leaf))
-        return loopfile.shown(device, blank) if device else None
+        return loopfile.device_of(device, blank) if device else None
 
     @translated("closing a device")
     def close(self, handle: str) -> None:

@@ -27,7 +27,7 @@ from csi_multi.contract import (
     VolumeRequest,
     ids,
 )
-from csi_multi.host.loopfile import LoopFiles
+from csi_multi.host.loopfile import LoopDevices
 
 from .capacity import CapacityAccounting
 from .client import Client
@@ -47,7 +47,7 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
         self._client = client = Client(config.directory)
         labels = Labels(client=client, driver=setting.driver, cluster=setting.cluster)
         handles = Handles(setting.node)
-        loop_files = LoopFiles(setting.host)
+        loop_files = LoopDevices(setting.host)
         self._devices = DeviceManager(client=client, labels=labels, handles=handles, loop_files=loop_files)
         self._volumes = VolumeManager(client=client, labels=labels, handles=handles, devices=self._devices)
         self._listing = Listing(client=client, volume_manager=self._volumes)

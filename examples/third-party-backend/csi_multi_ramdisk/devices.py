@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from csi_multi.contract import Device, InUse, OpenRequest
 from csi_multi.host import loopfile
-from csi_multi.host.loopfile import LoopFiles
+from csi_multi.host.loopfile import LoopDevices
 
 from .client import Client
 from .labels import Handles, Labels
@@ -17,19 +17,19 @@ class DeviceManager:
     client: Client
     labels: Labels
     handles: Handles
-    loop_files: LoopFiles
+    loop_files: LoopDevices
 
     def open(self, request: OpenRequest) -> Device:
         leaf = self.handles.leaf(request.handle)
         with self.client.connected("opening a device"), self.client.locked(leaf):
             blank, image = self.labels.read(leaf).blank, self.client.image(leaf)
-            return loopfile.shown(self.loop_files.open(image, read_only=request.read_only), blank)
+            return loopfile.device_of(self.loop_files.open(image, read_only=request.read_only), blank)
 
     def find(self, handle: str) -> Device | None:
         leaf = self.handles.leaf(handle)
         with self.client.connected("looking for a device"):
             blank, device = self.labels.read(leaf).blank, self.loop_files.find(self.client.image(leaf))
-            return loopfile.shown(device, blank) if device else None
+            return loopfile.device_of(device, blank) if device else None
 
     def close(self, handle: str) -> None:
         with self.client.connected("closing a device"):
