@@ -34,9 +34,9 @@ class CallCounter:
 
     def of(self, method: str, act: Callable[[], T]) -> T:
         """Run one method and count its calls."""
-        with self.t.fuse.blown(0):
+        with self.t.injector.inject(0):
             answer = act()
-        calls = self.t.fuse.calls
+        calls = self.t.injector.calls
         if len(calls) >= len(self.made.get(method, [])):
             self.made[method] = calls
         return answer

@@ -35,7 +35,7 @@ class Check:
     group: str
     body: Body
     features: tuple[type[Backend], ...]
-    given: tuple[str, ...]  # fields of Storage
+    needs: tuple[str, ...]  # fields of Storage
     data: bool  # needs the bytes of volumes
     on: On
 
@@ -43,7 +43,7 @@ class Check:
         """Why the check does not apply; "" if it does."""
         if absent := [one.__name__ for one in self.features if one not in trial.features]:
             return f"the backend does not declare {' and '.join(absent)}"
-        if absent := [name for name in self.given if not getattr(trial.storage, name)]:
+        if absent := [name for name in self.needs if not getattr(trial.storage, name)]:
             return f"Storage.{' and Storage.'.join(absent)} not given"
         if self.on not in (On.ANY, trial.door.on):
             return f"runs on the {self.on.value} only"
@@ -54,11 +54,11 @@ CHECKS: dict[str, Check] = {}  # by name, in the order they are defined
 
 
 def check(
-    *features: type[Backend], given: tuple[str, ...] = (), data: bool = False, on: On = On.ANY
+    *features: type[Backend], needs: tuple[str, ...] = (), data: bool = False, on: On = On.ANY
 ) -> Callable[[Body], Body]:
     """Make a function a check: its name becomes the sentence, its module the group.
 
-    It runs when the backend has all features, when all `given` fields of Storage are there, and, with
+    It runs when the backend has all features, when all `needs` fields of Storage are there, and, with
     `data`, when the bytes of volumes can be read and written.
     """
 
@@ -67,7 +67,7 @@ def check(
         if name in CHECKS and CHECKS[name].body.__module__ != body.__module__:
             raise ValueError(f"two checks are called {name!r}")
         group = body.__module__.rpartition(".")[2]
-        CHECKS[name] = Check(name=name, group=group, body=body, features=features, given=given, data=data, on=on)
+        CHECKS[name] = Check(name=name, group=group, body=body, features=features, needs=needs, data=data, on=on)
         return body
 
     return register
@@ -107,7 +107,7 @@ def run(one: Check, trial: CheckContext) -> Outcome:
     except CheckFailed as error:
         return outcome(State.FAILED, str(error), error)
     except Exception as error:
-        before = f"; the last fault before it: {trial.fuse.story}" if trial.fuse.story else ""
+        before = f"; the last fault before it: {trial.injector.story}" if trial.injector.story else ""
         return outcome(State.FAILED, f"{asked(error)}{type(error).__name__}: {error}{before}", error)
     return outcome(State.PASSED)
 

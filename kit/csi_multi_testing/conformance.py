@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Sui
 
 def described(one: Check) -> str:
     """Return a line that tells what a check is and what it needs."""
-    needs = [feature.__name__ for feature in one.features] + [f"Storage.{name}" for name in one.given]
+    needs = [feature.__name__ for feature in one.features] + [f"Storage.{name}" for name in one.needs]
     needs += ["the bytes of volumes"] if one.data else []
     where = {On.ANY: "wire", On.WIRE: "wire", On.BACKEND: "backend"}[one.on]
     return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"

@@ -77,10 +77,10 @@ class ConformanceRun:
             changes.append(f"names of this run contain {self.run_id!r}; what else changed was somebody else's doing")
         self._demand("backend", name, "\n".join(changes))
 
-    def _judge(self, one: Check, door: BackendProtocol, fuse: FaultInjector) -> None:
+    def _judge(self, one: Check, door: BackendProtocol, injector: FaultInjector) -> None:
         subject, number = self._subject, len(self.results)
         watched = interruptible(door, self._interrupt)
-        trial = CheckContext(subject.storage, watched, subject.features, fuse, f"{self.run_id}-{number}")
+        trial = CheckContext(subject.storage, watched, subject.features, injector, f"{self.run_id}-{number}")
         self._progress.begin(one.group, one.name)
         self._driver.mark()
         found = run(one, trial)

@@ -50,14 +50,14 @@ class CheckContext:
         storage: Storage,
         door: BackendProtocol,
         features: Collection[type[Backend]],
-        fuse: FaultInjector,
+        injector: FaultInjector,
         run: str = "",
     ) -> None:
         """`run` stands in all names, and must be used for one trial only."""
         self.storage = storage
         self.door = door
         self.features = features
-        self.fuse = fuse
+        self.injector = injector
         self.notes: list[str] = []
         self._names = itertools.count(1)
         self._run = run or uuid.uuid4().hex[:8]
@@ -237,7 +237,7 @@ class CheckContext:
         return theirs
 
     def __enter__(self) -> CheckContext:
-        self._calls.enter_context(self.fuse.around(self.storage.calls))
+        self._calls.enter_context(self.injector.around(self.storage.calls))
         self._before = self.resources()
         return self
 
@@ -300,9 +300,9 @@ def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:
 
 def in_process(storage: Storage) -> CheckContext:
     """Return a trial of the backend object that the storage connects to."""
-    fuse = FaultInjector(storage.files)
-    door = InProcess(storage, fuse)
+    injector = FaultInjector(storage.files)
+    door = InProcess(storage, injector)
     features = features_of(type(door.backend))
     if isinstance(door.backend, Topology) and door.backend.everywhere:
         features -= {Topology}  # as the driver advertises none, then
-    return CheckContext(storage, door, features, fuse)
+    return CheckContext(storage, door, features, injector)

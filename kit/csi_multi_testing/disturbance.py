@@ -56,52 +56,54 @@ class Disturbance:
 
     def _looks(self, call: list[str]) -> bool:
         """Whether a call changes nothing, as the author says: dying there is dying at the next."""
-        return bool(call) and call[0].startswith(self.operation.t.storage.looks)
+        return bool(call) and call[0].startswith(self.operation.t.storage.read_only_calls)
 
     def strike(self, call: int) -> tuple[Any, Exception | None]:
         """Run the operation with the fault at this call. Returns its answer, or its error; None for the dead."""
-        fuse, method = self.operation.t.fuse, self.operation.method
-        answer, error = struck(fuse, call, self.fault, self.operation.act, lasting=self.lasting)
-        self._over = not fuse.reached
+        injector, method = self.operation.t.injector, self.operation.method
+        answer, error = struck(injector, call, self.fault, self.operation.act, lasting=self.lasting)
+        self._over = not injector.reached
         if self.fault is Fault.DEATH:
-            moment = f"instead of call {call} ({at_call(fuse, call)})" if fuse.struck else "before it was heard"
+            moment = (
+                f"instead of call {call} ({at_call(injector, call)})" if injector.happened else "before it was heard"
+            )
             self.where = f"{method}, whose process died {moment}"
             return None, None
         rest = ", as all after it do" if self.lasting else ""
-        self.where = f"{method}, whose call {call} ({at_call(fuse, call)}) {self.fault.value}{rest}"
+        self.where = f"{method}, whose call {call} ({at_call(injector, call)}) {self.fault.value}{rest}"
         return answer, error
 
     @property
-    def struck(self) -> bool:
-        return self.operation.t.fuse.struck
+    def happened(self) -> bool:
+        return self.operation.t.injector.happened
 
 
 def struck(
-    fuse: FaultInjector, call: int, fault: Fault, act: Callable[[], Any], *, lasting: bool = False
+    injector: FaultInjector, call: int, fault: Fault, act: Callable[[], Any], *, lasting: bool = False
 ) -> tuple[Any, Exception | None]:
     """Act with a fault at a call. Returns the answer or the error; (None, None) for a death."""
-    with fuse.blown(call, fault, lasting=lasting):
+    with injector.inject(call, fault, lasting=lasting):
         try:
             answer, error = attempt(act)
         except Died:
             return None, None
-    if fault is Fault.DEATH and error and not fuse.struck:
+    if fault is Fault.DEATH and error and not injector.happened:
         raise error
     return answer, error
 
 
-def at_call(fuse: FaultInjector, call: int) -> str:
+def at_call(injector: FaultInjector, call: int) -> str:
     """Return the call of the last block in a few words."""
-    text = fuse.calls[call - 1] if call <= len(fuse.calls) else "none"
+    text = injector.calls[call - 1] if call <= len(injector.calls) else "none"
     return text if len(text) <= WORDS else f"{text[: WORDS // 2]}...{text[-WORDS // 2 :]}"
 
 
 def measured(operation: Operation) -> tuple[list[str], list[bool]]:
     """Run the operation undisturbed and return its calls, and whether each can time out. Raises Skipped for none."""
     operation.ready()
-    with operation.t.fuse.blown(0):
+    with operation.t.injector.inject(0):
         answer = operation.act()
-    calls, may_be_silent = operation.t.fuse.calls, operation.t.fuse.may_be_silent
+    calls, may_be_silent = operation.t.injector.calls, operation.t.injector.may_be_silent
     what = f"{operation.method}, undisturbed"
     operation.prove(answer, what)
     operation.finish(what)

@@ -37,13 +37,13 @@ class Call:
 
     `error` and `timeout` make the exceptions that the function raises when the storage fails or does
     not answer: the real library's own. Name it where it is looked up when it is called: the module
-    that imported a function, the class that defines a method. `told` puts a call into words from its arguments
-    (those of a method without self), for Storage.looks and for the reports; default: the name.
+    that imported a function, the class that defines a method. `describe` makes the text of a call from its
+    arguments (those of a method without self), for Storage.read_only_calls and for the reports; default: the name.
     """
 
     owner: Any  # a class, module or object
     name: str
-    told: Callable[..., str] | None = None
+    describe: Callable[..., str] | None = None
     error: Callable[[], Exception] = _unreachable
     timeout: Callable[[], Exception] = _silent
 
@@ -73,20 +73,20 @@ class FaultInjector:
         return self._last.reached
 
     @property
-    def struck(self) -> bool:
+    def happened(self) -> bool:
         """Whether the fault happened there: a timeout never does at a call on a file."""
-        return self._last.struck
+        return self._last.happened
 
     @property
     def story(self) -> str:
         """What the last fault was, in words; "" when none happened."""
         last = self._last
-        if not (last.struck and last.at):
+        if not (last.happened and last.at):
             return ""
         return f"call {last.at} ({last.calls[last.at - 1]}) {last.fault.value}"
 
     @contextmanager
-    def blown(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
+    def inject(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
         """Let the fault strike at this call (from 1) of the block, and at all after it if it is lasting.
 
         0 counts only. After a death nothing gets through until the end of the block, and no command
@@ -137,7 +137,7 @@ class FaultInjector:
         @wraps(real)
         def counted(*args: Any, **words: Any) -> Any:
             shown = args[1:] if bound else args
-            what = call.told(*shown, **words) if call.told else call.name
+            what = call.describe(*shown, **words) if call.describe else call.name
             return self.through(what, lambda: real(*args, **words), call.error, call.timeout)
 
         return kind(counted) if kind else counted
@@ -162,9 +162,9 @@ class FaultInjector:
 class _Door:
     """A Host whose commands count."""
 
-    def __init__(self, host: Host, fuse: FaultInjector, life: int) -> None:
+    def __init__(self, host: Host, injector: FaultInjector, life: int) -> None:
         self._host = host
-        self._fuse = fuse
+        self._injector = injector
         self._life = life
 
     def run(
@@ -178,7 +178,7 @@ class _Door:
             status = next(status for status in UNEXPECTED if status not in ok)
             return CommandFailed(argv, Result(status, "", "the kit made this command fail"))
 
-        self._fuse.alive(self._life)
-        return self._fuse.through(  # type: ignore[no-any-return]
+        self._injector.alive(self._life)
+        return self._injector.through(  # type: ignore[no-any-return]
             " ".join(argv), act, failed, lambda: CommandTimedOut(argv, timeout)
         )

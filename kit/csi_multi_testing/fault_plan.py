@@ -61,12 +61,12 @@ class FaultPlan:
     calls: list[str] = field(default_factory=list)
     may_be_silent: list[bool] = field(default_factory=list)  # of each call
     reached: bool = False  # whether there were as many calls
-    struck: bool = False  # whether the fault could happen there
+    happened: bool = False  # whether the fault could happen there
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def dead(self) -> bool:
-        return self.struck and self.fault is Fault.DEATH
+        return self.happened and self.fault is Fault.DEATH
 
     def pass_through(self, what: str, *, silent: bool = True) -> bool:
         """Count a call; return whether the fault strikes at it. Raises Died, also ever after."""
@@ -81,7 +81,7 @@ class FaultPlan:
             self.reached = True
             if self.fault.silent and not silent:
                 return False
-            self.struck = True
+            self.happened = True
             if self.fault is Fault.DEATH:
                 raise Died(what)
             return True

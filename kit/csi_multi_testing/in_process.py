@@ -56,14 +56,14 @@ class InProcess:
 
     on = On.BACKEND
 
-    def __init__(self, storage: Storage, fuse: FaultInjector) -> None:
+    def __init__(self, storage: Storage, injector: FaultInjector) -> None:
         self.storage = storage
-        self.fuse = fuse
+        self.injector = injector
         self.attached: set[tuple[str, str]] = set()  # (handle, node id)
         self._connect()
 
     def _connect(self) -> None:
-        self.backend: Any = self.storage.connect(self.fuse.host(LocalHost()))
+        self.backend: Any = self.storage.connect(self.injector.host(LocalHost()))
         self._locks = Locks()
 
     def kind_of(self, error: type[StorageError]) -> type[StorageError]:

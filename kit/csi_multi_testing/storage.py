@@ -48,8 +48,9 @@ class Storage:
     reachable, unreachable: segments where volumes can be made, and some where they cannot (Topology).
     calls, files: the boundary, beside the commands of the host, which always count: functions, and
         directories whose files belong to the storage. Crashes and failures are injected there.
-    looks: what calls that change nothing begin with, for example ("lvm lvs",): who dies there leaves what one
-        leaves who dies at the next call, so that on slow storage deaths need not be tried there.
+    read_only_calls: how the calls that change nothing begin, for example ("lvm lvs",). A process that dies at
+        such a call leaves the same state as one that dies at the next call. On slow storage crashes are
+        therefore not tried there.
     budgets: most calls through the boundary per contract method, for example {"create_volume": 3}.
     read, write: the bytes of a volume, where its device cannot be opened on this machine: a fake.
     devices: whether open_device works here (root, a kernel that has the device).
@@ -75,7 +76,7 @@ class Storage:
     unreachable: tuple[Segments, ...] = ()
     calls: tuple[Call, ...] = ()
     files: tuple[Path, ...] = ()
-    looks: tuple[str, ...] = ()
+    read_only_calls: tuple[str, ...] = ()
     budgets: Mapping[str, int] = field(default_factory=dict)
     read: Callable[[str, int, int], bytes] | None = None  # (handle, offset, length)
     write: Callable[[str, int, bytes], None] | None = None  # (handle, offset, data)
@@ -85,7 +86,7 @@ class Storage:
 
     def __post_init__(self) -> None:
         """Raises TypeError for what would be read one character at a time."""
-        for name, kind in (("files", Path), ("calls", Call), ("looks", str), ("nodes", Node)):
+        for name, kind in (("files", Path), ("calls", Call), ("read_only_calls", str), ("nodes", Node)):
             value = getattr(self, name)
             if not (isinstance(value, tuple) and all(isinstance(one, kind) for one in value)):
                 raise TypeError(f"Storage.{name} must be a tuple of {kind.__name__}, not {value!r}")

@@ -42,14 +42,14 @@ class TestedInstance:
 
     def direct(self) -> tuple[InProcess, FaultInjector]:
         """Return a backend object of its own, behind the in-process door."""
-        fuse = FaultInjector(self.storage.files)
-        return InProcess(self.storage, fuse), fuse
+        injector = FaultInjector(self.storage.files)
+        return InProcess(self.storage, injector), injector
 
     def inventory(self) -> set[str]:
         """Return what the instance lists. Raises Unusable."""
         try:
-            door, fuse = self.direct()
-            return CheckContext(self.storage, door, self.features, fuse).resources()
+            door, injector = self.direct()
+            return CheckContext(self.storage, door, self.features, injector).resources()
         except Exception as error:
             raise Unusable(f"listing what is there raised {type(error).__name__}: {said(error)}") from error
 
@@ -58,8 +58,8 @@ class TestedInstance:
 
         A size that is rounded up to a large minimum makes requests alike that a check means to differ.
         """
-        door, fuse = self.direct()
-        trial = CheckContext(self.storage, door, self.features, fuse)
+        door, injector = self.direct()
+        trial = CheckContext(self.storage, door, self.features, injector)
         try:
             with trial:
                 size = trial.volume().size

@@ -52,9 +52,9 @@ class Stealing(MemoryBackend):
     """Gives the volume to whoever asked last."""
 
     def attach(self, request: AttachRequest) -> Strings:
-        found = self.shelf.attached.get(request.handle)
+        found = self.storage.attached.get(request.handle)
         if found and found.node != request.node.id:
-            del self.shelf.attached[request.handle]
+            del self.storage.attached[request.handle]
         return super().attach(request)
 
 
@@ -102,7 +102,7 @@ class Agreeing(MemoryBackend):
     """Says that a detachment of nothing went well."""
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
-        self.shelf.attached.pop(handle, None)
+        self.storage.attached.pop(handle, None)
 
 
 class Particular(MemoryBackend):
@@ -117,7 +117,7 @@ class Careless(MemoryBackend):
     """Deletes what is in use."""
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        self.shelf.attached.pop(handle, None)
+        self.storage.attached.pop(handle, None)
         super().delete_volume(handle, secrets)
 
 
@@ -125,7 +125,7 @@ class Forcing(MemoryBackend):
     """Takes a volume away from its node before it finds that it cannot be deleted."""
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        if self.shelf.attached.pop(handle, None):
+        if self.storage.attached.pop(handle, None):
             raise InUse("the volume was attached until now")
         super().delete_volume(handle, secrets)
 
@@ -155,7 +155,7 @@ class Forgetting(MemoryBackend):
 
     def attach(self, request: AttachRequest) -> Strings:
         context = super().attach(request)
-        self.seen[request.handle] = self.shelf.attached[request.handle]
+        self.seen[request.handle] = self.storage.attached[request.handle]
         return context
 
     def _shown(self, volume: Volume) -> Volume:
@@ -173,11 +173,11 @@ class Shared(MemoryBackend):
             return super().attach(request)
         nodes = self.nodes(request.handle)
         joined = " ".join(dict.fromkeys((*nodes, request.node.id)))
-        self.shelf.attached[request.handle] = Attachment(joined, request.read_only)
+        self.storage.attached[request.handle] = Attachment(joined, request.read_only)
         return {"device": request.handle}
 
     def nodes(self, handle: str) -> tuple[str, ...]:
-        found = self.shelf.attached.get(handle)
+        found = self.storage.attached.get(handle)
         return tuple(found.node.split()) if found else ()
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
@@ -186,9 +186,9 @@ class Shared(MemoryBackend):
             raise NotFound(f"volume {handle!r} is not attached there")
         rest = [one for one in nodes if node and one != node.id]
         if rest:
-            self.shelf.attached[handle] = replace(self.shelf.attached[handle], node=" ".join(rest))
+            self.storage.attached[handle] = replace(self.storage.attached[handle], node=" ".join(rest))
         else:
-            del self.shelf.attached[handle]
+            del self.storage.attached[handle]
 
     def _shown(self, volume: Volume) -> Volume:
         return replace(volume, published_nodes=self.nodes(volume.handle))
@@ -244,33 +244,41 @@ class Unlimited(Knowing):
 
 
 BROKEN = [
-    (attach.attaching_gives_a_context_and_repeated_the_same, Fickle, "attach, repeated"),
-    (attach.attaching_gives_a_context_and_repeated_the_same, Verbose, "4096 are allowed"),
-    (attach.attaching_gives_a_context_and_repeated_the_same, Numeric, "keys and values are strings"),
-    (attach.a_volume_of_one_node_is_not_attached_to_a_second, Stealing, "succeeded, the rule wants FailedPrecondition"),
-    (attach.a_volume_of_one_node_is_not_attached_to_a_second, Terse, "does not name 'node-1', where it is"),
-    (attach.an_unknown_node_is_not_found, Hospitable, "a node that does not exist: succeeded"),
+    (attach.a_repeated_attachment_returns_the_same_publish_context, Fickle, "attach, repeated"),
+    (attach.a_repeated_attachment_returns_the_same_publish_context, Verbose, "4096 are allowed"),
+    (attach.a_repeated_attachment_returns_the_same_publish_context, Numeric, "keys and values are strings"),
     (
-        attach.what_does_not_exist_can_neither_be_attached_nor_detached,
+        attach.a_single_node_volume_is_not_attached_to_a_second_node,
+        Stealing,
+        "succeeded, the rule wants FailedPrecondition",
+    ),
+    (attach.a_single_node_volume_is_not_attached_to_a_second_node, Terse, "does not name 'node-1', where it is"),
+    (attach.attaching_to_an_unknown_node_is_not_found, Hospitable, "a node that does not exist: succeeded"),
+    (
+        attach.a_deleted_volume_can_neither_be_attached_nor_detached,
         Posthumous,
         "attach of a volume that was deleted",
     ),
-    (attach.what_does_not_exist_can_neither_be_attached_nor_detached, Agreeing, "detach of a volume that was deleted"),
-    (attach.another_kind_of_access_on_the_same_node_is_refused, Writable, "succeeded, the rule wants AlreadyExists"),
-    (attach.a_detached_volume_is_free_for_another_node, Particular, "is attached to node 'node-2'"),
-    (attach.a_detachment_of_nothing_is_told_as_such, Agreeing, "attached nowhere: succeeded"),
-    (attach.detaching_another_node_leaves_this_one_alone, Agreeing, "after a detach from 'node-2'"),
+    (attach.a_deleted_volume_can_neither_be_attached_nor_detached, Agreeing, "detach of a volume that was deleted"),
+    (attach.attaching_again_with_another_access_is_refused, Writable, "succeeded, the rule wants AlreadyExists"),
+    (attach.a_detached_volume_can_be_attached_to_another_node, Particular, "is attached to node 'node-2'"),
+    (attach.detaching_what_is_not_attached_is_not_found, Agreeing, "attached nowhere: succeeded"),
+    (attach.detaching_from_another_node_leaves_the_attachment, Agreeing, "after a detach from 'node-2'"),
     (attach.an_attached_volume_is_not_deleted, Careless, "succeeded, the rule wants FailedPrecondition"),
     (attach.an_attached_volume_is_not_deleted, Forcing, "after a refused delete_volume: attach to"),
-    (published.where_a_volume_is_attached_is_told, Named, "found ('host node-1',), the rule wants ('node-1',)"),
-    (published.where_a_volume_is_attached_is_told, Unlisted, "published_nodes from list_volumes"),
-    (published.where_a_volume_is_attached_is_told, Forgetting, "in the next process"),
-    (published.a_volume_of_many_nodes_is_attached_to_all_of_them, Single, "is attached to node 'node-1'"),
-    (published.a_volume_of_many_nodes_is_attached_to_all_of_them, Sweeping, "one detached: found ()"),
+    (
+        published.the_nodes_of_an_attached_volume_are_reported,
+        Named,
+        "found ('host node-1',), the rule wants ('node-1',)",
+    ),
+    (published.the_nodes_of_an_attached_volume_are_reported, Unlisted, "published_nodes from list_volumes"),
+    (published.the_nodes_of_an_attached_volume_are_reported, Forgetting, "in the next process"),
+    (published.a_multi_node_volume_can_be_attached_to_several_nodes, Single, "is attached to node 'node-1'"),
+    (published.a_multi_node_volume_can_be_attached_to_several_nodes, Sweeping, "one detached: found ()"),
     (node_facts.the_fact_of_a_node_fits_into_its_id, Quoting, "it is of letters, digits"),
     (node_facts.the_fact_of_a_node_fits_into_its_id, Lengthy, "256 are allowed"),
     (node_facts.the_fact_of_a_node_does_not_change, Drawing, "of another process on the same node"),
-    (node_facts.a_node_takes_a_number_of_volumes_or_any, Unlimited, "max_volumes gave -1"),
+    (node_facts.max_volumes_is_a_number_or_zero_for_no_limit, Unlimited, "max_volumes gave -1"),
 ]
 
 

@@ -100,7 +100,7 @@ class Data(MemoryBackend):
 
     def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
         found = super().changed_blocks(base, target, offset, secrets)
-        data = self.shelf.data[f"@{target}"]
+        data = self.storage.data[f"@{target}"]
         return replace(found, extents=(one for one in found.extents if any(data.get(one.offset, b"x"))))
 
 
@@ -108,7 +108,7 @@ class Nearest(MemoryBackend):
     """Compares with the snapshot before, which need not be the one that was asked for."""
 
     def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
-        cut = sorted(self.shelf.snapshots.values(), key=lambda one: one.created)
+        cut = sorted(self.storage.snapshots.values(), key=lambda one: one.created)
         before = cut[cut.index(self.get_snapshot(target)) - 1]
         return super().changed_blocks(before.handle, target, offset, secrets)
 
@@ -117,23 +117,23 @@ class Trusting(MemoryBackend):
     """Takes the base for granted."""
 
     def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
-        return self._blocks(self.get_snapshot(target), offset, self.shelf.data.get(f"@{base}", {}))
+        return self._blocks(self.get_snapshot(target), offset, self.storage.data.get(f"@{base}", {}))
 
 
 BROKEN = [
-    (blocks.what_was_written_is_allocated, HeadOnly, "is in no extent; a backup would lose it"),
-    (blocks.what_was_changed_between_snapshots_is_told, Additions, "written again were 4096 bytes at 0: byte"),
-    (blocks.what_was_changed_between_snapshots_is_told, Data, "written with zeros"),
-    (blocks.changes_add_up_over_the_snapshots_between, Nearest, "with a snapshot between the two"),
+    (blocks.written_blocks_are_reported_as_allocated, HeadOnly, "is in no extent; a backup would lose it"),
+    (blocks.blocks_changed_between_snapshots_are_reported, Additions, "written again were 4096 bytes at 0: byte"),
+    (blocks.blocks_changed_between_snapshots_are_reported, Data, "written with zeros"),
+    (blocks.changes_are_reported_across_snapshots_in_between, Nearest, "with a snapshot between the two"),
     (blocks.extents_are_in_order_and_within_the_volume, Unsorted, "they overlap or go back"),
     (blocks.extents_are_in_order_and_within_the_volume, Overlapping, "they overlap or go back"),
     (blocks.extents_are_in_order_and_within_the_volume, Listing, "BlockMap.extents is a list, not an iterator"),
     (blocks.extents_are_in_order_and_within_the_volume, Unequal, "is not of BlockMap.block_size"),
     (blocks.extents_are_in_order_and_within_the_volume, Small, "BlockMap.size, against the volume's"),
-    (blocks.a_map_can_be_continued_from_any_offset, Whole, "extents that end before it"),
-    (blocks.a_map_can_be_continued_from_any_offset, Late, "is missing, told from the start"),
+    (blocks.a_block_map_can_be_continued_from_any_offset, Whole, "extents that end before it"),
+    (blocks.a_block_map_can_be_continued_from_any_offset, Late, "is missing, told from the start"),
     (blocks.an_offset_beyond_the_end_is_refused, Whole, "succeeded, the rule wants OutOfRange"),
-    (blocks.blocks_of_a_snapshot_that_is_gone_are_refused, Trusting, "succeeded, the rule wants NotFound"),
+    (blocks.blocks_of_a_deleted_snapshot_are_refused, Trusting, "succeeded, the rule wants NotFound"),
 ]
 
 
@@ -152,7 +152,7 @@ class Untracked(MemoryBackend):
 
 
 def test_a_storage_that_does_not_track_changes_is_not_asked_for_them(judged: Any) -> None:
-    outcome = judged(blocks.what_was_changed_between_snapshots_is_told, Untracked)
+    outcome = judged(blocks.blocks_changed_between_snapshots_are_reported, Untracked)
 
     assert (outcome.state, outcome.text) == (State.SKIPPED, "changes are not tracked: changes are not tracked")
-    assert judged(blocks.a_map_can_be_continued_from_any_offset, Untracked).state is State.PASSED
+    assert judged(blocks.a_block_map_can_be_continued_from_any_offset, Untracked).state is State.PASSED

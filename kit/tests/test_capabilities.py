@@ -56,7 +56,7 @@ class Littering(MemoryBackend):
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         if any(not one.mode.single_node for one in request.capabilities):
-            self.shelf.put(self.shelf.data, self.leaf(request.name), {})
+            self.storage.put(self.storage.data, self.leaf(request.name), {})
             raise InvalidArgument("volumes are for one node")
         return super().create_volume(request)
 
@@ -76,14 +76,26 @@ class BlockOnly(MemoryBackend):
 
 
 BROKEN = [
-    (capabilities.what_is_unsupported_is_told_in_words, Wordless, "answered None, the rule wants a text"),
-    (capabilities.what_is_unsupported_is_told_in_words, Boasting, "but the mode is not in access_modes"),
-    (capabilities.every_declared_access_mode_can_be_used_somehow, Contradicting, "unsupported refuses every use of it"),
-    (capabilities.an_unsupported_use_is_refused_before_anything_is_made, Late, "raised FailedPrecondition"),
-    (capabilities.an_unsupported_use_is_refused_before_anything_is_made, Littering, "refused, but: new on the storage"),
-    (capabilities.a_volume_for_a_filesystem_remembers_which, Contextless, "create_volume: the context {}"),
-    (capabilities.a_block_volume_is_not_one_for_a_filesystem, Obliging, "a raw block device is: succeeded"),
-    (capabilities.a_block_volume_is_not_one_for_a_filesystem, Contextless, "as a filesystem is: succeeded"),
+    (capabilities.an_unsupported_use_has_a_reason_in_words, Wordless, "answered None, the rule wants a text"),
+    (capabilities.an_unsupported_use_has_a_reason_in_words, Boasting, "but the mode is not in access_modes"),
+    (capabilities.every_declared_access_mode_has_a_supported_use, Contradicting, "unsupported refuses every use of it"),
+    (capabilities.an_unsupported_use_is_refused_before_anything_is_created, Late, "raised FailedPrecondition"),
+    (
+        capabilities.an_unsupported_use_is_refused_before_anything_is_created,
+        Littering,
+        "refused, but: new on the storage",
+    ),
+    (capabilities.a_volume_keeps_the_filesystem_type_it_was_created_for, Contextless, "create_volume: the context {}"),
+    (
+        capabilities.a_block_volume_and_a_filesystem_volume_of_one_name_conflict,
+        Obliging,
+        "a raw block device is: succeeded",
+    ),
+    (
+        capabilities.a_block_volume_and_a_filesystem_volume_of_one_name_conflict,
+        Contextless,
+        "as a filesystem is: succeeded",
+    ),
     (capabilities.another_filesystem_under_a_taken_name_is_a_conflict, Obliging, "xfs instead of ext4: succeeded"),
 ]
 

@@ -80,10 +80,10 @@ class Leaking(MemoryBackend):
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         size = self.get_volume(handle).size
         super().delete_volume(handle, secrets)
-        self.shelf.iops["lost"] = self.shelf.iops.get("lost", 0) + size
+        self.storage.iops["lost"] = self.storage.iops.get("lost", 0) + size
 
     def _free(self) -> int:
-        return super()._free() - self.shelf.iops.get("lost", 0)
+        return super()._free() - self.storage.iops.get("lost", 0)
 
 
 class Indifferent(MemoryBackend):
@@ -104,14 +104,26 @@ class Picky(MemoryBackend):
 
 
 BROKEN = [
-    (capacity.the_numbers_of_the_capacity_fit_each_other, small(Indebted), "never negative"),
-    (capacity.the_numbers_of_the_capacity_fit_each_other, small(Upended), "more than maximum"),
-    (capacity.what_is_told_to_be_there_can_be_made, small(Reserving), "can be made, but: this would touch the reserve"),
-    (capacity.more_than_is_told_to_be_there_is_refused, small(Sparse), "tell what may be promised, not what is free"),
-    (capacity.a_volume_takes_its_size_from_the_capacity_or_nothing, small(Counting), "each time"),
-    (capacity.a_deleted_volume_gives_its_capacity_back, small(Leaking), "every time some is lost"),
-    (capacity.a_use_has_capacity_exactly_if_it_is_supported, small(Indifferent), "is 0, but unsupported() has no"),
-    (capacity.capacity_is_told_for_any_place_without_an_error, small(Picky), "KeyError"),
+    (capacity.the_capacity_numbers_are_consistent, small(Indebted), "never negative"),
+    (capacity.the_capacity_numbers_are_consistent, small(Upended), "more than maximum"),
+    (
+        capacity.a_volume_as_large_as_the_reported_capacity_can_be_created,
+        small(Reserving),
+        "can be made, but: this would touch the reserve",
+    ),
+    (
+        capacity.a_volume_larger_than_the_reported_capacity_is_refused,
+        small(Sparse),
+        "tell what may be promised, not what is free",
+    ),
+    (capacity.a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all, small(Counting), "each time"),
+    (capacity.deleting_a_volume_restores_the_capacity, small(Leaking), "every time some is lost"),
+    (
+        capacity.supported_uses_have_capacity_and_unsupported_uses_have_none,
+        small(Indifferent),
+        "is 0, but unsupported() has no",
+    ),
+    (capacity.capacity_of_any_segments_is_answered_without_an_error, small(Picky), "KeyError"),
 ]
 
 
@@ -137,15 +149,15 @@ class Shared(MemoryBackend):
     """Is used by somebody else, too, whenever something is made."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        self.shelf.iops["taken"] = self.shelf.iops.get("taken", 0) + 100 * GRANULE
+        self.storage.iops["taken"] = self.storage.iops.get("taken", 0) + 100 * GRANULE
         return super().create_volume(request)
 
     def _free(self) -> int:
-        return super()._free() - self.shelf.iops.get("taken", 0)
+        return super()._free() - self.storage.iops.get("taken", 0)
 
 
 @pytest.mark.parametrize("kind", [Full, Shared])
 def test_what_cannot_be_judged_is_skipped(judged: Callable[..., Outcome], kind: Any) -> None:
-    outcome = judged(capacity.what_is_told_to_be_there_can_be_made, small(kind))
+    outcome = judged(capacity.a_volume_as_large_as_the_reported_capacity_can_be_created, small(kind))
 
     assert outcome.state is State.SKIPPED, outcome.text

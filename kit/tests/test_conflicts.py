@@ -62,7 +62,7 @@ class Wiping(MemoryBackend):
     """Prepares the bytes before it knows that the name is free."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        self.shelf.data.get(self.leaf(request.name), {}).clear()
+        self.storage.data.get(self.leaf(request.name), {}).clear()
         return super().create_volume(request)
 
 
@@ -81,7 +81,7 @@ class Modifying(MemoryBackend):
             return super().create_volume(request)
         except AlreadyExists:
             there = self.find_volume(request.name)
-            self.shelf.put(self.shelf.volumes, there.handle, replace(there, stamp=request.stamp))
+            self.storage.put(self.storage.volumes, there.handle, replace(there, stamp=request.stamp))
             return self.find_volume(request.name)
 
 
@@ -90,7 +90,7 @@ BROKEN = [
     (conflicts.a_larger_size_under_a_taken_name_is_a_conflict, Growing, "one byte more than it has: succeeded"),
     (conflicts.a_larger_size_under_a_taken_name_is_a_conflict, RollingBack, "but find_volume then found nothing"),
     (conflicts.a_smaller_limit_under_a_taken_name_is_a_conflict, Replacing, "one byte below its size: succeeded"),
-    (conflicts.a_conflict_leaves_the_bytes_alone, Wiping, "the first block differs"),
+    (conflicts.a_conflict_leaves_the_data_unchanged, Wiping, "the first block differs"),
     (conflicts.other_parameters_under_a_taken_name_are_a_conflict, Modifying, "with other parameters: succeeded"),
     (
         conflicts.other_parameters_under_a_taken_name_are_a_conflict,

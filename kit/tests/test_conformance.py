@@ -53,7 +53,7 @@ def finds(t: CheckContext) -> None:
 
 
 def own(name: str, body: Callable[[CheckContext], None], on: On) -> Check:
-    return Check(name=name, group="own", body=body, features=(), given=(), data=False, on=on)
+    return Check(name=name, group="own", body=body, features=(), needs=(), data=False, on=on)
 
 
 OWN = [own("it deletes", deletes, On.ANY), own("it finds", finds, On.BACKEND)]

@@ -46,7 +46,7 @@ class StampLater(MemoryBackend):
     def create_volume(self, request: VolumeRequest) -> Volume:
         bare = replace(request, stamp=replace(request.stamp, digest=""))
         made = replace(super().create_volume(bare), stamp=request.stamp)
-        self.shelf.put(self.shelf.volumes, made.handle, made)
+        self.storage.put(self.storage.volumes, made.handle, made)
         return made
 
 
@@ -54,15 +54,15 @@ class NameLater(MemoryBackend):
     """Makes the volume under a random name and renames it: a retry does not know what is half-made."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        if request.name in {one.stamp.name for one in self.shelf.volumes.values()}:
+        if request.name in {one.stamp.name for one in self.storage.volumes.values()}:
             raise AlreadyExists(request.name)
         draft = super().create_volume(replace(request, stamp=replace(request.stamp, name=uuid.uuid4().hex)))
         made = replace(draft, stamp=request.stamp)
-        self.shelf.put(self.shelf.volumes, made.handle, made)
+        self.storage.put(self.storage.volumes, made.handle, made)
         return made
 
     def find_volume(self, name: str) -> Volume:
-        found = [handle for handle, one in self.shelf.volumes.items() if one.stamp.name == name]
+        found = [handle for handle, one in self.storage.volumes.items() if one.stamp.name == name]
         return self.get_volume(found[0] if found else name)
 
 
@@ -72,19 +72,19 @@ class PublishFirst(MemoryBackend):
     def restore_volume(self, request: VolumeRequest) -> Volume:
         assert request.source
         made = self.create_volume(request_of_copy(request, self.get_snapshot(request.source.handle).size))
-        self.shelf.put(self.shelf.data, made.handle, dict(self.shelf.data[f"@{request.source.handle}"]))
+        self.storage.put(self.storage.data, made.handle, dict(self.storage.data[f"@{request.source.handle}"]))
         return made
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
         assert request.source
         made = self.create_volume(request_of_copy(request, self.get_volume(request.source.handle).size))
-        self.shelf.put(self.shelf.data, made.handle, dict(self.shelf.data[request.source.handle]))
+        self.storage.put(self.storage.data, made.handle, dict(self.storage.data[request.source.handle]))
         return made
 
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(replace(request, stamp=replace(request.stamp, source=None)), default)
         made = replace(made, stamp=request.stamp)
-        self.shelf.volumes[made.handle] = made
+        self.storage.volumes[made.handle] = made
         return made
 
 
@@ -96,20 +96,20 @@ class CutAnew(MemoryBackend):
     """Keeps a snapshot's bytes under a random key, so that a retry cannot find them."""
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        self.shelf.put(self.shelf.data, f"@{uuid.uuid4()}", {})
+        self.storage.put(self.storage.data, f"@{uuid.uuid4()}", {})
         return super().create_snapshot(request)
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         super().delete_snapshot(handle, secrets)
-        for key in [key for key in self.shelf.data if len(key) == 37]:
-            del self.shelf.data[key]
+        for key in [key for key in self.storage.data if len(key) == 37]:
+            del self.storage.data[key]
 
 
 class RefusesMembers(MemoryBackend):
     """Takes the members that a dead process has cut for somebody else's."""
 
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
-        for snapshot in self.shelf.snapshots.values():
+        for snapshot in self.storage.snapshots.values():
             if snapshot.stamp.name.startswith(f"{request.stamp.name}-"):
                 raise AlreadyExists(f"snapshot {snapshot.handle!r} exists")
         return super().create_group_snapshot(request)
@@ -120,17 +120,17 @@ class RecordFirst(MemoryBackend):
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         self.get_volume(handle)
-        self.shelf.drop(self.shelf.volumes, handle)
-        self.shelf.drop(self.shelf.data, handle)
+        self.storage.drop(self.storage.volumes, handle)
+        self.storage.drop(self.storage.data, handle)
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         self.get_snapshot(handle)
-        self.shelf.drop(self.shelf.snapshots, handle)
-        self.shelf.drop(self.shelf.data, f"@{handle}")
+        self.storage.drop(self.storage.snapshots, handle)
+        self.storage.drop(self.storage.data, f"@{handle}")
 
     def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
         group = self.get_group_snapshot(handle)
-        self.shelf.drop(self.shelf.groups, handle)
+        self.storage.drop(self.storage.groups, handle)
         for member in group.snapshots:
             self.delete_snapshot(member.handle, secrets)
 
@@ -146,11 +146,11 @@ class MarksWork(MemoryBackend):
         self._marked(request.handle, lambda: super(MarksWork, self).modify_volume(request))
 
     def _marked(self, handle: str, act: Callable[[], Any]) -> Any:
-        if f"busy {handle}" in self.shelf.iops:
+        if f"busy {handle}" in self.storage.iops:
             raise FailedPrecondition(f"volume {handle!r} is being changed")
-        self.shelf.put(self.shelf.iops, f"busy {handle}", 1)
+        self.storage.put(self.storage.iops, f"busy {handle}", 1)
         done = act()
-        self.shelf.drop(self.shelf.iops, f"busy {handle}")
+        self.storage.drop(self.storage.iops, f"busy {handle}")
         return done
 
 
@@ -159,24 +159,24 @@ class AttachesInTwoSteps(MemoryBackend):
 
     def attach(self, request: AttachRequest) -> Strings:
         done = super().attach(replace(request, read_only=True))
-        self.shelf.put(self.shelf.attached, request.handle, Attachment(request.node.id, request.read_only))
+        self.storage.put(self.storage.attached, request.handle, Attachment(request.node.id, request.read_only))
         return done
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
-        if handle not in self.shelf.attached or (node and self.shelf.attached[handle].node != node.id):
+        if handle not in self.storage.attached or (node and self.storage.attached[handle].node != node.id):
             raise NotFound(f"volume {handle!r} is not attached there")
-        self.shelf.put(self.shelf.attached, handle, Attachment("", False))
-        self.shelf.drop(self.shelf.attached, handle)
+        self.storage.put(self.storage.attached, handle, Attachment("", False))
+        self.storage.drop(self.storage.attached, handle)
 
 
 class LeavesTheHalfMade(MemoryBackend):
     """Makes an empty volume over the bytes that a dead process had copied under its name."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        left = self.shelf.data.get(leaf(request.name), {})
+        left = self.storage.data.get(leaf(request.name), {})
         made = super().create_volume(request)
         if left:
-            self.shelf.data[made.handle] = left
+            self.storage.data[made.handle] = left
         return made
 
 
@@ -185,7 +185,7 @@ class HidesWhatItDeletes(MemoryBackend):
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         volume = self.get_volume(handle)
-        self.shelf.put(self.shelf.volumes, handle, replace(volume, stamp=replace(volume.stamp, name="")))
+        self.storage.put(self.storage.volumes, handle, replace(volume, stamp=replace(volume.stamp, name="")))
         super().delete_volume(handle, secrets)
 
     def get_volume(self, handle: str) -> Volume:
@@ -199,24 +199,24 @@ class TakesSnapshotsAlong(MemoryBackend):
     """Deletes the snapshots of a volume, and notices at the end that they stay."""
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        blocks = {key: rows for key, rows in self.shelf.data.items() if key != handle}
+        blocks = {key: rows for key, rows in self.storage.data.items() if key != handle}
         for key in blocks:
-            self.shelf.drop(self.shelf.data, key)
+            self.storage.drop(self.storage.data, key)
         super().delete_volume(handle, secrets)
         for key, rows in blocks.items():
-            self.shelf.put(self.shelf.data, key, rows)
+            self.storage.put(self.storage.data, key, rows)
 
 
 class NumbersItsTries(MemoryBackend):
     """Keeps a draft per try, under the number of the try, and cleans up the last one only."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        drafts = [key for key in self.shelf.data if key.startswith(f"{request.name}.")]
+        drafts = [key for key in self.storage.data if key.startswith(f"{request.name}.")]
         number = len(drafts) + 1
-        self.shelf.put(self.shelf.data, f"{request.name}.{number}", {})
+        self.storage.put(self.storage.data, f"{request.name}.{number}", {})
         made = super().create_volume(request)
         for last in (number, number - 1):
-            self.shelf.drop(self.shelf.data, f"{request.name}.{last}")
+            self.storage.drop(self.storage.data, f"{request.name}.{last}")
         return made
 
 
@@ -224,35 +224,35 @@ class FinishesRemoval(MemoryBackend):
     """Correct: does not show what it deletes any more, and finishes that when it is deleted again."""
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        if f"@{handle}" not in self.shelf.data:
+        if f"@{handle}" not in self.storage.data:
             raise missing("snapshot", handle)
-        self.shelf.drop(self.shelf.snapshots, handle)
-        self.shelf.drop(self.shelf.data, f"@{handle}")
+        self.storage.drop(self.storage.snapshots, handle)
+        self.storage.drop(self.storage.data, f"@{handle}")
 
 
 BROKEN = [
-    (crashes.a_creation_that_died_anywhere_is_made_once, StampLater, "exists with other parameters"),
-    (crashes.a_creation_that_died_anywhere_is_made_once, NameLater, "2 new resources"),
-    (crashes.a_restore_that_died_anywhere_is_made_once, PublishFirst, "the first block differs"),
-    (crashes.a_clone_that_died_anywhere_is_made_once, PublishFirst, "the first block differs"),
-    (crashes.a_snapshot_that_died_anywhere_is_cut_once, CutAnew, "new resources"),
-    (crashes.a_group_snapshot_that_died_anywhere_is_cut_once, RefusesMembers, "is being made or removed"),
-    (crashes.a_deletion_of_a_volume_that_died_anywhere_is_finished, RecordFirst, "left behind: data"),
-    (crashes.a_deletion_of_a_snapshot_that_died_anywhere_is_finished, RecordFirst, "left behind: data"),
-    (crashes.a_deletion_of_a_group_that_died_anywhere_is_finished, RecordFirst, "left behind: "),
-    (crashes.a_growth_that_died_anywhere_is_finished, MarksWork, "is being changed"),
-    (crashes.a_modification_that_died_anywhere_is_finished, MarksWork, "is being changed"),
-    (after_crash.what_died_twice_anywhere_is_made_once, NumbersItsTries, "2 new resources"),
-    (after_crash.another_request_may_come_after_a_creation_that_died, LeavesTheHalfMade, "shows the bytes of what"),
-    (after_crash.another_request_may_come_after_a_creation_that_died, NameLater, "left behind after"),
-    (after_crash.a_name_whose_deletion_died_and_was_repeated_is_free, HidesWhatItDeletes, "is being made or removed"),
+    (crashes.a_creation_completes_once_after_a_crash_at_any_call, StampLater, "exists with other parameters"),
+    (crashes.a_creation_completes_once_after_a_crash_at_any_call, NameLater, "2 new resources"),
+    (crashes.a_restore_completes_once_after_a_crash_at_any_call, PublishFirst, "the first block differs"),
+    (crashes.a_clone_completes_once_after_a_crash_at_any_call, PublishFirst, "the first block differs"),
+    (crashes.a_snapshot_completes_once_after_a_crash_at_any_call, CutAnew, "new resources"),
+    (crashes.a_group_snapshot_completes_once_after_a_crash_at_any_call, RefusesMembers, "is being made or removed"),
+    (crashes.a_volume_deletion_completes_after_a_crash_at_any_call, RecordFirst, "left behind: data"),
+    (crashes.a_snapshot_deletion_completes_after_a_crash_at_any_call, RecordFirst, "left behind: data"),
+    (crashes.a_group_deletion_completes_after_a_crash_at_any_call, RecordFirst, "left behind: "),
+    (crashes.an_expansion_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
+    (crashes.a_modification_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
+    (after_crash.a_creation_completes_once_after_two_crashes_at_any_call, NumbersItsTries, "2 new resources"),
+    (after_crash.another_request_can_follow_a_creation_that_crashed, LeavesTheHalfMade, "shows the bytes of what"),
+    (after_crash.another_request_can_follow_a_creation_that_crashed, NameLater, "left behind after"),
+    (after_crash.a_name_is_free_after_a_crashed_deletion_was_repeated, HidesWhatItDeletes, "is being made or removed"),
     (
-        after_crash.snapshots_outlive_a_deletion_of_their_source_that_died,
+        after_crash.snapshots_survive_a_crashed_deletion_of_their_source,
         TakesSnapshotsAlong,
         "the first block differs",
     ),
-    (crashes.an_attachment_that_died_anywhere_is_made, AttachesInTwoSteps, "is attached with read_only"),
-    (crashes.a_detachment_that_died_anywhere_is_finished, AttachesInTwoSteps, "published_nodes: found"),
+    (crashes.an_attachment_completes_after_a_crash_at_any_call, AttachesInTwoSteps, "is attached with read_only"),
+    (crashes.a_detachment_completes_after_a_crash_at_any_call, AttachesInTwoSteps, "published_nodes: found"),
 ]
 
 
@@ -262,43 +262,45 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 
 
 def test_a_removal_may_be_invisible_before_it_is_finished(judged: Any) -> None:
-    outcome = judged(crashes.a_deletion_of_a_snapshot_that_died_anywhere_is_finished, FinishesRemoval)
+    outcome = judged(crashes.a_snapshot_deletion_completes_after_a_crash_at_any_call, FinishesRemoval)
 
     assert outcome.state is State.PASSED, outcome.text
 
 
 def test_a_boundary_that_is_not_named_is_told(judged: Any) -> None:
-    outcome = judged(crashes.a_creation_that_died_anywhere_is_made_once, lambda: memory.storage(calls=()))
+    outcome = judged(crashes.a_creation_completes_once_after_a_crash_at_any_call, lambda: memory.storage(calls=()))
 
     assert outcome.state is State.SKIPPED
     assert "no call through the boundary was seen" in outcome.text
 
 
 def test_the_report_says_how_many_points_were_met(judged: Any) -> None:
-    outcome = judged(crashes.a_clone_that_died_anywhere_is_made_once, MemoryBackend)
+    outcome = judged(crashes.a_clone_completes_once_after_a_crash_at_any_call, MemoryBackend)
 
     assert [note.rstrip("0123456789") for note in outcome.notes] == ["clone_volume dies, calls met: "] * 2
 
 
 def test_deaths_are_not_tried_at_calls_that_only_look(judged: Any, fails: Any) -> None:
     def looking(**given: Any) -> Any:
-        return lambda kind=MemoryBackend: memory.storage(kind, looks=("fetch", "promised"), **given)
+        return lambda kind=MemoryBackend: memory.storage(kind, read_only_calls=("fetch", "promised"), **given)
 
     everywhere, fewer = (
         [
             int(note.rpartition(" ")[2])
-            for note in judged(crashes.a_clone_that_died_anywhere_is_made_once, storage).notes
+            for note in judged(crashes.a_clone_completes_once_after_a_crash_at_any_call, storage).notes
         ]
         for storage in (MemoryBackend, looking())
     )
 
     assert all(0 < few < many for few, many in zip(fewer, everywhere, strict=True))
     fails(
-        crashes.a_snapshot_that_died_anywhere_is_cut_once, lambda: looking()(CutAnew), "new resources"
+        crashes.a_snapshot_completes_once_after_a_crash_at_any_call, lambda: looking()(CutAnew), "new resources"
     )  # what is left is seen all the same
 
 
 def test_an_operation_of_too_many_calls_is_loud(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disturbance, "MOST", 2)
 
-    fails(crashes.a_clone_that_died_anywhere_is_made_once, MemoryBackend, "clone_volume makes more than 2 calls")
+    fails(
+        crashes.a_clone_completes_once_after_a_crash_at_any_call, MemoryBackend, "clone_volume makes more than 2 calls"
+    )

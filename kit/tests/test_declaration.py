@@ -103,14 +103,14 @@ class Restless(MemoryBackend):
     """Resumes what is not its own: whatever is there must be left over from a process that died."""
 
     def resume(self) -> None:
-        self.shelf.volumes.clear()
+        self.storage.volumes.clear()
 
 
 class Exclusive(MemoryBackend):
     """Takes the storage down with itself."""
 
     def close(self) -> None:
-        self.shelf.volumes.clear()
+        self.storage.volumes.clear()
 
 
 class Caching(MemoryBackend):
@@ -118,7 +118,7 @@ class Caching(MemoryBackend):
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
-        self.known = dict(self.shelf.volumes)
+        self.known = dict(self.storage.volumes)
 
     def get_volume(self, handle: str) -> Any:
         return self.known[handle] if handle in self.known else super().get_volume(handle) if self.known else None
@@ -141,19 +141,19 @@ def always_the_same() -> Storage:
 BROKEN = [
     (declaration.every_answer_has_the_types_of_the_contract, Loose, "list_volumes.items"),
     (declaration.every_answer_has_the_types_of_the_contract, Silent, "expand_volume"),
-    (declaration.the_driver_can_use_the_class, Unborn, "was written for contract (2, 0)"),
-    (declaration.the_driver_can_use_the_class, Halfway, "does not derive from NodeFacts"),
+    (declaration.the_driver_accepts_the_backend_class, Unborn, "was written for contract (2, 0)"),
+    (declaration.the_driver_accepts_the_backend_class, Halfway, "does not derive from NodeFacts"),
     (declaration.every_feature_is_known_and_has_checks, Replicated, "unknown feature: Replication asks for replicate"),
     (declaration.every_field_of_a_schema_is_described, Wordless, "Parameters.tier has no description"),
-    (declaration.a_constructor_asks_nobody, Eager, "the constructor made 1 calls"),
-    (declaration.a_healthy_storage_is_said_to_be_healthy, Gloomy, "the session is open already"),
-    (declaration.a_healthy_storage_is_said_to_be_healthy, Restless, "does not exist"),
-    (declaration.a_healthy_storage_is_said_to_be_healthy, Exclusive, "does not exist"),
-    (declaration.a_second_object_does_no_harm_to_the_first, Restless, "does not exist"),
-    (declaration.a_second_object_does_no_harm_to_the_first, Exclusive, "does not exist"),
-    (declaration.a_second_object_does_no_harm_to_the_first, Caching, "get_volume"),
-    (declaration.a_second_object_does_no_harm_to_the_first, always_the_same, "gave the same object twice"),
-    (declaration.an_object_that_was_never_used_can_be_closed, Orderly, "AttributeError"),
+    (declaration.the_constructor_makes_no_call_to_the_storage, Eager, "the constructor made 1 calls"),
+    (declaration.check_and_resume_succeed_on_a_healthy_storage, Gloomy, "the session is open already"),
+    (declaration.check_and_resume_succeed_on_a_healthy_storage, Restless, "does not exist"),
+    (declaration.check_and_resume_succeed_on_a_healthy_storage, Exclusive, "does not exist"),
+    (declaration.a_second_backend_object_does_not_disturb_the_first, Restless, "does not exist"),
+    (declaration.a_second_backend_object_does_not_disturb_the_first, Exclusive, "does not exist"),
+    (declaration.a_second_backend_object_does_not_disturb_the_first, Caching, "get_volume"),
+    (declaration.a_second_backend_object_does_not_disturb_the_first, always_the_same, "gave the same object twice"),
+    (declaration.an_unused_backend_object_can_be_closed, Orderly, "AttributeError"),
 ]
 
 

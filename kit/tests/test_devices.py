@@ -45,11 +45,11 @@ pytestmark = pytest.mark.root
 class Looped(MemoryBackend, b.NodeHealthReporter):
     """Volumes in memory, their bytes in files that loop devices show. Correct."""
 
-    def __init__(self, config: Any, setting: b.Setting, shelf: MemoryStorage, root: Path) -> None:
-        super().__init__(config, setting, shelf)
+    def __init__(self, config: Any, setting: b.Setting, storage: MemoryStorage, root: Path) -> None:
+        super().__init__(config, setting, storage)
         self.root = root
         self.loops = LoopFiles(setting.host)
-        self.notes: dict[str, Blank] = vars(shelf).setdefault("notes", {})
+        self.notes: dict[str, Blank] = vars(storage).setdefault("notes", {})
 
     def file(self, handle: str) -> Path:
         return self.root / handle
@@ -136,12 +136,12 @@ def looped(kind: type[Looped]) -> Callable[[], Storage]:
     """Return a storage over a new directory."""
 
     def storage() -> Storage:
-        root, shelf = Path(tempfile.mkdtemp(prefix="kit-devices-")), MemoryStorage()
+        root, storage = Path(tempfile.mkdtemp(prefix="kit-devices-")), MemoryStorage()
         ROOTS.append(root)
         return Storage(
-            connect=lambda host: kind(memory.Config(), setting(host), shelf, root),
+            connect=lambda host: kind(memory.Config(), setting(host), storage, root),
             size=MIB,
-            resources=lambda: [*shelf.names(), *os.listdir(root)],
+            resources=lambda: [*storage.names(), *os.listdir(root)],
             nodes=(Node(name=NODE, id=NODE),),
             devices=True,
         )
@@ -202,7 +202,7 @@ class Discarding(Looped):
 
     def close_device(self, handle: str) -> None:
         super().close_device(handle)
-        if handle in self.shelf.volumes:
+        if handle in self.storage.volumes:
             os.truncate(self.file(handle), 0)
             os.truncate(self.file(handle), self.get_volume(handle).size)
 
@@ -211,7 +211,7 @@ class OneForAll(Looped):
     """Has one device for all volumes."""
 
     def open_device(self, request: OpenRequest) -> Device:
-        return super().open_device(replace(request, handle=min(self.shelf.volumes)))
+        return super().open_device(replace(request, handle=min(self.storage.volumes)))
 
 
 class Miscounting(Telling):
@@ -265,7 +265,7 @@ class Insisting(Looped):
     """Closes volumes that exist."""
 
     def close_device(self, handle: str) -> None:
-        if handle not in self.shelf.volumes:
+        if handle not in self.storage.volumes:
             raise missing("volume", handle)
         super().close_device(handle)
 
@@ -275,7 +275,7 @@ class Ruthless(Looped):
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         self.get_volume(handle)
-        self.shelf.attached.pop(handle, None)
+        self.storage.attached.pop(handle, None)
         MemoryBackend.delete_volume(self, handle, secrets)
         self.file(handle).unlink()
 
@@ -289,13 +289,13 @@ class Reusing(Looped):
     """Gives the bytes of a volume that was deleted to the next one."""
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        vars(self.shelf)["bytes"] = self.file(handle).read_bytes()
+        vars(self.storage)["bytes"] = self.file(handle).read_bytes()
         super().delete_volume(handle, secrets)
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         made = super().create_volume(request)
         with self.file(made.handle).open("r+b") as file:
-            file.write(vars(self.shelf).get("bytes", b""))
+            file.write(vars(self.storage).get("bytes", b""))
         return made
 
 
@@ -373,26 +373,30 @@ BROKEN = [
     (devices.a_device_is_found_while_it_is_open, looped(Eager), "find_device before open_device: found Device"),
     (devices.a_device_is_found_while_it_is_open, looped(Clinging), "close_device, then find_device: found Device"),
     (devices.opening_twice_gives_the_same_device, looped(Multiplying), "open_device, a second time: found"),
-    (devices.what_is_written_to_a_device_outlives_its_closing, looped(Discarding), "shows other bytes than were"),
-    (devices.two_volumes_have_two_devices, looped(OneForAll), "Device.path of both is"),
-    (devices.a_device_proves_what_it_is, looped(Plain), "is not a block device"),
-    (devices.a_device_proves_what_it_is, looped(Miscounting), "Device.number, against what"),
-    (devices.a_device_proves_what_it_is, looped(Unproven), "Device.proof is empty"),
-    (devices.a_device_proves_what_it_is, looped(Misproven), "loop/backing_file holds: found '/"),
-    (devices.a_device_opened_read_only_takes_no_writes, looped(Writable), "Device.read_only: found False"),
-    (devices.a_device_opened_read_only_takes_no_writes, looped(Pretending), "takes writes"),
-    (devices.an_open_device_is_found_by_the_next_process, looped(Remembering), "find_device after a restart: found"),
-    (devices.a_volume_that_is_gone_has_no_device, looped(Making), "succeeded, the rule wants NotFound"),
-    (devices.a_volume_that_is_gone_has_no_device, looped(Insisting), "close_device of a volume that was deleted"),
+    (devices.written_data_survives_closing_the_device, looped(Discarding), "shows other bytes than were"),
+    (devices.two_volumes_have_different_devices, looped(OneForAll), "Device.path of both is"),
+    (devices.the_proof_of_a_device_matches_the_kernel, looped(Plain), "is not a block device"),
+    (devices.the_proof_of_a_device_matches_the_kernel, looped(Miscounting), "Device.number, against what"),
+    (devices.the_proof_of_a_device_matches_the_kernel, looped(Unproven), "Device.proof is empty"),
+    (devices.the_proof_of_a_device_matches_the_kernel, looped(Misproven), "loop/backing_file holds: found '/"),
+    (devices.a_device_opened_read_only_refuses_writes, looped(Writable), "Device.read_only: found False"),
+    (devices.a_device_opened_read_only_refuses_writes, looped(Pretending), "takes writes"),
+    (devices.an_open_device_is_found_after_a_restart, looped(Remembering), "find_device after a restart: found"),
+    (devices.a_deleted_volume_has_no_device, looped(Making), "succeeded, the rule wants NotFound"),
+    (devices.a_deleted_volume_has_no_device, looped(Insisting), "close_device of a volume that was deleted"),
     (devices.a_volume_whose_device_is_open_is_not_deleted, looped(Ruthless), "the rule wants InUse"),
-    (devices.an_open_device_takes_the_size_of_its_volume, looped(Unrefreshed), "shows: found 1048576"),
-    (blanks.a_new_volume_is_blank_in_the_way_it_says, looped(Reusing), "other bytes than zeros in the block at 0"),
-    (blanks.a_new_volume_is_blank_in_the_way_it_says, looped(Cautious), "otherwise nobody can ever use it"),
-    (blanks.what_is_noted_about_formatting_lasts, looped(Forgetful), "formatting and a restart, then Device.blank"),
-    (blanks.what_is_noted_about_formatting_lasts, looped(Stamped), "data would be formatted"),
-    (blanks.a_note_is_taken_while_the_device_is_open, looped(Deaf), "formatting of an open device"),
-    (blanks.a_volume_that_was_formatted_is_never_blank_again, looped(Backwards), "formatted, then formatting: Device"),
-    (blanks.a_volume_that_has_grown_is_as_blank_as_before, looped(Renewing), "expand_volume: Device.blank: found"),
+    (devices.an_open_device_grows_with_its_volume, looped(Unrefreshed), "shows: found 1048576"),
+    (
+        blanks.a_new_volume_is_as_blank_as_its_device_reports,
+        looped(Reusing),
+        "other bytes than zeros in the block at 0",
+    ),
+    (blanks.a_new_volume_is_as_blank_as_its_device_reports, looped(Cautious), "otherwise nobody can ever use it"),
+    (blanks.formatting_notes_survive_a_restart, looped(Forgetful), "formatting and a restart, then Device.blank"),
+    (blanks.formatting_notes_survive_a_restart, looped(Stamped), "data would be formatted"),
+    (blanks.formatting_notes_can_be_written_while_the_device_is_open, looped(Deaf), "formatting of an open device"),
+    (blanks.a_formatted_volume_is_never_blank_again, looped(Backwards), "formatted, then formatting: Device"),
+    (blanks.an_expanded_volume_is_as_blank_as_before, looped(Renewing), "expand_volume: Device.blank: found"),
     (blanks.a_restored_volume_is_never_blank, looped(Hopeful), "restore_volume, then Device.blank: found"),
     (blanks.a_cloned_volume_is_never_blank, looped(Hopeful), "clone_volume, then Device.blank: found"),
     (health.an_open_volume_is_healthy_on_its_node, looped(Occupied), "a new volume that is open: found"),

@@ -26,8 +26,8 @@ class Growing(MemoryBackend):
     """How it grows: the defects below are there."""
 
     def resized(self, request: ExpandRequest, size: int, **more: Any) -> Expansion:
-        volume = replace(self.shelf.volumes[request.handle], size=size, **more)
-        self.shelf.volumes[request.handle] = volume
+        volume = replace(self.storage.volumes[request.handle], size=size, **more)
+        self.storage.volumes[request.handle] = volume
         return Expansion(size=size)
 
 
@@ -38,7 +38,7 @@ class Remembering(MemoryBackend):
         before = self.get_volume(request.handle)
         done = super().expand_volume(request)
         vars(self).setdefault("sizes", {})[request.handle] = done.size
-        self.shelf.volumes[request.handle] = before
+        self.storage.volumes[request.handle] = before
         return done
 
     def get_volume(self, handle: str) -> Volume:
@@ -119,7 +119,7 @@ class Ghosts(MemoryBackend):
 
     def get_volume(self, handle: str) -> Volume:
         seen = vars(self).setdefault("seen", {})
-        if handle in self.shelf.volumes:
+        if handle in self.storage.volumes:
             seen[handle] = super().get_volume(handle)
         return seen[handle] if handle in seen else super().get_volume(handle)
 
@@ -136,7 +136,7 @@ class Emptying(MemoryBackend):
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         done = super().expand_volume(request)
-        self.shelf.data.pop(request.handle, None)
+        self.storage.data.pop(request.handle, None)
         return done
 
 
@@ -145,26 +145,30 @@ class Dragging(MemoryBackend):
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         done = super().expand_volume(request)
-        for key, one in self.shelf.snapshots.items():
+        for key, one in self.storage.snapshots.items():
             if one.source == request.handle:
-                self.shelf.snapshots[key] = replace(one, size=done.size)
+                self.storage.snapshots[key] = replace(one, size=done.size)
         return done
 
 
 BROKEN = [
-    (expand.a_volume_grows_and_stays_as_large, Remembering, "expand_volume and a restart, then the size"),
-    (expand.a_volume_grows_and_stays_as_large, Stampless, "then the size and the stamp of get_volume"),
-    (expand.a_growth_may_be_repeated, Adding, "expand_volume, repeated: its size"),
-    (expand.a_growth_may_be_repeated, Strict, "raised InvalidArgument (the new size must be greater"),
+    (expand.an_expanded_volume_keeps_its_new_size, Remembering, "expand_volume and a restart, then the size"),
+    (expand.an_expanded_volume_keeps_its_new_size, Stampless, "then the size and the stamp of get_volume"),
+    (expand.an_expansion_may_be_repeated, Adding, "expand_volume, repeated: its size"),
+    (expand.an_expansion_may_be_repeated, Strict, "raised InvalidArgument (the new size must be greater"),
     (expand.a_volume_never_shrinks, Shrinking, "expand_volume to half its size: Expansion.size"),
-    (expand.a_growth_by_one_byte_is_rounded_up, Down, "Expansion.size is 16777216"),
-    (expand.a_growth_by_one_byte_is_rounded_up, Silent, "then the size that get_volume tells"),
-    (expand.a_growth_stays_within_its_limit_or_is_refused, Unlimited, "Expansion.size: found 16781312"),
-    (expand.a_growth_that_is_too_large_is_refused_and_changes_nothing, Unlimited, "the rule wants OutOfRange or Res"),
-    (expand.a_growth_that_is_too_large_is_refused_and_changes_nothing, Early, "refused, then get_volume"),
-    (expand.a_volume_that_is_gone_cannot_grow, Ghosts, "succeeded, the rule wants NotFound"),
-    (expand.a_grown_volume_keeps_its_bytes_and_holds_more, Emptying, "the first block differs"),
-    (expand.a_volume_grown_after_its_snapshot_leaves_it_as_it_was, Dragging, "get_snapshot of an earlier snapshot"),
+    (expand.an_expansion_by_one_byte_is_rounded_up, Down, "Expansion.size is 16777216"),
+    (expand.an_expansion_by_one_byte_is_rounded_up, Silent, "then the size that get_volume tells"),
+    (expand.an_expansion_stays_within_its_limit_or_is_refused, Unlimited, "Expansion.size: found 16781312"),
+    (
+        expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing,
+        Unlimited,
+        "the rule wants OutOfRange or Res",
+    ),
+    (expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing, Early, "refused, then get_volume"),
+    (expand.a_deleted_volume_cannot_be_expanded, Ghosts, "succeeded, the rule wants NotFound"),
+    (expand.an_expanded_volume_keeps_its_data_and_holds_more, Emptying, "the first block differs"),
+    (expand.expanding_a_volume_leaves_its_snapshots_unchanged, Dragging, "get_snapshot of an earlier snapshot"),
 ]
 
 

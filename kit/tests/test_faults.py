@@ -80,9 +80,9 @@ class Drafts(MemoryBackend):
     """Makes the space of a volume before the volume."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        self.shelf.put(self.shelf.data, f"draft of {request.name}", {})
+        self.storage.put(self.storage.data, f"draft of {request.name}", {})
         made = super().create_volume(request)
-        self.shelf.drop(self.shelf.data, f"draft of {request.name}")
+        self.storage.drop(self.storage.data, f"draft of {request.name}")
         return made
 
 
@@ -152,32 +152,32 @@ class Blind(MemoryBackend):
 
 BROKEN = [
     (
-        faults.a_creation_whose_calls_fail_is_not_forgotten,
+        faults.a_creation_can_be_retried_after_any_call_fails,
         DraftsAndGivesUp,
         "which is final, though something is half-done",
     ),
-    (faults.a_creation_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "which is not true"),
-    (faults.a_creation_whose_calls_fail_is_not_forgotten, LetsThrough, "not one of errors.py"),
-    (faults.a_restore_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
-    (faults.a_clone_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
-    (faults.a_snapshot_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
-    (faults.a_group_snapshot_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
-    (faults.a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
-    (faults.a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "succeeded all the same"),
-    (faults.a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
-    (faults.a_deletion_of_a_snapshot_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
-    (faults.a_deletion_of_a_group_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
-    (faults.a_growth_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "which is not true"),
-    (faults.a_modification_whose_calls_fail_is_not_forgotten, GivesUp, "which is final"),
-    (faults.an_attachment_whose_calls_fail_is_not_forgotten, TakesSilenceForAbsence, "which is not true"),
-    (faults.a_detachment_whose_calls_fail_is_not_forgotten, Swallows, "succeeded all the same"),
-    (failed_reads.a_volume_that_cannot_be_read_is_not_unknown, Blind, "raised NotFound"),
-    (failed_reads.a_snapshot_that_cannot_be_read_is_not_unknown, Blind, "raised NotFound"),
-    (failed_reads.a_group_snapshot_that_cannot_be_read_is_not_unknown, Blind, "raised NotFound"),
-    (failed_reads.volumes_that_cannot_be_listed_are_not_left_out, Blind, "answered set()"),
-    (failed_reads.snapshots_that_cannot_be_listed_are_not_left_out, Blind, "answered set()"),
-    (failed_reads.a_capacity_that_cannot_be_read_is_not_zero, Blind, "answered CapacityReport(available=0"),
-    (failed_reads.health_that_cannot_be_read_is_not_a_missing_volume, Blind, "raised NotFound"),
+    (faults.a_creation_can_be_retried_after_any_call_fails, TakesSilenceForAbsence, "which is not true"),
+    (faults.a_creation_can_be_retried_after_any_call_fails, LetsThrough, "not one of errors.py"),
+    (faults.a_restore_can_be_retried_after_any_call_fails, GivesUp, "which is final"),
+    (faults.a_clone_can_be_retried_after_any_call_fails, GivesUp, "which is final"),
+    (faults.a_snapshot_can_be_retried_after_any_call_fails, GivesUp, "which is final"),
+    (faults.a_group_snapshot_can_be_retried_after_any_call_fails, GivesUp, "which is final"),
+    (faults.a_volume_deletion_can_be_retried_after_any_call_fails, GivesUp, "which is final"),
+    (faults.a_volume_deletion_can_be_retried_after_any_call_fails, TakesSilenceForAbsence, "succeeded all the same"),
+    (faults.a_volume_deletion_can_be_retried_after_any_call_fails, Swallows, "succeeded all the same"),
+    (faults.a_snapshot_deletion_can_be_retried_after_any_call_fails, Swallows, "succeeded all the same"),
+    (faults.a_group_deletion_can_be_retried_after_any_call_fails, Swallows, "succeeded all the same"),
+    (faults.an_expansion_can_be_retried_after_any_call_fails, TakesSilenceForAbsence, "which is not true"),
+    (faults.a_modification_can_be_retried_after_any_call_fails, GivesUp, "which is final"),
+    (faults.an_attachment_can_be_retried_after_any_call_fails, TakesSilenceForAbsence, "which is not true"),
+    (faults.a_detachment_can_be_retried_after_any_call_fails, Swallows, "succeeded all the same"),
+    (failed_reads.a_failed_read_of_a_volume_is_not_reported_as_not_found, Blind, "raised NotFound"),
+    (failed_reads.a_failed_read_of_a_snapshot_is_not_reported_as_not_found, Blind, "raised NotFound"),
+    (failed_reads.a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found, Blind, "raised NotFound"),
+    (failed_reads.a_failed_read_never_shortens_the_list_of_volumes, Blind, "answered set()"),
+    (failed_reads.a_failed_read_never_shortens_the_list_of_snapshots, Blind, "answered set()"),
+    (failed_reads.a_failed_read_of_the_capacity_is_not_reported_as_zero, Blind, "answered CapacityReport(available=0"),
+    (failed_reads.a_failed_read_of_health_is_not_reported_as_a_missing_volume, Blind, "raised NotFound"),
 ]
 
 

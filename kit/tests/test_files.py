@@ -368,24 +368,56 @@ class CleansUpOnce(FileBackend):
 
 
 BROKEN = [
-    (node_crashes.an_opening_that_died_anywhere_is_finished, over_files(OpensAndRegisters), "left behind"),
-    (node_crashes.an_opening_that_died_anywhere_can_be_closed, over_files(OpensAndRegisters), "left behind"),
-    (node_crashes.a_closing_that_died_anywhere_is_finished, over_files(OpensAndRegisters), "left behind"),
-    (node_crashes.a_refresh_that_died_anywhere_is_finished, over_files(RefreshesByRemoving), "raised Unavailable"),
-    (node_crashes.a_note_about_formatting_that_died_anywhere_is_old_or_new, over_files(NotesInTwoSteps), "Blank.NEVER"),
-    (node_crashes.a_note_about_use_that_died_anywhere_is_old_or_new, over_files(NotesInTwoSteps), "Blank.ZEROED"),
-    (faults.an_opening_whose_calls_fail_is_not_forgotten, over_files(OpensAndRegisters), "not one of errors.py"),
-    (faults.a_closing_whose_calls_fail_is_not_forgotten, over_files(OpensAndRegisters), "not one of errors.py"),
-    (faults.a_refresh_whose_calls_fail_is_not_forgotten, over_files(RefreshesByRemoving), "raised Unavailable"),
-    (faults.a_note_about_formatting_whose_calls_fail_is_not_forgotten, over_files(LetsThrough), "not one of errors.py"),
-    (faults.a_note_about_use_whose_calls_fail_is_not_forgotten, over_files(LetsThrough), "not one of errors.py"),
+    (node_crashes.opening_a_device_completes_after_a_crash_at_any_call, over_files(OpensAndRegisters), "left behind"),
     (
-        failed_reads.a_device_that_cannot_be_looked_for_is_not_told_to_be_closed,
+        node_crashes.a_device_can_be_closed_after_a_crash_at_any_call_of_opening_it,
+        over_files(OpensAndRegisters),
+        "left behind",
+    ),
+    (node_crashes.closing_a_device_completes_after_a_crash_at_any_call, over_files(OpensAndRegisters), "left behind"),
+    (
+        node_crashes.refreshing_a_device_completes_after_a_crash_at_any_call,
+        over_files(RefreshesByRemoving),
+        "raised Unavailable",
+    ),
+    (
+        node_crashes.the_formatting_note_is_old_or_new_after_a_crash_at_any_call,
+        over_files(NotesInTwoSteps),
+        "Blank.NEVER",
+    ),
+    (
+        node_crashes.the_formatted_note_is_old_or_new_after_a_crash_at_any_call,
+        over_files(NotesInTwoSteps),
+        "Blank.ZEROED",
+    ),
+    (
+        faults.opening_a_device_can_be_retried_after_any_call_fails,
+        over_files(OpensAndRegisters),
+        "not one of errors.py",
+    ),
+    (
+        faults.closing_a_device_can_be_retried_after_any_call_fails,
+        over_files(OpensAndRegisters),
+        "not one of errors.py",
+    ),
+    (
+        faults.refreshing_a_device_can_be_retried_after_any_call_fails,
+        over_files(RefreshesByRemoving),
+        "raised Unavailable",
+    ),
+    (faults.the_formatting_note_can_be_retried_after_any_call_fails, over_files(LetsThrough), "not one of errors.py"),
+    (faults.the_formatted_note_can_be_retried_after_any_call_fails, over_files(LetsThrough), "not one of errors.py"),
+    (
+        failed_reads.a_failed_search_for_a_device_is_not_reported_as_closed,
         over_files(LetsThrough),
         "answered None",
     ),
-    (failed_reads.a_storage_that_answers_nothing_is_told_by_check, over_files(LetsThrough), "fails: succeeded"),
-    (node_crashes.a_start_that_died_anywhere_is_made_good_by_the_next, over_files(CleansUpOnce), "resume raised"),
+    (failed_reads.check_reports_a_storage_that_fails_every_call, over_files(LetsThrough), "fails: succeeded"),
+    (
+        node_crashes.a_crash_at_any_call_of_resume_is_repaired_by_the_next_start,
+        over_files(CleansUpOnce),
+        "resume raised",
+    ),
 ]
 
 

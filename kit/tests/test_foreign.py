@@ -74,15 +74,15 @@ class Careful(MemoryBackend):
         return super().open_device(request)
 
     def guard(self, handle: str) -> None:
-        found = self.shelf.volumes.get(handle)
+        found = self.storage.volumes.get(handle)
         if found and not self.ours(found.stamp):
             raise FailedPrecondition(f"volume {handle!r} belongs to driver {found.stamp.driver!r}")
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return memory.listed(self.only_ours(self.shelf.volumes), page)
+        return memory.listed(self.only_ours(self.storage.volumes), page)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        return memory.listed(self.only_ours(self.shelf.snapshots), page)
+        return memory.listed(self.only_ours(self.storage.snapshots), page)
 
     def only_ours(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         return {key: row for key, row in rows.items() if self.ours(row.stamp)}
@@ -93,12 +93,12 @@ def beside(kind: type[MemoryBackend], **given: Any) -> Callable[[], Storage]:
 
     def storage() -> Storage:
         known = memory.storage(kind)
-        shelf = known.connect(LocalHost()).shelf  # type: ignore[attr-defined]
+        storage = known.connect(LocalHost()).storage  # type: ignore[attr-defined]
 
         def put() -> None:
             for key, stamp in THEIRS.items():
-                shelf.volumes[key] = Volume(handle=key, size=4096, stamp=stamp)
-                shelf.snapshots[key] = Snapshot(
+                storage.volumes[key] = Volume(handle=key, size=4096, stamp=stamp)
+                storage.snapshots[key] = Snapshot(
                     handle=key, source=key, size=4096, created=datetime.now(UTC), stamp=stamp
                 )
 
@@ -161,19 +161,19 @@ class Adopting(Careful):
         try:
             return super().create_volume(request)
         except AlreadyExists:
-            found = self.shelf.volumes.get(request.name)
+            found = self.storage.volumes.get(request.name)
             if found is None or self.ours(found.stamp):
                 raise
-            self.shelf.volumes[request.name] = replace(found, size=self.shelf.volumes[request.name].size * 4096)
-            self.shelf.volumes[request.name] = replace(self.shelf.volumes[request.name], stamp=request.stamp)
-            return self.shelf.volumes[request.name]
+            self.storage.volumes[request.name] = replace(found, size=self.storage.volumes[request.name].size * 4096)
+            self.storage.volumes[request.name] = replace(self.storage.volumes[request.name], stamp=request.stamp)
+            return self.storage.volumes[request.name]
 
 
 class Tidy(Careful):
     """Sweeps away at its start what it does not know."""
 
     def resume(self) -> None:
-        for rows in (self.shelf.volumes, self.shelf.snapshots):
+        for rows in (self.storage.volumes, self.storage.snapshots):
             for key in [key for key, row in rows.items() if not self.ours(row.stamp)]:
                 del rows[key]
 
@@ -190,20 +190,20 @@ class Denying(Careful):
 
 
 BROKEN = [
-    (foreign.volumes_of_others_are_not_listed, beside(Listing), "once somebody else's things are there"),
-    (foreign.volumes_of_others_are_not_listed, beside(Filtering), "missing, but there all the time"),
-    (foreign.volumes_of_others_are_not_listed, beside(Careful, foreign=list), "Storage.foreign put nothing"),
-    (foreign.snapshots_of_others_are_not_listed, beside(Listing), "once somebody else's things are there"),
-    (foreign.what_belongs_to_others_is_not_found, beside(Finding), f"get_volume('another-driver'), {ALL}"),
-    (foreign.what_belongs_to_others_is_not_found, beside(FindingSnapshots), f"get_snapshot('another-driver'), {ALL}"),
-    (foreign.what_belongs_to_others_cannot_be_deleted, beside(Deleting), f"{ALL}: succeeded"),
-    (foreign.what_belongs_to_others_cannot_be_deleted, beside(Denying), "takes for success"),
-    (foreign.what_belongs_to_others_cannot_be_deleted, beside(FindingSnapshots), f"{ALL}: succeeded"),
-    (foreign.what_belongs_to_others_cannot_be_used, beside(Attaching), f"attach on 'another-driver', {ALL}"),
-    (foreign.what_belongs_to_others_cannot_be_used, beside(Growing), f"expand_volume on 'another-driver', {ALL}"),
-    (foreign.a_device_of_others_is_not_opened, beside(Opening, devices=True), "it may be formatted"),
-    (foreign.a_name_that_others_use_is_not_taken_over, beside(Adopting), "the answer is that very one"),
-    (foreign.what_belongs_to_others_survives_all_work_beside_it, beside(Tidy), "resume, called for a process"),
+    (foreign.foreign_volumes_are_not_listed, beside(Listing), "once somebody else's things are there"),
+    (foreign.foreign_volumes_are_not_listed, beside(Filtering), "missing, but there all the time"),
+    (foreign.foreign_volumes_are_not_listed, beside(Careful, foreign=list), "Storage.foreign put nothing"),
+    (foreign.foreign_snapshots_are_not_listed, beside(Listing), "once somebody else's things are there"),
+    (foreign.foreign_resources_are_not_found, beside(Finding), f"get_volume('another-driver'), {ALL}"),
+    (foreign.foreign_resources_are_not_found, beside(FindingSnapshots), f"get_snapshot('another-driver'), {ALL}"),
+    (foreign.foreign_resources_cannot_be_deleted, beside(Deleting), f"{ALL}: succeeded"),
+    (foreign.foreign_resources_cannot_be_deleted, beside(Denying), "takes for success"),
+    (foreign.foreign_resources_cannot_be_deleted, beside(FindingSnapshots), f"{ALL}: succeeded"),
+    (foreign.foreign_volumes_cannot_be_used, beside(Attaching), f"attach on 'another-driver', {ALL}"),
+    (foreign.foreign_volumes_cannot_be_used, beside(Growing), f"expand_volume on 'another-driver', {ALL}"),
+    (foreign.foreign_volumes_cannot_be_opened, beside(Opening, devices=True), "it may be formatted"),
+    (foreign.a_name_of_a_foreign_resource_is_not_taken_over, beside(Adopting), "the answer is that very one"),
+    (foreign.foreign_resources_survive_work_on_own_volumes, beside(Tidy), "resume, called for a process"),
 ]
 
 

@@ -42,41 +42,41 @@ class Better(Pool):
 
 
 def test_a_command_counts_and_fails_as_commands_do() -> None:
-    fuse = FaultInjector()
-    host = fuse.host(LocalHost())
-    with fuse.blown(2, Fault.ERROR):
+    injector = FaultInjector()
+    host = injector.host(LocalHost())
+    with injector.inject(2, Fault.ERROR):
         assert host.run("echo", "1").stdout == "1\n"
         with pytest.raises(CommandFailed, match="the kit made this command fail"):
             host.run("echo", "2")
         assert host.run("echo", "3").stdout == "3\n"
 
-    assert fuse.calls == ["echo 1", "echo 2", "echo 3"]
-    assert (fuse.reached, fuse.struck) == (True, True)
+    assert injector.calls == ["echo 1", "echo 2", "echo 3"]
+    assert (injector.reached, injector.happened) == (True, True)
 
 
 def test_a_failure_has_a_status_that_the_caller_does_not_expect() -> None:
-    fuse = FaultInjector()
-    with fuse.blown(1, Fault.ERROR), pytest.raises(CommandFailed) as found:
-        fuse.host(LocalHost()).run("true", ok=tuple(range(75)))
+    injector = FaultInjector()
+    with injector.inject(1, Fault.ERROR), pytest.raises(CommandFailed) as found:
+        injector.host(LocalHost()).run("true", ok=tuple(range(75)))
 
     assert found.value.status == 75
 
 
 def test_a_timeout_does_nothing_and_a_late_one_has_done_it(tmp_path: Path) -> None:
-    fuse = FaultInjector()
-    host = fuse.host(LocalHost())
+    injector = FaultInjector()
+    host = injector.host(LocalHost())
     for name, fault in (("early", Fault.TIMEOUT), ("late", Fault.LATE_TIMEOUT)):
-        with fuse.blown(1, fault), pytest.raises(CommandTimedOut):
+        with injector.inject(1, fault), pytest.raises(CommandTimedOut):
             host.run("touch", str(tmp_path / name))
 
     assert os.listdir(tmp_path) == ["late"]
 
 
 def test_who_is_dead_stays_dead(tmp_path: Path) -> None:
-    fuse = FaultInjector((tmp_path,))
-    host, pool = fuse.host(LocalHost()), Pool()
-    with fuse.around((Call(owner=pool, name="make"),)):
-        with fuse.blown(1, Fault.DEATH):
+    injector = FaultInjector((tmp_path,))
+    host, pool = injector.host(LocalHost()), Pool()
+    with injector.around((Call(owner=pool, name="make"),)):
+        with injector.inject(1, Fault.DEATH):
             with pytest.raises(Died):
                 pool.make("a")
             with pytest.raises(Died):
@@ -87,14 +87,14 @@ def test_who_is_dead_stays_dead(tmp_path: Path) -> None:
             host.run("touch", str(tmp_path / "b"))
         pool.make("by the next process")
 
-    assert fuse.host(LocalHost()).run("echo", "new").stdout == "new\n"
+    assert injector.host(LocalHost()).run("echo", "new").stdout == "new\n"
     assert os.listdir(tmp_path) == []
     assert pool.made == ["by the next process"]
 
 
 def test_a_lasting_fault_meets_all_later_calls() -> None:
-    fuse, pool = FaultInjector(), Pool()
-    with fuse.around((Call(owner=pool, name="make"),)), fuse.blown(2, Fault.ERROR, lasting=True):
+    injector, pool = FaultInjector(), Pool()
+    with injector.around((Call(owner=pool, name="make"),)), injector.inject(2, Fault.ERROR, lasting=True):
         pool.make("a")
         for name in ("b", "c"):
             with pytest.raises(ConnectionError):
@@ -104,71 +104,71 @@ def test_a_lasting_fault_meets_all_later_calls() -> None:
 
 
 def test_beyond_the_last_call_nothing_happens() -> None:
-    fuse, pool = FaultInjector(), Pool()
-    with fuse.around((Call(owner=pool, name="make"),)), fuse.blown(2):
+    injector, pool = FaultInjector(), Pool()
+    with injector.around((Call(owner=pool, name="make"),)), injector.inject(2):
         pool.make("a")
 
-    assert (fuse.calls, fuse.reached, fuse.struck) == (["make"], False, False)
+    assert (injector.calls, injector.reached, injector.happened) == (["make"], False, False)
 
 
 def test_methods_of_a_class_count_for_all_its_objects() -> None:
-    fuse, pool = FaultInjector(), Pool()
+    injector, pool = FaultInjector(), Pool()
     calls = tuple(Call(owner=Pool, name=name) for name in ("make", "ping", "kind"))
-    with fuse.around(calls), fuse.blown(0):
+    with injector.around(calls), injector.inject(0):
         assert pool.make("a") == "a"
         assert Better().make("b") == "b"
         assert (pool.ping("x"), Pool.ping("y")) == ("pong x", "pong y")
         assert (pool.kind(), Better.kind()) == ("Pool", "Better")
 
-    assert fuse.calls == ["make", "make", "ping", "ping", "kind", "kind"]
+    assert injector.calls == ["make", "make", "ping", "ping", "kind", "kind"]
     assert isinstance(vars(Pool)["ping"], staticmethod)
     assert pool.ping("z") == "pong z"
-    assert len(fuse.calls) == 6
+    assert len(injector.calls) == 6
 
 
 def test_an_author_may_put_calls_into_words() -> None:
-    fuse, pool, module = FaultInjector(), Pool(), types.ModuleType("library")
+    injector, pool, module = FaultInjector(), Pool(), types.ModuleType("library")
     module.reach = lambda word: word.upper()  # type: ignore[attr-defined]
-    told = {"told": lambda *words, **more: " ".join([*words, *more])}
-    methods = tuple(Call(owner=Pool, name=name, **told) for name in ("make", "ping", "kind"))
-    others = (Call(owner=module, name="reach", **told), Call(owner=pool, name="make", **told))
-    with fuse.around(methods), fuse.blown(0):
+    describe = {"describe": lambda *words, **more: " ".join([*words, *more])}
+    methods = tuple(Call(owner=Pool, name=name, **describe) for name in ("make", "ping", "kind"))
+    others = (Call(owner=module, name="reach", **describe), Call(owner=pool, name="make", **describe))
+    with injector.around(methods), injector.inject(0):
         assert (pool.make("a"), pool.ping(text="b"), Pool.kind()) == ("a", "pong b", "Pool")
-    assert fuse.calls == ["a", "text", ""]
-    with fuse.around(others), fuse.blown(0):
+    assert injector.calls == ["a", "text", ""]
+    with injector.around(others), injector.inject(0):
         assert (module.reach("c"), pool.make("d")) == ("C", "d")
-    assert fuse.calls == ["c", "d"]
+    assert injector.calls == ["c", "d"]
 
 
 def test_inherited_methods_count_for_the_named_class_only() -> None:
-    fuse = FaultInjector()
+    injector = FaultInjector()
     calls = tuple(Call(owner=Better, name=name) for name in ("make", "ping", "kind"))
-    with fuse.around(calls), fuse.blown(0):
+    with injector.around(calls), injector.inject(0):
         Pool().make("a")
         assert (Better().make("b"), Better().ping("x"), Better.kind()) == ("b", "pong x", "Better")
 
-    assert fuse.calls == ["make", "ping", "kind"]
+    assert injector.calls == ["make", "ping", "kind"]
     assert "make" not in vars(Better)
 
 
 def test_functions_of_modules_and_objects_count() -> None:
-    fuse, pool, other = FaultInjector(), Pool(), Pool()
+    injector, pool, other = FaultInjector(), Pool(), Pool()
     module = types.ModuleType("library")
     module.reach = lambda word: word.upper()  # type: ignore[attr-defined]
-    with fuse.around((Call(owner=module, name="reach"), Call(owner=pool, name="ping"))), fuse.blown(0):
+    with injector.around((Call(owner=module, name="reach"), Call(owner=pool, name="ping"))), injector.inject(0):
         assert (module.reach("a"), pool.ping("b"), other.ping("c")) == ("A", "pong b", "pong c")
 
-    assert fuse.calls == ["reach", "ping"]
+    assert injector.calls == ["reach", "ping"]
     assert "ping" not in vars(pool)
 
 
 def test_an_authors_errors_are_raised() -> None:
-    fuse, pool = FaultInjector(), Pool()
+    injector, pool = FaultInjector(), Pool()
     call = Call(owner=pool, name="make", error=lambda: KeyError("e"), timeout=lambda: LookupError("t"))
-    with fuse.around((call,)):
-        with fuse.blown(1, Fault.ERROR), pytest.raises(KeyError):
+    with injector.around((call,)):
+        with injector.inject(1, Fault.ERROR), pytest.raises(KeyError):
             pool.make("a")
-        with fuse.blown(1, Fault.LATE_TIMEOUT), pytest.raises(LookupError):
+        with injector.inject(1, Fault.LATE_TIMEOUT), pytest.raises(LookupError):
             pool.make("late")
 
     assert pool.made == ["late"]
@@ -188,13 +188,13 @@ def change_everything(at: Path) -> None:
 def test_files_below_the_directories_count(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "others").mkdir()
-    fuse = FaultInjector((tmp_path / "ours",))
-    with fuse.blown(0):
+    injector = FaultInjector((tmp_path / "ours",))
+    with injector.inject(0):
         change_everything(tmp_path / "others")
         change_everything(tmp_path / "ours")
         change_everything(tmp_path / "ours")
 
-    words = [call.split()[0] for call in fuse.calls]
+    words = [call.split()[0] for call in injector.calls]
     events = ["os.mkdir", "open", "os.truncate", "os.rename", "os.listdir", "os.remove", "os.rmdir"]
     assert words == events * 2
 
@@ -202,8 +202,8 @@ def test_files_below_the_directories_count(tmp_path: Path) -> None:
 def test_a_move_into_the_directories_counts(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "draft").touch()
-    fuse = FaultInjector((tmp_path / "ours",))
-    with fuse.blown(1), pytest.raises(Died):
+    injector = FaultInjector((tmp_path / "ours",))
+    with injector.inject(1), pytest.raises(Died):
         (tmp_path / "draft").rename(tmp_path / "ours/file")
 
     assert os.listdir(tmp_path / "ours") == []
@@ -212,23 +212,23 @@ def test_a_move_into_the_directories_counts(tmp_path: Path) -> None:
 def test_a_directory_is_known_by_all_its_names(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    fuse = FaultInjector((tmp_path / "link",))
-    with fuse.blown(0):
+    injector = FaultInjector((tmp_path / "link",))
+    with injector.inject(0):
         (tmp_path / "link/a").write_text("")
         (tmp_path / "real/b").write_text("")
 
-    assert len(fuse.calls) == 2
+    assert len(injector.calls) == 2
 
 
 def test_a_call_on_a_file_fails_but_never_times_out(tmp_path: Path) -> None:
-    fuse = FaultInjector((tmp_path,))
-    with fuse.blown(1, Fault.ERROR), pytest.raises(OSError, match="the kit made this call fail"):
+    injector = FaultInjector((tmp_path,))
+    with injector.inject(1, Fault.ERROR), pytest.raises(OSError, match="the kit made this call fail"):
         (tmp_path / "a").write_text("")
     assert os.listdir(tmp_path) == []
-    with fuse.blown(1, Fault.LATE_TIMEOUT):
+    with injector.inject(1, Fault.LATE_TIMEOUT):
         (tmp_path / "a").write_text("")
 
-    assert (fuse.reached, fuse.struck) == (True, False)
+    assert (injector.reached, injector.happened) == (True, False)
 
 
 def in_thread(act: Callable[[], object]) -> BaseException | None:
@@ -247,16 +247,16 @@ def in_thread(act: Callable[[], object]) -> BaseException | None:
 
 
 def test_threads_of_the_backend_count_where_paths_are_named(tmp_path: Path) -> None:
-    fuse = FaultInjector((tmp_path,))
+    injector = FaultInjector((tmp_path,))
     directory = os.open(tmp_path, os.O_RDONLY)
-    with fuse.blown(0):
+    with injector.inject(0):
         in_thread(lambda: os.listdir(directory))
         in_thread(lambda: (tmp_path / "a").write_text(""))
         os.listdir(directory)
     os.close(directory)
-    assert [call.split()[0] for call in fuse.calls] == ["os.listdir", "open", "os.listdir"]
+    assert [call.split()[0] for call in injector.calls] == ["os.listdir", "open", "os.listdir"]
 
-    with fuse.blown(1):
+    with injector.inject(1):
         assert isinstance(in_thread(lambda: (tmp_path / "b").write_text("")), Died)
     assert os.listdir(tmp_path) == ["a"]
 
@@ -267,24 +267,24 @@ def test_what_a_command_does_is_part_of_the_command(tmp_path: Path) -> None:
             (tmp_path / "log").write_text("")
             return super().run(*argv)
 
-    fuse = FaultInjector((tmp_path,))
-    with fuse.blown(0):
-        fuse.host(Opening()).run("true")  # type: ignore[arg-type]
+    injector = FaultInjector((tmp_path,))
+    with injector.inject(0):
+        injector.host(Opening()).run("true")  # type: ignore[arg-type]
 
-    assert fuse.calls == ["true"]
+    assert injector.calls == ["true"]
 
 
 def test_a_descriptor_counts_where_its_file_lies(tmp_path: Path) -> None:
     ours, other = tmp_path / "ours", tmp_path / "other"
     for directory in (ours, other):
         directory.mkdir()
-    fuse = FaultInjector((ours,))
+    injector = FaultInjector((ours,))
     held = {directory: os.open(directory, os.O_RDONLY) for directory in (ours, other)}
 
-    with fuse.blown(0):
+    with injector.inject(0):
         for descriptor in held.values():
             fcntl.flock(descriptor, fcntl.LOCK_SH)
 
     for descriptor in held.values():
         os.close(descriptor)
-    assert fuse.calls == [f"fcntl.flock {ours}"]
+    assert injector.calls == [f"fcntl.flock {ours}"]

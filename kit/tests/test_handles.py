@@ -71,8 +71,8 @@ class OneTable(MemoryBackend):
     """Has volumes and snapshots in one table, as LVM does."""
 
     def get_volume(self, handle: str) -> Volume:
-        if handle in self.shelf.snapshots:
-            cut = self.shelf.snapshots[handle]
+        if handle in self.storage.snapshots:
+            cut = self.storage.snapshots[handle]
             return Volume(handle=handle, size=cut.size, stamp=cut.stamp)
         return super().get_volume(handle)
 
@@ -81,14 +81,14 @@ class DeletingAny(MemoryBackend):
     """Deletes by name from one table."""
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        if handle in self.shelf.snapshots:
+        if handle in self.storage.snapshots:
             return self.delete_snapshot(handle, secrets)
         return super().delete_volume(handle, secrets)
 
 
 class DeletingBoth(MemoryBackend):
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        if handle in self.shelf.volumes:
+        if handle in self.storage.volumes:
             return self.delete_volume(handle, secrets)
         return super().delete_snapshot(handle, secrets)
 
@@ -128,7 +128,7 @@ class Session(MemoryBackend):
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
-        self.shelf.iops["session"] = self.session = self.shelf.iops.get("session", 0) + 1
+        self.storage.iops["session"] = self.session = self.storage.iops.get("session", 0) + 1
 
     def leaf(self, name: str) -> str:
         return leaf(f"{name}-{self.session}")
@@ -155,26 +155,26 @@ class Long(Local):
 
 
 BROKEN = [
-    (handles.a_handle_of_any_shape_is_looked_for_and_not_found, Malformed, "get_volume(''), a handle that was never"),
-    (handles.a_handle_of_any_shape_is_looked_for_and_not_found, Crashing, "raised AssertionError"),
-    (handles.a_handle_of_any_shape_is_looked_for_and_not_found, Strict, "delete_volume(''), a handle that was never"),
-    (handles.a_handle_that_is_nearly_right_is_not_found, Pathlike, "a handle that was never made: found"),
-    (handles.a_handle_that_is_nearly_right_is_not_found, Deleting, "a handle that was never made: found"),
-    (handles.a_handle_that_is_nearly_right_is_not_found, Insensitive, "a handle that was never made: found"),
-    (handles.a_snapshot_of_any_handle_is_looked_for_and_not_found, CutMalformed, "get_snapshot(''), a handle that was"),
-    (handles.a_snapshot_of_any_handle_is_looked_for_and_not_found, CutStrict, "delete_snapshot('') of nothing: raised"),
+    (handles.an_unknown_handle_of_any_shape_is_not_found, Malformed, "get_volume(''), a handle that was never"),
+    (handles.an_unknown_handle_of_any_shape_is_not_found, Crashing, "raised AssertionError"),
+    (handles.an_unknown_handle_of_any_shape_is_not_found, Strict, "delete_volume(''), a handle that was never"),
+    (handles.an_almost_correct_handle_is_not_found, Pathlike, "a handle that was never made: found"),
+    (handles.an_almost_correct_handle_is_not_found, Deleting, "a handle that was never made: found"),
+    (handles.an_almost_correct_handle_is_not_found, Insensitive, "a handle that was never made: found"),
+    (handles.an_unknown_snapshot_handle_of_any_shape_is_not_found, CutMalformed, "get_snapshot(''), a handle that was"),
+    (handles.an_unknown_snapshot_handle_of_any_shape_is_not_found, CutStrict, "delete_snapshot('') of nothing: raised"),
     (
-        handles.a_volume_is_not_taken_for_a_snapshot_nor_the_reverse,
+        handles.handles_of_volumes_and_snapshots_are_not_confused,
         OneTable,
         "with the handle of a snapshot: succeeded",
     ),
-    (handles.a_volume_is_not_taken_for_a_snapshot_nor_the_reverse, DeletingAny, "get_snapshot: raised NotFound"),
-    (handles.a_volume_is_not_taken_for_a_snapshot_nor_the_reverse, DeletingBoth, "of a volume: get_volume("),
+    (handles.handles_of_volumes_and_snapshots_are_not_confused, DeletingAny, "get_snapshot: raised NotFound"),
+    (handles.handles_of_volumes_and_snapshots_are_not_confused, DeletingBoth, "of a volume: get_volume("),
     (handles.a_handle_fits_into_an_id_however_long_the_name, Verbose, "107 fit into an id"),
     (handles.a_handle_fits_into_an_id_however_long_the_name, Tabbed, "contains a control character"),
     (handles.a_handle_fits_into_an_id_however_long_the_name, Long, "123 bytes on a node with a name of 63"),
-    (handles.a_snapshots_handle_fits_into_an_id, Verbose, "create_snapshot with the longest names: the handle"),
-    (handles.a_groups_handles_fit_into_ids, Verbose, "create_group_snapshot with the longest names: the handle"),
+    (handles.a_snapshot_handle_fits_into_an_id, Verbose, "create_snapshot with the longest names: the handle"),
+    (handles.the_handles_of_a_group_fit_into_ids, Verbose, "create_group_snapshot with the longest names: the handle"),
     (handles.a_handle_still_works_after_a_restart, Cached, "after a restart: get_volume("),
     (handles.a_handle_still_works_after_a_restart, Session, "repeated after a restart"),
 ]

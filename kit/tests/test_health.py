@@ -47,7 +47,7 @@ def ward(kind: type[MemoryBackend]) -> Callable[[], Storage]:
         made = memory.storage(kind)
         backend: Any = made.backend()
         for number in range(3):
-            backend.shelf.health[f"ill-{number}"] = (ILL, replace(ILL, reason="Slow", message="slow"))
+            backend.storage.health[f"ill-{number}"] = (ILL, replace(ILL, reason="Slow", message="slow"))
         return made
 
     return storage
@@ -57,8 +57,8 @@ class Asked(Nodal):
     """Knows the volumes that are ill when asked for each."""
 
     def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
-        if handle in self.shelf.health:
-            return self.shelf.health[handle]
+        if handle in self.storage.health:
+            return self.storage.health[handle]
         return super().volume_health(handle, secrets)
 
 
@@ -81,7 +81,7 @@ class Complete(Asked):
     """Lists the healthy, too."""
 
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
-        return Page(items=tuple(VolumeHealth(handle=handle) for handle in self.shelf.volumes))
+        return Page(items=tuple(VolumeHealth(handle=handle) for handle in self.storage.volumes))
 
 
 class Endless(Asked):
@@ -143,16 +143,16 @@ class Percent(Nodal):
 BROKEN = [
     (health.a_new_volume_is_healthy, Chatty, "volume_health of a new volume: found"),
     (health.a_new_volume_is_healthy, Careless, "succeeded, the rule wants NotFound"),
-    (health.only_unhealthy_volumes_are_listed_as_such, Complete, "with nothing that is wrong with it"),
-    (health.only_unhealthy_volumes_are_listed_as_such, ward(Endless), "gave 3 items, asked for was 1"),
-    (health.only_unhealthy_volumes_are_listed_as_such, ward(Worded), "'one disk left' is not a CamelCase word"),
-    (health.only_unhealthy_volumes_are_listed_as_such, ward(Wordless), "OneDiskLeft comes without a message"),
-    (health.only_unhealthy_volumes_are_listed_as_such, ward(Twice), "DEGRADED OneDiskLeft is there twice"),
-    (health.a_volume_in_a_listing_of_health_is_as_when_asked_for, ward(Twice), "against list_volume_health"),
-    (health.a_cursor_into_health_that_nobody_issued_is_refused, Open, "succeeded, the rule wants InvalidToken"),
+    (health.only_unhealthy_volumes_are_in_the_health_listing, Complete, "with nothing that is wrong with it"),
+    (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Endless), "gave 3 items, asked for was 1"),
+    (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Worded), "'one disk left' is not a CamelCase word"),
+    (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Wordless), "OneDiskLeft comes without a message"),
+    (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Twice), "DEGRADED OneDiskLeft is there twice"),
+    (health.the_health_listing_agrees_with_volume_health, ward(Twice), "against list_volume_health"),
+    (health.an_unknown_health_cursor_is_refused, Open, "succeeded, the rule wants InvalidToken"),
     (health.a_new_volume_is_healthy_on_its_node, Unused, "which is not open: found"),
     (health.a_new_volume_is_healthy_on_its_node, Unaware, "succeeded, the rule wants NotFound"),
-    (health.what_is_wrong_with_the_storage_is_told_in_words, Percent, "is not a CamelCase word"),
+    (health.storage_problems_have_a_reason_and_a_message, Percent, "is not a CamelCase word"),
 ]
 
 

@@ -59,16 +59,16 @@ def within_budget(kind: type[MemoryBackend], **budgets: int) -> Any:
 class Mortal(MemoryBackend):
     """Takes time for each call that changes something, and can be killed meanwhile."""
 
-    def __init__(self, config: Any, setting: Any, shelf: MemoryStorage) -> None:
-        super().__init__(config, setting, _Through(shelf, self))  # type: ignore[arg-type]
+    def __init__(self, config: Any, setting: Any, storage: MemoryStorage) -> None:
+        super().__init__(config, setting, _Through(storage, self))  # type: ignore[arg-type]
         self.dead = False
 
 
 class _Through:
     """A shelf as a process sees it that may be dead."""
 
-    def __init__(self, shelf: MemoryStorage, owner: Mortal) -> None:
-        self._shelf = shelf
+    def __init__(self, storage: MemoryStorage, owner: Mortal) -> None:
+        self._shelf = storage
         self._owner = owner
 
     def __getattr__(self, name: str) -> Any:
@@ -109,18 +109,18 @@ class Torn(Mortal):
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         for _ in range(3):
-            self.shelf.put(self.shelf.data, f"draft {time.monotonic()}", {})
+            self.storage.put(self.storage.data, f"draft {time.monotonic()}", {})
         made = super().create_volume(request)
-        for key in [key for key in self.shelf.data if key.startswith("draft")][-3:]:
-            self.shelf.drop(self.shelf.data, key)
+        for key in [key for key in self.storage.data if key.startswith("draft")][-3:]:
+            self.storage.drop(self.storage.data, key)
         return made
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         self.get_volume(handle)
-        self.shelf.put(self.shelf.data, handle, {})
-        self.shelf.drop(self.shelf.volumes, handle)
+        self.storage.put(self.storage.data, handle, {})
+        self.storage.drop(self.storage.volumes, handle)
         time.sleep(5 * STEP)
-        self.shelf.drop(self.shelf.data, handle)
+        self.storage.drop(self.storage.data, handle)
 
 
 class TornCopies(Mortal):
@@ -128,23 +128,23 @@ class TornCopies(Mortal):
 
     def create_snapshot(self, request: Any) -> Any:
         made = super().create_snapshot(request)
-        blocks = self.shelf.data[f"@{made.handle}"]
-        self.shelf.data[f"@{made.handle}"] = {}
+        blocks = self.storage.data[f"@{made.handle}"]
+        self.storage.data[f"@{made.handle}"] = {}
         time.sleep(5 * STEP)
-        self.shelf.put(self.shelf.data, f"@{made.handle}", blocks)
+        self.storage.put(self.storage.data, f"@{made.handle}", blocks)
         return made
 
     def expand_volume(self, request: Any) -> Any:
-        blocks = self.shelf.data.get(request.handle, {})
+        blocks = self.storage.data.get(request.handle, {})
         grown = super().expand_volume(request)
-        self.shelf.data[request.handle] = {}
+        self.storage.data[request.handle] = {}
         time.sleep(5 * STEP)
-        self.shelf.put(self.shelf.data, request.handle, blocks)
+        self.storage.put(self.storage.data, request.handle, blocks)
         return grown
 
 
 BROKEN = [
-    (restarts.a_life_with_a_restart_between_any_two_calls_is_the_same, RemembersAttachments, "get_volume, attached"),
+    (restarts.restarts_between_calls_do_not_change_any_answer, RemembersAttachments, "get_volume, attached"),
     (
         budgets.no_method_makes_more_calls_than_its_budget,
         within_budget(MemoryBackend, create_volume=1),
@@ -154,7 +154,7 @@ BROKEN = [
     (budgets.no_method_makes_more_calls_than_its_budget, within_budget(AsksOneByOne, list_volumes=4), "beside 20"),
     (kills.a_creation_survives_kill_9_at_any_moment, Torn, "draft"),
     (kills.a_deletion_survives_kill_9_at_any_moment, Torn, "left behind"),
-    (kills.a_growth_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
+    (kills.an_expansion_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
     (kills.a_snapshot_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
 ]
 

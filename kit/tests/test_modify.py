@@ -18,7 +18,7 @@ class Replacing(MemoryBackend):
 
     def modify_volume(self, request: ModifyRequest) -> None:
         super().modify_volume(request)
-        self.shelf.data.pop(request.handle, None)
+        self.storage.data.pop(request.handle, None)
 
 
 class Restamping(MemoryBackend):
@@ -26,15 +26,15 @@ class Restamping(MemoryBackend):
 
     def modify_volume(self, request: ModifyRequest) -> None:
         super().modify_volume(request)
-        found = self.shelf.volumes[request.handle]
-        self.shelf.volumes[request.handle] = replace(found, stamp=replace(found.stamp, digest="modified"))
+        found = self.storage.volumes[request.handle]
+        self.storage.volumes[request.handle] = replace(found, stamp=replace(found.stamp, digest="modified"))
 
 
 class Once(MemoryBackend):
     """Refuses what is there already, as its storage does."""
 
     def modify_volume(self, request: ModifyRequest) -> None:
-        if self.shelf.iops.get(request.handle) == request.mutable.iops:
+        if self.storage.iops.get(request.handle) == request.mutable.iops:
             raise FailedPrecondition("the volume is being modified to that already")
         super().modify_volume(request)
 
@@ -50,7 +50,7 @@ class Ghostly(MemoryBackend):
     """Modifies what is not there."""
 
     def modify_volume(self, request: ModifyRequest) -> None:
-        self.shelf.put(self.shelf.iops, request.handle, request.mutable.iops)
+        self.storage.put(self.storage.iops, request.handle, request.mutable.iops)
 
 
 class Anything(Schema, frozen=True):
@@ -85,16 +85,16 @@ class Rigid(MemoryBackend):
 
 
 BROKEN = [
-    (modify.a_modified_volume_is_the_same_volume, Replacing, "after modify_volume: the first block differs"),
-    (modify.a_modified_volume_is_the_same_volume, Restamping, "get_volume after modify_volume"),
-    (modify.a_modified_volume_is_the_same_volume, Once, "is being modified to that already"),
-    (modify.a_modification_can_be_repeated_by_the_next_process, Once, "is being modified to that already"),
+    (modify.a_modified_volume_keeps_its_size_stamp_and_data, Replacing, "after modify_volume: the first block differs"),
+    (modify.a_modified_volume_keeps_its_size_stamp_and_data, Restamping, "get_volume after modify_volume"),
+    (modify.a_modified_volume_keeps_its_size_stamp_and_data, Once, "is being modified to that already"),
+    (modify.a_modification_can_be_repeated_after_a_restart, Once, "is being modified to that already"),
     (modify.a_modification_reaches_the_storage, Idle, "made no call through the boundary"),
-    (modify.what_does_not_exist_is_not_modified, Ghostly, "succeeded, the rule wants NotFound"),
-    (modify.a_modification_with_a_mistake_is_refused_whole, Accepting, "which nobody knows: succeeded"),
-    (modify.a_mutable_parameter_that_is_not_set_can_be_told, Resetting, "has the default 100"),
-    (modify.a_mutable_parameter_that_is_not_set_can_be_told, Demanding, "is required"),
-    (modify.a_mutable_parameter_that_is_not_set_can_be_told, Rigid, "has no field"),
+    (modify.a_deleted_volume_cannot_be_modified, Ghostly, "succeeded, the rule wants NotFound"),
+    (modify.a_modification_with_an_unknown_parameter_changes_nothing, Accepting, "which nobody knows: succeeded"),
+    (modify.a_mutable_parameter_has_no_default_of_its_own, Resetting, "has the default 100"),
+    (modify.a_mutable_parameter_has_no_default_of_its_own, Demanding, "is required"),
+    (modify.a_mutable_parameter_has_no_default_of_its_own, Rigid, "has no field"),
 ]
 
 

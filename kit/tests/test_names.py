@@ -91,7 +91,7 @@ class Searching(MemoryBackend):
         try:
             return super().find_volume(name)
         except NotFound:
-            near = [one for one in self.shelf.volumes.values() if one.stamp.name.startswith(name)]
+            near = [one for one in self.storage.volumes.values() if one.stamp.name.startswith(name)]
             if not near:
                 raise
             return near[0]
@@ -115,7 +115,7 @@ class OneTable(MemoryBackend):
     """Takes the name of a volume for taken when a snapshot wants it."""
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        if self.leaf(request.name) in self.shelf.volumes:
+        if self.leaf(request.name) in self.storage.volumes:
             raise InvalidArgument(f"{request.name!r} is a volume")
         return super().create_snapshot(request)
 
@@ -125,25 +125,25 @@ class Sweeping(MemoryBackend):
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         super().delete_snapshot(handle, secrets)
-        self.shelf.drop(self.shelf.volumes, handle)
+        self.storage.drop(self.storage.volumes, handle)
 
 
 BROKEN = [
-    (names.any_name_that_csi_allows_serves_a_volume, Restricted, "//b/': raised InvalidArgument"),
-    (names.any_name_that_csi_allows_serves_a_volume, Plain, "💾n': raised InvalidArgument"),
-    (names.any_name_that_csi_allows_serves_a_volume, Short, "nnn': raised InvalidArgument"),
-    (names.any_name_that_csi_allows_serves_a_volume, Lines, "is not a line), the rule wants it to succeed"),
-    (names.names_that_are_only_dots_serve_a_volume, Dotted, "the name '.': raised InvalidArgument"),
-    (names.names_that_are_nearly_the_same_are_different_volumes, Lower, "gave the same handle"),
-    (names.names_that_are_nearly_the_same_are_different_volumes, Slug, "gave the same handle"),
-    (names.names_that_are_nearly_the_same_are_different_volumes, Stripping, "gave the same handle"),
-    (names.names_that_are_nearly_the_same_are_different_volumes, Composing, "gave the same handle"),
-    (names.names_that_are_nearly_the_same_are_different_volumes, Cutting, "gave the same handle"),
-    (names.names_that_are_nearly_the_same_are_different_volumes, Hashing, "gave the same handle"),
-    (names.names_that_are_nearly_the_same_are_different_volumes, Searching, "deleted, beside"),
-    (names.a_handle_is_a_name_like_any_other, Hashing, "gave the same handle"),
-    (names.any_name_that_csi_allows_serves_a_snapshot, CutSlug, "raised InvalidArgument"),
-    (names.any_name_that_csi_allows_serves_a_snapshot, CutLower, "gave the same handle"),
+    (names.any_name_that_csi_allows_works_for_a_volume, Restricted, "//b/': raised InvalidArgument"),
+    (names.any_name_that_csi_allows_works_for_a_volume, Plain, "💾n': raised InvalidArgument"),
+    (names.any_name_that_csi_allows_works_for_a_volume, Short, "nnn': raised InvalidArgument"),
+    (names.any_name_that_csi_allows_works_for_a_volume, Lines, "is not a line), the rule wants it to succeed"),
+    (names.names_of_dots_only_work_for_a_volume, Dotted, "the name '.': raised InvalidArgument"),
+    (names.nearly_equal_names_give_different_volumes, Lower, "gave the same handle"),
+    (names.nearly_equal_names_give_different_volumes, Slug, "gave the same handle"),
+    (names.nearly_equal_names_give_different_volumes, Stripping, "gave the same handle"),
+    (names.nearly_equal_names_give_different_volumes, Composing, "gave the same handle"),
+    (names.nearly_equal_names_give_different_volumes, Cutting, "gave the same handle"),
+    (names.nearly_equal_names_give_different_volumes, Hashing, "gave the same handle"),
+    (names.nearly_equal_names_give_different_volumes, Searching, "deleted, beside"),
+    (names.the_handle_of_a_volume_can_be_the_name_of_another, Hashing, "gave the same handle"),
+    (names.any_name_that_csi_allows_works_for_a_snapshot, CutSlug, "raised InvalidArgument"),
+    (names.any_name_that_csi_allows_works_for_a_snapshot, CutLower, "gave the same handle"),
     (names.a_volume_and_a_snapshot_may_have_the_same_name, OneTable, "with the name of a volume: raised Invalid"),
     (names.a_volume_and_a_snapshot_may_have_the_same_name, Sweeping, "after delete_snapshot of the snapshot with its"),
 ]
@@ -164,7 +164,7 @@ class Counting(MemoryBackend):
     """Gives handles that say nothing about the name, as many storage systems do."""
 
     def leaf(self, name: str) -> str:
-        number = self.shelf.iops.setdefault(f"number of {name}", len(self.shelf.iops))
+        number = self.storage.iops.setdefault(f"number of {name}", len(self.storage.iops))
         return f"vol-{number:08x}"
 
 

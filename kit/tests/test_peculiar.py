@@ -37,8 +37,8 @@ class Peculiar(MemoryBackend):
     """
 
     def leaf(self, name: str) -> str:
-        with self.shelf.lock:
-            numbers: dict[str, int] = self.shelf.__dict__.setdefault("numbers", {})
+        with self.storage.lock:
+            numbers: dict[str, int] = self.storage.__dict__.setdefault("numbers", {})
             return f"res-{numbers.setdefault(name, len(numbers)):08x}"
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
@@ -61,7 +61,7 @@ class Peculiar(MemoryBackend):
         return found
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        if any(one.source == handle for one in self.shelf.snapshots.values()):
+        if any(one.source == handle for one in self.storage.snapshots.values()):
             raise InUse(f"volume {handle!r} has snapshots")
         if self._copies(handle):
             raise InUse(f"volumes were made from volume {handle!r}")
@@ -73,7 +73,7 @@ class Peculiar(MemoryBackend):
         super().delete_snapshot(handle, secrets)
 
     def _copies(self, handle: str) -> bool:
-        return any(one.stamp.source and one.stamp.source.handle == handle for one in self.shelf.volumes.values())
+        return any(one.stamp.source and one.stamp.source.handle == handle for one in self.storage.volumes.values())
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         return self._seen(super().create_snapshot(request))
@@ -86,8 +86,8 @@ class Peculiar(MemoryBackend):
         return replace(found, items=tuple(self._seen(one) for one in found.items))
 
     def _seen(self, snapshot: Snapshot) -> Snapshot:
-        with self.shelf.lock:
-            seen: dict[str, int] = self.shelf.__dict__.setdefault("seen", {})
+        with self.storage.lock:
+            seen: dict[str, int] = self.storage.__dict__.setdefault("seen", {})
             seen[snapshot.handle] = seen.get(snapshot.handle, 0) + 1
             return replace(snapshot, ready=seen[snapshot.handle] > SOON)
 

@@ -41,15 +41,15 @@ class LooksThenMakes(MemoryBackend):
     """Looks whether the name is taken, then makes something under an id of its own."""
 
     def _put(self, request: VolumeRequest, default: int) -> Volume:
-        self._refuse(self.shelf.volumes, request.name)
+        self._refuse(self.storage.volumes, request.name)
         made = super()._put(replace(request, stamp=replace(request.stamp, name=uuid.uuid4().hex)), default)
-        self.shelf.volumes[made.handle] = made = replace(made, stamp=request.stamp)
+        self.storage.volumes[made.handle] = made = replace(made, stamp=request.stamp)
         return made
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        self._refuse(self.shelf.snapshots, request.name)
+        self._refuse(self.storage.snapshots, request.name)
         made = super().create_snapshot(replace(request, stamp=replace(request.stamp, name=uuid.uuid4().hex)))
-        self.shelf.snapshots[made.handle] = made = replace(made, stamp=request.stamp)
+        self.storage.snapshots[made.handle] = made = replace(made, stamp=request.stamp)
         return made
 
     def _refuse(self, rows: dict[str, Any], name: str) -> None:
@@ -58,10 +58,10 @@ class LooksThenMakes(MemoryBackend):
         time.sleep(MOMENT)
 
     def find_volume(self, name: str) -> Volume:
-        return self.get_volume(_named(self.shelf.volumes, name))
+        return self.get_volume(_named(self.storage.volumes, name))
 
     def find_snapshot(self, name: str) -> Snapshot:
-        return self.get_snapshot(_named(self.shelf.snapshots, name))
+        return self.get_snapshot(_named(self.storage.snapshots, name))
 
 
 def _named(rows: dict[str, Any], name: str) -> str:
@@ -79,42 +79,42 @@ class RewritesTheTable(MemoryBackend):
     """Reads all volumes, changes one, writes all back."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        rows = dict(self.shelf.volumes)
+        rows = dict(self.storage.volumes)
         time.sleep(MOMENT)
         made = super().create_volume(request)
-        self.shelf.volumes = rows | {made.handle: made}
+        self.storage.volumes = rows | {made.handle: made}
         return made
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        rows = dict(self.shelf.volumes)
+        rows = dict(self.storage.volumes)
         super().delete_volume(handle, secrets)
-        self.shelf.volumes = {}
+        self.storage.volumes = {}
         time.sleep(MOMENT)
-        self.shelf.volumes = {key: row for key, row in rows.items() if key != handle}
+        self.storage.volumes = {key: row for key, row in rows.items() if key != handle}
 
 
 class Blunt(MemoryBackend):
     """Gives final answers to what would be fine a moment later."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        if leaf(request.name) in self.shelf.iops and leaf(request.name) in self.shelf.volumes:
+        if leaf(request.name) in self.storage.iops and leaf(request.name) in self.storage.volumes:
             raise FailedPrecondition("the volume is being deleted")
         return super().create_volume(request)
 
     def find_volume(self, name: str) -> Volume:
-        if f"{leaf(name)} deleting" in self.shelf.iops:
+        if f"{leaf(name)} deleting" in self.storage.iops:
             raise FailedPrecondition("the volume is being deleted")
         return super().find_volume(name)
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        self.shelf.iops[f"{handle} deleting"] = 1
+        self.storage.iops[f"{handle} deleting"] = 1
         time.sleep(MOMENT)
         try:
             super().delete_volume(handle, secrets)
         except NotFound:
             raise FailedPrecondition("the volume is not there") from None
         finally:
-            del self.shelf.iops[f"{handle} deleting"]
+            del self.storage.iops[f"{handle} deleting"]
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         raise InvalidArgument("now is not the time")
@@ -125,12 +125,12 @@ class Lazy(MemoryBackend):
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         made = super().create_snapshot(request)
-        self.shelf.data[f"@{made.handle}"] = {}
+        self.storage.data[f"@{made.handle}"] = {}
         return made
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
         made = super().restore_volume(request)
-        self.shelf.data[made.handle] = {}
+        self.storage.data[made.handle] = {}
         return made
 
 
@@ -138,23 +138,23 @@ class Hangs(MemoryBackend):
     """Waits for a lock that nobody releases."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        if leaf(request.name) in self.shelf.volumes:
+        if leaf(request.name) in self.storage.volumes:
             time.sleep(0.3)
         return super().create_volume(request)
 
 
 BROKEN = [
-    (races.processes_that_make_one_volume_make_it_once, LooksThenMakes, "a handle that was answered"),
-    (races.processes_that_clone_one_volume_clone_it_once, LooksThenMakes, "a handle that was answered"),
-    (races.processes_that_cut_one_snapshot_cut_it_once, LooksThenMakes, "a handle that was answered"),
-    (races.threads_that_make_one_volume_make_it_once, Forgetful, "a handle that was answered"),
-    (races.a_creation_and_a_deletion_of_one_name_come_in_some_order, Blunt, "is being deleted"),
-    (races.deletions_of_one_volume_at_once_all_succeed, Blunt, "is not there"),
-    (races.operations_on_different_volumes_do_not_disturb_each_other, RewritesTheTable, "after work on other volumes"),
-    (races.a_growth_and_a_snapshot_come_in_some_order, Blunt, "raised InvalidArgument"),
-    (races.a_snapshot_and_a_deletion_of_its_source_come_in_some_order, Lazy, "the first block differs"),
-    (races.a_restore_and_a_deletion_of_its_snapshot_come_in_some_order, Lazy, "the first block differs"),
-    (races.what_lives_is_listed_while_others_come_and_go, RewritesTheTable, "leaves out"),
+    (races.processes_that_create_the_same_volume_create_it_once, LooksThenMakes, "a handle that was answered"),
+    (races.processes_that_create_the_same_clone_create_it_once, LooksThenMakes, "a handle that was answered"),
+    (races.processes_that_create_the_same_snapshot_create_it_once, LooksThenMakes, "a handle that was answered"),
+    (races.threads_that_create_the_same_volume_create_it_once, Forgetful, "a handle that was answered"),
+    (races.concurrent_creations_and_deletions_of_one_name_are_serialized, Blunt, "is being deleted"),
+    (races.concurrent_deletions_of_one_volume_all_succeed, Blunt, "is not there"),
+    (races.concurrent_operations_on_different_volumes_are_independent, RewritesTheTable, "after work on other volumes"),
+    (races.a_concurrent_expansion_and_snapshot_are_serialized, Blunt, "raised InvalidArgument"),
+    (races.a_concurrent_snapshot_and_deletion_of_its_source_are_serialized, Lazy, "the first block differs"),
+    (races.a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized, Lazy, "the first block differs"),
+    (races.existing_volumes_stay_listed_while_others_are_created_and_deleted, RewritesTheTable, "leaves out"),
 ]
 
 
@@ -167,5 +167,7 @@ def test_a_call_that_hangs_is_named(fails: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(concurrency, "PATIENCE", 0.1)
 
     fails(
-        races.processes_that_make_one_volume_make_it_once, Hangs, "create_volume, 8 times at once: does not come back"
+        races.processes_that_create_the_same_volume_create_it_once,
+        Hangs,
+        "create_volume, 8 times at once: does not come back",
     )

@@ -30,7 +30,7 @@ class KeepingQuietly(MemoryBackend):
     def create_volume(self, request: VolumeRequest) -> Volume:
         made = super().create_volume(request)
         stamp = replace(made.stamp, context={**made.stamp.context, **request.secrets})
-        self.shelf.volumes[made.handle] = replace(made, stamp=stamp)
+        self.storage.volumes[made.handle] = replace(made, stamp=stamp)
         return made
 
 
@@ -88,13 +88,17 @@ def locked() -> Storage:
 
 
 BROKEN = [
-    (secrecy.a_secret_is_not_kept_on_the_volume, Keeping, "create_volume: the answer shows the value of secret"),
-    (secrecy.a_secret_is_not_kept_on_the_volume, KeepingQuietly, "get_volume: the answer shows the value of secret"),
+    (secrecy.a_secret_is_not_stored_with_the_volume, Keeping, "create_volume: the answer shows the value of secret"),
+    (
+        secrecy.a_secret_is_not_stored_with_the_volume,
+        KeepingQuietly,
+        "get_volume: the answer shows the value of secret",
+    ),
     (secrecy.a_secret_is_not_in_the_arguments_of_a_command, Arguing, "a call to 'true' shows the value of secret"),
     (secrecy.a_secret_is_not_in_the_arguments_of_a_command, telling_the_right_word, "shows the value of secret 'word'"),
-    (secrecy.a_secret_is_not_in_the_text_of_a_failure, Telling, "too large: the text of ResourceExhausted shows"),
-    (secrecy.a_secret_is_not_in_the_text_of_a_failure, TellingAtTheEnd, "of nothing: the text of NotFound shows"),
-    (secrecy.a_secret_is_not_in_the_text_of_a_failure, locked, "wrong secrets: the text of Unauthenticated shows"),
+    (secrecy.a_secret_is_not_in_an_error_message, Telling, "too large: the text of ResourceExhausted shows"),
+    (secrecy.a_secret_is_not_in_an_error_message, TellingAtTheEnd, "of nothing: the text of NotFound shows"),
+    (secrecy.a_secret_is_not_in_an_error_message, locked, "wrong secrets: the text of Unauthenticated shows"),
 ]
 
 

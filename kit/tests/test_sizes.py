@@ -36,7 +36,7 @@ class Stingy(MemoryBackend):
         return self._resized(super().create_volume(request), -MIB)
 
     def _resized(self, volume: Volume, by: int) -> Volume:
-        self.shelf.put(self.shelf.volumes, volume.handle, replace(volume, size=volume.size + by))
+        self.storage.put(self.storage.volumes, volume.handle, replace(volume, size=volume.size + by))
         return self.get_volume(volume.handle)
 
 
@@ -85,7 +85,7 @@ class Empty(MemoryBackend):
     def create_volume(self, request: VolumeRequest) -> Volume:
         made = super().create_volume(request)
         if not request.size.required:
-            self.shelf.put(self.shelf.volumes, made.handle, replace(made, size=0))
+            self.storage.put(self.storage.volumes, made.handle, replace(made, size=0))
         return self.get_volume(made.handle)
 
 
@@ -120,7 +120,7 @@ class Littering(MemoryBackend):
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         if request.size.required > self._free():
-            self.shelf.put(self.shelf.data, self.leaf(request.name), {})
+            self.storage.put(self.storage.data, self.leaf(request.name), {})
         return super().create_volume(request)
 
 
@@ -129,12 +129,12 @@ class Blocking(MemoryBackend):
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         mark = f"begun {request.name}"
-        if mark in self.shelf.iops:
+        if mark in self.storage.iops:
             raise FailedPrecondition(f"volume {request.name!r} is half-made")
         try:
             return super().create_volume(request)
         except ResourceExhausted:
-            self.shelf.iops[mark] = 0
+            self.storage.iops[mark] = 0
             raise
 
 
@@ -176,16 +176,16 @@ BROKEN = [
     (sizes.a_required_size_is_rounded_up_and_never_down, Truncating, "answered a size of"),
     (sizes.a_required_size_is_rounded_up_and_never_down, Forgetting, "the size that get_volume tells"),
     (sizes.a_rounded_size_stays_within_the_limit, Careful, "raised OutOfRange (the limit is too near)"),
-    (sizes.a_limit_alone_is_enough, Unlimited, f"answered a size of {GIB} bytes"),
+    (sizes.a_size_limit_alone_is_enough, Unlimited, f"answered a size of {GIB} bytes"),
     (sizes.a_volume_without_a_size_gets_the_default, Empty, "answered a size of 0 bytes"),
     (sizes.a_volume_without_a_size_gets_the_default, Demanding, "raised InvalidArgument (a size is required)"),
-    (sizes.a_size_given_as_both_bounds_is_made_exactly, Generous, "answered a size of 17825792 bytes"),
-    (sizes.a_range_without_a_possible_size_is_refused, Unlimited, "answered a size of 4096 bytes"),
-    (sizes.a_range_without_a_possible_size_is_refused, Confused, "the rule wants OutOfRange"),
+    (sizes.an_exact_size_is_created_exactly, Generous, "answered a size of 17825792 bytes"),
+    (sizes.a_size_range_without_a_possible_size_is_refused, Unlimited, "answered a size of 4096 bytes"),
+    (sizes.a_size_range_without_a_possible_size_is_refused, Confused, "the rule wants OutOfRange"),
     (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Promising, "succeeded, the rule wants OutOfRange"),
     (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Littering, "refused, but: new on the storage"),
     (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Blocking, "with the same name: raised Failed"),
-    (sizes.a_volume_holds_bytes_up_to_its_end, ending_early, "the last block differs"),
+    (sizes.a_volume_holds_data_up_to_its_end, ending_early, "the last block differs"),
     (sizes.a_device_is_as_large_as_its_volume, Short, "against the size that create_volume told"),
 ]
 

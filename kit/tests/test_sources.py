@@ -18,7 +18,7 @@ class Hollow(MemoryBackend):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(request, default)
         if request.source:
-            self.shelf.data[made.handle] = {}
+            self.storage.data[made.handle] = {}
         return made
 
 
@@ -35,7 +35,7 @@ class Growing(MemoryBackend):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(request, default)
         if request.source and made.size > default:
-            self.shelf.data[made.handle] = {at + 4096: data for at, data in self.shelf.data[made.handle].items()}
+            self.storage.data[made.handle] = {at + 4096: data for at, data in self.storage.data[made.handle].items()}
         return made
 
 
@@ -52,8 +52,8 @@ class Sharing(MemoryBackend):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(request, default)
         if request.source:
-            shared = self.shelf.data.setdefault(_origin(request.source), {})
-            self.shelf.data[made.handle] = shared
+            shared = self.storage.data.setdefault(_origin(request.source), {})
+            self.storage.data[made.handle] = shared
         return made
 
 
@@ -77,11 +77,11 @@ class Hasty(MemoryBackend):
     """Makes the volume first, and looks for the source then."""
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        self.shelf.data[request.name] = {}
+        self.storage.data[request.name] = {}
         return super().restore_volume(request)
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        self.shelf.data[request.name] = {}
+        self.storage.data[request.name] = {}
         return super().clone_volume(request)
 
 
@@ -97,10 +97,10 @@ class Layered(MemoryBackend):
         self._forget(SourceKind.VOLUME, handle)
 
     def _forget(self, kind: SourceKind, handle: str) -> None:
-        for volume in self.shelf.volumes.values():
+        for volume in self.storage.volumes.values():
             source = volume.stamp.source
             if source and (source.kind, source.handle) == (kind, handle):
-                self.shelf.data[volume.handle] = {}
+                self.storage.data[volume.handle] = {}
 
 
 class TooLate(MemoryBackend):
@@ -115,7 +115,7 @@ class TooLate(MemoryBackend):
         self._refuse(handle)
 
     def _refuse(self, handle: str) -> None:
-        for volume in self.shelf.volumes.values():
+        for volume in self.storage.volumes.values():
             if volume.stamp.source and volume.stamp.source.handle == handle:
                 raise InUse(f"{handle} has copies")
 
@@ -127,15 +127,15 @@ class Shallow(MemoryBackend):
         made = super().create_snapshot(request)
         source = self.get_volume(made.source).stamp.source
         if source:
-            whole, base = self.shelf.data[f"@{made.handle}"], self.shelf.data[_origin(source)]
+            whole, base = self.storage.data[f"@{made.handle}"], self.storage.data[_origin(source)]
             own = {at: data for at, data in whole.items() if base.get(at) != data}
-            self.shelf.data[f"@{made.handle}"] = own
+            self.storage.data[f"@{made.handle}"] = own
         return made
 
 
 BROKEN = [
-    (sources.a_restored_volume_holds_the_bytes_of_its_snapshot, Hollow, "restore_volume, the new volume: the first"),
-    (sources.a_cloned_volume_holds_the_bytes_of_its_source, Hollow, "clone_volume, the new volume: the first block"),
+    (sources.a_restored_volume_holds_the_data_of_its_snapshot, Hollow, "restore_volume, the new volume: the first"),
+    (sources.a_cloned_volume_holds_the_data_of_its_source, Hollow, "clone_volume, the new volume: the first block"),
     (sources.a_restored_volume_may_be_larger_than_its_snapshot, Fixed, "answered a size of"),
     (sources.a_restored_volume_may_be_larger_than_its_snapshot, Growing, "the first block differs"),
     (sources.a_cloned_volume_may_be_larger_than_its_source, Fixed, "answered a size of"),
@@ -143,15 +143,15 @@ BROKEN = [
     (sources.a_cloned_volume_is_never_smaller_than_its_source, Squeezing, "succeeded, the rule wants OutOfRange"),
     (sources.a_restored_volume_and_its_origin_share_no_writes, Sharing, "again after writes to the first copy"),
     (sources.a_cloned_volume_and_its_source_share_no_writes, Sharing, "the source, after writes to the new volume"),
-    (sources.a_restore_from_a_snapshot_that_is_gone_is_refused, Lenient, "succeeded, the rule wants NotFound"),
-    (sources.a_restore_from_a_snapshot_that_is_gone_is_refused, Hasty, "refused, but the storage changed"),
-    (sources.a_clone_of_a_volume_that_is_gone_is_refused, Lenient, "succeeded, the rule wants NotFound"),
-    (sources.a_clone_of_a_volume_that_is_gone_is_refused, Hasty, "refused, but the storage changed"),
-    (sources.a_restored_volume_stays_whole_when_its_snapshot_is_deleted, Layered, "served, then the copy: the first"),
-    (sources.a_restored_volume_stays_whole_when_its_snapshot_is_deleted, TooLate, "then asked for it: raised NotFound"),
-    (sources.a_cloned_volume_stays_whole_when_its_source_is_deleted, Layered, "served, then the copy: the first block"),
-    (sources.a_cloned_volume_stays_whole_when_its_source_is_deleted, TooLate, "then asked for it: raised NotFound"),
-    (sources.a_copy_of_a_copy_holds_the_bytes_of_both, Shallow, "bytes of the first are missing"),
+    (sources.a_restore_from_a_deleted_snapshot_is_refused, Lenient, "succeeded, the rule wants NotFound"),
+    (sources.a_restore_from_a_deleted_snapshot_is_refused, Hasty, "refused, but the storage changed"),
+    (sources.a_clone_of_a_deleted_volume_is_refused, Lenient, "succeeded, the rule wants NotFound"),
+    (sources.a_clone_of_a_deleted_volume_is_refused, Hasty, "refused, but the storage changed"),
+    (sources.a_restored_volume_survives_the_deletion_of_its_snapshot, Layered, "served, then the copy: the first"),
+    (sources.a_restored_volume_survives_the_deletion_of_its_snapshot, TooLate, "then asked for it: raised NotFound"),
+    (sources.a_cloned_volume_survives_the_deletion_of_its_source, Layered, "served, then the copy: the first block"),
+    (sources.a_cloned_volume_survives_the_deletion_of_its_source, TooLate, "then asked for it: raised NotFound"),
+    (sources.a_copy_of_a_copy_holds_the_data_of_both, Shallow, "bytes of the first are missing"),
 ]
 
 

@@ -51,7 +51,7 @@ class Zonal(b.Topology, MemoryBackend):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         zone = self.choose(request)
         made = super()._put(request, default)
-        self.shelf.volumes[made.handle] = replace(made, topology=({"zone": zone},))
+        self.storage.volumes[made.handle] = replace(made, topology=({"zone": zone},))
         return self.get_volume(made.handle)
 
     def choose(self, request: VolumeRequest) -> str:
@@ -189,7 +189,7 @@ class Late(Zonal):
     """Finds out about the place when the bytes are there already."""
 
     def _put(self, request: VolumeRequest, default: int) -> Volume:
-        self.shelf.data[leaf(request.name)] = {}
+        self.storage.data[leaf(request.name)] = {}
         return super()._put(request, default)
 
 
@@ -200,10 +200,10 @@ class Moving(Zonal):
         try:
             return super()._put(request, default)
         except ResourceExhausted:
-            found = self.shelf.volumes.get(leaf(request.name))
+            found = self.storage.volumes.get(leaf(request.name))
             if found is None or request.topology is None:
                 raise
-            self.shelf.volumes[found.handle] = replace(found, topology=request.topology.requisite)
+            self.storage.volumes[found.handle] = replace(found, topology=request.topology.requisite)
             raise AlreadyExists("moved") from None
 
 
@@ -380,34 +380,54 @@ class Nowhere(Local):
 
 
 BROKEN = [
-    (topology.nodes_and_volumes_speak_of_the_same_places, zonal(Silent), "offers no segments"),
-    (topology.nodes_and_volumes_speak_of_the_same_places, zonal(Shouting), "keys are lower case"),
-    (topology.nodes_and_volumes_speak_of_the_same_places, zonal(Addressed), "rack='10.0.0.1/24' is not"),
-    (topology.nodes_and_volumes_speak_of_the_same_places, zonal(Renamed), "names ['zone'], which no node offers"),
-    (topology.the_segment_node_is_the_name_of_the_node, zonal(Nodal), "node_segments()['node']"),
-    (topology.a_volume_is_made_where_it_has_to_be, zonal(Homebound), "create_volume for {'zone': 'b'}: it is"),
-    (topology.a_volume_is_made_where_it_has_to_be, zonal(Literal), "no such place"),
-    (topology.a_volume_is_made_where_it_had_better_be, zonal(Unwishing), "{'zone': 'b'} preferred: it is reachable"),
-    (topology.a_place_out_of_reach_is_refused_and_nothing_made, zonal(Strict), "the rule wants ResourceExhausted"),
-    (topology.a_place_out_of_reach_is_refused_and_nothing_made, zonal(Homebound), "succeeded"),
-    (topology.a_place_out_of_reach_is_refused_and_nothing_made, zonal(Late), "left behind by a creation"),
-    (topology.of_many_places_one_in_reach_is_taken, zonal(Hasty), "no volume can be made there"),
-    (topology.a_wish_for_a_place_does_not_bind, zonal(Binding), "the rule wants a volume anywhere"),
-    (topology.a_volume_elsewhere_is_not_the_one_that_is_asked_for, zonal(Moving), "succeeded"),
-    (topology.a_volume_is_reachable_from_the_node_it_was_made_for, zonal(Elsewhere), "create_volume for this node"),
-    (topology.a_copy_is_where_it_has_to_be_or_refused, zonal(Clinging), "clone_volume for {'zone': 'b'}: it is"),
-    (topology.a_copy_is_where_it_has_to_be_or_refused, zonal(Sourced), "where its source is: no copy there"),
-    (capacity.places_out_of_reach_have_no_capacity, zonal(Everywhere), "where no volume can be made"),
-    (capacity.places_in_reach_have_capacity, zonal(Narrow), "where volumes can be made: 0 bytes"),
-    (node_local.the_node_and_its_volumes_name_the_node, local(Roaming), "of the next process"),
+    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Silent), "offers no segments"),
+    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Shouting), "keys are lower case"),
+    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Addressed), "rack='10.0.0.1/24' is not"),
+    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Renamed), "names ['zone'], which no node offers"),
+    (topology.the_node_segment_is_the_name_of_the_node, zonal(Nodal), "node_segments()['node']"),
+    (
+        topology.a_volume_is_created_in_its_requisite_segments,
+        zonal(Homebound),
+        "create_volume for {'zone': 'b'}: it is",
+    ),
+    (topology.a_volume_is_created_in_its_requisite_segments, zonal(Literal), "no such place"),
+    (
+        topology.a_volume_is_created_in_its_preferred_segments,
+        zonal(Unwishing),
+        "{'zone': 'b'} preferred: it is reachable",
+    ),
+    (
+        topology.unreachable_segments_are_refused_and_nothing_is_created,
+        zonal(Strict),
+        "the rule wants ResourceExhausted",
+    ),
+    (topology.unreachable_segments_are_refused_and_nothing_is_created, zonal(Homebound), "succeeded"),
+    (topology.unreachable_segments_are_refused_and_nothing_is_created, zonal(Late), "left behind by a creation"),
+    (topology.the_reachable_one_of_many_segments_is_used, zonal(Hasty), "no volume can be made there"),
+    (
+        topology.unreachable_preferred_segments_do_not_prevent_a_creation,
+        zonal(Binding),
+        "the rule wants a volume anywhere",
+    ),
+    (topology.a_volume_in_other_segments_is_a_conflict, zonal(Moving), "succeeded"),
+    (topology.a_volume_is_reachable_from_the_node_it_was_created_for, zonal(Elsewhere), "create_volume for this node"),
+    (topology.a_copy_is_in_its_requisite_segments_or_refused, zonal(Clinging), "clone_volume for {'zone': 'b'}: it is"),
+    (topology.a_copy_is_in_its_requisite_segments_or_refused, zonal(Sourced), "where its source is: no copy there"),
+    (capacity.unreachable_segments_have_no_capacity, zonal(Everywhere), "where no volume can be made"),
+    (capacity.reachable_segments_have_capacity, zonal(Narrow), "where volumes can be made: 0 bytes"),
+    (node_local.the_node_and_its_volumes_have_the_same_segments, local(Roaming), "of the next process"),
     (node_local.a_handle_starts_with_the_name_of_its_node, local(Nameless), "does not start with the node's name"),
-    (node_local.the_node_of_a_handle_is_told_without_asking_anybody, local(Looking), "node_of made calls"),
-    (node_local.the_node_of_a_handle_is_told_without_asking_anybody, local(Anywhere), "the rule wants 'node-10'"),
+    (node_local.the_node_of_a_handle_is_known_without_a_call_to_the_storage, local(Looking), "node_of made calls"),
+    (
+        node_local.the_node_of_a_handle_is_known_without_a_call_to_the_storage,
+        local(Anywhere),
+        "the rule wants 'node-10'",
+    ),
     (node_local.a_handle_without_a_node_is_not_found, local(Splitting), "node_of('?'): succeeded"),
-    (node_local.a_volume_is_made_on_this_node_or_not_at_all, local(Wandering), "the node of a volume made here"),
-    (node_local.a_volume_is_made_on_this_node_or_not_at_all, local(Adrift), "no such node"),
-    (node_local.a_handle_of_another_node_never_means_a_volume_of_this_one, local(Lax), "a handle of another node"),
-    (capacity.other_nodes_than_this_have_no_capacity, local(Nowhere), "where this node is: 0 bytes"),
+    (node_local.a_volume_is_created_on_this_node_or_not_at_all, local(Wandering), "the node of a volume made here"),
+    (node_local.a_volume_is_created_on_this_node_or_not_at_all, local(Adrift), "no such node"),
+    (node_local.a_handle_of_another_node_is_refused, local(Lax), "a handle of another node"),
+    (capacity.other_nodes_have_no_capacity, local(Nowhere), "where this node is: 0 bytes"),
 ]
 
 

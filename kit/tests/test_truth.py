@@ -40,7 +40,7 @@ class Polite(MemoryBackend):
     """Says that it has deleted what was not there."""
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        if handle in self.shelf.volumes:
+        if handle in self.storage.volumes:
             super().delete_volume(handle, secrets)
 
 
@@ -48,8 +48,8 @@ class Lasting(MemoryBackend):
     """Finds what was deleted in a copy of the names."""
 
     def find_volume(self, name: str) -> Volume:
-        rows = self.shelf.__dict__.setdefault("copy", {})
-        rows.update(self.shelf.volumes)
+        rows = self.storage.__dict__.setdefault("copy", {})
+        rows.update(self.storage.volumes)
         found: Volume | None = rows.get(self.leaf(name))
         return found or super().find_volume(name)
 
@@ -63,7 +63,7 @@ class Kept(MemoryBackend):
     def create_volume(self, request: VolumeRequest) -> Volume:
         made = super().create_volume(request)
         stamp = replace(made.stamp, context=self.kept(made.stamp.context))
-        self.shelf.volumes[made.handle] = replace(made, stamp=stamp)
+        self.storage.volumes[made.handle] = replace(made, stamp=stamp)
         return made
 
 
@@ -158,21 +158,37 @@ class Clipped(MemoryBackend):
 
 BROKEN = [
     (stamps.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp that get_volume answers"),
-    (stamps.a_taken_name_is_told_as_such, Obliging, "succeeded, the rule wants AlreadyExists"),
-    (stamps.a_taken_name_is_told_as_such, Wary, "raised InvalidArgument"),
-    (stamps.a_name_taken_by_a_restored_volume_is_told_as_such, Obliging, "restore_volume with a name that is taken"),
-    (stamps.a_name_taken_by_a_clone_is_told_as_such, Obliging, "clone_volume with a name that is taken: succeeded"),
-    (stamps.a_name_taken_by_a_snapshot_is_told_as_such, CutObliging, "create_snapshot with a name that is taken: succ"),
-    (stamps.a_deletion_of_nothing_is_told_as_such, Polite, "delete_volume, a second time: succeeded"),
-    (stamps.a_name_that_is_not_taken_is_told_as_such, Searching, "a name that nobody asked for"),
-    (stamps.a_name_that_is_not_taken_is_told_as_such, Nothing, "a name that nobody asked for"),
-    (stamps.a_name_that_is_not_taken_is_told_as_such, Lasting, "find_volume after delete_volume: succeeded"),
+    (stamps.creating_under_a_taken_name_raises_already_exists, Obliging, "succeeded, the rule wants AlreadyExists"),
+    (stamps.creating_under_a_taken_name_raises_already_exists, Wary, "raised InvalidArgument"),
+    (stamps.restoring_under_a_taken_name_raises_already_exists, Obliging, "restore_volume with a name that is taken"),
+    (
+        stamps.cloning_under_a_taken_name_raises_already_exists,
+        Obliging,
+        "clone_volume with a name that is taken: succeeded",
+    ),
+    (
+        stamps.a_snapshot_under_a_taken_name_raises_already_exists,
+        CutObliging,
+        "create_snapshot with a name that is taken: succ",
+    ),
+    (stamps.deleting_a_volume_twice_raises_not_found, Polite, "delete_volume, a second time: succeeded"),
+    (stamps.an_unknown_name_is_not_found, Searching, "a name that nobody asked for"),
+    (stamps.an_unknown_name_is_not_found, Nothing, "a name that nobody asked for"),
+    (stamps.an_unknown_name_is_not_found, Lasting, "find_volume after delete_volume: succeeded"),
     (stamps.a_stamp_comes_back_unchanged, Sparing, "get_volume answers: .context['empty'] is None"),
     (stamps.a_stamp_comes_back_unchanged, Ascii, "get_volume answers: .context['ünïcode'] is"),
     (stamps.a_stamp_comes_back_unchanged, Listed, "list_volumes answers: [0].digest is ''"),
     (stamps.a_stamp_comes_back_unchanged, Unstored, "the stamp that get_volume answers after a restart"),
-    (stamps.odd_metadata_does_no_harm, Tagging, "odd metadata: raised InvalidArgument (a tag is malformed)"),
-    (stamps.odd_metadata_does_no_harm, Mixing, "the stamp that create_volume answers to odd metadata"),
+    (
+        stamps.unusual_metadata_does_not_change_the_volume,
+        Tagging,
+        "odd metadata: raised InvalidArgument (a tag is malformed)",
+    ),
+    (
+        stamps.unusual_metadata_does_not_change_the_volume,
+        Mixing,
+        "the stamp that create_volume answers to odd metadata",
+    ),
 ]
 
 

@@ -20,7 +20,7 @@ from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 
-CRASHES = ("crashes", "aftermath", "node_crashes")
+CRASHES = ("crashes", "after_crash", "node_crashes")
 
 
 def on(directory: Path) -> Storage:

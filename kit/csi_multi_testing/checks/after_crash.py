@@ -28,7 +28,7 @@ def makings(t: CheckContext) -> Iterator[Making]:
 
 
 @check(on=On.BACKEND)
-def what_died_twice_anywhere_is_made_once(t: CheckContext) -> None:
+def a_creation_completes_once_after_two_crashes_at_any_call(t: CheckContext) -> None:
     for making in makings(t):
         deaths = Disturbance(making, Fault.DEATH)
         for call in deaths:
@@ -42,7 +42,7 @@ def what_died_twice_anywhere_is_made_once(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def another_request_may_come_after_a_creation_that_died(t: CheckContext) -> None:
+def another_request_can_follow_a_creation_that_crashed(t: CheckContext) -> None:
     """The user has edited the object: it is made as it is now, or refused. One thing at most is there."""
     for making in makings(t):
         deaths = Disturbance(making, Fault.DEATH)
@@ -62,7 +62,7 @@ def another_request_may_come_after_a_creation_that_died(t: CheckContext) -> None
 
 
 @check(on=On.BACKEND)
-def a_name_whose_deletion_died_and_was_repeated_is_free(t: CheckContext) -> None:
+def a_name_is_free_after_a_crashed_deletion_was_repeated(t: CheckContext) -> None:
     deletion = DeleteVolume(t)
     deaths = Disturbance(deletion, Fault.DEATH)
     for call in deaths:
@@ -118,7 +118,7 @@ class _DeleteSource(DeleteVolume):
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def snapshots_outlive_a_deletion_of_their_source_that_died(t: CheckContext) -> None:
+def snapshots_survive_a_crashed_deletion_of_their_source(t: CheckContext) -> None:
     deletion = _DeleteSource(t)
     deletion.ready()
     if isinstance(attempt(deletion.act)[1], InUse):

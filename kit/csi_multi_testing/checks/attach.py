@@ -59,8 +59,8 @@ def expect_only_at(t: CheckContext, volume: Volume, node: Node, what: str) -> No
     )
 
 
-@check(b.Attach, given=("nodes",))
-def attaching_gives_a_context_and_repeated_the_same(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",))
+def a_repeated_attachment_returns_the_same_publish_context(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
 
     first = attach(t, volume, node)
@@ -75,8 +75,8 @@ def attaching_gives_a_context_and_repeated_the_same(t: CheckContext) -> None:
     same(attach(t, volume, node), first, "attach, repeated in the next process")
 
 
-@check(b.Attach, given=("nodes",))
-def a_volume_of_one_node_is_not_attached_to_a_second(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",))
+def a_single_node_volume_is_not_attached_to_a_second_node(t: CheckContext) -> None:
     node, _ = two(t)
     volume = t.volume()
     attach(t, volume, node)
@@ -84,8 +84,8 @@ def a_volume_of_one_node_is_not_attached_to_a_second(t: CheckContext) -> None:
     expect_only_at(t, volume, node, "a volume with one writer")
 
 
-@check(b.Attach, given=("nodes",))
-def an_unknown_node_is_not_found(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",))
+def attaching_to_an_unknown_node_is_not_found(t: CheckContext) -> None:
     volume = t.volume()
 
     with t.refused(NotFound, what=f"attach to {NOBODY.id!r}, a node that does not exist"):
@@ -94,8 +94,8 @@ def an_unknown_node_is_not_found(t: CheckContext) -> None:
     attach(t, volume, t.storage.nodes[0])  # and nothing stays of it
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def what_does_not_exist_can_neither_be_attached_nor_detached(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+def a_deleted_volume_can_neither_be_attached_nor_detached(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
     t.door.delete(volume.handle)
 
@@ -107,8 +107,8 @@ def what_does_not_exist_can_neither_be_attached_nor_detached(t: CheckContext) ->
             t.backend.detach(volume.handle, where, t.storage.secrets)
 
 
-@check(b.ReadOnlyAttach, given=("nodes",))
-def another_kind_of_access_on_the_same_node_is_refused(t: CheckContext) -> None:
+@check(b.ReadOnlyAttach, needs=("nodes",))
+def attaching_again_with_another_access_is_refused(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
     for read_only in (True, False):
         first = attach(t, volume, node, read_only=read_only)
@@ -119,8 +119,8 @@ def another_kind_of_access_on_the_same_node_is_refused(t: CheckContext) -> None:
         t.door.detach(volume.handle, node)
 
 
-@check(b.Attach, given=("nodes",))
-def a_detached_volume_is_free_for_another_node(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",))
+def a_detached_volume_can_be_attached_to_another_node(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
     for node, where in ((one, one), (other, None)):
@@ -131,8 +131,8 @@ def a_detached_volume_is_free_for_another_node(t: CheckContext) -> None:
     expect_only_at(t, volume, one, "attached again")
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_of_nothing_is_told_as_such(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+def detaching_what_is_not_attached_is_not_found(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
     asked: list[tuple[Node | None, str]] = [(one, "attached nowhere"), (None, "attached nowhere")]
@@ -144,8 +144,8 @@ def a_detachment_of_nothing_is_told_as_such(t: CheckContext) -> None:
         t.backend.detach(volume.handle, other, t.storage.secrets)
 
 
-@check(b.Attach, given=("nodes",))
-def detaching_another_node_leaves_this_one_alone(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",))
+def detaching_from_another_node_leaves_the_attachment(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
     attach(t, volume, one)
@@ -155,7 +155,7 @@ def detaching_another_node_leaves_this_one_alone(t: CheckContext) -> None:
     expect_only_at(t, volume, one, f"after a detach from {other.id!r}")
 
 
-@check(b.Attach, given=("nodes",))
+@check(b.Attach, needs=("nodes",))
 def an_attached_volume_is_not_deleted(t: CheckContext) -> None:
     node, _ = two(t)
     volume = t.volume()

@@ -36,8 +36,8 @@ def noting(t: CheckContext) -> Volume:
     return volume
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_new_volume_is_blank_in_the_way_it_says(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def a_new_volume_is_as_blank_as_its_device_reports(t: CheckContext) -> None:
     """Its space may have held the bytes of a volume that was deleted."""
     used = t.volume()
     t.fill(used, "kit used")
@@ -53,8 +53,8 @@ def a_new_volume_is_blank_in_the_way_it_says(t: CheckContext) -> None:
             expect(not any(found), f"{told}, but there are other bytes than zeros in the block at {offset}")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def what_is_noted_about_formatting_lasts(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def formatting_notes_survive_a_restart(t: CheckContext) -> None:
     """Before mkfs INTERRUPTED, after it NEVER, also for the next process."""
     volume = noting(t)
     for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER), ("formatted", Blank.NEVER)):
@@ -64,8 +64,8 @@ def what_is_noted_about_formatting_lasts(t: CheckContext) -> None:
             t.door.restart()
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_is_taken_while_the_device_is_open(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def formatting_notes_can_be_written_while_the_device_is_open(t: CheckContext) -> None:
     """As the node engine does it: open, formatting, mkfs, formatted."""
     volume = noting(t)
     opened(t, volume)
@@ -74,8 +74,8 @@ def a_note_is_taken_while_the_device_is_open(t: CheckContext) -> None:
         same(opened(t, volume).blank, wanted, f"{method} of an open device, then Device.blank of open_device")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_was_formatted_is_never_blank_again(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def a_formatted_volume_is_never_blank_again(t: CheckContext) -> None:
     """Not even when formatting comes once more, which may be refused."""
     volume = noting(t)
     t.backend.formatted(volume.handle)
@@ -85,8 +85,8 @@ def a_volume_that_was_formatted_is_never_blank_again(t: CheckContext) -> None:
     same(blank(t, volume, "formatted, then formatting"), Blank.NEVER, "formatted, then formatting: Device.blank")
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_has_grown_is_as_blank_as_before(t: CheckContext) -> None:
+@check(b.Expand, needs=("devices",), data=True, on=On.BACKEND)
+def an_expanded_volume_is_as_blank_as_before(t: CheckContext) -> None:
     volume = noting(t)
     t.backend.formatted(volume.handle)
 
@@ -94,14 +94,14 @@ def a_volume_that_has_grown_is_as_blank_as_before(t: CheckContext) -> None:
     same(blank(t, volume, "expand_volume"), Blank.NEVER, "formatted, then expand_volume: Device.blank")
 
 
-@check(b.Snapshots, given=("devices",), data=True, on=On.BACKEND)
+@check(b.Snapshots, needs=("devices",), data=True, on=On.BACKEND)
 def a_restored_volume_is_never_blank(t: CheckContext) -> None:
     copy = t.copy(cut(t, t.volume()))
 
     same(blank(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
 
 
-@check(b.Clone, given=("devices",), data=True, on=On.BACKEND)
+@check(b.Clone, needs=("devices",), data=True, on=On.BACKEND)
 def a_cloned_volume_is_never_blank(t: CheckContext) -> None:
     copy = t.copy(t.volume())
 

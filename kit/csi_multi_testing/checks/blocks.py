@@ -45,7 +45,7 @@ def expect_block(extents: list[Extent], offset: int, what: str) -> None:
 
 
 @check(b.ChangedBlocks, data=True)
-def what_was_written_is_allocated(t: CheckContext) -> None:
+def written_blocks_are_reported_as_allocated(t: CheckContext) -> None:
     volume, made = written(t)
 
     found = t.door.allocated(made.handle)
@@ -54,7 +54,7 @@ def what_was_written_is_allocated(t: CheckContext) -> None:
 
 
 @check(b.ChangedBlocks, data=True)
-def what_was_changed_between_snapshots_is_told(t: CheckContext) -> None:
+def blocks_changed_between_snapshots_are_reported(t: CheckContext) -> None:
     """Written for the first time, written again, and written with zeros."""
     volume, base = written(t)
     for offset, data in (
@@ -70,7 +70,7 @@ def what_was_changed_between_snapshots_is_told(t: CheckContext) -> None:
 
 
 @check(b.ChangedBlocks, data=True)
-def changes_add_up_over_the_snapshots_between(t: CheckContext) -> None:
+def changes_are_reported_across_snapshots_in_between(t: CheckContext) -> None:
     volume, base = written(t)
     t.write(volume, pattern("kit first change"), middle(volume))
     cut(t, volume)
@@ -124,7 +124,7 @@ def _in_order(method: str, found: BlockMap) -> None:
 
 
 @check(b.ChangedBlocks, data=True, on=On.BACKEND)
-def a_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
+def a_block_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
     """What ends at or before the offset is left out, everything else is told as from the start."""
     for method, volume, ask in maps(t):
         whole = list(ask(0).extents)
@@ -149,7 +149,7 @@ def an_offset_beyond_the_end_is_refused(t: CheckContext) -> None:
 
 
 @check(b.ChangedBlocks)
-def blocks_of_a_snapshot_that_is_gone_are_refused(t: CheckContext) -> None:
+def blocks_of_a_deleted_snapshot_are_refused(t: CheckContext) -> None:
     volume = t.volume()
     old, made, gone = (cut(t, volume) for _ in range(3))
     for one in (old, gone):

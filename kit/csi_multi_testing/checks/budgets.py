@@ -11,7 +11,7 @@ OTHERS = 20  # volumes beside the one that is worked on: calls per volume show
 SHOWN = 12  # calls in a verdict
 
 
-@check(given=("budgets",), on=On.BACKEND)
+@check(needs=("budgets",), on=On.BACKEND)
 def no_method_makes_more_calls_than_its_budget(t: CheckContext) -> None:
     budgets = t.storage.budgets
     meter = CallCounter(t)

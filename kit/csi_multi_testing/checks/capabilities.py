@@ -36,7 +36,7 @@ def made_or_skipped(t: CheckContext, wish: VolumeSpec) -> Volume:
 
 
 @check(on=On.BACKEND)
-def what_is_unsupported_is_told_in_words(t: CheckContext) -> None:
+def an_unsupported_use_has_a_reason_in_words(t: CheckContext) -> None:
     """`unsupported` answers for every use, with and without parameters, and agrees with `access_modes`."""
     own = parse(type(t.backend).Parameters, t.storage.parameters, "parameters")
     for capability in EVERY:
@@ -49,7 +49,7 @@ def what_is_unsupported_is_told_in_words(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def every_declared_access_mode_can_be_used_somehow(t: CheckContext) -> None:
+def every_declared_access_mode_has_a_supported_use(t: CheckContext) -> None:
     """As a filesystem or as a raw block device, as far as is known before the parameters are."""
     for mode in t.backend.access_modes:
         said = [t.backend.unsupported(one) for one in EVERY if one.mode is mode]
@@ -57,7 +57,7 @@ def every_declared_access_mode_can_be_used_somehow(t: CheckContext) -> None:
 
 
 @check()
-def an_unsupported_use_is_refused_before_anything_is_made(t: CheckContext) -> None:
+def an_unsupported_use_is_refused_before_anything_is_created(t: CheckContext) -> None:
     """Every use is made possible or refused as InvalidArgument; what is made can be had again."""
     for mode in (AccessMode.MULTI_NODE_MULTI_WRITER, AccessMode.SINGLE_NODE_READER_ONLY):
         for mount in (None, Mount()):
@@ -77,7 +77,7 @@ def an_unsupported_use_is_refused_before_anything_is_made(t: CheckContext) -> No
 
 
 @check()
-def a_volume_for_a_filesystem_remembers_which(t: CheckContext) -> None:
+def a_volume_keeps_the_filesystem_type_it_was_created_for(t: CheckContext) -> None:
     wish = t.wish(capability=mounted(t))
     made = made_or_skipped(t, wish)
 
@@ -87,7 +87,7 @@ def a_volume_for_a_filesystem_remembers_which(t: CheckContext) -> None:
 
 
 @check()
-def a_block_volume_is_not_one_for_a_filesystem(t: CheckContext) -> None:
+def a_block_volume_and_a_filesystem_volume_of_one_name_conflict(t: CheckContext) -> None:
     block, filesystem = replace(t.storage.capability or BLOCK, mount=None), mounted(t)
     wishes = [t.wish(capability=wanted) for wanted in (block, filesystem)]
     made = [made_or_skipped(t, wish) for wish in wishes]

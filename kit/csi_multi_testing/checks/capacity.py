@@ -34,7 +34,7 @@ def some(t: CheckContext) -> CapacityReport:
 
 
 @check(b.Capacity)
-def the_numbers_of_the_capacity_fit_each_other(t: CheckContext) -> None:
+def the_capacity_numbers_are_consistent(t: CheckContext) -> None:
     report = t.door.capacity()
 
     numbers = {"available": report.available, "maximum": report.maximum, "minimum": report.minimum}
@@ -46,7 +46,7 @@ def the_numbers_of_the_capacity_fit_each_other(t: CheckContext) -> None:
 
 
 @check(b.Capacity)
-def what_is_told_to_be_there_can_be_made(t: CheckContext) -> None:
+def a_volume_as_large_as_the_reported_capacity_can_be_created(t: CheckContext) -> None:
     size = most(some(t))
     if size > SANE * t.size:
         raise CheckSkipped(f"the largest volume has {size} bytes, more than {SANE} times Storage.size")
@@ -61,7 +61,7 @@ def what_is_told_to_be_there_can_be_made(t: CheckContext) -> None:
 
 
 @check(b.Capacity)
-def more_than_is_told_to_be_there_is_refused(t: CheckContext) -> None:
+def a_volume_larger_than_the_reported_capacity_is_refused(t: CheckContext) -> None:
     for number in range(TRIES):
         report = t.door.capacity()
         size = (report.available if report.maximum is None else report.maximum) + t.size
@@ -81,7 +81,7 @@ def more_than_is_told_to_be_there_is_refused(t: CheckContext) -> None:
 
 
 @check(b.Capacity)
-def a_volume_takes_its_size_from_the_capacity_or_nothing(t: CheckContext) -> None:
+def a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all(t: CheckContext) -> None:
     """Three volumes, of which one must be right: beside us others may take space and give it back."""
     some(t)
     changes = []
@@ -99,7 +99,7 @@ def a_volume_takes_its_size_from_the_capacity_or_nothing(t: CheckContext) -> Non
 
 
 @check(b.Capacity)
-def a_deleted_volume_gives_its_capacity_back(t: CheckContext) -> None:
+def deleting_a_volume_restores_the_capacity(t: CheckContext) -> None:
     some(t)
     for _ in range(TRIES):
         before = t.door.capacity().available
@@ -122,7 +122,7 @@ def uses() -> Iterator[Capability]:
 
 
 @check(b.Capacity, on=On.BACKEND)
-def a_use_has_capacity_exactly_if_it_is_supported(t: CheckContext) -> None:
+def supported_uses_have_capacity_and_unsupported_uses_have_none(t: CheckContext) -> None:
     some(t)
     parameters = t.direct.request(t.wish()).parameters
     for use in uses():
@@ -134,14 +134,14 @@ def a_use_has_capacity_exactly_if_it_is_supported(t: CheckContext) -> None:
 
 
 @check(b.Capacity)
-def capacity_is_told_for_any_place_without_an_error(t: CheckContext) -> None:
+def capacity_of_any_segments_is_answered_without_an_error(t: CheckContext) -> None:
     for place in ({"nobody-knows": "this"}, {**t.door.segments(), "nobody-knows": "this"}, t.door.segments(), {}):
         found = t.door.capacity(segments=place).available
         expect(found >= 0, f"capacity at {place} is {found} bytes: never negative")
 
 
 @check(b.Capacity, b.NodeLocal)
-def other_nodes_than_this_have_no_capacity(t: CheckContext) -> None:
+def other_nodes_have_no_capacity(t: CheckContext) -> None:
     some(t)
     here = t.door.segments()
     expect(t.door.capacity(segments=here).available, f"capacity at {here}, where this node is: 0 bytes")
@@ -150,15 +150,15 @@ def other_nodes_than_this_have_no_capacity(t: CheckContext) -> None:
     expect(not found, f"capacity at {elsewhere}, another node's place: {found} bytes, the rule wants 0")
 
 
-@check(b.Capacity, b.Topology, given=("unreachable",))
-def places_out_of_reach_have_no_capacity(t: CheckContext) -> None:
+@check(b.Capacity, b.Topology, needs=("unreachable",))
+def unreachable_segments_have_no_capacity(t: CheckContext) -> None:
     for place in t.storage.unreachable:
         found = t.door.capacity(segments=place).available
         expect(not found, f"capacity at {place}, where no volume can be made: {found} bytes, the rule wants 0")
 
 
-@check(b.Capacity, b.Topology, given=("reachable",))
-def places_in_reach_have_capacity(t: CheckContext) -> None:
+@check(b.Capacity, b.Topology, needs=("reachable",))
+def reachable_segments_have_capacity(t: CheckContext) -> None:
     some(t)
     for place in t.storage.reachable:
         for segments in (place, {**place, "of-another-instance": "here"}):

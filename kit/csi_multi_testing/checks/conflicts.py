@@ -53,7 +53,7 @@ def a_smaller_limit_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
 
 
 @check(data=True)
-def a_conflict_leaves_the_bytes_alone(t: CheckContext) -> None:
+def a_conflict_leaves_the_data_unchanged(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
     t.fill(made, "kit conflict")
@@ -65,7 +65,7 @@ def a_conflict_leaves_the_bytes_alone(t: CheckContext) -> None:
     t.expect_filled(made, "kit conflict", made.size, "the volume that was there before a refused create_volume")
 
 
-@check(given=("other_parameters",))
+@check(needs=("other_parameters",))
 def other_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
@@ -73,7 +73,7 @@ def other_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
     conflict(t, wish, made, replace(wish, parameters=t.storage.other_parameters or {}), "with other parameters")
 
 
-@check(b.Modify, given=("other_mutable",))
+@check(b.Modify, needs=("other_mutable",))
 def other_mutable_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)

@@ -31,60 +31,60 @@ def recovers(operation: Operation) -> None:
 
 
 @check(on=On.BACKEND)
-def a_creation_that_died_anywhere_is_made_once(t: CheckContext) -> None:
+def a_creation_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Create(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_restore_that_died_anywhere_is_made_once(t: CheckContext) -> None:
+def a_restore_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Restore(t))
 
 
 @check(b.Clone, on=On.BACKEND)
-def a_clone_that_died_anywhere_is_made_once(t: CheckContext) -> None:
+def a_clone_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Clone(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_died_anywhere_is_cut_once(t: CheckContext) -> None:
+def a_snapshot_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Snapshots(t))
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_that_died_anywhere_is_cut_once(t: CheckContext) -> None:
+def a_group_snapshot_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Groups(t))
 
 
 @check(on=On.BACKEND)
-def a_deletion_of_a_volume_that_died_anywhere_is_finished(t: CheckContext) -> None:
+def a_volume_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(DeleteVolume(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_deletion_of_a_snapshot_that_died_anywhere_is_finished(t: CheckContext) -> None:
+def a_snapshot_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(DeleteSnapshot(t))
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_deletion_of_a_group_that_died_anywhere_is_finished(t: CheckContext) -> None:
+def a_group_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(DeleteGroup(t))
 
 
 @check(b.Expand, on=On.BACKEND)
-def a_growth_that_died_anywhere_is_finished(t: CheckContext) -> None:
+def an_expansion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(ExpandVolume(t))
 
 
-@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
-def a_modification_that_died_anywhere_is_finished(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",), on=On.BACKEND)
+def a_modification_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(ModifyVolume(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def an_attachment_that_died_anywhere_is_made(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+def an_attachment_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Attach(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_that_died_anywhere_is_finished(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+def a_detachment_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Detach(t))

@@ -17,7 +17,7 @@ from ..protocol import VolumeSpec
 
 
 @check()
-def a_volume_can_be_made_found_and_deleted(t: CheckContext) -> None:
+def a_volume_can_be_created_found_and_deleted(t: CheckContext) -> None:
     made = t.volume()
 
     unchanged(t, made, "after create_volume")
@@ -73,7 +73,7 @@ def a_repeated_request_gets_the_same_volume(t: CheckContext) -> None:
 
 
 @check()
-def a_repeated_request_may_come_with_a_wider_range(t: CheckContext) -> None:
+def a_repeated_request_may_have_a_wider_size_range(t: CheckContext) -> None:
     """csi-spec: the volume that exists must be compatible with what is asked, not asked for in the same words."""
     wish = t.wish()
     made = t.create(wish)
@@ -88,7 +88,7 @@ def a_repeated_request_may_come_with_a_wider_range(t: CheckContext) -> None:
 
 
 @check()
-def a_repeated_request_may_come_in_another_order(t: CheckContext) -> None:
+def a_repeated_request_may_list_its_parameters_in_another_order(t: CheckContext) -> None:
     wish = t.wish()
     wish = replace(wish, capabilities=wish.capabilities * 2)
     made = t.create(wish)
@@ -134,10 +134,10 @@ def _names_its_source(t: CheckContext, of: Volume | Snapshot) -> None:
 
 
 @check(b.Snapshots)
-def a_restored_volume_names_its_snapshot(t: CheckContext) -> None:
+def a_restored_volume_reports_its_source_snapshot(t: CheckContext) -> None:
     _names_its_source(t, ready(t, t.snapshot(t.volume())))
 
 
 @check(b.Clone)
-def a_cloned_volume_names_its_source(t: CheckContext) -> None:
+def a_cloned_volume_reports_its_source_volume(t: CheckContext) -> None:
     _names_its_source(t, t.volume())

@@ -18,7 +18,7 @@ from ..lifecycle import Lifecycle
 
 
 @check(on=On.BACKEND)
-def the_driver_can_use_the_class(t: CheckContext) -> None:
+def the_driver_accepts_the_backend_class(t: CheckContext) -> None:
     kind = type(t.backend)
 
     reason = unfit(kind)
@@ -73,17 +73,17 @@ def every_field_of_a_schema_is_described(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def a_constructor_asks_nobody(t: CheckContext) -> None:
-    with t.fuse.blown(0):
-        t.storage.connect(t.fuse.host(LocalHost()))
-    calls = t.fuse.calls
+def the_constructor_makes_no_call_to_the_storage(t: CheckContext) -> None:
+    with t.injector.inject(0):
+        t.storage.connect(t.injector.host(LocalHost()))
+    calls = t.injector.calls
 
     text = f"the constructor made {len(calls)} calls through the boundary ({', '.join(calls[:3])})"
     expect(not calls, f"{text}: a storage that is down would keep the whole driver from starting")
 
 
 @check(on=On.BACKEND)
-def a_healthy_storage_is_said_to_be_healthy(t: CheckContext) -> None:
+def check_and_resume_succeed_on_a_healthy_storage(t: CheckContext) -> None:
     fresh: Any = t.storage.connect(LocalHost())
     try:
         for method in ("check", "resume", "check", "resume", "check"):
@@ -98,7 +98,7 @@ def a_healthy_storage_is_said_to_be_healthy(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def a_second_object_does_no_harm_to_the_first(t: CheckContext) -> None:
+def a_second_backend_object_does_not_disturb_the_first(t: CheckContext) -> None:
     """As when a new process starts while the old one still ends, or in another replica."""
     first = t.volume()
     if seen := not t.no_data():
@@ -119,7 +119,7 @@ def a_second_object_does_no_harm_to_the_first(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def an_object_that_was_never_used_can_be_closed(t: CheckContext) -> None:
+def an_unused_backend_object_can_be_closed(t: CheckContext) -> None:
     fresh: Any = t.storage.connect(LocalHost())
 
     same(fresh.close(), None, "close of an object that was never used")

@@ -43,7 +43,7 @@ def expect_bytes(device: Device, seed: str, what: str) -> None:
     expect(found == pattern(seed), f"{what}: {device.path} shows other bytes than were written")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, on=On.BACKEND)
 def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
     """And looking for it changes nothing; closing it is fine again and again."""
     volume, other = t.volume(), t.volume()
@@ -63,7 +63,7 @@ def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
         same(t.new(), closed, f"{time}: what is on the storage afterwards")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, on=On.BACKEND)
 def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     volume = t.volume()
     first = opened(t, volume)
@@ -74,8 +74,8 @@ def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     expect_bytes(second, "kit device", "open_device, a second time")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def what_is_written_to_a_device_outlives_its_closing(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def written_data_survives_closing_the_device(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit device"))
     t.backend.close_device(volume.handle)
@@ -83,8 +83,8 @@ def what_is_written_to_a_device_outlives_its_closing(t: CheckContext) -> None:
     expect_bytes(opened(t, volume), "kit device", "open_device, written, close_device, open_device")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def two_volumes_have_two_devices(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def two_volumes_have_different_devices(t: CheckContext) -> None:
     first, second = (opened(t, volume) for volume in (t.volume(), t.volume()))
 
     for name in ("path", "number", "proof"):
@@ -95,8 +95,8 @@ def two_volumes_have_two_devices(t: CheckContext) -> None:
     expect_bytes(first, "kit first", "open_device of two volumes, both written, then the first")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_proves_what_it_is(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
     """The node engine checks this right before it formats, mounts or binds."""
     device = opened(t, t.volume())
 
@@ -112,8 +112,8 @@ def a_device_proves_what_it_is(t: CheckContext) -> None:
     same(device.read_only, sysfs.read_only(number), "open_device: Device.read_only, against what the kernel says")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_opened_read_only_takes_no_writes(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit before"))
     t.backend.close_device(volume.handle)
@@ -132,8 +132,8 @@ def a_device_opened_read_only_takes_no_writes(t: CheckContext) -> None:
     same(opened(t, volume).read_only, False, "open_device, not read_only any more: Device.read_only")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_open_device_is_found_by_the_next_process(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def an_open_device_is_found_after_a_restart(t: CheckContext) -> None:
     """The driver is restarted while pods go on running."""
     volume = t.volume()
     device = opened(t, volume)
@@ -147,8 +147,8 @@ def an_open_device_is_found_by_the_next_process(t: CheckContext) -> None:
     same(t.backend.find_device(volume.handle), None, "close_device after a restart, then find_device")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_is_gone_has_no_device(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def a_deleted_volume_has_no_device(t: CheckContext) -> None:
     """A node may not know whether a volume exists; closing is fine in any case, or nodes could never be cleaned up."""
     volume = t.volume()
     t.door.delete(volume.handle)
@@ -164,7 +164,7 @@ def a_volume_that_is_gone_has_no_device(t: CheckContext) -> None:
     answer("close_device of a volume that was deleted", t.backend.close_device, volume.handle)
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, on=On.BACKEND)
 def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     volume = t.volume()
     device = opened(t, volume)
@@ -178,8 +178,8 @@ def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     expect_bytes(device, "kit device", f"{what}: refused")
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def an_open_device_takes_the_size_of_its_volume(t: CheckContext) -> None:
+@check(b.Expand, needs=("devices",), data=True, on=On.BACKEND)
+def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
     """The same device, grown: there may be a mounted filesystem on it."""
     if not t.backend.online:
         raise CheckSkipped("volumes grow while they are not in use (Expand.online is False)")

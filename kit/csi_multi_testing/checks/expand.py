@@ -24,7 +24,7 @@ def grown(t: CheckContext, volume: Volume, size: SizeRange) -> Expansion:
 
 
 @check(b.Expand)
-def a_volume_grows_and_stays_as_large(t: CheckContext) -> None:
+def an_expanded_volume_keeps_its_new_size(t: CheckContext) -> None:
     """It stays the volume of its name, too. Some storage systems grow a volume once in hours."""
     wish = t.wish()
     volume = t.create(wish)
@@ -42,7 +42,7 @@ def a_volume_grows_and_stays_as_large(t: CheckContext) -> None:
 
 
 @check(b.Expand)
-def a_growth_may_be_repeated(t: CheckContext) -> None:
+def an_expansion_may_be_repeated(t: CheckContext) -> None:
     """The first answer may have been lost."""
     volume = t.volume()
     wanted = SizeRange(required=volume.size + t.size)
@@ -72,14 +72,14 @@ def a_volume_never_shrinks(t: CheckContext) -> None:
 
 
 @check(b.Expand)
-def a_growth_by_one_byte_is_rounded_up(t: CheckContext) -> None:
+def an_expansion_by_one_byte_is_rounded_up(t: CheckContext) -> None:
     volume = t.volume()
 
     grown(t, volume, SizeRange(required=volume.size + 1))
 
 
 @check(b.Expand)
-def a_growth_stays_within_its_limit_or_is_refused(t: CheckContext) -> None:
+def an_expansion_stays_within_its_limit_or_is_refused(t: CheckContext) -> None:
     """Exactly one byte more: only a backend that makes every size can serve that."""
     volume = t.volume()
     before = t.new()
@@ -96,7 +96,7 @@ def a_growth_stays_within_its_limit_or_is_refused(t: CheckContext) -> None:
 
 
 @check(b.Expand)
-def a_growth_that_is_too_large_is_refused_and_changes_nothing(t: CheckContext) -> None:
+def an_expansion_that_is_too_large_is_refused_and_changes_nothing(t: CheckContext) -> None:
     volume = origin(t)
     before = t.new()
 
@@ -111,7 +111,7 @@ def a_growth_that_is_too_large_is_refused_and_changes_nothing(t: CheckContext) -
 
 
 @check(b.Expand)
-def a_volume_that_is_gone_cannot_grow(t: CheckContext) -> None:
+def a_deleted_volume_cannot_be_expanded(t: CheckContext) -> None:
     volume = t.volume()
     t.door.delete(volume.handle)
 
@@ -120,7 +120,7 @@ def a_volume_that_is_gone_cannot_grow(t: CheckContext) -> None:
 
 
 @check(b.Expand, data=True)
-def a_grown_volume_keeps_its_bytes_and_holds_more(t: CheckContext) -> None:
+def an_expanded_volume_keeps_its_data_and_holds_more(t: CheckContext) -> None:
     volume = origin(t)
     size = grown(t, volume, SizeRange(required=volume.size + t.size)).size
 
@@ -135,7 +135,7 @@ def a_grown_volume_keeps_its_bytes_and_holds_more(t: CheckContext) -> None:
 
 
 @check(b.Expand, b.Snapshots, data=True)
-def a_volume_grown_after_its_snapshot_leaves_it_as_it_was(t: CheckContext) -> None:
+def expanding_a_volume_leaves_its_snapshots_unchanged(t: CheckContext) -> None:
     volume = origin(t)
     made = cut(t, volume)
     size = grown(t, volume, SizeRange(required=volume.size + t.size)).size

@@ -42,10 +42,10 @@ KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
 def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool], fault: Fault, lasting: bool) -> int:
     wanted = look()
     for call in itertools.count(1):
-        found, error = struck(t.fuse, call, fault, look, lasting=lasting)
-        if not t.fuse.reached or call > MOST:
+        found, error = struck(t.injector, call, fault, look, lasting=lasting)
+        if not t.injector.reached or call > MOST:
             return call - 1
-        where = f"{name}, whose call {call} ({at_call(t.fuse, call)}) {fault.value}"
+        where = f"{name}, whose call {call} ({at_call(t.injector, call)}) {fault.value}"
         if error:
             expect(isinstance(error, UNSETTLED), f"{where}: raised {described(error)}, the rule wants {ASK_AGAIN}")
         else:
@@ -54,7 +54,7 @@ def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool
 
 
 @check(on=On.BACKEND)
-def a_volume_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
+def a_failed_read_of_a_volume_is_not_reported_as_not_found(t: CheckContext) -> None:
     volume = t.volume()
     never_lies(
         t,
@@ -66,7 +66,7 @@ def a_volume_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
+def a_failed_read_of_a_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
     cut = t.snapshot(t.volume())
     never_lies(
         t,
@@ -78,7 +78,7 @@ def a_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
+def a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
     group = t.group([t.volume(), t.volume()])
     never_lies(
         t,
@@ -90,7 +90,7 @@ def a_group_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None
 
 
 @check(b.ListVolumes, on=On.BACKEND)
-def volumes_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
+def a_failed_read_never_shortens_the_list_of_volumes(t: CheckContext) -> None:
     ours = {t.volume().handle, t.volume().handle}
     never_lies(
         t,
@@ -99,7 +99,7 @@ def volumes_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
 
 
 @check(b.ListSnapshots, on=On.BACKEND)
-def snapshots_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
+def a_failed_read_never_shortens_the_list_of_snapshots(t: CheckContext) -> None:
     volume = t.volume()
     ours = {t.snapshot(volume).handle, t.snapshot(volume).handle}
     never_lies(
@@ -114,12 +114,12 @@ def snapshots_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
 
 
 @check(b.Capacity, on=On.BACKEND)
-def a_capacity_that_cannot_be_read_is_not_zero(t: CheckContext) -> None:
+def a_failed_read_of_the_capacity_is_not_reported_as_zero(t: CheckContext) -> None:
     never_lies(t, {"capacity": t.door.capacity}, lambda found, wanted: found.available > 0 or not wanted.available)
 
 
 @check(b.VolumeHealthReporter, on=On.BACKEND)
-def health_that_cannot_be_read_is_not_a_missing_volume(t: CheckContext) -> None:
+def a_failed_read_of_health_is_not_reported_as_a_missing_volume(t: CheckContext) -> None:
     volume = t.volume()
     looks: dict[str, Look] = {"volume_health": lambda: t.door.health(volume.handle)}
     if b.VolumeHealthLister in t.features:
@@ -127,8 +127,8 @@ def health_that_cannot_be_read_is_not_a_missing_volume(t: CheckContext) -> None:
     never_lies(t, looks)
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def a_failed_search_for_a_device_is_not_reported_as_closed(t: CheckContext) -> None:
     volume = t.volume()
     opened(t, volume)
 
@@ -136,14 +136,14 @@ def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: CheckContext)
 
 
 @check(on=On.BACKEND)
-def a_storage_that_answers_nothing_is_told_by_check(t: CheckContext) -> None:
-    with t.fuse.blown(0):
+def check_reports_a_storage_that_fails_every_call(t: CheckContext) -> None:
+    with t.injector.inject(0):
         t.backend.check()
-    if not t.fuse.calls:
+    if not t.injector.calls:
         raise CheckSkipped("check: no call through the boundary was seen: name them in Storage.calls or files")
     for fault in (Fault.ERROR, Fault.TIMEOUT):
-        _, error = struck(t.fuse, 1, fault, t.backend.check, lasting=True)
-        if t.fuse.struck:
+        _, error = struck(t.injector, 1, fault, t.backend.check, lasting=True)
+        if t.injector.happened:
             told = f"raised {described(error)}" if error else "succeeded"
             text = f"check, while every call to the storage {fault.value}: {told}, the rule wants Unavailable"
             expect(isinstance(error, UNSETTLED), text)

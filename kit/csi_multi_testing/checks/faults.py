@@ -59,85 +59,85 @@ def _judge(operation: Operation, error: Exception, where: str) -> None:
 
 
 @check(on=On.BACKEND)
-def a_creation_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_creation_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Create(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_restore_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_restore_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Restore(t))
 
 
 @check(b.Clone, on=On.BACKEND)
-def a_clone_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_clone_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Clone(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_snapshot_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Snapshots(t))
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_group_snapshot_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Groups(t))
 
 
 @check(on=On.BACKEND)
-def a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_volume_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(DeleteVolume(t))
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_deletion_of_a_snapshot_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_snapshot_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(DeleteSnapshot(t))
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_deletion_of_a_group_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def a_group_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(DeleteGroup(t))
 
 
 @check(b.Expand, on=On.BACKEND)
-def a_growth_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+def an_expansion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(ExpandVolume(t))
 
 
-@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
-def a_modification_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",), on=On.BACKEND)
+def a_modification_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(ModifyVolume(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def an_attachment_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+def an_attachment_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Attach(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+def a_detachment_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Detach(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_opening_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def opening_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(OpenDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_closing_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def closing_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(CloseDevice(t))
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def a_refresh_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(b.Expand, needs=("devices",), data=True, on=On.BACKEND)
+def refreshing_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(RefreshDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_formatting_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def the_formatting_note_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Formatting(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_use_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def the_formatted_note_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
     is_not_forgotten(Formatted(t))

@@ -53,13 +53,13 @@ def unlisted(listing: Listing) -> None:
     same(sorted(found), sorted({*before, *ours}), f"{listing.method}, page by page")
 
 
-@check(b.ListVolumes, given=("foreign", "resources"))
-def volumes_of_others_are_not_listed(t: CheckContext) -> None:
+@check(b.ListVolumes, needs=("foreign", "resources"))
+def foreign_volumes_are_not_listed(t: CheckContext) -> None:
     unlisted(volumes(t))
 
 
-@check(b.ListSnapshots, given=("foreign", "resources"))
-def snapshots_of_others_are_not_listed(t: CheckContext) -> None:
+@check(b.ListSnapshots, needs=("foreign", "resources"))
+def foreign_snapshots_are_not_listed(t: CheckContext) -> None:
     unlisted(snapshots(t))
 
 
@@ -68,8 +68,8 @@ def names_of(handle: str) -> list[str]:
     return sorted({handle, handle.rpartition("/")[2]})
 
 
-@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_is_not_found(t: CheckContext) -> None:
+@check(needs=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+def foreign_resources_are_not_found(t: CheckContext) -> None:
     theirs_put(t)
     for handle in t.storage.foreign_handles:
         asked: list[tuple[str, str]] = [("get_volume", handle), *(("find_volume", name) for name in names_of(handle))]
@@ -80,8 +80,8 @@ def what_belongs_to_others_is_not_found(t: CheckContext) -> None:
                 getattr(t.backend, method)(word)
 
 
-@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_cannot_be_deleted(t: CheckContext) -> None:
+@check(needs=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
     theirs = theirs_put(t)
     methods = ["delete_volume", *(["delete_snapshot"] if b.Snapshots in t.features else [])]
     for handle in t.storage.foreign_handles:
@@ -119,8 +119,8 @@ def uses(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, C
         yield b.Attach, "attach", lambda: backend.attach(wanted)
 
 
-@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_cannot_be_used(t: CheckContext) -> None:
+@check(needs=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+def foreign_volumes_cannot_be_used(t: CheckContext) -> None:
     theirs = theirs_put(t)
     for handle in t.storage.foreign_handles:
         for feature, method, act in uses(t, handle):
@@ -131,8 +131,8 @@ def what_belongs_to_others_cannot_be_used(t: CheckContext) -> None:
                 untouched(t, theirs, what)
 
 
-@check(given=("foreign", "foreign_handles", "resources", "devices"), on=On.BACKEND)
-def a_device_of_others_is_not_opened(t: CheckContext) -> None:
+@check(needs=("foreign", "foreign_handles", "resources", "devices"), on=On.BACKEND)
+def foreign_volumes_cannot_be_opened(t: CheckContext) -> None:
     theirs_put(t)
     for handle in t.storage.foreign_handles:
         with t.refused(*REFUSALS, what=f"open_device({handle!r}), which belongs to somebody else: it may be formatted"):
@@ -140,8 +140,8 @@ def a_device_of_others_is_not_opened(t: CheckContext) -> None:
             t.backend.close_device(handle)
 
 
-@check(given=("foreign", "foreign_handles", "resources"))
-def a_name_that_others_use_is_not_taken_over(t: CheckContext) -> None:
+@check(needs=("foreign", "foreign_handles", "resources"))
+def a_name_of_a_foreign_resource_is_not_taken_over(t: CheckContext) -> None:
     theirs = theirs_put(t)
     for handle in t.storage.foreign_handles:
         for name in names_of(handle):
@@ -156,8 +156,8 @@ def a_name_that_others_use_is_not_taken_over(t: CheckContext) -> None:
             expect(made.handle != handle or t.new(), f"{what}: the answer is that very one")
 
 
-@check(given=("foreign", "resources"))
-def what_belongs_to_others_survives_all_work_beside_it(t: CheckContext) -> None:
+@check(needs=("foreign", "resources"))
+def foreign_resources_survive_work_on_own_volumes(t: CheckContext) -> None:
     theirs = theirs_put(t)
     volume = t.volume()
     if b.Snapshots in t.features:

@@ -48,7 +48,7 @@ def remaining(t: CheckContext, made: GroupSnapshot) -> list[str]:
 
 
 @check(b.GroupSnapshots)
-def a_group_has_a_member_of_every_volume(t: CheckContext) -> None:
+def a_group_has_one_member_per_volume(t: CheckContext) -> None:
     volumes = t.volume(), t.volume()
     made = t.group(volumes)
 
@@ -96,7 +96,7 @@ def a_member_is_not_deleted_without_its_group(t: CheckContext) -> None:
 
 
 @check(b.GroupSnapshots)
-def a_group_with_a_volume_that_is_gone_is_not_cut_at_all(t: CheckContext) -> None:
+def a_group_with_a_deleted_volume_is_not_created_at_all(t: CheckContext) -> None:
     volume, gone, name = t.volume(), t.volume(), t.name("group")
     t.door.delete(gone.handle)
     before = t.new()
@@ -148,7 +148,7 @@ def other_volumes_under_the_name_of_a_group_are_a_conflict(t: CheckContext) -> N
 
 
 @check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_tells_the_truth_about_its_name(t: CheckContext) -> None:
+def a_group_name_is_reported_as_taken_or_unknown(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("group")
     made = t.group([volume], name)
 
@@ -168,7 +168,7 @@ def a_group_tells_the_truth_about_its_name(t: CheckContext) -> None:
 
 
 @check(b.GroupSnapshots, data=True)
-def the_members_of_a_group_hold_the_bytes_of_their_volumes(t: CheckContext) -> None:
+def the_members_of_a_group_hold_the_data_of_their_volumes(t: CheckContext) -> None:
     volumes = {one.handle: one for one in (t.volume(), t.volume())}
     for handle, volume in volumes.items():
         t.fill(volume, f"kit {handle}")

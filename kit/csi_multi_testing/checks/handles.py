@@ -51,13 +51,13 @@ def _unknown(t: CheckContext, handle: str) -> None:
 
 
 @check()
-def a_handle_of_any_shape_is_looked_for_and_not_found(t: CheckContext) -> None:
+def an_unknown_handle_of_any_shape_is_not_found(t: CheckContext) -> None:
     for handle in garbage(t):
         _unknown(t, handle)
 
 
 @check()
-def a_handle_that_is_nearly_right_is_not_found(t: CheckContext) -> None:
+def an_almost_correct_handle_is_not_found(t: CheckContext) -> None:
     made = t.volume()
     before = t.new()
     for handle in near(made.handle):
@@ -68,7 +68,7 @@ def a_handle_that_is_nearly_right_is_not_found(t: CheckContext) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_of_any_handle_is_looked_for_and_not_found(t: CheckContext) -> None:
+def an_unknown_snapshot_handle_of_any_shape_is_not_found(t: CheckContext) -> None:
     for handle in garbage(t):
         what = f"get_snapshot({handle!r}), a handle that was never made"
         absent(lambda handle=handle: t.door.get_snapshot(handle), what)  # type: ignore[misc]
@@ -76,7 +76,7 @@ def a_snapshot_of_any_handle_is_looked_for_and_not_found(t: CheckContext) -> Non
 
 
 @check(b.Snapshots)
-def a_volume_is_not_taken_for_a_snapshot_nor_the_reverse(t: CheckContext) -> None:
+def handles_of_volumes_and_snapshots_are_not_confused(t: CheckContext) -> None:
     made = t.volume()
     cut = t.snapshot(made)
     if cut.handle == made.handle:
@@ -111,14 +111,14 @@ def a_handle_fits_into_an_id_however_long_the_name(t: CheckContext) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshots_handle_fits_into_an_id(t: CheckContext) -> None:
+def a_snapshot_handle_fits_into_an_id(t: CheckContext) -> None:
     cut = t.snapshot(t.volume(padded(t.name())), padded(f"{t.name()}\t", "💾"))
 
     _fits(t, cut.handle, "create_snapshot with the longest names")
 
 
 @check(b.GroupSnapshots)
-def a_groups_handles_fit_into_ids(t: CheckContext) -> None:
+def the_handles_of_a_group_fit_into_ids(t: CheckContext) -> None:
     group = t.group([t.volume(padded(t.name()))], padded(f"{t.name()}\t", "💾"))
 
     for handle in (group.handle, *(one.handle for one in group.snapshots)):

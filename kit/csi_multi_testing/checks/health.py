@@ -55,7 +55,7 @@ def a_new_volume_is_healthy(t: CheckContext) -> None:
 
 
 @check(b.VolumeHealthLister)
-def only_unhealthy_volumes_are_listed_as_such(t: CheckContext) -> None:
+def only_unhealthy_volumes_are_in_the_health_listing(t: CheckContext) -> None:
     made = t.volume()
 
     found: list[VolumeHealth] = pages(t.door.list_health)
@@ -79,7 +79,7 @@ def _bounded(t: CheckContext, most: int) -> object:
 
 
 @check(b.VolumeHealthLister)
-def a_volume_in_a_listing_of_health_is_as_when_asked_for(t: CheckContext) -> None:
+def the_health_listing_agrees_with_volume_health(t: CheckContext) -> None:
     for one in pages(t.door.list_health)[:10]:
         try:
             asked = t.door.health(one.handle)
@@ -89,7 +89,7 @@ def a_volume_in_a_listing_of_health_is_as_when_asked_for(t: CheckContext) -> Non
 
 
 @check(b.VolumeHealthLister, on=On.BACKEND)
-def a_cursor_into_health_that_nobody_issued_is_refused(t: CheckContext) -> None:
+def an_unknown_health_cursor_is_refused(t: CheckContext) -> None:
     for odd in (FOREIGN, " ", FOREIGN * 6):
         with t.refused(InvalidToken, what=f"list_volume_health after cursor {odd!r}, which nobody issued"):
             t.door.list_health(odd, 1)
@@ -106,7 +106,7 @@ def a_new_volume_is_healthy_on_its_node(t: CheckContext) -> None:
         t.backend.node_volume_health(made.handle)
 
 
-@check(b.NodeHealthReporter, given=("devices",), data=True, on=On.BACKEND)
+@check(b.NodeHealthReporter, needs=("devices",), data=True, on=On.BACKEND)
 def an_open_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     made = t.volume()
     opened(t, made)
@@ -117,7 +117,7 @@ def an_open_volume_is_healthy_on_its_node(t: CheckContext) -> None:
 
 
 @check(b.NodeHealthReporter, on=On.BACKEND)
-def what_is_wrong_with_the_storage_is_told_in_words(t: CheckContext) -> None:
+def storage_problems_have_a_reason_and_a_message(t: CheckContext) -> None:
     """Something may be: a filesystem that is nearly full, for example."""
     found = t.backend.node_storage_health(t.storage.secrets)
 

@@ -172,7 +172,7 @@ def a_deletion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
 
 
 @check(b.Expand, on=On.WIRE)
-def a_growth_survives_kill_9_at_any_moment(t: CheckContext) -> None:
+def an_expansion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
     Growth(t).survives()
 
 

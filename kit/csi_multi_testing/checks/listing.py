@@ -57,12 +57,12 @@ def steady(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_listing_of_volumes_goes_on_while_they_come_and_go(t: CheckContext) -> None:
+def volumes_can_be_listed_while_others_are_created_and_deleted(t: CheckContext) -> None:
     steady(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_listing_of_snapshots_goes_on_while_they_come_and_go(t: CheckContext) -> None:
+def snapshots_can_be_listed_while_others_are_created_and_deleted(t: CheckContext) -> None:
     steady(snapshots(t))
 
 
@@ -77,12 +77,12 @@ def ending(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_listing_of_volumes_works_when_there_are_none(t: CheckContext) -> None:
+def volumes_can_be_listed_when_there_are_none(t: CheckContext) -> None:
     ending(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_listing_of_snapshots_works_when_there_are_none(t: CheckContext) -> None:
+def snapshots_can_be_listed_when_there_are_none(t: CheckContext) -> None:
     ending(snapshots(t))
 
 
@@ -98,12 +98,12 @@ def settled(one: Any) -> Any:
 
 
 @check(b.ListVolumes)
-def a_volume_in_a_listing_is_as_when_asked_for(t: CheckContext) -> None:
+def a_listed_volume_equals_the_answer_of_get_volume(t: CheckContext) -> None:
     agreeing(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_snapshot_in_a_listing_is_as_when_asked_for(t: CheckContext) -> None:
+def a_listed_snapshot_equals_the_answer_of_get_snapshot(t: CheckContext) -> None:
     agreeing(snapshots(t))
 
 
@@ -129,12 +129,12 @@ def strict(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_cursor_into_volumes_that_nobody_issued_is_refused(t: CheckContext) -> None:
+def an_unknown_volume_cursor_is_refused(t: CheckContext) -> None:
     strict(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_cursor_into_snapshots_that_nobody_issued_is_refused(t: CheckContext) -> None:
+def an_unknown_snapshot_cursor_is_refused(t: CheckContext) -> None:
     strict(snapshots(t))
 
 
@@ -149,17 +149,17 @@ def lasting(listing: Listing) -> None:
 
 
 @check(b.ListVolumes)
-def a_cursor_into_volumes_outlives_the_process(t: CheckContext) -> None:
+def a_volume_cursor_survives_a_restart(t: CheckContext) -> None:
     lasting(volumes(t))
 
 
 @check(b.ListSnapshots)
-def a_cursor_into_snapshots_outlives_the_process(t: CheckContext) -> None:
+def a_snapshot_cursor_survives_a_restart(t: CheckContext) -> None:
     lasting(snapshots(t))
 
 
 @check(b.ListSnapshots)
-def snapshots_are_listed_by_their_source(t: CheckContext) -> None:
+def snapshots_can_be_listed_by_their_source(t: CheckContext) -> None:
     one, other = t.volume(), t.volume()
     mine = sorted([t.snapshot(one).handle, t.snapshot(one).handle])
     t.snapshot(other)
@@ -170,7 +170,7 @@ def snapshots_are_listed_by_their_source(t: CheckContext) -> None:
 
 
 @check(b.ListSnapshots)
-def the_snapshots_of_a_volume_without_any_are_an_empty_list(t: CheckContext) -> None:
+def a_volume_without_snapshots_has_an_empty_list(t: CheckContext) -> None:
     cut, bare, gone = t.volume(), t.volume(), t.volume()
     t.snapshot(cut)
     t.door.delete(gone.handle)
@@ -180,7 +180,7 @@ def the_snapshots_of_a_volume_without_any_are_an_empty_list(t: CheckContext) -> 
 
 
 @check(b.ListSnapshots, b.GroupSnapshots)
-def the_members_of_a_group_are_listed_as_such(t: CheckContext) -> None:
+def group_members_are_listed_with_their_group(t: CheckContext) -> None:
     origin = t.volume()
     group = t.group([origin])
     for member in group.snapshots:

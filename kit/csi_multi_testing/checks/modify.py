@@ -26,8 +26,8 @@ def other(t: CheckContext) -> dict[str, str]:
     return dict(t.storage.other_mutable or {})
 
 
-@check(b.Modify, given=("other_mutable",))
-def a_modified_volume_is_the_same_volume(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",))
+def a_modified_volume_keeps_its_size_stamp_and_data(t: CheckContext) -> None:
     wish = t.wish()
     made = t.create(wish)
     if seen := not t.no_data():
@@ -42,8 +42,8 @@ def a_modified_volume_is_the_same_volume(t: CheckContext) -> None:
         t.expect_filled(made, "modified", made.size, "after modify_volume")
 
 
-@check(b.Modify, given=("other_mutable",))
-def a_modification_can_be_repeated_by_the_next_process(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",))
+def a_modification_can_be_repeated_after_a_restart(t: CheckContext) -> None:
     made = t.volume()
     t.door.modify(made.handle, other(t))
     t.door.restart()
@@ -53,22 +53,22 @@ def a_modification_can_be_repeated_by_the_next_process(t: CheckContext) -> None:
     same(t.door.get(made.handle), made, "get_volume after modify_volume was repeated")
 
 
-@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
+@check(b.Modify, needs=("other_mutable",), on=On.BACKEND)
 def a_modification_reaches_the_storage(t: CheckContext) -> None:
     """As far as the kit sees the boundary: a creation must have been seen there, too."""
-    with t.fuse.blown(0):
+    with t.injector.inject(0):
         made = t.volume()
-    seen = t.fuse.calls
+    seen = t.injector.calls
 
-    with t.fuse.blown(0):
+    with t.injector.inject(0):
         t.door.modify(made.handle, other(t))
 
     text = f"modify_volume to {other(t)} made no call through the boundary, where create_volume made {len(seen)}"
-    expect(t.fuse.calls or not seen, f"{text}: nothing can have changed")
+    expect(t.injector.calls or not seen, f"{text}: nothing can have changed")
 
 
-@check(b.Modify, given=("other_mutable",))
-def what_does_not_exist_is_not_modified(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",))
+def a_deleted_volume_cannot_be_modified(t: CheckContext) -> None:
     made = t.volume()
     t.door.delete(made.handle)
 
@@ -76,8 +76,8 @@ def what_does_not_exist_is_not_modified(t: CheckContext) -> None:
         t.door.modify(made.handle, other(t))
 
 
-@check(b.Modify, given=("other_mutable",))
-def a_modification_with_a_mistake_is_refused_whole(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",))
+def a_modification_with_an_unknown_parameter_changes_nothing(t: CheckContext) -> None:
     made = t.volume()
 
     with t.refused(InvalidArgument, what=f"modify_volume with {other(t)} and {ODD!r}, which nobody knows"):
@@ -88,7 +88,7 @@ def a_modification_with_a_mistake_is_refused_whole(t: CheckContext) -> None:
 
 
 @check(b.Modify, on=On.BACKEND)
-def a_mutable_parameter_that_is_not_set_can_be_told(t: CheckContext) -> None:
+def a_mutable_parameter_has_no_default_of_its_own(t: CheckContext) -> None:
     """With a default of its own, a field looks set in every modification, and is reset by it."""
     schema = type(t.backend).MutableParameters
     expect(fields(schema), "MutableParameters has no field: what could modify_volume change?")

@@ -68,19 +68,19 @@ def _served(t: CheckContext, name: str) -> None:
 
 
 @check()
-def any_name_that_csi_allows_serves_a_volume(t: CheckContext) -> None:
+def any_name_that_csi_allows_works_for_a_volume(t: CheckContext) -> None:
     for name in odd(t.name()):
         _served(t, name)
 
 
 @check()
-def names_that_are_only_dots_serve_a_volume(t: CheckContext) -> None:
+def names_of_dots_only_work_for_a_volume(t: CheckContext) -> None:
     for name in (".", ".."):
         _served(t, name)
 
 
 @check()
-def names_that_are_nearly_the_same_are_different_volumes(t: CheckContext) -> None:
+def nearly_equal_names_give_different_volumes(t: CheckContext) -> None:
     names = alike(t.name("Kit"))
     made = {name: firmly(lambda name=name: t.volume(name), f"create_volume with {name!r}") for name in names}  # type: ignore[misc]
 
@@ -102,7 +102,7 @@ def _told_apart(handles: dict[str, str], method: str) -> None:
 
 
 @check()
-def a_handle_is_a_name_like_any_other(t: CheckContext) -> None:
+def the_handle_of_a_volume_can_be_the_name_of_another(t: CheckContext) -> None:
     """The name of one volume is the handle of another: nobody takes the one for the other."""
     first = t.volume(f"{t.name()}/first")
     second = t.volume(first.handle)
@@ -113,7 +113,7 @@ def a_handle_is_a_name_like_any_other(t: CheckContext) -> None:
 
 
 @check(b.Snapshots)
-def any_name_that_csi_allows_serves_a_snapshot(t: CheckContext) -> None:
+def any_name_that_csi_allows_works_for_a_snapshot(t: CheckContext) -> None:
     origin, unique = t.volume(), t.name()
     names = (*odd(unique)[:4], unique.capitalize(), unique)
     cut = {name: firmly(lambda name=name: t.snapshot(origin, name), f"create_snapshot with {name!r}") for name in names}  # type: ignore[misc]

@@ -15,13 +15,13 @@ from ..operations.starting import Start
 from .crashes import recovers
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_opening_that_died_anywhere_is_finished(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def opening_a_device_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(OpenDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_opening_that_died_anywhere_can_be_closed(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def a_device_can_be_closed_after_a_crash_at_any_call_of_opening_it(t: CheckContext) -> None:
     """The pod is gone before the device was there."""
     opening = OpenDevice(t)
     deaths = Disturbance(opening, Fault.DEATH)
@@ -34,26 +34,26 @@ def an_opening_that_died_anywhere_can_be_closed(t: CheckContext) -> None:
         opening.finish(what)
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_closing_that_died_anywhere_is_finished(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def closing_a_device_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(CloseDevice(t))
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def a_refresh_that_died_anywhere_is_finished(t: CheckContext) -> None:
+@check(b.Expand, needs=("devices",), data=True, on=On.BACKEND)
+def refreshing_a_device_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(RefreshDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_formatting_that_died_anywhere_is_old_or_new(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def the_formatting_note_is_old_or_new_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Formatting(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_use_that_died_anywhere_is_old_or_new(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, on=On.BACKEND)
+def the_formatted_note_is_old_or_new_after_a_crash_at_any_call(t: CheckContext) -> None:
     recovers(Formatted(t))
 
 
 @check(on=On.BACKEND)
-def a_start_that_died_anywhere_is_made_good_by_the_next(t: CheckContext) -> None:
+def a_crash_at_any_call_of_resume_is_repaired_by_the_next_start(t: CheckContext) -> None:
     recovers(Start(t))

@@ -36,7 +36,7 @@ def the_fact_of_a_node_does_not_change(t: CheckContext) -> None:
 
 
 @check(b.NodeFacts, on=On.BACKEND)
-def a_node_takes_a_number_of_volumes_or_any(t: CheckContext) -> None:
+def max_volumes_is_a_number_or_zero_for_no_limit(t: CheckContext) -> None:
     found = t.backend.max_volumes()
 
     good = isinstance(found, int) and not isinstance(found, bool) and found >= 0

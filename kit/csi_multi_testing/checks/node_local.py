@@ -16,7 +16,7 @@ ODD = ("?", "?/?", "no handle \N{SNOWMAN}", "/", "//")
 
 
 @check(b.NodeLocal)
-def the_node_and_its_volumes_name_the_node(t: CheckContext) -> None:
+def the_node_and_its_volumes_have_the_same_segments(t: CheckContext) -> None:
     telling(t)
 
 
@@ -35,13 +35,13 @@ def a_handle_starts_with_the_name_of_its_node(t: CheckContext) -> None:
 
 
 @check(b.NodeLocal, on=On.BACKEND)
-def the_node_of_a_handle_is_told_without_asking_anybody(t: CheckContext) -> None:
+def the_node_of_a_handle_is_known_without_a_call_to_the_storage(t: CheckContext) -> None:
     made = t.volume()
     elsewhere = others(t, made.handle)[0]
-    with t.fuse.blown(0):
+    with t.injector.inject(0):
         t.backend.node_of(made.handle)
         same(t.backend.node_of(elsewhere), f"{t.backend.setting.node}0", f"node_of({elsewhere!r})")
-    calls = t.fuse.calls
+    calls = t.injector.calls
     expect(not calls, f"node_of made calls, where the handle alone is to tell: {', '.join(calls[:3])}")
 
 
@@ -54,7 +54,7 @@ def a_handle_without_a_node_is_not_found(t: CheckContext) -> None:
 
 
 @check(b.NodeLocal)
-def a_volume_is_made_on_this_node_or_not_at_all(t: CheckContext) -> None:
+def a_volume_is_created_on_this_node_or_not_at_all(t: CheckContext) -> None:
     here = t.door.segments()
     elsewhere = {**here, "node": f"{here['node']}0"}
     made = t.volume(topology=TopologyRequirement(requisite=(elsewhere, here), preferred=(elsewhere,)))
@@ -76,7 +76,7 @@ def others(t: CheckContext, handle: str) -> list[str]:
 
 
 @check(b.NodeLocal, on=On.BACKEND)
-def a_handle_of_another_node_never_means_a_volume_of_this_one(t: CheckContext) -> None:
+def a_handle_of_another_node_is_refused(t: CheckContext) -> None:
     made = t.volume()
     if seen := not t.no_data():
         t.fill(made, "here")

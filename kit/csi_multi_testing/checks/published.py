@@ -26,8 +26,8 @@ def published(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...
     return found
 
 
-@check(b.PublishedNodes, given=("nodes",))
-def where_a_volume_is_attached_is_told(t: CheckContext) -> None:
+@check(b.PublishedNodes, needs=("nodes",))
+def the_nodes_of_an_attached_volume_are_reported(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
 
@@ -45,8 +45,8 @@ def where_a_volume_is_attached_is_told(t: CheckContext) -> None:
         told((), "detached")
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_volume_of_many_nodes_is_attached_to_all_of_them(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+def a_multi_node_volume_can_be_attached_to_several_nodes(t: CheckContext) -> None:
     nodes = two(t)
     modes = [mode for mode in AccessMode if not mode.single_node]
     parameters: Any = t.direct.request(t.wish()).parameters

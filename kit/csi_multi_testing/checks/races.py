@@ -65,19 +65,19 @@ def processes(t: CheckContext) -> list[Any]:
 
 
 @check(on=On.BACKEND)
-def processes_that_make_one_volume_make_it_once(t: CheckContext) -> None:
+def processes_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
     makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), partial(processes, t), t.door.delete)
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def processes_that_cut_one_snapshot_cut_it_once(t: CheckContext) -> None:
+def processes_that_create_the_same_snapshot_create_it_once(t: CheckContext) -> None:
     source_handle = t.volume().handle
     delete = t.door.delete_snapshot
     makes_one(t, "create_snapshot", lambda name: call("snapshot", name, source_handle), partial(processes, t), delete)
 
 
 @check(b.Clone, on=On.BACKEND)
-def processes_that_clone_one_volume_clone_it_once(t: CheckContext) -> None:
+def processes_that_create_the_same_clone_create_it_once(t: CheckContext) -> None:
     origin = source(t.volume())
 
     def asking(name: str) -> Callable[[Any], Any]:
@@ -87,12 +87,12 @@ def processes_that_clone_one_volume_clone_it_once(t: CheckContext) -> None:
 
 
 @check()
-def threads_that_make_one_volume_make_it_once(t: CheckContext) -> None:
+def threads_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
     makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), lambda: [t.door] * CROWD, t.door.delete)
 
 
 @check()
-def a_creation_and_a_deletion_of_one_name_come_in_some_order(t: CheckContext) -> None:
+def concurrent_creations_and_deletions_of_one_name_are_serialized(t: CheckContext) -> None:
     wish = t.wish()
     for _ in range(ROUNDS):
         volume = t.create(wish)
@@ -106,7 +106,7 @@ def a_creation_and_a_deletion_of_one_name_come_in_some_order(t: CheckContext) ->
 
 
 @check()
-def deletions_of_one_volume_at_once_all_succeed(t: CheckContext) -> None:
+def concurrent_deletions_of_one_volume_all_succeed(t: CheckContext) -> None:
     volume = t.volume()
 
     answers(t, at_once([("delete_volume, several at once", partial(t.door.delete, volume.handle))] * CROWD))
@@ -117,7 +117,7 @@ def deletions_of_one_volume_at_once_all_succeed(t: CheckContext) -> None:
 
 
 @check()
-def operations_on_different_volumes_do_not_disturb_each_other(t: CheckContext) -> None:
+def concurrent_operations_on_different_volumes_are_independent(t: CheckContext) -> None:
     old = [t.volume() for _ in range(3)]
     wishes = [t.wish() for _ in range(3)]
 
@@ -141,7 +141,7 @@ def in_turns(round_: int, acts: list[Act]) -> list[Outcome]:
 
 
 @check(b.Expand, b.Snapshots)
-def a_growth_and_a_snapshot_come_in_some_order(t: CheckContext) -> None:
+def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("cut")
     wanted = SizeRange(required=2 * t.size)
 
@@ -163,7 +163,7 @@ def a_growth_and_a_snapshot_come_in_some_order(t: CheckContext) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_and_a_deletion_of_its_source_come_in_some_order(t: CheckContext) -> None:
+def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckContext) -> None:
     for round_ in range(ROUNDS):
         volume, name = origin(t), t.name("cut")
         outcomes = in_turns(
@@ -185,7 +185,7 @@ def a_snapshot_and_a_deletion_of_its_source_come_in_some_order(t: CheckContext) 
 
 
 @check(b.Snapshots)
-def a_restore_and_a_deletion_of_its_snapshot_come_in_some_order(t: CheckContext) -> None:
+def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckContext) -> None:
     volume = origin(t)
     for round_ in range(ROUNDS):
         cut = ready(t, t.snapshot(volume))
@@ -203,7 +203,7 @@ def a_restore_and_a_deletion_of_its_snapshot_come_in_some_order(t: CheckContext)
 
 
 @check(b.ListVolumes)
-def what_lives_is_listed_while_others_come_and_go(t: CheckContext) -> None:
+def existing_volumes_stay_listed_while_others_are_created_and_deleted(t: CheckContext) -> None:
     living = {t.volume().handle, t.volume().handle}
     over = False
 

@@ -9,7 +9,7 @@ from ..lifecycle import Lifecycle
 
 
 @check()
-def a_life_with_a_restart_between_any_two_calls_is_the_same(t: CheckContext) -> None:
+def restarts_between_calls_do_not_change_any_answer(t: CheckContext) -> None:
     whole, broken = Lifecycle(t, lambda: None), Lifecycle(t, t.door.restart)
 
     whole.run()

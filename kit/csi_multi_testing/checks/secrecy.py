@@ -36,7 +36,7 @@ def wrong(t: CheckContext) -> dict[str, str]:
 
 
 @check(on=On.BACKEND)
-def a_secret_is_not_kept_on_the_volume(t: CheckContext) -> None:
+def a_secret_is_not_stored_with_the_volume(t: CheckContext) -> None:
     secrets = unknown(t)
     made = create(t, request(t, secrets=secrets))
 
@@ -52,11 +52,11 @@ def a_secret_is_not_kept_on_the_volume(t: CheckContext) -> None:
 def a_secret_is_not_in_the_arguments_of_a_command(t: CheckContext) -> None:
     """Everybody on the machine can read those; standard input and files with mode 0600 are for secrets."""
     secrets = unknown(t)
-    with t.fuse.blown(0):
+    with t.injector.inject(0):
         made = create(t, request(t, secrets=secrets))
         t.backend.delete_volume(made.handle, secrets)
 
-    for call in t.fuse.calls:
+    for call in t.injector.calls:
         hidden(call, secrets, f"create_volume or delete_volume: a call to {call.partition(' ')[0]!r}")
 
 
@@ -75,7 +75,7 @@ def _failures(t: CheckContext, secrets: Strings) -> list[tuple[str, Callable[[],
 
 
 @check(on=On.BACKEND)
-def a_secret_is_not_in_the_text_of_a_failure(t: CheckContext) -> None:
+def a_secret_is_not_in_an_error_message(t: CheckContext) -> None:
     """The text reaches logs and events that anybody can read."""
     for secrets in (unknown(t), wrong(t)):
         for what, fail in _failures(t, secrets):

@@ -48,7 +48,7 @@ def a_rounded_size_stays_within_the_limit(t: CheckContext) -> None:
 
 
 @check()
-def a_limit_alone_is_enough(t: CheckContext) -> None:
+def a_size_limit_alone_is_enough(t: CheckContext) -> None:
     sized(t, 0, t.volume().size)
 
 
@@ -67,7 +67,7 @@ def a_volume_without_a_size_gets_the_default(t: CheckContext) -> None:
 
 
 @check()
-def a_size_given_as_both_bounds_is_made_exactly(t: CheckContext) -> None:
+def an_exact_size_is_created_exactly(t: CheckContext) -> None:
     given = bool(t.storage.exact_sizes)
     why = f" ({'of' if given else 'Storage.size or twice it, for want of'} Storage.exact_sizes)"
     for exact in t.storage.exact_sizes or (t.size, 2 * t.size):
@@ -77,7 +77,7 @@ def a_size_given_as_both_bounds_is_made_exactly(t: CheckContext) -> None:
 
 
 @check()
-def a_range_without_a_possible_size_is_refused(t: CheckContext) -> None:
+def a_size_range_without_a_possible_size_is_refused(t: CheckContext) -> None:
     """A backend that makes every size may serve these."""
     chosen = t.volume().size
     for required, limit in ((1, 1), (chosen + 1, chosen + 1)):
@@ -107,14 +107,14 @@ def a_size_that_is_too_large_is_refused_and_leaves_nothing(t: CheckContext) -> N
 
 
 @check(data=True)
-def a_volume_holds_bytes_up_to_its_end(t: CheckContext) -> None:
+def a_volume_holds_data_up_to_its_end(t: CheckContext) -> None:
     made = sized(t, t.size)
 
     t.fill(made, "kit size")
     t.expect_filled(made, "kit size", made.size, f"a volume of {made.size} bytes, written at both ends")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, on=On.BACKEND)
 def a_device_is_as_large_as_its_volume(t: CheckContext) -> None:
     """An odd size shows whether what is told was rounded as what was made."""
     made = sized(t, t.size + 1)

@@ -23,7 +23,7 @@ def unchanged(t: CheckContext, made: Snapshot, what: str) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_can_be_cut_found_and_deleted(t: CheckContext) -> None:
+def a_snapshot_can_be_created_found_and_deleted(t: CheckContext) -> None:
     """Deleting it a second time is fine, too: the first answer may have been lost."""
     volume = t.volume()
     made = t.snapshot(volume)
@@ -39,7 +39,7 @@ def a_snapshot_can_be_cut_found_and_deleted(t: CheckContext) -> None:
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_is_not_there_is_told_as_such(t: CheckContext) -> None:
+def an_unknown_snapshot_is_not_found(t: CheckContext) -> None:
     name = t.name("cut")
     made = t.snapshot(t.volume(), name)
     for other in (t.name("cut"), name[:-1], f"{name}0"):
@@ -83,7 +83,7 @@ def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -
 
 
 @check(b.Snapshots)
-def a_snapshot_needs_a_volume_that_is_there(t: CheckContext) -> None:
+def a_snapshot_of_a_deleted_volume_is_refused(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("cut")
     t.door.delete(volume.handle)
     before = t.new()
@@ -98,7 +98,7 @@ def a_snapshot_needs_a_volume_that_is_there(t: CheckContext) -> None:
 
 
 @check(b.Snapshots)
-def a_snapshot_tells_when_it_was_cut(t: CheckContext) -> None:
+def a_snapshot_has_its_creation_time(t: CheckContext) -> None:
     volume = t.volume()
     earliest = datetime.now(UTC)
     made = t.snapshot(volume).created
@@ -125,7 +125,7 @@ def the_size_of_a_snapshot_is_enough_to_restore_it(t: CheckContext) -> None:
 
 
 @check(b.Snapshots, data=True)
-def a_snapshot_keeps_its_bytes_when_its_volume_is_written(t: CheckContext) -> None:
+def a_snapshot_keeps_its_data_when_its_volume_is_written(t: CheckContext) -> None:
     volume = origin(t)
     made = t.snapshot(volume)
     t.fill(volume, "kit later")
@@ -136,7 +136,7 @@ def a_snapshot_keeps_its_bytes_when_its_volume_is_written(t: CheckContext) -> No
 
 
 @check(b.Snapshots, data=True)
-def a_deleted_snapshot_takes_no_bytes_of_others_with_it(t: CheckContext) -> None:
+def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
     """Three cuts with writes between them; the one in the middle goes."""
     volume, made = origin(t), {}
     for seed in (SEED, "kit second", "kit third"):
@@ -152,7 +152,7 @@ def a_deleted_snapshot_takes_no_bytes_of_others_with_it(t: CheckContext) -> None
 
 
 @check(b.Snapshots)
-def snapshots_outlive_their_volume_or_keep_it(t: CheckContext) -> None:
+def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None:
     """csi-spec DeleteVolume: refused and unchanged, or served with snapshots that are as good as before."""
     volume = origin(t)
     made = cut(t, volume)

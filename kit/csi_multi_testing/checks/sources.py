@@ -60,12 +60,12 @@ def holds(t: CheckContext, take: Take) -> None:
 
 
 @check(b.Snapshots, data=True)
-def a_restored_volume_holds_the_bytes_of_its_snapshot(t: CheckContext) -> None:
+def a_restored_volume_holds_the_data_of_its_snapshot(t: CheckContext) -> None:
     holds(t, cut)
 
 
 @check(b.Clone, data=True)
-def a_cloned_volume_holds_the_bytes_of_its_source(t: CheckContext) -> None:
+def a_cloned_volume_holds_the_data_of_its_source(t: CheckContext) -> None:
     holds(t, itself)
 
 
@@ -160,12 +160,12 @@ def needs_source(t: CheckContext, of: Of, delete: Callable[[str], None]) -> None
 
 
 @check(b.Snapshots)
-def a_restore_from_a_snapshot_that_is_gone_is_refused(t: CheckContext) -> None:
+def a_restore_from_a_deleted_snapshot_is_refused(t: CheckContext) -> None:
     needs_source(t, t.snapshot(t.volume()), t.door.delete_snapshot)
 
 
 @check(b.Clone)
-def a_clone_of_a_volume_that_is_gone_is_refused(t: CheckContext) -> None:
+def a_clone_of_a_deleted_volume_is_refused(t: CheckContext) -> None:
     needs_source(t, t.volume(), t.door.delete)
 
 
@@ -191,17 +191,17 @@ def outlives(t: CheckContext, take: Take) -> None:
 
 
 @check(b.Snapshots)
-def a_restored_volume_stays_whole_when_its_snapshot_is_deleted(t: CheckContext) -> None:
+def a_restored_volume_survives_the_deletion_of_its_snapshot(t: CheckContext) -> None:
     outlives(t, cut)
 
 
 @check(b.Clone)
-def a_cloned_volume_stays_whole_when_its_source_is_deleted(t: CheckContext) -> None:
+def a_cloned_volume_survives_the_deletion_of_its_source(t: CheckContext) -> None:
     outlives(t, itself)
 
 
 @check(b.Snapshots, data=True)
-def a_copy_of_a_copy_holds_the_bytes_of_both(t: CheckContext) -> None:
+def a_copy_of_a_copy_holds_the_data_of_both(t: CheckContext) -> None:
     """The head comes from the first, the tail was written to the second."""
     volume = origin(t)
     first = t.copy(cut(t, volume))

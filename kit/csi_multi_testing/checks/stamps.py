@@ -48,7 +48,7 @@ def firmly_made(t: CheckContext, wanted: VolumeRequest, what: str) -> Volume:
 
 
 @check(on=On.BACKEND)
-def a_taken_name_is_told_as_such(t: CheckContext) -> None:
+def creating_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     wish = t.wish()
     _told(t, t.create(wish), "create_volume", t.direct.request(wish))
 
@@ -73,17 +73,17 @@ def _taken_by_a_copy(t: CheckContext, of: Volume | Snapshot, method: str) -> Non
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_name_taken_by_a_restored_volume_is_told_as_such(t: CheckContext) -> None:
+def restoring_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     _taken_by_a_copy(t, ready(t, t.snapshot(t.volume())), "restore_volume")
 
 
 @check(b.Clone, on=On.BACKEND)
-def a_name_taken_by_a_clone_is_told_as_such(t: CheckContext) -> None:
+def cloning_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     _taken_by_a_copy(t, t.volume(), "clone_volume")
 
 
 @check(b.Snapshots, on=On.BACKEND)
-def a_name_taken_by_a_snapshot_is_told_as_such(t: CheckContext) -> None:
+def a_snapshot_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     volume = t.volume()
     cut = t.snapshot(volume)
 
@@ -93,7 +93,7 @@ def a_name_taken_by_a_snapshot_is_told_as_such(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def a_deletion_of_nothing_is_told_as_such(t: CheckContext) -> None:
+def deleting_a_volume_twice_raises_not_found(t: CheckContext) -> None:
     made = t.volume()
     t.backend.delete_volume(made.handle, t.storage.secrets)
 
@@ -102,7 +102,7 @@ def a_deletion_of_nothing_is_told_as_such(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def a_name_that_is_not_taken_is_told_as_such(t: CheckContext) -> None:
+def an_unknown_name_is_not_found(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
     for other in (t.name(), name[:-1], f"{name}0", made.handle if made.handle != name else "", ""):
@@ -144,7 +144,7 @@ def the_largest_stamp_comes_back_unchanged(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def odd_metadata_does_no_harm(t: CheckContext) -> None:
+def unusual_metadata_does_not_change_the_volume(t: CheckContext) -> None:
     """It is for tags that people read: what does not fit into one is changed or left out."""
     wanted = request(t, metadata=METADATA)
     made = firmly_made(t, wanted, "odd metadata")

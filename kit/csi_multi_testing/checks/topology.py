@@ -54,18 +54,18 @@ def telling(t: CheckContext) -> None:
 
 
 @check(b.Topology)
-def nodes_and_volumes_speak_of_the_same_places(t: CheckContext) -> None:
+def nodes_and_volumes_have_the_same_segment_keys(t: CheckContext) -> None:
     telling(t)
 
 
 @check(b.Topology, on=On.BACKEND)
-def the_segment_node_is_the_name_of_the_node(t: CheckContext) -> None:
+def the_node_segment_is_the_name_of_the_node(t: CheckContext) -> None:
     found = t.backend.node_segments().get("node", t.backend.setting.node)
     same(found, t.backend.setting.node, "node_segments()['node'], which node-local backends beside this one share")
 
 
-@check(b.Topology, given=("reachable",))
-def a_volume_is_made_where_it_has_to_be(t: CheckContext) -> None:
+@check(b.Topology, needs=("reachable",))
+def a_volume_is_created_in_its_requisite_segments(t: CheckContext) -> None:
     for place in t.storage.reachable:
         for wanted in (place, {**place, "of-another-instance": "here"}):
             made = t.volume(topology=required(wanted))
@@ -78,16 +78,16 @@ def two_places(t: CheckContext) -> tuple[Segments, Segments]:
     return t.storage.reachable[0], t.storage.reachable[1]
 
 
-@check(b.Topology, given=("reachable",))
-def a_volume_is_made_where_it_had_better_be(t: CheckContext) -> None:
+@check(b.Topology, needs=("reachable",))
+def a_volume_is_created_in_its_preferred_segments(t: CheckContext) -> None:
     places = two_places(t)
     for preferred in (places, places[::-1]):
         made = t.volume(topology=required(*places, preferred=preferred))
         satisfied(t, made, preferred[0], what=f"create_volume, anywhere of {places}, {preferred[0]} preferred")
 
 
-@check(b.Topology, given=("reachable", "unreachable"))
-def a_place_out_of_reach_is_refused_and_nothing_made(t: CheckContext) -> None:
+@check(b.Topology, needs=("reachable", "unreachable"))
+def unreachable_segments_are_refused_and_nothing_is_created(t: CheckContext) -> None:
     wish = t.wish(topology=required(*t.storage.unreachable))
     before = t.resources()
     with t.refused(ResourceExhausted, what=f"create_volume, only for {list(t.storage.unreachable)}"):
@@ -98,8 +98,8 @@ def a_place_out_of_reach_is_refused_and_nothing_made(t: CheckContext) -> None:
     satisfied(t, made, place, what=f"create_volume again, for {place}")
 
 
-@check(b.Topology, given=("reachable", "unreachable"))
-def of_many_places_one_in_reach_is_taken(t: CheckContext) -> None:
+@check(b.Topology, needs=("reachable", "unreachable"))
+def the_reachable_one_of_many_segments_is_used(t: CheckContext) -> None:
     there = t.storage.reachable[0]
     places = (*t.storage.unreachable, there)
     for preferred in ((), places):
@@ -107,8 +107,8 @@ def of_many_places_one_in_reach_is_taken(t: CheckContext) -> None:
         satisfied(t, made, there, what=f"create_volume, anywhere of {list(places)}, preferred {list(preferred)}")
 
 
-@check(b.Topology, given=("unreachable",))
-def a_wish_for_a_place_does_not_bind(t: CheckContext) -> None:
+@check(b.Topology, needs=("unreachable",))
+def unreachable_preferred_segments_do_not_prevent_a_creation(t: CheckContext) -> None:
     try:
         t.volume(topology=required(preferred=t.storage.unreachable))
     except (ResourceExhausted, InvalidArgument) as error:
@@ -116,8 +116,8 @@ def a_wish_for_a_place_does_not_bind(t: CheckContext) -> None:
         expect(False, f"{what}: {error}; the rule wants a volume anywhere")
 
 
-@check(b.Topology, given=("reachable", "unreachable"))
-def a_volume_elsewhere_is_not_the_one_that_is_asked_for(t: CheckContext) -> None:
+@check(b.Topology, needs=("reachable", "unreachable"))
+def a_volume_in_other_segments_is_a_conflict(t: CheckContext) -> None:
     wish = t.wish(topology=required(t.storage.reachable[0]))
     made = t.create(wish)
 
@@ -130,8 +130,8 @@ def a_volume_elsewhere_is_not_the_one_that_is_asked_for(t: CheckContext) -> None
     same(t.door.get(made.handle), made, "get_volume after its name was asked for elsewhere")
 
 
-@check(b.Topology, given=("reachable",))
-def a_volume_is_reachable_from_the_node_it_was_made_for(t: CheckContext) -> None:
+@check(b.Topology, needs=("reachable",))
+def a_volume_is_reachable_from_the_node_it_was_created_for(t: CheckContext) -> None:
     here = t.door.segments()
     if not any(covers(here, place) for place in t.storage.reachable):
         raise CheckSkipped("no place in Storage.reachable is this node's")
@@ -139,8 +139,8 @@ def a_volume_is_reachable_from_the_node_it_was_made_for(t: CheckContext) -> None
     satisfied(t, made, here, what=f"create_volume for this node, {here}")
 
 
-@check(b.Topology, b.Clone, given=("reachable",))
-def a_copy_is_where_it_has_to_be_or_refused(t: CheckContext) -> None:
+@check(b.Topology, b.Clone, needs=("reachable",))
+def a_copy_is_in_its_requisite_segments_or_refused(t: CheckContext) -> None:
     """A storage need not copy from one place to another, but must not put the copy elsewhere."""
     origin = t.volume(topology=required(t.storage.reachable[0]))
     for place in t.storage.reachable:

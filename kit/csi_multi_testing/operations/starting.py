@@ -26,7 +26,7 @@ class Start(Operation):
 
     def prepare(self) -> None:
         self.creation.ready()
-        struck(self.t.fuse, self.at, Fault.DEATH, self.creation.act)
+        struck(self.t.injector, self.at, Fault.DEATH, self.creation.act)
         reborn(self.t, "resume", resume=False)
 
     def act(self) -> None:

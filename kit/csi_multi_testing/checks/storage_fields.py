@@ -27,7 +27,7 @@ def parsed(t: CheckContext, name: str) -> Any:
 
 
 @check(on=On.BACKEND)
-def the_given_parameters_are_valid_and_differ(t: CheckContext) -> None:
+def the_parameters_are_valid_and_differ(t: CheckContext) -> None:
     for name in ("parameters", "mutable"):
         expect(
             getattr(t.storage, f"other_{name}") is None or parsed(t, name) != parsed(t, f"other_{name}"),
@@ -40,7 +40,7 @@ def the_given_parameters_are_valid_and_differ(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def the_given_sizes_fit_each_other(t: CheckContext) -> None:
+def the_sizes_are_consistent(t: CheckContext) -> None:
     size, least = t.storage.size, 3 * t.storage.size
     expect(size > 0, f"Storage.size is {size}: bytes of a volume")
     expect(
@@ -51,7 +51,7 @@ def the_given_sizes_fit_each_other(t: CheckContext) -> None:
 
 
 @check(on=On.BACKEND)
-def what_is_given_is_given_whole(t: CheckContext) -> None:
+def fields_that_need_each_other_are_given_together(t: CheckContext) -> None:
     pairs = {"foreign": "resources", "foreign_handles": "foreign", "read": "write", "write": "read"}
     for name, needed in pairs.items():
         text = f"Storage.{name} is given without Storage.{needed}, and of no use alone"
@@ -65,20 +65,20 @@ def what_is_given_is_given_whole(t: CheckContext) -> None:
         expect(good, f"Storage.resources gave {type(found).__name__}: a collection of names is needed")
 
 
-@check(given=("files",), on=On.BACKEND)
-def the_given_files_are_where_the_backend_works(t: CheckContext) -> None:
+@check(needs=("files",), on=On.BACKEND)
+def the_files_are_where_the_backend_works(t: CheckContext) -> None:
     """Else every crash between two calls is one that nobody tries."""
     for path in t.storage.files:
         expect(path.is_absolute(), f"Storage.files has {path}: absolute paths are needed")
-    with t.fuse.blown(0):
+    with t.injector.inject(0):
         t.volume()
-    seen = any(call.partition(" ")[0] in PATHS for call in t.fuse.calls)
+    seen = any(call.partition(" ")[0] in PATHS for call in t.injector.calls)
     names = ", ".join(map(str, t.storage.files))
     expect(seen, f"Storage.files is {names}, but create_volume opened, made and removed nothing below")
 
 
-@check(given=("nodes",), on=On.BACKEND)
-def the_given_nodes_are_named_as_the_driver_names_them(t: CheckContext) -> None:
+@check(needs=("nodes",), on=On.BACKEND)
+def the_nodes_have_ids_that_the_driver_can_read(t: CheckContext) -> None:
     instance = t.backend.setting.instance
     expect(len({node.id for node in t.storage.nodes}) > 1, "Storage.nodes: two different ones are needed, or none")
     for node in t.storage.nodes:
@@ -89,7 +89,7 @@ def the_given_nodes_are_named_as_the_driver_names_them(t: CheckContext) -> None:
         expect(read == node, f"Storage.nodes has {node}, but its id, read by the driver, means {read}")
 
 
-@check(given=("reachable", "unreachable"), on=On.BACKEND)
-def no_given_place_is_in_reach_and_out_of_it(t: CheckContext) -> None:
+@check(needs=("reachable", "unreachable"), on=On.BACKEND)
+def no_segments_are_both_reachable_and_unreachable(t: CheckContext) -> None:
     both = [place for place in t.storage.reachable if place in t.storage.unreachable]
     expect(not both, f"Storage.reachable and Storage.unreachable both have {both}")
