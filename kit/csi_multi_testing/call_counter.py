@@ -18,7 +18,7 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from .context import CheckContext, source
-from .operations.base import ready
+from .operations.base import wait_until_ready
 from .protocol import BLOCK
 
 T = TypeVar("T")
@@ -27,9 +27,9 @@ T = TypeVar("T")
 class CallCounter:
     """`made` has the calls of the costliest call of each method, in words."""
 
-    def __init__(self, trial: CheckContext) -> None:
-        self.t = trial
-        self.secrets = trial.storage.secrets
+    def __init__(self, t: CheckContext) -> None:
+        self.t = t
+        self.secrets = t.storage.secrets
         self.made: dict[str, list[str]] = {}
 
     def of(self, method: str, act: Callable[[], T]) -> T:
@@ -45,9 +45,9 @@ class CallCounter:
         """Call every method of the backend's features once. Ends with as many volumes as it began with."""
         t, features = self.t, self.t.features
         self.of("check", t.backend.check)
-        wish = t.wish()
-        volume = self.of("create_volume", lambda: t.create(wish))
-        self.of("find_volume", lambda: t.backend.find_volume(wish.name))
+        spec = t.spec()
+        volume = self.of("create_volume", lambda: t.create(spec))
+        self.of("find_volume", lambda: t.backend.find_volume(spec.name))
         self.looks(volume)
         if b.Attach in features and t.storage.nodes:
             self.attachment(volume, t.storage.nodes[0])
@@ -60,7 +60,7 @@ class CallCounter:
         if b.GroupSnapshots in features:
             self.group(volume)
         if b.Modify in features and (mutable := t.storage.other_mutable):
-            self.of("modify_volume", lambda: t.door.modify(volume.handle, mutable))
+            self.of("modify_volume", lambda: t.client.modify(volume.handle, mutable))
         if b.Expand in features:
             self.expansion(volume)
         self.of("delete_volume", lambda: t.backend.delete_volume(volume.handle, self.secrets))
@@ -97,20 +97,20 @@ class CallCounter:
         self.of("close_device", lambda: t.backend.close_device(handle))
 
     def copy(self, method: str, of: Any) -> None:
-        wish = self.t.wish(size=0, source=source(of))
-        copy = self.of(method, lambda: self.t.create(wish))
-        self.t.door.delete(copy.handle)
+        spec = self.t.spec(size=0, source=source(of))
+        copy = self.of(method, lambda: self.t.create(spec))
+        self.t.client.delete(copy.handle)
         self.t.forget(copy)
 
     def snapshot(self, volume: Volume) -> None:
         t, name = self.t, self.t.name("cut")
-        cut = ready(t, self.of("create_snapshot", lambda: t.snapshot(volume, name)))
+        cut = wait_until_ready(t, self.of("create_snapshot", lambda: t.snapshot(volume, name)))
         self.of("find_snapshot", lambda: t.backend.find_snapshot(name))
         self.of("get_snapshot", lambda: t.backend.get_snapshot(cut.handle))
         if b.ListSnapshots in t.features:
             self.of("list_snapshots", lambda: t.backend.list_snapshots(PageRequest()))
         if b.ChangedBlocks in t.features:
-            self.of("allocated_blocks", lambda: t.door.allocated(cut.handle))
+            self.of("allocated_blocks", lambda: t.client.allocated(cut.handle))
         self.copy("restore_volume", cut)
         self.of("delete_snapshot", lambda: t.backend.delete_snapshot(cut.handle, self.secrets))
         t.forget(cut)

@@ -19,50 +19,51 @@ from csi_multi.config.settings import load_config
 from csi_multi.loading.loader import UnfitBackend
 from csi_multi.logs.handlers import set_up_logging
 
-from . import sanity, storage_file, tested_instance
-from .check import Check, On
+from . import instance_under_test, sanity, storage_file
+from .check import Check
 from .checks import CHECKS
 from .conformance_run import ConformanceRun
-from .driver import Process, alone
+from .driver import InstanceDriver, only_instance
+from .instance_under_test import InstanceUnderTest, InstanceUnreadable
 from .junit import as_junit
 from .progress import Progress
-from .report import Backend, Report, as_json, as_text
-from .tested_instance import TestedInstance, Unusable
+from .protocol import Target
+from .report import BackendInfo, ConformanceReport, as_json, as_text
 
 
 def conformance(options: argparse.Namespace) -> int:
     """Return 0 when nothing failed, 1 when something did, 2 when the run was refused. Raises ConfigError."""
     checks = [one for one in CHECKS.values() if options.only in f"{one.group}: {one.name}"]
     if options.list:
-        print("\n".join(map(described, checks)))
-        print(f"\n{storage_file.explained()}")
+        print("\n".join(map(describe_check, checks)))
+        print(f"\n{storage_file.help_text()}")
         return 0
     if not (options.config and options.backend):
         raise ConfigError("conformance: --config FILE and --backend NAME are required")
-    suite = sanity.chosen(options.sanity, options.only)
-    if not checks and suite.silent:
+    suite = sanity.choose_suite(options.sanity, options.only)
+    if not checks and suite.disabled:
         raise ConfigError(f"--only {options.only!r} is part of no name of a check or a group; --list shows them")
     for file in (options.json, options.junit):
         _writable(file)
     return _run(options, checks, suite)
 
 
-def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Suite) -> int:
+def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.SanitySuite) -> int:
     """Judge the instance in a directory of its own, which stays when something failed: it has the logs."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a report is not lost to a terminal's encoding
-    settings = alone(load_config(options.config), options.backend)
+    settings = only_instance(load_config(options.config), options.backend)
     told = storage_file.load(options.storage)
-    process = Process(settings)
+    process = InstanceDriver(settings)
     report = None
     try:
         with _logging_to(process.directory / "kit.log"):
-            loaded = tested_instance.load(settings, told)
+            loaded = instance_under_test.load(settings, told)
             before = loaded.inventory()
-            if not permitted(loaded, before, yes=options.yes):
+            if not is_permitted(loaded, before, yes=options.yes):
                 return 2
-            report = judged(loaded, process, checks, suite, before)
-    except (UnfitBackend, Unusable) as error:
+            report = run_checks(loaded, process, checks, suite, before)
+    except (UnfitBackend, InstanceUnreadable) as error:
         print(f"csi-multi: backend {options.backend!r} cannot be tested: {error}", file=sys.stderr)
         return 1
     finally:
@@ -77,15 +78,15 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Sui
     return 0 if report.passed else 1
 
 
-def described(one: Check) -> str:
+def describe_check(one: Check) -> str:
     """Return a line that tells what a check is and what it needs."""
     needs = [feature.__name__ for feature in one.features] + [f"Storage.{name}" for name in one.needs]
     needs += ["the bytes of volumes"] if one.data else []
-    where = {On.ANY: "wire", On.WIRE: "wire", On.BACKEND: "backend"}[one.on]
+    where = {Target.ANY: "wire", Target.WIRE: "wire", Target.BACKEND: "backend"}[one.target]
     return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"
 
 
-def permitted(loaded: TestedInstance, before: set[str], *, yes: bool) -> bool:
+def is_permitted(loaded: InstanceUnderTest, before: set[str], *, yes: bool) -> bool:
     """Say what is about to happen; return whether it may."""
     count = f"lists {len(before)} volumes and snapshots" if before else "lists nothing"
     holds = count if loaded.lists else "cannot say what it holds"
@@ -101,19 +102,23 @@ def permitted(loaded: TestedInstance, before: set[str], *, yes: bool) -> bool:
     return False
 
 
-def judged(
-    loaded: TestedInstance, process: Process, checks: Sequence[Check], suite: sanity.Suite, before: set[str]
-) -> Report:
+def run_checks(
+    loaded: InstanceUnderTest,
+    process: InstanceDriver,
+    checks: Sequence[Check],
+    suite: sanity.SanitySuite,
+    before: set[str],
+) -> ConformanceReport:
     """Run everything; interrupted, what is known so far."""
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     progress = Progress(len(checks), sys.stdout)
     with Interrupt() as interrupt:
         session = ConformanceRun(loaded.measured(), process, progress, interrupt)
         try:
-            outside = [one for one in checks if one.on is not On.BACKEND]
-            if outside or not suite.silent:
+            outside = [one for one in checks if one.target is not Target.BACKEND]
+            if outside or not suite.disabled:
                 session.wire(outside, lambda: suite.results(process, loaded.storage))
-            session.backend([one for one in checks if one.on is On.BACKEND])
+            session.backend([one for one in checks if one.target is Target.BACKEND])
             complete = True
         except KeyboardInterrupt:
             complete = False
@@ -121,8 +126,8 @@ def judged(
         session.unchanged(before)
     progress.done()
     features = tuple(sorted(one.__name__ for one in loaded.features))
-    return Report(
-        backend=Backend(instance=loaded.name, kind=loaded.kind, package=loaded.package, features=features),
+    return ConformanceReport(
+        backend=BackendInfo(instance=loaded.name, kind=loaded.kind, package=loaded.package, features=features),
         started=started.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - clock, 3),
         complete=complete,

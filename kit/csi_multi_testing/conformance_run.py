@@ -17,25 +17,27 @@ from csi_multi.process.driver_process import NotServing
 from .assertions import CheckFailed
 from .check import Check, Outcome, State, run
 from .context import CheckContext
-from .csi_wire import CsiWire
-from .driver import Process
+from .csi_wire import CsiClient
+from .driver import InstanceDriver
 from .fault_injection import FaultInjector
-from .interrupt import interruptible
+from .instance_under_test import InstanceUnderTest, InstanceUnreadable
+from .interruptible import interruptible
 from .progress import Progress
 from .protocol import BackendProtocol
-from .report import Result
-from .tested_instance import TestedInstance, Unusable
+from .report import CheckResult
 
 WHOLE = "instance"  # the group of what is demanded of the run as a whole
 
-Suite = Callable[[], Iterable[Result]]
+Suite = Callable[[], Iterable[CheckResult]]
 
 
 class ConformanceRun:
     """Keeps the results, those of an interrupted run too."""
 
-    def __init__(self, subject: TestedInstance, driver: Process, progress: Progress, interrupt: Interrupt) -> None:
-        self.results: list[Result] = []
+    def __init__(
+        self, subject: InstanceUnderTest, driver: InstanceDriver, progress: Progress, interrupt: Interrupt
+    ) -> None:
+        self.results: list[CheckResult] = []
         self.run_id = uuid.uuid4().hex[:6]
         self._subject = subject
         self._driver = driver
@@ -45,31 +47,31 @@ class ConformanceRun:
     def wire(self, checks: Sequence[Check], suite: Suite) -> None:
         """Run checks over the wire, then csi-sanity; at last the driver must end as a supervisor wants it to."""
         try:
-            door = CsiWire(self._subject.storage, self._subject.name, self._driver)
+            client = CsiClient(self._subject.storage, self._subject.name, self._driver)
         except (NotServing, StorageError, CheckFailed) as error:
             self._demand("wire", "the driver starts", str(error))
             return
         try:
             for one in checks:
-                self._judge(one, door, FaultInjector())
+                self._judge(one, client, FaultInjector())
             for result in suite():
                 self._progress.more(1)
                 self._keep(result)
                 self._interrupt.act()
         finally:
-            self._demand("wire", "the driver ends at SIGTERM and removes its socket", _refusal(door.close))
+            self._demand("wire", "the driver ends at SIGTERM and removes its socket", _refusal(client.close))
 
     def backend(self, checks: Sequence[Check]) -> None:
         """Run checks in this process, each on a new backend object."""
         for one in checks:
-            self._judge(one, *self._subject.direct())
+            self._judge(one, *self._subject.in_process())
 
     def unchanged(self, before: set[str]) -> None:
         """Demand that the instance lists what it did before the run."""
         name = "what it listed before the run is what it lists after it"
         try:
             after = self._subject.inventory()
-        except Unusable as error:
+        except InstanceUnreadable as error:
             self._demand("backend", name, str(error))
             return
         changes = [f"gone: {one}" for one in sorted(before - after)] + [f"new: {one}" for one in sorted(after - before)]
@@ -77,17 +79,17 @@ class ConformanceRun:
             changes.append(f"names of this run contain {self.run_id!r}; what else changed was somebody else's doing")
         self._demand("backend", name, "\n".join(changes))
 
-    def _judge(self, one: Check, door: BackendProtocol, injector: FaultInjector) -> None:
+    def _judge(self, one: Check, client: BackendProtocol, injector: FaultInjector) -> None:
         subject, number = self._subject, len(self.results)
-        watched = interruptible(door, self._interrupt)
-        trial = CheckContext(subject.storage, watched, subject.features, injector, f"{self.run_id}-{number}")
+        watched = interruptible(client, self._interrupt)
+        context = CheckContext(subject.storage, watched, subject.features, injector, f"{self.run_id}-{number}")
         self._progress.begin(one.group, one.name)
         self._driver.mark()
-        found = run(one, trial)
-        result = Result(
+        found = run(one, context)
+        result = CheckResult(
             group=one.group,
             name=one.name,
-            where=door.on.value,
+            where=client.target.value,
             state=found.state,
             text=found.text,
             seconds=round(found.seconds, 3),
@@ -105,9 +107,9 @@ class ConformanceRun:
         """Keep what is demanded of the run as a whole; `text` is "" when it holds."""
         state = State.FAILED if text else State.PASSED
         self._progress.more(1)
-        self._keep(Result(group=WHOLE, name=name, where=where, state=state, text=text))
+        self._keep(CheckResult(group=WHOLE, name=name, where=where, state=state, text=text))
 
-    def _keep(self, result: Result) -> None:
+    def _keep(self, result: CheckResult) -> None:
         self.results.append(result)
         self._progress.end(result)
 

@@ -30,7 +30,7 @@ from csi_multi.contract import (
 
 from .assertions import CheckFailed, expect
 from .fault_injection import FaultInjector
-from .in_process import InProcess
+from .in_process import InProcessClient
 from .protocol import BLOCK, BackendProtocol, VolumeSpec, read_from, write_to
 from .storage import Storage
 
@@ -48,14 +48,14 @@ class CheckContext:
     def __init__(
         self,
         storage: Storage,
-        door: BackendProtocol,
+        client: BackendProtocol,
         features: Collection[type[Backend]],
         injector: FaultInjector,
         run: str = "",
     ) -> None:
         """`run` stands in all names, and must be used for one trial only."""
         self.storage = storage
-        self.door = door
+        self.client = client
         self.features = features
         self.injector = injector
         self.notes: list[str] = []
@@ -70,14 +70,14 @@ class CheckContext:
         self._calls = ExitStack()
 
     @property
-    def direct(self) -> InProcess:
+    def in_process(self) -> InProcessClient:
         """The in-process door, for checks that are `On.BACKEND`."""
-        return cast(InProcess, self.door)
+        return cast(InProcessClient, self.client)
 
     @property
     def backend(self) -> Any:
         """The backend object, for checks that are `On.BACKEND`."""
-        return self.direct.backend
+        return self.in_process.backend
 
     @property
     def size(self) -> int:
@@ -93,7 +93,7 @@ class CheckContext:
 
     # Asking
 
-    def wish(
+    def spec(
         self,
         name: str = "",
         size: int | None = None,
@@ -108,31 +108,31 @@ class CheckContext:
         more = {"parameters": self.storage.parameters, "mutable": self.storage.mutable, "capabilities": used, **more}
         return VolumeSpec(name=name or self.name(), size=wanted, **more)
 
-    def create(self, wish: VolumeSpec) -> Volume:
+    def create(self, spec: VolumeSpec) -> Volume:
         """Make a volume, to be removed at the end."""
-        volume = self.door.create(wish)
+        volume = self.client.create(spec)
         self._volumes[volume.handle] = None
         return volume
 
     def volume(self, name: str = "", size: int | None = None, **more: Any) -> Volume:
-        return self.create(self.wish(name, size, **more))
+        return self.create(self.spec(name, size, **more))
 
     def copy(self, of: Volume | Snapshot, name: str = "", size: int | None = 0, **more: Any) -> Volume:
         """Make a volume from a snapshot or another volume; size 0 leaves it to the backend."""
-        return self.create(self.wish(name, size, source=source(of), **more))
+        return self.create(self.spec(name, size, source=source(of), **more))
 
     def snapshot(self, of: Volume, name: str = "") -> Snapshot:
-        snapshot = self.door.snapshot(name or self.name("cut"), of.handle)
+        snapshot = self.client.snapshot(name or self.name("cut"), of.handle)
         self._snapshots[snapshot.handle] = None
         return snapshot
 
     def group(self, of: Collection[Volume], name: str = "") -> GroupSnapshot:
-        group = self.door.group(name or self.name("group"), [one.handle for one in of])
+        group = self.client.group(name or self.name("group"), [one.handle for one in of])
         self._groups[group.handle] = None
         return group
 
     def attach(self, volume: Volume, node: Node, **more: Any) -> Any:
-        context = self.door.attach(volume.handle, node, **more)
+        context = self.client.attach(volume.handle, node, **more)
         self._attached[volume.handle] = None
         return context
 
@@ -159,7 +159,7 @@ class CheckContext:
     @contextmanager
     def refused(self, *kinds: type[StorageError], what: str) -> Iterator[None]:
         """Demand that the block raises one of these classes; `what` says what was tried."""
-        wanted = tuple(self.door.kind_of(kind) for kind in kinds)
+        wanted = tuple(self.client.kind_of(kind) for kind in kinds)
         names = " or ".join(kind.__name__ for kind in kinds)
         try:
             yield
@@ -191,14 +191,14 @@ class CheckContext:
             for offset, data in pieces:
                 write(volume.handle, offset, data)
             return
-        with self.door.shown(volume.handle) as path:
+        with self.client.shown(volume.handle) as path:
             for offset, data in pieces:
                 write_to(path, offset, data)
 
     def _read(self, volume: Volume, *places: tuple[int, int]) -> list[bytes]:
         if read := self.storage.read:
             return [read(volume.handle, offset, length) for offset, length in places]
-        with self.door.shown(volume.handle, read_only=True) as path:
+        with self.client.shown(volume.handle, read_only=True) as path:
             return [read_from(path, offset, length) for offset, length in places]
 
     def fill(self, volume: Volume, seed: str) -> None:
@@ -219,9 +219,9 @@ class CheckContext:
             return set(self.storage.resources())
         found: set[str] = set()
         if ListVolumes in self.features:
-            found |= {f"volume {one.handle}" for one in pages(self.door.list_volumes)}
+            found |= {f"volume {one.handle}" for one in pages(self.client.list_volumes)}
         if ListSnapshots in self.features:
-            found |= {f"snapshot {one.handle}" for one in pages(self.door.list_snapshots)}
+            found |= {f"snapshot {one.handle}" for one in pages(self.client.list_snapshots)}
         return found
 
     def new(self) -> set[str]:
@@ -258,12 +258,12 @@ class CheckContext:
         for handle in self._open:
             self.backend.close_device(handle)
         for handle in self._attached:
-            self.door.detach(handle, None)
+            self.client.detach(handle, None)
         for handle in self._groups:
-            self.door.delete_group(handle)
+            self.client.delete_group(handle)
         # What depends on what differs between storage systems: copies first, then whatever is left.
-        rest = [(self.door.delete, handle) for handle in reversed(self._volumes)]
-        rest += [(self.door.delete_snapshot, handle) for handle in reversed(self._snapshots)]
+        rest = [(self.client.delete, handle) for handle in reversed(self._volumes)]
+        rest += [(self.client.delete_snapshot, handle) for handle in reversed(self._snapshots)]
         for last in (False, False, True):
             kept = []
             for delete, handle in rest:
@@ -301,8 +301,8 @@ def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:
 def in_process(storage: Storage) -> CheckContext:
     """Return a trial of the backend object that the storage connects to."""
     injector = FaultInjector(storage.files)
-    door = InProcess(storage, injector)
-    features = features_of(type(door.backend))
-    if isinstance(door.backend, Topology) and door.backend.everywhere:
+    client = InProcessClient(storage, injector)
+    features = features_of(type(client.backend))
+    if isinstance(client.backend, Topology) and client.backend.everywhere:
         features -= {Topology}  # as the driver advertises none, then
-    return CheckContext(storage, door, features, injector)
+    return CheckContext(storage, client, features, injector)

@@ -35,14 +35,13 @@ from csi_multi.contract import (
 from csi_multi.rpc.client import Client
 
 from . import messages
-from .check import On
 from .kubelet import published
 from .messages import Messages
-from .protocol import BLOCK, VolumeSpec
+from .protocol import BLOCK, Target, VolumeSpec
 from .storage import Storage
 
 
-class Driver(Protocol):
+class RestartableDriver(Protocol):
     """A driver that serves one instance."""
 
     def start(self) -> Client:
@@ -58,15 +57,15 @@ class Driver(Protocol):
         ...
 
 
-class CsiWire:
+class CsiClient:
     """CSI spoken to one instance. What CSI keeps secret is empty: names, digests and clusters of stamps.
 
     Bytes are read and written as on a node: attach, stage, publish as a raw block, undo all of it.
     """
 
-    on = On.WIRE
+    target = Target.WIRE
 
-    def __init__(self, storage: Storage, instance: str, driver: Driver) -> None:
+    def __init__(self, storage: Storage, instance: str, driver: RestartableDriver) -> None:
         self.storage = storage
         self._driver = driver
         self._client = driver.start()
@@ -104,20 +103,20 @@ class CsiWire:
 
     # Volumes
 
-    def create(self, wish: VolumeSpec) -> Volume:
-        fields: dict[str, Any] = {"secrets": wish.secrets} if wish.secrets else {}
-        if wish.size.required or wish.size.limit:  # a range that says nothing is left out
-            fields["capacity_range"] = messages.size_range(wish.size)
-        if wish.source:
-            fields["volume_content_source"] = self._messages.source(wish.source)
-        if wish.topology:
-            fields["accessibility_requirements"] = self._messages.requirement(wish.topology)
+    def create(self, spec: VolumeSpec) -> Volume:
+        fields: dict[str, Any] = {"secrets": spec.secrets} if spec.secrets else {}
+        if spec.size.required or spec.size.limit:  # a range that says nothing is left out
+            fields["capacity_range"] = messages.size_range(spec.size)
+        if spec.source:
+            fields["volume_content_source"] = self._messages.source(spec.source)
+        if spec.topology:
+            fields["accessibility_requirements"] = self._messages.requirement(spec.topology)
         answer = self.call(
             "CreateVolume",
-            name=wish.name,
-            volume_capabilities=[messages.capability(one) for one in wish.capabilities],
-            parameters=self._parameters(wish.parameters),
-            mutable_parameters=wish.mutable,
+            name=spec.name,
+            volume_capabilities=[messages.capability(one) for one in spec.capabilities],
+            parameters=self._parameters(spec.parameters),
+            mutable_parameters=spec.mutable,
             **fields,
         )
         return self._messages.volume(answer.volume)

@@ -26,7 +26,7 @@ SOCKET = "csi.sock"
 LOG_TAIL = 4000  # bytes
 
 
-def alone(config: Config, instance: str) -> Config:
+def only_instance(config: Config, instance: str) -> Config:
     """Return the configuration with one instance only, everything advertised. Raises ConfigError."""
     found = [section for section in config.instances if section.name == instance]
     if not found:
@@ -42,7 +42,7 @@ def as_yaml(config: Config) -> str:
     return yaml.safe_dump({"driver": msgspec.to_builtins(config.driver), "backends": backends}, sort_keys=False)
 
 
-class Process:
+class InstanceDriver:
     """`csi-multi serve` in a short temporary directory that only its owner can read: the file may hold secrets."""
 
     def __init__(self, config: Config) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 from csi_multi.contract import TIME_LIMIT, CommandFailed, CommandTimedOut, Host, Result
 
-from .fault_plan import Died, Fault, FaultPlan, spellings, unseen, watched
+from .fault_plan import Fault, FaultPlan, ProcessDied, not_counted, path_prefixes, watch_files
 
-__all__ = ["Call", "Died", "Fault", "FaultInjector"]
+__all__ = ["Call", "Fault", "FaultInjector", "ProcessDied"]
 
 UNEXPECTED = range(70, 80)  # exit statuses that no program uses for an answer
 
@@ -52,8 +52,8 @@ class FaultInjector:
     """All calls of one backend's boundary. Use one at a time: `with fuse.blown(3, Fault.DEATH): ...`"""
 
     def __init__(self, files: tuple[Path, ...] = ()) -> None:
-        self._files = spellings(files)
-        self._charge: FaultPlan | None = None
+        self._files = path_prefixes(files)
+        self._plan: FaultPlan | None = None
         self._last = FaultPlan(0, Fault.DEATH)
         self._lives = 0  # of the process that the backend stands for
 
@@ -63,9 +63,9 @@ class FaultInjector:
         return list(self._last.calls)
 
     @property
-    def may_be_silent(self) -> list[bool]:
+    def can_time_out(self) -> list[bool]:
         """Which of these calls can time out: those on files of this machine cannot."""
-        return list(self._last.may_be_silent)
+        return list(self._last.can_time_out)
 
     @property
     def reached(self) -> bool:
@@ -78,7 +78,7 @@ class FaultInjector:
         return self._last.happened
 
     @property
-    def story(self) -> str:
+    def description(self) -> str:
         """What the last fault was, in words; "" when none happened."""
         last = self._last
         if not (last.happened and last.at):
@@ -92,18 +92,18 @@ class FaultInjector:
         0 counts only. After a death nothing gets through until the end of the block, and no command
         ever after through a host that was given out before.
         """
-        charge = FaultPlan(at, fault, lasting, self._files)
-        self._charge = self._last = charge
+        plan = FaultPlan(at, fault, lasting, self._files)
+        self._plan = self._last = plan
         try:
-            with watched(charge):
+            with watch_files(plan):
                 yield
         finally:
-            self._charge = None
-            self._lives += charge.dead
+            self._plan = None
+            self._lives += plan.dead
 
     def host(self, host: Host) -> Host:
         """Return a door to the machine whose commands count."""
-        return _Door(host, self, self._lives)
+        return _CountedHost(host, self, self._lives)
 
     @contextmanager
     def around(self, calls: tuple[Call, ...]) -> Iterator[None]:
@@ -138,28 +138,28 @@ class FaultInjector:
         def counted(*args: Any, **words: Any) -> Any:
             shown = args[1:] if bound else args
             what = call.describe(*shown, **words) if call.describe else call.name
-            return self.through(what, lambda: real(*args, **words), call.error, call.timeout)
+            return self.call(what, lambda: real(*args, **words), call.error, call.timeout)
 
         return kind(counted) if kind else counted
 
-    def through(
+    def call(
         self, what: str, act: Callable[[], Any], error: Callable[[], Exception], timeout: Callable[[], Exception]
     ) -> Any:
         """Make a call through the boundary. Raises what the fault makes of it."""
-        charge = self._charge
-        if charge is None or not charge.pass_through(what):
+        plan = self._plan
+        if plan is None or not plan.record(what):
             return act()
-        if charge.fault.late:
+        if plan.fault.late:
             act()
-        raise error() if charge.fault is Fault.ERROR else timeout()
+        raise error() if plan.fault is Fault.ERROR else timeout()
 
-    def alive(self, life: int) -> None:
+    def require_alive(self, life: int) -> None:
         """Raise Died for a process that died in an earlier block."""
         if life != self._lives:
-            raise Died("this process has died")
+            raise ProcessDied("this process has died")
 
 
-class _Door:
+class _CountedHost:
     """A Host whose commands count."""
 
     def __init__(self, host: Host, injector: FaultInjector, life: int) -> None:
@@ -171,14 +171,14 @@ class _Door:
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
         def act() -> Result:
-            with unseen():
+            with not_counted():
                 return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
 
         def failed() -> Exception:
             status = next(status for status in UNEXPECTED if status not in ok)
             return CommandFailed(argv, Result(status, "", "the kit made this command fail"))
 
-        self._injector.alive(self._life)
-        return self._injector.through(  # type: ignore[no-any-return]
+        self._injector.require_alive(self._life)
+        return self._injector.call(  # type: ignore[no-any-return]
             " ".join(argv), act, failed, lambda: CommandTimedOut(argv, timeout)
         )

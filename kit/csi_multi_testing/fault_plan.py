@@ -27,7 +27,7 @@ TWO_PATHS = frozenset({"os.rename", "os.link", "os.symlink"})
 DESCRIPTORS = frozenset({"fcntl.ioctl", "fcntl.flock", "fcntl.fcntl", "fcntl.lockf"})
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process dies here. Nothing it does afterwards, cleaning up included, gets through the boundary."""
 
 
@@ -44,7 +44,7 @@ class Fault(enum.Enum):
         return self is Fault.LATE_TIMEOUT
 
     @property
-    def silent(self) -> bool:
+    def no_answer(self) -> bool:
         """Whether no answer comes: files of this machine always answer."""
         return self in (Fault.TIMEOUT, Fault.LATE_TIMEOUT)
 
@@ -59,7 +59,7 @@ class FaultPlan:
     files: tuple[str, ...] = ()
     thread: int = field(default_factory=threading.get_ident)
     calls: list[str] = field(default_factory=list)
-    may_be_silent: list[bool] = field(default_factory=list)  # of each call
+    can_time_out: list[bool] = field(default_factory=list)  # of each call
     reached: bool = False  # whether there were as many calls
     happened: bool = False  # whether the fault could happen there
     guard: threading.Lock = field(default_factory=threading.Lock)
@@ -68,22 +68,22 @@ class FaultPlan:
     def dead(self) -> bool:
         return self.happened and self.fault is Fault.DEATH
 
-    def pass_through(self, what: str, *, silent: bool = True) -> bool:
+    def record(self, what: str, *, can_time_out: bool = True) -> bool:
         """Count a call; return whether the fault strikes at it. Raises Died, also ever after."""
         with self.guard:
             if self.dead:
-                raise Died(what)
+                raise ProcessDied(what)
             self.calls.append(what)
-            self.may_be_silent.append(silent)
+            self.can_time_out.append(can_time_out)
             number = len(self.calls)
             if not self.at or number < self.at or (number > self.at and not self.lasting):
                 return False
             self.reached = True
-            if self.fault.silent and not silent:
+            if self.fault.no_answer and not can_time_out:
                 return False
             self.happened = True
             if self.fault is Fault.DEATH:
-                raise Died(what)
+                raise ProcessDied(what)
             return True
 
 
@@ -94,24 +94,24 @@ _outside = threading.local()
 
 
 @contextmanager
-def watched(charge: FaultPlan) -> Iterator[None]:
+def watch_files(plan: FaultPlan) -> Iterator[None]:
     """Let calls on the charge's files count for the block."""
     global _hooked
-    if not charge.files:
+    if not plan.files:
         yield
         return
     if not _hooked:
         sys.addaudithook(_audit)
         _hooked = True
-    _WATCHED.append(charge)
+    _WATCHED.append(plan)
     try:
         yield
     finally:
-        _WATCHED[:] = [one for one in _WATCHED if one is not charge]
+        _WATCHED[:] = [one for one in _WATCHED if one is not plan]
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def not_counted() -> Iterator[None]:
     """What this thread does in the block is part of a call that has been counted."""
     before = getattr(_outside, "here", False)
     _outside.here = True
@@ -121,7 +121,7 @@ def unseen() -> Iterator[None]:
         _outside.here = before
 
 
-def spellings(directories: tuple[Path, ...]) -> tuple[str, ...]:
+def path_prefixes(directories: tuple[Path, ...]) -> tuple[str, ...]:
     """Return how a path below the directories may begin: as it is given, and without symbolic links."""
     return tuple({*map(os.path.abspath, directories), *map(os.path.realpath, directories)})
 
@@ -132,10 +132,10 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     named = () if event in DESCRIPTORS else args[: 2 if event in TWO_PATHS else 1]
     texts = [_text(one) for one in (named or args[:1])]
     vague = not all(text.startswith("/") for text in texts)
-    for charge in list(_WATCHED):
-        own = charge.thread == threading.get_ident()
-        seen = (vague and own) or any(_below(text, charge.files) for text in texts)
-        if seen and charge.pass_through(" ".join([event, *texts]), silent=False):
+    for plan in list(_WATCHED):
+        own = plan.thread == threading.get_ident()
+        seen = (vague and own) or any(_below(text, plan.files) for text in texts)
+        if seen and plan.record(" ".join([event, *texts]), can_time_out=False):
             raise OSError(errno.EIO, "the kit made this call fail", texts[0])
 
 

@@ -43,18 +43,17 @@ from csi_multi.core.idempotent import FS_TYPE, digest, require
 from csi_multi.core.locks import Locks
 from csi_multi.host.command import LocalHost
 
-from .check import On
 from .fault_injection import FaultInjector
-from .protocol import BLOCK, VolumeSpec
+from .protocol import BLOCK, Target, VolumeSpec
 from .storage import Storage
 
 B = TypeVar("B", bound=b.Backend)
 
 
-class InProcess:
+class InProcessClient:
     """The idempotent core over a backend object, with the locks that the core holds."""
 
-    on = On.BACKEND
+    target = Target.BACKEND
 
     def __init__(self, storage: Storage, injector: FaultInjector) -> None:
         self.storage = storage
@@ -85,30 +84,30 @@ class InProcess:
         setting = self.backend.setting
         return Stamp(driver=setting.driver, cluster=setting.cluster, name=name, digest=digest(*parameters), **more)
 
-    def request(self, wish: VolumeSpec) -> VolumeRequest:
+    def request(self, spec: VolumeSpec) -> VolumeRequest:
         """Return what the core hands to the backend for this wish."""
-        fs_types = {one.mount.fs_type or "ext4" for one in wish.capabilities if one.mount}
+        fs_types = {one.mount.fs_type or "ext4" for one in spec.capabilities if one.mount}
         kind = type(self.backend)
         return VolumeRequest(
             stamp=self._stamp(
-                wish.name,
-                wish.parameters,
-                wish.mutable,
-                source=wish.source,
+                spec.name,
+                spec.parameters,
+                spec.mutable,
+                source=spec.source,
                 context={FS_TYPE: fs_types.pop()} if fs_types else {},
             ),
-            size=wish.size,
-            capabilities=wish.capabilities,
-            parameters=parse(kind.Parameters, wish.parameters, "parameters"),
-            mutable=parse(kind.MutableParameters, wish.mutable, "mutable_parameters") if wish.mutable else None,
-            topology=wish.topology if topology.constrained(self.backend) else None,
-            secrets=wish.secrets or self.storage.secrets,
+            size=spec.size,
+            capabilities=spec.capabilities,
+            parameters=parse(kind.Parameters, spec.parameters, "parameters"),
+            mutable=parse(kind.MutableParameters, spec.mutable, "mutable_parameters") if spec.mutable else None,
+            topology=spec.topology if topology.constrained(self.backend) else None,
+            secrets=spec.secrets or self.storage.secrets,
         )
 
-    def create(self, wish: VolumeSpec) -> Volume:
-        shared = [(wish.source.kind.value, wish.source.handle)] if wish.source else []
-        with self._locks.hold("CreateVolume", [("new volume", wish.name)], shared):
-            return idempotent.create_volume(self.backend, self.request(wish), self.backend.setting.node)
+    def create(self, spec: VolumeSpec) -> Volume:
+        shared = [(spec.source.kind.value, spec.source.handle)] if spec.source else []
+        with self._locks.hold("CreateVolume", [("new volume", spec.name)], shared):
+            return idempotent.create_volume(self.backend, self.request(spec), self.backend.setting.node)
 
     def delete(self, handle: str) -> None:
         with self._locks.hold("DeleteVolume", [("volume", handle)]):

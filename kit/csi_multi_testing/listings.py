@@ -9,8 +9,8 @@ from typing import Any
 from csi_multi.contract import Page, Volume, ids
 
 from .assertions import CheckFailed, expect
-from .check import On
 from .context import CheckContext
+from .protocol import Target
 
 EMPTY = 100  # pages without an item in a row: such a listing gets nowhere
 LONG = 115  # of the 128 bytes of a name; a number follows
@@ -33,7 +33,9 @@ class Listing:
         page = self.read(cursor, limit, **more)
         count = len(page.items)
         expect(not limit or count <= limit, f"{self.method} gave {count} items, asked for were at most {limit}")
-        most = ids.MAX_HANDLE if self.t.door.on is On.BACKEND else ids.MAX_ID  # a token holds the instance's name, too
+        most = (
+            ids.MAX_HANDLE if self.t.client.target is Target.BACKEND else ids.MAX_ID
+        )  # a token holds the instance's name, too
         size = len(page.cursor.encode())
         expect(
             size <= most, f"{self.method} gave a cursor of {size} bytes: {most} are allowed, whatever names are like"
@@ -87,10 +89,12 @@ class Listing:
 
 def volumes(t: CheckContext) -> Listing:
     def delete(handle: str) -> None:
-        t.forget(t.door.get(handle))
-        t.door.delete(handle)
+        t.forget(t.client.get(handle))
+        t.client.delete(handle)
 
-    return Listing(t=t, method="list_volumes", read=t.door.list_volumes, make=t.volume, get=t.door.get, delete=delete)
+    return Listing(
+        t=t, method="list_volumes", read=t.client.list_volumes, make=t.volume, get=t.client.get, delete=delete
+    )
 
 
 def snapshots(t: CheckContext, of: Volume | None = None) -> Listing:
@@ -98,14 +102,14 @@ def snapshots(t: CheckContext, of: Volume | None = None) -> Listing:
     origin = of or t.volume()
 
     def delete(handle: str) -> None:
-        t.forget(t.door.get_snapshot(handle))
-        t.door.delete_snapshot(handle)
+        t.forget(t.client.get_snapshot(handle))
+        t.client.delete_snapshot(handle)
 
     return Listing(
         t=t,
         method="list_snapshots",
-        read=t.door.list_snapshots,
+        read=t.client.list_snapshots,
         make=lambda name: t.snapshot(origin, name),
-        get=t.door.get_snapshot,
+        get=t.client.get_snapshot,
         delete=delete,
     )

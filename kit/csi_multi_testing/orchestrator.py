@@ -19,7 +19,7 @@ RETRIED = frozenset(
         grpc.StatusCode.CANCELLED,
     }
 )
-PATIENCE = 60.0  # seconds
+TIME_LIMIT = 60.0  # seconds
 PAUSE = 0.02  # seconds between tries; a real orchestrator waits longer
 
 
@@ -32,7 +32,7 @@ class Orchestrator:
 
     def call(self, rpc: str, **fields: Any) -> Any:
         """Raises grpc.RpcError for a final code, or when patience ends."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIME_LIMIT
         while True:
             try:
                 return getattr(self._connect(), rpc)(**fields)

@@ -6,7 +6,7 @@ import shutil
 from typing import TextIO
 
 from .check import State
-from .report import Result
+from .report import CheckResult
 
 BAR = 24  # characters
 CLEAR = "\r\x1b[K"
@@ -30,7 +30,7 @@ class Progress:
         line = f"{bar} {self._done}/{self._total}, {self._failed} failed  {group}: {name}"
         self._write(CLEAR + line[: shutil.get_terminal_size().columns - 1])
 
-    def end(self, one: Result) -> None:
+    def end(self, one: CheckResult) -> None:
         self._done += 1
         self._failed += one.state is State.FAILED
         if not self._live:

@@ -6,6 +6,7 @@ of errors.py.
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -34,9 +35,15 @@ from csi_multi.contract import (
     VolumeHealth,
 )
 
-from .check import On
-
 BLOCK = Capability(mode=AccessMode.SINGLE_NODE_WRITER)
+
+
+class Target(enum.Enum):
+    """What a check is run against."""
+
+    ANY = "any"  # either of the two
+    BACKEND = "backend"  # the backend object in this process, with faults at every call
+    WIRE = "wire"  # a driver process, over CSI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +63,13 @@ class VolumeSpec:
 class BackendProtocol(Protocol):
     """The operations. Over the wire a Volume's stamp holds what CSI shows: its context and source."""
 
-    on: On
+    target: Target
 
     def kind_of(self, error: type[StorageError]) -> type[StorageError]:
         """Return the class as precisely as this door can tell it."""
         ...
 
-    def create(self, wish: VolumeSpec) -> Volume: ...
+    def create(self, spec: VolumeSpec) -> Volume: ...
     def delete(self, handle: str) -> None: ...
     def get(self, handle: str) -> Volume: ...
     def list_volumes(self, cursor: str = "", limit: int = 0) -> Page[Volume]: ...

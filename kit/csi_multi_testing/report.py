@@ -19,15 +19,15 @@ SCHEMA = 1  # of the JSON report: raised when a field changes its meaning or goe
 
 # What XML 1.0 cannot hold, not even escaped: control characters, which would also play with a terminal,
 # and halves of characters, which no encoding takes.
-UNFIT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def clean(text: str) -> str:
+def escape(text: str) -> str:
     """Return the text with everything unfit for a report written as an escape."""
-    return UNFIT.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """One check, or one spec of csi-sanity."""
 
     group: str
@@ -42,33 +42,33 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Foreign code and foreign programs said some of this."""
         for name in ("name", "text", "log"):
-            msgspec.structs.force_setattr(self, name, clean(getattr(self, name)))
-        msgspec.structs.force_setattr(self, "notes", tuple(map(clean, self.notes)))
+            msgspec.structs.force_setattr(self, name, escape(getattr(self, name)))
+        msgspec.structs.force_setattr(self, "notes", tuple(map(escape, self.notes)))
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     system: str = msgspec.field(default_factory=platform.platform)
     python: str = msgspec.field(default_factory=platform.python_version)
     cpus: int = msgspec.field(default_factory=lambda: os.cpu_count() or 0)
     root: bool = msgspec.field(default_factory=lambda: os.geteuid() == 0)
 
 
-class Backend(msgspec.Struct, frozen=True, kw_only=True):
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     kind: str
     package: str
     features: tuple[str, ...]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     driver: str = msgspec.field(default_factory=lambda: f"csi-multi {version('csi-multi')}")
-    machine: Machine = msgspec.field(default_factory=Machine)
-    backend: Backend
+    machine: MachineInfo = msgspec.field(default_factory=MachineInfo)
+    backend: BackendInfo
     started: str  # ISO 8601, UTC
     seconds: float
     complete: bool  # False: interrupted
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
 
     def count(self, state: State) -> int:
         return sum(one.state is state for one in self.results)
@@ -84,26 +84,26 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.complete and not self.count(State.FAILED)
 
 
-def as_json(report: Report) -> str:
+def as_json(report: ConformanceReport) -> str:
     return msgspec.json.format(msgspec.json.encode(report)).decode()
 
 
-def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
+def groups(results: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
     """Return the results by group: the contract's first, then what is not the kit's own."""
-    found: dict[str, list[Result]] = defaultdict(list)
+    found: dict[str, list[CheckResult]] = defaultdict(list)
     for one in sorted(results, key=lambda one: LAST.index(one.group) if one.group in LAST else -1):
         found[one.group].append(one)
     return found
 
 
-def as_text(report: Report, log: str = "") -> str:
+def as_text(report: ConformanceReport, log: str = "") -> str:
     """Return the whole report for a terminal; `log` names the directory where the logs are kept."""
     parts = [_notes(report.results), _skips(report.results), _failures(report, log), _table(report)]
     parts.append(_last_line(report, log))
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(report: Report) -> str:
+def _table(report: ConformanceReport) -> str:
     rows: list[Sequence[str]] = [("group", *(state.value for state in State), "seconds")]
     for group, results in groups(report.results).items():
         counts = Counter(one.state for one in results)
@@ -114,7 +114,7 @@ def _table(report: Report) -> str:
     return "\n".join(f"  {name:<{wide}}" + "".join(f"{cell:>10}" for cell in cells) for name, *cells in rows)
 
 
-def _failures(report: Report, directory: str) -> str:
+def _failures(report: ConformanceReport, directory: str) -> str:
     failed = [one for one in report.results if one.state is State.FAILED]
     lines = []
     for one, (file, log) in zip(failed, report.logs.items(), strict=True):
@@ -123,7 +123,7 @@ def _failures(report: Report, directory: str) -> str:
     return "\n".join(lines)
 
 
-def _skips(results: Iterable[Result]) -> str:
+def _skips(results: Iterable[CheckResult]) -> str:
     reasons: dict[str, list[str]] = defaultdict(list)
     for one in results:
         if one.state is State.SKIPPED:
@@ -140,12 +140,12 @@ def _skips(results: Iterable[Result]) -> str:
     return "\n".join(lines)
 
 
-def _notes(results: Iterable[Result]) -> str:
+def _notes(results: Iterable[CheckResult]) -> str:
     lines = [f"  {one.name}: {note}" for one in results for note in one.notes]
     return "\n".join(["Measured:", *lines]) if lines else ""
 
 
-def _last_line(report: Report, log: str) -> str:
+def _last_line(report: ConformanceReport, log: str) -> str:
     counts = ", ".join(f"{report.count(state)} {state.value}" for state in State)
     verdict = "passed" if report.passed else "failed" if report.complete else "stopped early"
     about = f"backend {report.backend.instance} ({report.backend.kind}, {report.backend.package})"

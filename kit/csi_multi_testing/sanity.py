@@ -17,8 +17,8 @@ from csi_multi.contract import CommandTimedOut
 from csi_multi.host.command import LocalHost
 
 from .check import State
-from .driver import Process
-from .report import Result
+from .driver import InstanceDriver
+from .report import CheckResult
 from .storage import Storage
 
 NAME = "csi-sanity"
@@ -32,7 +32,7 @@ RPCS = (
 )
 
 
-class Spec(msgspec.Struct, frozen=True):
+class GinkgoSpec(msgspec.Struct, frozen=True):
     """One test of csi-sanity."""
 
     name: str
@@ -51,7 +51,7 @@ def run(
     secrets: Mapping[str, str] | None = None,
     parameters: Mapping[str, str] | None = None,
     mutable: Mapping[str, str] | None = None,
-) -> list[Spec]:
+) -> list[GinkgoSpec]:
     """Run the suite against the endpoints of node and controller; its files go into the directory.
 
     `access` is mount or block. Raises CommandTimedOut.
@@ -88,7 +88,7 @@ def run(
     return specs(report)
 
 
-def specs(report: Path) -> list[Spec]:
+def specs(report: Path) -> list[GinkgoSpec]:
     """Read ginkgo's JSON report; empty when there is none."""
     if not report.exists():
         return []
@@ -96,26 +96,26 @@ def specs(report: Path) -> list[Spec]:
     return [_spec(one) for one in found if one["LeafNodeType"] == "It"]
 
 
-def _spec(one: Mapping[str, Any]) -> Spec:
+def _spec(one: Mapping[str, Any]) -> GinkgoSpec:
     name = " > ".join([*one["ContainerHierarchyTexts"], one["LeafNodeText"]])
     message = (one.get("Failure") or {}).get("Message", "")
-    return Spec(name=name, state=one["State"], message=message, seconds=round(one.get("RunTime", 0) / 1e9, 3))
+    return GinkgoSpec(name=name, state=one["State"], message=message, seconds=round(one.get("RunTime", 0) / 1e9, 3))
 
 
 @dataclass(frozen=True)
-class Suite:
+class SanitySuite:
     """csi-sanity as a part of a conformance run; `silent`: it is not wanted."""
 
     binary: str = ""
     missing: str = ""  # why it cannot run
-    silent: bool = False
+    disabled: bool = False
 
-    def results(self, process: Process, storage: Storage) -> Iterator[Result]:
+    def results(self, process: InstanceDriver, storage: Storage) -> Iterator[CheckResult]:
         """Run it against the driver, with raw block volumes: filesystems are the core's own business."""
-        if self.silent:
+        if self.disabled:
             return
         if reason := self.missing or self._unfit(storage):
-            yield Result(group=NAME, name=NAME, where=NAME, state=State.SKIPPED, text=reason)
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.SKIPPED, text=reason)
             return
         try:
             found = run(
@@ -129,15 +129,15 @@ class Suite:
                 mutable=storage.mutable,
             )
         except CommandTimedOut as error:
-            yield Result(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=str(error))
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=str(error))
             return
         if not found:
             text = f"it gave no report; its output is in {process.directory}/{OUTPUT}"
-            yield Result(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=text)
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=text)
         for one in found:
             state = STATES.get(one.state, State.FAILED)
             text = one.message or ("switched off in csi-sanity itself" if one.state == "pending" else "")
-            yield Result(group=NAME, name=one.name, where=NAME, state=state, text=text, seconds=one.seconds)
+            yield CheckResult(group=NAME, name=one.name, where=NAME, state=state, text=text, seconds=one.seconds)
 
     def _unfit(self, storage: Storage) -> str:
         if os.geteuid() != 0:
@@ -145,15 +145,15 @@ class Suite:
         return "" if storage.devices else "its tests of the node need Storage.devices"
 
 
-def chosen(wanted: str, only: str) -> Suite:
+def choose_suite(wanted: str, only: str) -> SanitySuite:
     """Return the suite that --sanity (a path, auto or no) and --only mean. Raises ConfigError."""
     if wanted == "no" or only not in NAME:
-        return Suite(silent=True)
+        return SanitySuite(disabled=True)
     if wanted != "auto":
         if not (found := shutil.which(wanted)):
             raise ConfigError(f"--sanity {wanted}: no such program")
-        return Suite(found)
+        return SanitySuite(found)
     found = os.environ.get("CSI_SANITY") or shutil.which(NAME)
     if found:
-        return Suite(found)
-    return Suite(missing="csi-sanity was not found: put it on PATH, or name it with --sanity or in CSI_SANITY")
+        return SanitySuite(found)
+    return SanitySuite(missing="csi-sanity was not found: put it on PATH, or name it with --sanity or in CSI_SANITY")

@@ -50,7 +50,7 @@ class StorageFile(Schema, frozen=True, kw_only=True):
     files: Annotated[tuple[str, ...], Doc("directories of the storage: failures of files are tried there")] = ()
 
 
-def explained() -> str:
+def help_text() -> str:
     """Return a line for every key that the section takes."""
     lines = [f"  {name}: {text} ({kind})" for name, kind, _, text in describe(StorageFile)]
     return "\n".join([f"The file of --storage has one section, `{SECTION}:`, with any of", *lines])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_testing import disturbance, memory
+from csi_multi_testing import fault_sweep, memory
 from csi_multi_testing.check import State
 from csi_multi_testing.checks import after_crash, crashes
 from csi_multi_testing.memory import Attachment, MemoryBackend
@@ -299,7 +299,7 @@ def test_deaths_are_not_tried_at_calls_that_only_look(judged: Any, fails: Any) -
 
 
 def test_an_operation_of_too_many_calls_is_loud(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disturbance, "MOST", 2)
+    monkeypatch.setattr(fault_sweep, "MOST", 2)
 
     fails(
         crashes.a_clone_completes_once_after_a_crash_at_any_call, MemoryBackend, "clone_volume makes more than 2 calls"

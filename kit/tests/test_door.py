@@ -28,27 +28,27 @@ class Attaching(MemoryBackend):
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return in_process(memory.storage(Attaching)).direct
+    return in_process(memory.storage(Attaching)).in_process
 
 
-def test_bytes_are_read_and_written_on_an_attached_volume(door: Any) -> None:
-    volume = door.create(VolumeSpec(name="bytes"))
+def test_bytes_are_read_and_written_on_an_attached_volume(client: Any) -> None:
+    volume = client.create(VolumeSpec(name="bytes"))
 
-    with door.shown(volume.handle) as path:
+    with client.shown(volume.handle) as path:
         write_to(path, 0, b"data")
 
-    with door.shown(volume.handle, read_only=True) as path:
+    with client.shown(volume.handle, read_only=True) as path:
         assert read_from(path, 0, 4) == b"data"
-    assert door.get(volume.handle).published_nodes == ()
+    assert client.get(volume.handle).published_nodes == ()
 
 
-def test_a_volume_that_a_check_has_attached_here_stays_attached(door: Any) -> None:
-    volume = door.create(VolumeSpec(name="held"))
-    door.attach(volume.handle, door.node())
+def test_a_volume_that_a_check_has_attached_here_stays_attached(client: Any) -> None:
+    volume = client.create(VolumeSpec(name="held"))
+    client.attach(volume.handle, client.node())
 
-    with door.shown(volume.handle) as path:
+    with client.shown(volume.handle) as path:
         write_to(path, 0, b"data")
 
-    assert door.get(volume.handle).published_nodes == (door.node().id,)
+    assert client.get(volume.handle).published_nodes == (client.node().id,)

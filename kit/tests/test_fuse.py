@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from csi_multi_testing.fault_injection import Call, Died, Fault, FaultInjector
+from csi_multi_testing.fault_injection import Call, Fault, FaultInjector, ProcessDied
 
 from csi_multi.contract import CommandFailed, CommandTimedOut
 from csi_multi.host.command import LocalHost
@@ -77,13 +77,13 @@ def test_who_is_dead_stays_dead(tmp_path: Path) -> None:
     host, pool = injector.host(LocalHost()), Pool()
     with injector.around((Call(owner=pool, name="make"),)):
         with injector.inject(1, Fault.DEATH):
-            with pytest.raises(Died):
+            with pytest.raises(ProcessDied):
                 pool.make("a")
-            with pytest.raises(Died):
+            with pytest.raises(ProcessDied):
                 host.run("true")
-            with pytest.raises(Died):
+            with pytest.raises(ProcessDied):
                 (tmp_path / "a").write_text("a")
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             host.run("touch", str(tmp_path / "b"))
         pool.make("by the next process")
 
@@ -203,7 +203,7 @@ def test_a_move_into_the_directories_counts(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "draft").touch()
     injector = FaultInjector((tmp_path / "ours",))
-    with injector.inject(1), pytest.raises(Died):
+    with injector.inject(1), pytest.raises(ProcessDied):
         (tmp_path / "draft").rename(tmp_path / "ours/file")
 
     assert os.listdir(tmp_path / "ours") == []
@@ -257,7 +257,7 @@ def test_threads_of_the_backend_count_where_paths_are_named(tmp_path: Path) -> N
     assert [call.split()[0] for call in injector.calls] == ["os.listdir", "open", "os.listdir"]
 
     with injector.inject(1):
-        assert isinstance(in_thread(lambda: (tmp_path / "b").write_text("")), Died)
+        assert isinstance(in_thread(lambda: (tmp_path / "b").write_text("")), ProcessDied)
     assert os.listdir(tmp_path) == ["a"]
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, On, State, run
+from csi_multi_testing.check import CHECKS, State, run
 from csi_multi_testing.checks import budgets, kills, restarts
 from csi_multi_testing.context import CheckContext, features_of
-from csi_multi_testing.fault_injection import Died, FaultInjector
-from csi_multi_testing.in_process import InProcess
+from csi_multi_testing.fault_injection import FaultInjector, ProcessDied
+from csi_multi_testing.in_process import InProcessClient
 from csi_multi_testing.memory import MemoryBackend, MemoryStorage
 from csi_multi_testing.operations import base
+from csi_multi_testing.protocol import Target
 from csi_multi_testing.storage import Storage
 
 from csi_multi.contract import AttachRequest, PageRequest, Strings, Volume, VolumeRequest
@@ -80,16 +81,16 @@ class _Through:
             if not self._owner.dead:
                 time.sleep(STEP)
             if self._owner.dead:
-                raise Died(name)
+                raise ProcessDied(name)
             return found(*args)
 
         return change
 
 
-class Process(InProcess):
+class Process(InProcessClient):
     """A door to a backend that can be killed: stands for the one over the wire."""
 
-    on = On.WIRE
+    target = Target.WIRE
 
     def restart(self, *, resume: bool = True) -> None:
         self.backend.dead = True
@@ -97,10 +98,10 @@ class Process(InProcess):
 
 
 def judged_killed(check: Any, storage: Storage) -> Any:
-    door = Process(storage, FaultInjector())
+    client = Process(storage, FaultInjector())
     return run(
         CHECKS[check.__name__.replace("_", " ")],
-        CheckContext(storage, door, features_of(type(door.backend)), FaultInjector()),
+        CheckContext(storage, client, features_of(type(client.backend)), FaultInjector()),
     )
 
 
@@ -161,7 +162,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
-    if CHECKS[check.__name__.replace("_", " ")].on is not On.WIRE:
+    if CHECKS[check.__name__.replace("_", " ")].target is not Target.WIRE:
         fails(check, backend, words)
         return
     outcome = judged_killed(check, memory.storage(backend))

@@ -164,7 +164,7 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 
 
 def test_a_call_that_hangs_is_named(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "PATIENCE", 0.1)
+    monkeypatch.setattr(concurrency, "TIME_LIMIT", 0.1)
 
     fails(
         races.processes_that_create_the_same_volume_create_it_once,

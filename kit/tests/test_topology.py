@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, On, Outcome, State, run
+from csi_multi_testing.check import CHECKS, Outcome, State, run
 from csi_multi_testing.checks import capacity, node_local, topology
 from csi_multi_testing.context import CheckContext, features_of
-from csi_multi_testing.csi_wire import CsiWire
+from csi_multi_testing.csi_wire import CsiClient
 from csi_multi_testing.fault_injection import Call, FaultInjector
 from csi_multi_testing.memory import MemoryBackend
+from csi_multi_testing.protocol import Target
 from csi_multi_testing.storage import Storage, setting
 
 from csi_multi.contract import (
@@ -459,11 +460,11 @@ def test_a_backend_of_one_node_passes(judged: Callable[..., Outcome], one: Any) 
 )
 def test_both_pass_over_the_wire(driver_of: Any, tmp_path: Path, feature: type[b.Backend], make: Any) -> None:
     storage = make()
-    door = CsiWire(storage, "kit", driver_of(storage, tmp_path))
-    wired = [one for one in CHECKS.values() if feature in one.features and one.on is not On.BACKEND]
+    client = CsiClient(storage, "kit", driver_of(storage, tmp_path))
+    wired = [one for one in CHECKS.values() if feature in one.features and one.target is not Target.BACKEND]
 
     features = features_of(type(storage.backend()))
-    outcomes = [run(one, CheckContext(storage, door, features, FaultInjector())) for one in wired]
+    outcomes = [run(one, CheckContext(storage, client, features, FaultInjector())) for one in wired]
 
-    door.close()
+    client.close()
     assert {one.check.name: one.text for one in outcomes if one.state is not State.PASSED} == {}

@@ -10,88 +10,88 @@ import grpc
 import pytest
 from csi_multi_testing import memory, messages
 from csi_multi_testing.assertions import CheckFailed
-from csi_multi_testing.check import On, State, run
+from csi_multi_testing.check import State, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import CheckContext, features_of
-from csi_multi_testing.csi_wire import CsiWire
+from csi_multi_testing.csi_wire import CsiClient
 from csi_multi_testing.fault_injection import FaultInjector
 from csi_multi_testing.memory import MemoryBackend
-from csi_multi_testing.protocol import VolumeSpec
+from csi_multi_testing.protocol import Target, VolumeSpec
 from csi_multi_testing.storage import DRIVER, NODE, Storage
 
 from csi_multi.contract import AccessMode, Capability, Mount, errors
 from csi_multi.rpc import convert
 
-WIRED = [name for name, one in CHECKS.items() if one.on is not On.BACKEND]
+WIRED = [name for name, one in CHECKS.items() if one.target is not Target.BACKEND]
 
 
 @pytest.fixture(scope="module")
-def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterator[Callable[..., CsiWire]]:
+def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterator[Callable[..., CsiClient]]:
     """Return a door to a storage: door_to(storage)."""
-    doors: list[CsiWire] = []
+    clients: list[CsiClient] = []
 
-    def door_to(storage: Storage) -> CsiWire:
-        doors.append(CsiWire(storage, "kit", driver_of(storage, tmp_path_factory.mktemp("w"))))
-        return doors[-1]
+    def door_to(storage: Storage) -> CsiClient:
+        clients.append(CsiClient(storage, "kit", driver_of(storage, tmp_path_factory.mktemp("w"))))
+        return clients[-1]
 
     yield door_to
-    for door in doors:
-        door.close()
+    for client in clients:
+        client.close()
 
 
 @pytest.fixture(scope="module")
-def door(door_to: Callable[..., CsiWire]) -> CsiWire:
+def client(door_to: Callable[..., CsiClient]) -> CsiClient:
     return door_to(memory.storage())
 
 
 @pytest.mark.parametrize("name", WIRED)
-def test_the_backend_in_memory_passes_over_the_wire(door: CsiWire, name: str) -> None:
-    outcome = run(CHECKS[name], CheckContext(door.storage, door, features_of(MemoryBackend), FaultInjector()))
+def test_the_backend_in_memory_passes_over_the_wire(client: CsiClient, name: str) -> None:
+    outcome = run(CHECKS[name], CheckContext(client.storage, client, features_of(MemoryBackend), FaultInjector()))
 
     assert outcome.state is not State.FAILED, outcome.text
 
 
-def test_a_volume_is_the_same_in_every_answer(door: CsiWire) -> None:
-    wish = VolumeSpec(name="answers", capabilities=(Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount()),))
+def test_a_volume_is_the_same_in_every_answer(client: CsiClient) -> None:
+    spec = VolumeSpec(name="answers", capabilities=(Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount()),))
 
-    made = door.create(wish)
+    made = client.create(spec)
 
     assert made.stamp.context == {"fsType": "ext4"}
-    assert door.get(made.handle) == made
-    assert [one for one in door.list_volumes().items if one.handle == made.handle] == [made]
-    door.delete(made.handle)
+    assert client.get(made.handle) == made
+    assert [one for one in client.list_volumes().items if one.handle == made.handle] == [made]
+    client.delete(made.handle)
 
 
-def test_groups_are_found_and_deleted_without_naming_their_members(door: CsiWire) -> None:
-    volume = door.create(VolumeSpec(name="grouped"))
-    group = door.group("members", [volume.handle])
+def test_groups_are_found_and_deleted_without_naming_their_members(client: CsiClient) -> None:
+    volume = client.create(VolumeSpec(name="grouped"))
+    group = client.group("members", [volume.handle])
 
-    assert door.get_group(group.handle) == group
+    assert client.get_group(group.handle) == group
     assert [one.group for one in group.snapshots] == [group.handle]
-    door.delete_group(group.handle)
+    client.delete_group(group.handle)
     with pytest.raises(errors.NotFound):
-        door.get_group(group.handle)
-    door.delete(volume.handle)
+        client.get_group(group.handle)
+    client.delete(volume.handle)
 
 
-def test_what_was_made_survives_a_restart(door: CsiWire) -> None:
-    made = door.create(VolumeSpec(name="survivor"))
+def test_what_was_made_survives_a_restart(client: CsiClient) -> None:
+    made = client.create(VolumeSpec(name="survivor"))
 
-    door.restart()
+    client.restart()
 
-    assert door.get(made.handle) == made
-    door.delete(made.handle)
+    assert client.get(made.handle) == made
+    client.delete(made.handle)
 
 
-def test_detaching_forgets_the_attachment(door: CsiWire) -> None:
-    volume, node = door.create(VolumeSpec(name="attached")), door.node()
+def test_detaching_forgets_the_attachment(client: CsiClient) -> None:
+    volume, node = client.create(VolumeSpec(name="attached")), client.node()
 
-    door.attach(volume.handle, node)
-    held = set(door.attached)
-    door.detach(volume.handle, None)
-    door.delete(volume.handle)
+    client.attach(volume.handle, node)
+    held = set(client.attached)
+    client.detach(volume.handle, None)
+    client.delete(volume.handle)
 
-    assert (held, door.attached) == ({(volume.handle, NODE)}, set())
+    assert (held, client.attached) == ({(volume.handle, NODE)}, set())
 
 
 class Failing(MemoryBackend):
@@ -103,7 +103,7 @@ class Failing(MemoryBackend):
 
 
 @pytest.fixture(scope="module")
-def failing(door_to: Callable[..., CsiWire]) -> CsiWire:
+def failing(door_to: Callable[..., CsiClient]) -> CsiClient:
     return door_to(memory.storage(Failing))
 
 
@@ -111,7 +111,9 @@ TREE = [kind for kind in vars(errors).values() if isinstance(kind, type)]
 
 
 @pytest.mark.parametrize("kind", TREE)
-def test_a_failure_arrives_as_the_class_that_the_door_names(failing: CsiWire, kind: type[errors.StorageError]) -> None:
+def test_a_failure_arrives_as_the_class_that_the_door_names(
+    failing: CsiClient, kind: type[errors.StorageError]
+) -> None:
     with pytest.raises(errors.StorageError, match="on purpose") as found:
         failing.get(kind.__name__)
 
@@ -128,7 +130,7 @@ def test_the_classes_are_told_apart_as_far_as_codes_can() -> None:
     }
 
 
-def test_a_bug_behind_the_wire_is_a_verdict(failing: CsiWire) -> None:
+def test_a_bug_behind_the_wire_is_a_verdict(failing: CsiClient) -> None:
     with pytest.raises(CheckFailed, match=r"ControllerGetVolume answered INTERNAL .*errors\.py"):
         failing.get("no-class")
 
@@ -155,7 +157,7 @@ def test_capabilities_come_back_from_their_messages(mount: Mount | None) -> None
         assert convert.capability(messages.capability(item)) == item
 
 
-def test_secrets_are_sent_where_an_rpc_takes_them(door_to: Callable[..., CsiWire]) -> None:
+def test_secrets_are_sent_where_an_rpc_takes_them(door_to: Callable[..., CsiClient]) -> None:
     seen: list[Any] = []
 
     class Curious(MemoryBackend):
@@ -163,16 +165,16 @@ def test_secrets_are_sent_where_an_rpc_takes_them(door_to: Callable[..., CsiWire
             seen.append(dict(secrets))
             super().delete_volume(handle, secrets)
 
-    door = door_to(replace(memory.storage(Curious), secrets={"key": "word"}))
-    door.delete(door.create(VolumeSpec(name="secret")).handle)
+    client = door_to(replace(memory.storage(Curious), secrets={"key": "word"}))
+    client.delete(client.create(VolumeSpec(name="secret")).handle)
 
     assert seen == [{"key": "word"}]
 
 
-def test_a_driver_that_is_gone_is_unavailable(door_to: Callable[..., CsiWire]) -> None:
-    door = door_to(memory.storage())
-    door._driver.kill()
+def test_a_driver_that_is_gone_is_unavailable(door_to: Callable[..., CsiClient]) -> None:
+    client = door_to(memory.storage())
+    client._driver.kill()
 
     with pytest.raises(errors.Unavailable):
-        door.get("any")
+        client.get("any")
     assert grpc.StatusCode.UNAVAILABLE in messages.KINDS

@@ -83,7 +83,7 @@ def every_spec_passes(directory: Path, backend: str, *, access: str, fs_type: st
     assert [0] * len(drivers) == codes, f"the drivers ended with {codes}"
 
 
-def answer_all(report: list[sanity.Spec], skips: Mapping[str, int]) -> None:
+def answer_all(report: list[sanity.GinkgoSpec], skips: Mapping[str, int]) -> None:
     """Demand that every spec passed, but for so many of those that say these words."""
     for one in report:
         assert one.state in ("passed", "skipped", "pending"), f"{one.name}: {one.state}: {one.message}"

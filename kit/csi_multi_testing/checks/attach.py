@@ -19,9 +19,9 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..protocol import BLOCK
+from ..protocol import BLOCK, Target
 
 MOST = 4096  # bytes of a publish context, keys and values (csi-spec 2.2)
 NOBODY = Node(name="no-such-node", id="no-such-node")
@@ -71,7 +71,7 @@ def a_repeated_attachment_returns_the_same_publish_context(t: CheckContext) -> N
     size = sum(len(text.encode()) for item in first.items() for text in item)
     expect(size <= MOST, f"attach gave a context of {size} bytes: {MOST} are allowed")
     same(attach(t, volume, node), first, "attach, repeated")
-    t.door.restart()
+    t.client.restart()
     same(attach(t, volume, node), first, "attach, repeated in the next process")
 
 
@@ -94,10 +94,10 @@ def attaching_to_an_unknown_node_is_not_found(t: CheckContext) -> None:
     attach(t, volume, t.storage.nodes[0])  # and nothing stays of it
 
 
-@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def a_deleted_volume_can_neither_be_attached_nor_detached(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
-    t.door.delete(volume.handle)
+    t.client.delete(volume.handle)
 
     wanted = AttachRequest(handle=volume.handle, node=node, capability=use(t), secrets=t.storage.secrets)
     with t.refused(NotFound, what="attach of a volume that was deleted"):
@@ -116,7 +116,7 @@ def attaching_again_with_another_access_is_refused(t: CheckContext) -> None:
         with t.refused(AlreadyExists, what=what):
             attach(t, volume, node, read_only=not read_only)
         same(attach(t, volume, node, read_only=read_only), first, f"attach, repeated after: {what}")
-        t.door.detach(volume.handle, node)
+        t.client.detach(volume.handle, node)
 
 
 @check(b.Attach, needs=("nodes",))
@@ -125,13 +125,13 @@ def a_detached_volume_can_be_attached_to_another_node(t: CheckContext) -> None:
     volume = t.volume()
     for node, where in ((one, one), (other, None)):
         attach(t, volume, node)
-        t.door.detach(volume.handle, where)
-        t.door.detach(volume.handle, where)  # an orchestrator may ask again
+        t.client.detach(volume.handle, where)
+        t.client.detach(volume.handle, where)  # an orchestrator may ask again
     attach(t, volume, one)
     expect_only_at(t, volume, one, "attached again")
 
 
-@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def detaching_what_is_not_attached_is_not_found(t: CheckContext) -> None:
     one, other = two(t)
     volume = t.volume()
@@ -150,7 +150,7 @@ def detaching_from_another_node_leaves_the_attachment(t: CheckContext) -> None:
     volume = t.volume()
     attach(t, volume, one)
 
-    t.door.detach(volume.handle, other)
+    t.client.detach(volume.handle, other)
 
     expect_only_at(t, volume, one, f"after a detach from {other.id!r}")
 
@@ -164,9 +164,9 @@ def an_attached_volume_is_not_deleted(t: CheckContext) -> None:
     attach(t, volume, node)
 
     with t.refused(FailedPrecondition, what=f"delete_volume, while it is attached to {node.id!r}"):
-        t.door.delete(volume.handle)
+        t.client.delete(volume.handle)
 
     expect_only_at(t, volume, node, "after a refused delete_volume")
-    t.door.detach(volume.handle, node)
+    t.client.detach(volume.handle, node)
     if seen:
         t.expect_filled(volume, "attached", volume.size, "after a refused delete_volume")

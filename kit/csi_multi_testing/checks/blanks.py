@@ -8,11 +8,11 @@ from csi_multi.contract import Blank, FailedPrecondition, SizeRange, Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import BLOCK_SIZE, CheckContext
-from ..protocol import read_from
+from ..protocol import Target, read_from
 from .devices import opened
-from .sources import cut
+from .sources import take_snapshot
 
 FRESH = (Blank.ZEROED, Blank.STAMPED)
 
@@ -36,12 +36,12 @@ def noting(t: CheckContext) -> Volume:
     return volume
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_new_volume_is_as_blank_as_its_device_reports(t: CheckContext) -> None:
     """Its space may have held the bytes of a volume that was deleted."""
     used = t.volume()
     t.fill(used, "kit used")
-    t.door.delete(used.handle)
+    t.client.delete(used.handle)
     volume = t.volume()
 
     device = opened(t, volume)
@@ -53,7 +53,7 @@ def a_new_volume_is_as_blank_as_its_device_reports(t: CheckContext) -> None:
             expect(not any(found), f"{told}, but there are other bytes than zeros in the block at {offset}")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def formatting_notes_survive_a_restart(t: CheckContext) -> None:
     """Before mkfs INTERRUPTED, after it NEVER, also for the next process."""
     volume = noting(t)
@@ -61,10 +61,10 @@ def formatting_notes_survive_a_restart(t: CheckContext) -> None:
         getattr(t.backend, method)(volume.handle)
         for when in (method, f"{method} and a restart"):
             same(blank(t, volume, when), wanted, f"{when}, then Device.blank")
-            t.door.restart()
+            t.client.restart()
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def formatting_notes_can_be_written_while_the_device_is_open(t: CheckContext) -> None:
     """As the node engine does it: open, formatting, mkfs, formatted."""
     volume = noting(t)
@@ -74,7 +74,7 @@ def formatting_notes_can_be_written_while_the_device_is_open(t: CheckContext) ->
         same(opened(t, volume).blank, wanted, f"{method} of an open device, then Device.blank of open_device")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_formatted_volume_is_never_blank_again(t: CheckContext) -> None:
     """Not even when formatting comes once more, which may be refused."""
     volume = noting(t)
@@ -85,23 +85,23 @@ def a_formatted_volume_is_never_blank_again(t: CheckContext) -> None:
     same(blank(t, volume, "formatted, then formatting"), Blank.NEVER, "formatted, then formatting: Device.blank")
 
 
-@check(b.Expand, needs=("devices",), data=True, on=On.BACKEND)
+@check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
 def an_expanded_volume_is_as_blank_as_before(t: CheckContext) -> None:
     volume = noting(t)
     t.backend.formatted(volume.handle)
 
-    t.door.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
     same(blank(t, volume, "expand_volume"), Blank.NEVER, "formatted, then expand_volume: Device.blank")
 
 
-@check(b.Snapshots, needs=("devices",), data=True, on=On.BACKEND)
+@check(b.Snapshots, needs=("devices",), data=True, target=Target.BACKEND)
 def a_restored_volume_is_never_blank(t: CheckContext) -> None:
-    copy = t.copy(cut(t, t.volume()))
+    copy = t.copy(take_snapshot(t, t.volume()))
 
     same(blank(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
 
 
-@check(b.Clone, needs=("devices",), data=True, on=On.BACKEND)
+@check(b.Clone, needs=("devices",), data=True, target=Target.BACKEND)
 def a_cloned_volume_is_never_blank(t: CheckContext) -> None:
     copy = t.copy(t.volume())
 

@@ -8,22 +8,23 @@ from csi_multi.contract import BlockMap, Extent, FailedPrecondition, NotFound, O
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
-from .sources import cut, served
+from ..protocol import Target
+from .sources import is_served, take_snapshot
 
 
 def written(t: CheckContext) -> tuple[Volume, Snapshot]:
     """Return a volume with known bytes at both ends, and a snapshot of it."""
     volume = t.volume()
     t.fill(volume, "kit blocks")
-    return volume, cut(t, volume)
+    return volume, take_snapshot(t, volume)
 
 
 def changed(t: CheckContext, base: Snapshot, target: Snapshot, offset: int = 0) -> list[Extent]:
     try:
-        return t.door.changed(base.handle, target.handle, offset)
-    except t.door.kind_of(FailedPrecondition) as error:
+        return t.client.changed(base.handle, target.handle, offset)
+    except t.client.kind_of(FailedPrecondition) as error:
         raise CheckSkipped(f"changes are not tracked: {error}") from None
 
 
@@ -48,7 +49,7 @@ def expect_block(extents: list[Extent], offset: int, what: str) -> None:
 def written_blocks_are_reported_as_allocated(t: CheckContext) -> None:
     volume, made = written(t)
 
-    found = t.door.allocated(made.handle)
+    found = t.client.allocated(made.handle)
     for offset in (0, volume.size - BLOCK_SIZE):
         expect_block(found, offset, f"allocated_blocks, written were {BLOCK_SIZE} bytes at {offset}")
 
@@ -63,7 +64,7 @@ def blocks_changed_between_snapshots_are_reported(t: CheckContext) -> None:
         (volume.size - BLOCK_SIZE, bytes(BLOCK_SIZE)),
     ):
         t.write(volume, data, offset)
-    found = changed(t, base, cut(t, volume))
+    found = changed(t, base, take_snapshot(t, volume))
 
     for offset, how in ((0, "again"), (middle(volume), "for the first time"), (volume.size - BLOCK_SIZE, "with zeros")):
         expect_block(found, offset, f"changed_blocks, written {how} were {BLOCK_SIZE} bytes at {offset}")
@@ -73,10 +74,10 @@ def blocks_changed_between_snapshots_are_reported(t: CheckContext) -> None:
 def changes_are_reported_across_snapshots_in_between(t: CheckContext) -> None:
     volume, base = written(t)
     t.write(volume, pattern("kit first change"), middle(volume))
-    cut(t, volume)
+    take_snapshot(t, volume)
     t.write(volume, pattern("kit second change"))
 
-    found = changed(t, base, cut(t, volume))
+    found = changed(t, base, take_snapshot(t, volume))
     for offset in (0, middle(volume)):
         expect_block(found, offset, f"changed_blocks with a snapshot between the two, written was at {offset}")
 
@@ -87,7 +88,7 @@ def maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], BlockMa
     secrets = t.storage.secrets
     yield "allocated_blocks", volume, lambda offset: t.backend.allocated_blocks(base.handle, offset, secrets)
     t.write(volume, pattern("kit change"), middle(volume))
-    target = cut(t, volume)
+    target = take_snapshot(t, volume)
     try:
         t.backend.changed_blocks(base.handle, target.handle, 0, secrets)
     except FailedPrecondition as error:
@@ -100,7 +101,7 @@ def maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], BlockMa
     )
 
 
-@check(b.ChangedBlocks, data=True, on=On.BACKEND)
+@check(b.ChangedBlocks, data=True, target=Target.BACKEND)
 def extents_are_in_order_and_within_the_volume(t: CheckContext) -> None:
     for method, volume, ask in maps(t):
         found = ask(0)
@@ -123,7 +124,7 @@ def _in_order(method: str, found: BlockMap) -> None:
         end = one.offset + one.length
 
 
-@check(b.ChangedBlocks, data=True, on=On.BACKEND)
+@check(b.ChangedBlocks, data=True, target=Target.BACKEND)
 def a_block_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
     """What ends at or before the offset is left out, everything else is told as from the start."""
     for method, volume, ask in maps(t):
@@ -140,10 +141,10 @@ def a_block_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
 @check(b.ChangedBlocks, data=True)
 def an_offset_beyond_the_end_is_refused(t: CheckContext) -> None:
     volume, base = written(t)
-    target = cut(t, volume)
+    target = take_snapshot(t, volume)
 
     with t.refused(OutOfRange, what="allocated_blocks from one byte beyond the end"):
-        t.door.allocated(base.handle, volume.size + 1)
+        t.client.allocated(base.handle, volume.size + 1)
     with t.refused(OutOfRange, what="changed_blocks from one byte beyond the end"):
         changed(t, base, target, volume.size + 1)
 
@@ -151,13 +152,13 @@ def an_offset_beyond_the_end_is_refused(t: CheckContext) -> None:
 @check(b.ChangedBlocks)
 def blocks_of_a_deleted_snapshot_are_refused(t: CheckContext) -> None:
     volume = t.volume()
-    old, made, gone = (cut(t, volume) for _ in range(3))
+    old, made, gone = (take_snapshot(t, volume) for _ in range(3))
     for one in (old, gone):
-        if not served(t, t.door.delete_snapshot, one.handle):
+        if not is_served(t, t.client.delete_snapshot, one.handle):
             raise CheckSkipped("a snapshot cannot be deleted as long as its volume has others")
 
     with t.refused(NotFound, what="allocated_blocks of a snapshot that was deleted"):
-        t.door.allocated(gone.handle)
+        t.client.allocated(gone.handle)
     with t.refused(NotFound, what="changed_blocks since a snapshot that was deleted"):
         changed(t, old, made)
     with t.refused(NotFound, what="changed_blocks up to a snapshot that was deleted"):

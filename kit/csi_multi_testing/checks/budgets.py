@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from ..assertions import expect
 from ..call_counter import CallCounter
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
 OTHERS = 20  # volumes beside the one that is worked on: calls per volume show
 SHOWN = 12  # calls in a verdict
 
 
-@check(needs=("budgets",), on=On.BACKEND)
+@check(needs=("budgets",), target=Target.BACKEND)
 def no_method_makes_more_calls_than_its_budget(t: CheckContext) -> None:
     budgets = t.storage.budgets
     meter = CallCounter(t)

@@ -12,8 +12,9 @@ from csi_multi.contract import AccessMode, Capability, CapacityReport, Mount, Ou
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckFailed, CheckSkipped, expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
 SANE = 64  # times Storage.size: a volume that is larger is not worth making
 TRIES = 3
@@ -27,7 +28,7 @@ def most(report: CapacityReport) -> int:
 
 def some(t: CheckContext) -> CapacityReport:
     """Return the report. Raises Skipped for a storage that has no room for a volume."""
-    report = t.door.capacity()
+    report = t.client.capacity()
     if most(report) < max(t.size, report.minimum or 0):
         raise CheckSkipped(f"capacity() tells {report.available} bytes, too few for a volume of Storage.size")
     return report
@@ -35,7 +36,7 @@ def some(t: CheckContext) -> CapacityReport:
 
 @check(b.Capacity)
 def the_capacity_numbers_are_consistent(t: CheckContext) -> None:
-    report = t.door.capacity()
+    report = t.client.capacity()
 
     numbers = {"available": report.available, "maximum": report.maximum, "minimum": report.minimum}
     for name, number in numbers.items():
@@ -54,7 +55,7 @@ def a_volume_as_large_as_the_reported_capacity_can_be_created(t: CheckContext) -
     try:
         made = t.volume(size=size)
     except (ResourceExhausted, OutOfRange) as error:
-        if most(t.door.capacity()) < size:
+        if most(t.client.capacity()) < size:
             raise CheckSkipped("others take space from this storage") from error
         raise CheckFailed(f"capacity() tells that a volume of {size} bytes can be made, but: {error}") from error
     expect(made.size >= size, f"create_volume gave {made.size} bytes, asked for were {size}")
@@ -63,7 +64,7 @@ def a_volume_as_large_as_the_reported_capacity_can_be_created(t: CheckContext) -
 @check(b.Capacity)
 def a_volume_larger_than_the_reported_capacity_is_refused(t: CheckContext) -> None:
     for number in range(TRIES):
-        report = t.door.capacity()
+        report = t.client.capacity()
         size = (report.available if report.maximum is None else report.maximum) + t.size
         if size > BOUNDLESS:
             raise CheckSkipped("capacity() tells no limit that could be exceeded")
@@ -71,8 +72,8 @@ def a_volume_larger_than_the_reported_capacity_is_refused(t: CheckContext) -> No
             made = t.volume(size=size)
         except (ResourceExhausted, OutOfRange):
             return
-        t.door.delete(made.handle)
-        if most(t.door.capacity()) >= size and number < TRIES - 1:
+        t.client.delete(made.handle)
+        if most(t.client.capacity()) >= size and number < TRIES - 1:
             continue  # others gave space back meanwhile
         raise CheckFailed(
             f"a volume of {size} bytes could be made, where capacity() told {report}: "
@@ -86,13 +87,13 @@ def a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all(t: CheckContext) 
     some(t)
     changes = []
     for _ in range(TRIES):
-        before = t.door.capacity().available
+        before = t.client.capacity().available
         made = t.volume()
-        taken = before - t.door.capacity().available
+        taken = before - t.client.capacity().available
         if 0 <= taken <= SANE * made.size:  # overprovision multiplies what the storage's own records take
             return
         changes.append(taken)
-        t.door.delete(made.handle)
+        t.client.delete(made.handle)
     raise CheckFailed(
         f"capacity().available fell by {changes} bytes when a volume of {made.size} bytes was made, each time"
     )
@@ -102,11 +103,11 @@ def a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all(t: CheckContext) 
 def deleting_a_volume_restores_the_capacity(t: CheckContext) -> None:
     some(t)
     for _ in range(TRIES):
-        before = t.door.capacity().available
+        before = t.client.capacity().available
         made = t.volume(size=2 * t.size)
-        while_there = t.door.capacity().available
-        t.door.delete(made.handle)
-        after = t.door.capacity().available
+        while_there = t.client.capacity().available
+        t.client.delete(made.handle)
+        after = t.client.capacity().available
         if before - after < made.size // 2:
             return
     raise CheckFailed(
@@ -121,13 +122,13 @@ def uses() -> Iterator[Capability]:
         yield Capability(mode=mode, mount=Mount(fs_type="ext4"))
 
 
-@check(b.Capacity, on=On.BACKEND)
+@check(b.Capacity, target=Target.BACKEND)
 def supported_uses_have_capacity_and_unsupported_uses_have_none(t: CheckContext) -> None:
     some(t)
-    parameters = t.direct.request(t.wish()).parameters
+    parameters = t.in_process.request(t.spec()).parameters
     for use in uses():
         reason = t.backend.unsupported(use, parameters)
-        found = t.door.capacity(capabilities=(use,)).available
+        found = t.client.capacity(capabilities=(use,)).available
         what = f"capacity for {use.mode.name} {'as a block device' if use.block else 'with a filesystem'}"
         expect(not reason or not found, f"{what} is {found} bytes, but unsupported() says: {reason}")
         expect(reason or found, f"{what} is 0, but unsupported() has no objection and there is capacity without it")
@@ -135,25 +136,25 @@ def supported_uses_have_capacity_and_unsupported_uses_have_none(t: CheckContext)
 
 @check(b.Capacity)
 def capacity_of_any_segments_is_answered_without_an_error(t: CheckContext) -> None:
-    for place in ({"nobody-knows": "this"}, {**t.door.segments(), "nobody-knows": "this"}, t.door.segments(), {}):
-        found = t.door.capacity(segments=place).available
+    for place in ({"nobody-knows": "this"}, {**t.client.segments(), "nobody-knows": "this"}, t.client.segments(), {}):
+        found = t.client.capacity(segments=place).available
         expect(found >= 0, f"capacity at {place} is {found} bytes: never negative")
 
 
 @check(b.Capacity, b.NodeLocal)
 def other_nodes_have_no_capacity(t: CheckContext) -> None:
     some(t)
-    here = t.door.segments()
-    expect(t.door.capacity(segments=here).available, f"capacity at {here}, where this node is: 0 bytes")
+    here = t.client.segments()
+    expect(t.client.capacity(segments=here).available, f"capacity at {here}, where this node is: 0 bytes")
     elsewhere = {**here, "node": f"{here['node']}0"}
-    found = t.door.capacity(segments=elsewhere).available
+    found = t.client.capacity(segments=elsewhere).available
     expect(not found, f"capacity at {elsewhere}, another node's place: {found} bytes, the rule wants 0")
 
 
 @check(b.Capacity, b.Topology, needs=("unreachable",))
 def unreachable_segments_have_no_capacity(t: CheckContext) -> None:
     for place in t.storage.unreachable:
-        found = t.door.capacity(segments=place).available
+        found = t.client.capacity(segments=place).available
         expect(not found, f"capacity at {place}, where no volume can be made: {found} bytes, the rule wants 0")
 
 
@@ -162,5 +163,5 @@ def reachable_segments_have_capacity(t: CheckContext) -> None:
     some(t)
     for place in t.storage.reachable:
         for segments in (place, {**place, "of-another-instance": "here"}):
-            found = t.door.capacity(segments=segments).available
+            found = t.client.capacity(segments=segments).available
             expect(found, f"capacity at {segments}, where volumes can be made: 0 bytes")

@@ -13,7 +13,7 @@ from csi_multi.contract import backend as b
 from ..assertions import CheckFailed
 from ..check import check
 from ..context import CheckContext, source
-from ..operations.base import ready
+from ..operations.base import wait_until_ready
 from ..protocol import VolumeSpec
 from .creation import nothing_new, repeats, unchanged
 
@@ -35,31 +35,31 @@ def conflict(t: CheckContext, first: VolumeSpec, made: Volume, second: VolumeSpe
 
 @check()
 def a_larger_size_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
     conflict(
-        t, wish, made, replace(wish, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
+        t, spec, made, replace(spec, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
     )
 
 
 @check()
 def a_smaller_limit_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
     smaller = SizeRange(required=1, limit=made.size - 1)
-    conflict(t, wish, made, replace(wish, size=smaller), "with a limit one byte below its size")
+    conflict(t, spec, made, replace(spec, size=smaller), "with a limit one byte below its size")
 
 
 @check(data=True)
 def a_conflict_leaves_the_data_unchanged(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
     t.fill(made, "kit conflict")
 
     conflict(
-        t, wish, made, replace(wish, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
+        t, spec, made, replace(spec, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
     )
 
     t.expect_filled(made, "kit conflict", made.size, "the volume that was there before a refused create_volume")
@@ -67,25 +67,25 @@ def a_conflict_leaves_the_data_unchanged(t: CheckContext) -> None:
 
 @check(needs=("other_parameters",))
 def other_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
-    conflict(t, wish, made, replace(wish, parameters=t.storage.other_parameters or {}), "with other parameters")
+    conflict(t, spec, made, replace(spec, parameters=t.storage.other_parameters or {}), "with other parameters")
 
 
 @check(b.Modify, needs=("other_mutable",))
 def other_mutable_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
-    conflict(t, wish, made, replace(wish, mutable=t.storage.other_mutable or {}), "with other mutable parameters")
+    conflict(t, spec, made, replace(spec, mutable=t.storage.other_mutable or {}), "with other mutable parameters")
 
 
 @check(b.Snapshots)
 def another_snapshot_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
-    origin = t.volume()
-    one, other = ready(t, t.snapshot(origin)), ready(t, t.snapshot(origin))
-    empty = t.wish(size=origin.size)
+    source_volume = t.volume()
+    one, other = wait_until_ready(t, t.snapshot(source_volume)), wait_until_ready(t, t.snapshot(source_volume))
+    empty = t.spec(size=source_volume.size)
     full = replace(empty, name=t.name(), source=source(one))
     plain, copy = t.create(empty), t.create(full)
 
@@ -97,7 +97,7 @@ def another_snapshot_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
 @check(b.Clone)
 def another_volume_as_source_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     one, other = t.volume(), t.volume()
-    empty = t.wish(size=one.size)
+    empty = t.spec(size=one.size)
     full = replace(empty, name=t.name(), source=source(one))
     plain, copy = t.create(empty), t.create(full)
 

@@ -5,86 +5,102 @@ from __future__ import annotations
 from csi_multi.contract import AlreadyExists
 from csi_multi.contract import backend as b
 
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..disturbance import Disturbance, reborn
 from ..fault_injection import Fault
-from ..operations.base import Operation, firmly
-from ..operations.changing import Attach, DeleteGroup, DeleteSnapshot, DeleteVolume, Detach, ExpandVolume, ModifyVolume
-from ..operations.making import Clone, Create, Groups, Making, Restore, Snapshots
+from ..fault_sweep import FaultSweep, restart_process
+from ..operations.base import Operation, retry
+from ..operations.change import (
+    AttachVolume,
+    DeleteGroupSnapshot,
+    DeleteSnapshot,
+    DeleteVolume,
+    DetachVolume,
+    ExpandVolume,
+    ModifyVolume,
+)
+from ..operations.create import (
+    CloneVolume,
+    CreateGroupSnapshot,
+    CreateOperation,
+    CreateSnapshot,
+    CreateVolume,
+    RestoreVolume,
+)
+from ..protocol import Target
 
 
-def recovers(operation: Operation) -> None:
+def expect_recovery(operation: Operation) -> None:
     """Die at every call; the next process gets the same request, once after resume() and once at once."""
     for resume in (True, False):
-        deaths = Disturbance(operation, Fault.DEATH)
+        deaths = FaultSweep(operation, Fault.DEATH)
         for call in deaths:
-            deaths.strike(call)
+            deaths.inject(call)
             what = f"{deaths.where}, repeated {'after resume' if resume else 'at once'}"
-            reborn(operation.t, what, resume=resume)
-            operation.survived(what)
-            operation.prove(firmly(operation.act, what), what)
-            if isinstance(operation, Making):
+            restart_process(operation.t, what, resume=resume)
+            operation.verify_survival(what)
+            operation.verify(retry(operation.act, what), what)
+            if isinstance(operation, CreateOperation):
                 with operation.t.refused(AlreadyExists, what=f"{what}; then another request under the name"):
                     operation.other()
-            operation.finish(what)
+            operation.clean_up(what)
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_creation_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(Create(t))
+    expect_recovery(CreateVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_restore_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(Restore(t))
+    expect_recovery(RestoreVolume(t))
 
 
-@check(b.Clone, on=On.BACKEND)
+@check(b.Clone, target=Target.BACKEND)
 def a_clone_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(Clone(t))
+    expect_recovery(CloneVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_snapshot_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(Snapshots(t))
+    expect_recovery(CreateSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
+@check(b.GroupSnapshots, target=Target.BACKEND)
 def a_group_snapshot_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(Groups(t))
+    expect_recovery(CreateGroupSnapshot(t))
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_volume_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(DeleteVolume(t))
+    expect_recovery(DeleteVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_snapshot_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(DeleteSnapshot(t))
+    expect_recovery(DeleteSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
+@check(b.GroupSnapshots, target=Target.BACKEND)
 def a_group_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(DeleteGroup(t))
+    expect_recovery(DeleteGroupSnapshot(t))
 
 
-@check(b.Expand, on=On.BACKEND)
+@check(b.Expand, target=Target.BACKEND)
 def an_expansion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(ExpandVolume(t))
+    expect_recovery(ExpandVolume(t))
 
 
-@check(b.Modify, needs=("other_mutable",), on=On.BACKEND)
+@check(b.Modify, needs=("other_mutable",), target=Target.BACKEND)
 def a_modification_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(ModifyVolume(t))
+    expect_recovery(ModifyVolume(t))
 
 
-@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def an_attachment_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(Attach(t))
+    expect_recovery(AttachVolume(t))
 
 
-@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def a_detachment_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
-    recovers(Detach(t))
+    expect_recovery(DetachVolume(t))

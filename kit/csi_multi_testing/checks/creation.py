@@ -12,7 +12,7 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext, source
-from ..operations.base import attempt, described, firmly, ready
+from ..operations.base import attempt, describe_error, retry, wait_until_ready
 from ..protocol import VolumeSpec
 
 
@@ -21,9 +21,9 @@ def a_volume_can_be_created_found_and_deleted(t: CheckContext) -> None:
     made = t.volume()
 
     unchanged(t, made, "after create_volume")
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
     with t.refused(NotFound, what="get_volume after delete_volume"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)
 
 
 def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
@@ -46,8 +46,8 @@ def same_record(found: Any, wanted: Any, what: str) -> None:
 
 def unchanged(t: CheckContext, volume: Volume, what: str) -> None:
     """Demand that a volume is what it was."""
-    found, error = attempt(lambda: t.door.get(volume.handle))
-    expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {described(error) if error else ''}")
+    found, error = attempt(lambda: t.client.get(volume.handle))
+    expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {describe_error(error) if error else ''}")
     same_record(found, volume, f"{what}: get_volume({volume.handle!r})")
 
 
@@ -60,23 +60,23 @@ def nothing_new(t: CheckContext, before: set[str], what: str) -> None:
 def repeats(t: CheckContext, first: Volume, again: VolumeSpec, what: str) -> None:
     """Demand that a request gets the volume that is there, and makes nothing."""
     before = t.new()
-    same_record(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
+    same_record(retry(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
     nothing_new(t, before, f"create_volume, {what}")
     unchanged(t, first, f"create_volume, {what}")
 
 
 @check()
 def a_repeated_request_gets_the_same_volume(t: CheckContext) -> None:
-    wish = t.wish()
+    spec = t.spec()
 
-    repeats(t, t.create(wish), wish, "repeated")
+    repeats(t, t.create(spec), spec, "repeated")
 
 
 @check()
 def a_repeated_request_may_have_a_wider_size_range(t: CheckContext) -> None:
     """csi-spec: the volume that exists must be compatible with what is asked, not asked for in the same words."""
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
     for what, size in (
         ("a smaller required size", SizeRange(required=1)),
@@ -84,20 +84,20 @@ def a_repeated_request_may_have_a_wider_size_range(t: CheckContext) -> None:
         ("only a limit, far above its size", SizeRange(limit=4 * made.size)),
         ("no size at all", SizeRange()),
     ):
-        repeats(t, made, replace(wish, size=size), f"repeated with {what}")
+        repeats(t, made, replace(spec, size=size), f"repeated with {what}")
 
 
 @check()
 def a_repeated_request_may_list_its_parameters_in_another_order(t: CheckContext) -> None:
-    wish = t.wish()
-    wish = replace(wish, capabilities=wish.capabilities * 2)
-    made = t.create(wish)
+    spec = t.spec()
+    spec = replace(spec, capabilities=spec.capabilities * 2)
+    made = t.create(spec)
 
     once = replace(
-        wish,
-        capabilities=wish.capabilities[:1],
-        parameters=dict(reversed(list(wish.parameters.items()))),
-        mutable=dict(reversed(list(wish.mutable.items()))),
+        spec,
+        capabilities=spec.capabilities[:1],
+        parameters=dict(reversed(list(spec.parameters.items()))),
+        mutable=dict(reversed(list(spec.mutable.items()))),
     )
     repeats(t, made, once, "repeated with each capability said once and parameters in another order")
 
@@ -106,10 +106,10 @@ def a_repeated_request_may_list_its_parameters_in_another_order(t: CheckContext)
 def a_name_is_free_again_after_the_deletion(t: CheckContext) -> None:
     name = t.name()
     first = t.volume(name)
-    t.door.delete(first.handle)
+    t.client.delete(first.handle)
 
     what = "create_volume with a name that was used before"
-    second = firmly(lambda: t.volume(name, first.size + 1), what)
+    second = retry(lambda: t.volume(name, first.size + 1), what)
 
     expect(second.size > first.size, f"{what}: asked for {first.size + 1} bytes, got {second!r}")
     unchanged(t, second, what)
@@ -120,10 +120,10 @@ def a_deletion_may_be_repeated(t: CheckContext) -> None:
     """The answer may have been lost: the orchestrator asks until it hears that the volume is gone."""
     made = t.volume()
 
-    t.door.delete(made.handle)
-    firmly(lambda: t.door.delete(made.handle), "delete_volume, repeated")
+    t.client.delete(made.handle)
+    retry(lambda: t.client.delete(made.handle), "delete_volume, repeated")
     with t.refused(NotFound, what="get_volume after delete_volume, twice"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)
 
 
 def _names_its_source(t: CheckContext, of: Volume | Snapshot) -> None:
@@ -135,7 +135,7 @@ def _names_its_source(t: CheckContext, of: Volume | Snapshot) -> None:
 
 @check(b.Snapshots)
 def a_restored_volume_reports_its_source_snapshot(t: CheckContext) -> None:
-    _names_its_source(t, ready(t, t.snapshot(t.volume())))
+    _names_its_source(t, wait_until_ready(t, t.snapshot(t.volume())))
 
 
 @check(b.Clone)

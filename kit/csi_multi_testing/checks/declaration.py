@@ -12,12 +12,13 @@ from csi_multi.loading.backend_proxy import Guard
 from csi_multi.loading.backend_validation import SCHEMAS, unfit
 
 from ..assertions import CheckFailed, expect, same
-from ..check import CHECKS, On, check
+from ..check import CHECKS, check
 from ..context import CheckContext
 from ..lifecycle import Lifecycle
+from ..protocol import Target
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def the_driver_accepts_the_backend_class(t: CheckContext) -> None:
     kind = type(t.backend)
 
@@ -36,7 +37,7 @@ def features_in(kind: type) -> Iterator[tuple[type[b.Backend], list[str]]]:
                 yield one, own
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
     covered = {feature for one in CHECKS.values() for feature in one.features}
     for feature, methods in features_in(type(t.backend)):
@@ -49,7 +50,7 @@ def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
         expect(feature in covered, f"the kit has no check for the feature {name}: a newer one is needed")
 
 
-class Judge(Guard):
+class CheckedBackend(Guard):
     """The driver's own guard around a backend's answers, with a verdict instead of an error."""
 
     def wrong(self, name: str, wrong: str) -> NoReturn:
@@ -57,22 +58,22 @@ class Judge(Guard):
         raise CheckFailed(f"{self.first}: the driver refuses such an answer")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def every_answer_has_the_types_of_the_contract(t: CheckContext) -> None:
     kind = type(t.backend)
-    Judge("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
+    CheckedBackend("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
 
     Lifecycle(t, lambda: None).run()
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def every_field_of_a_schema_is_described(t: CheckContext) -> None:
     for name in SCHEMAS:
         for field, _, _, text in describe(getattr(type(t.backend), name)):
             expect(text.strip(), f"{name}.{field} has no description, which its users read: Annotated[..., Doc('...')]")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def the_constructor_makes_no_call_to_the_storage(t: CheckContext) -> None:
     with t.injector.inject(0):
         t.storage.connect(t.injector.host(LocalHost()))
@@ -82,22 +83,22 @@ def the_constructor_makes_no_call_to_the_storage(t: CheckContext) -> None:
     expect(not calls, f"{text}: a storage that is down would keep the whole driver from starting")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def check_and_resume_succeed_on_a_healthy_storage(t: CheckContext) -> None:
     fresh: Any = t.storage.connect(LocalHost())
     try:
         for method in ("check", "resume", "check", "resume", "check"):
             same(getattr(fresh, method)(), None, method)
         made = t.volume()
-        same(fresh.get_volume(made.handle), t.door.get(made.handle), "get_volume of an object after check and resume")
+        same(fresh.get_volume(made.handle), t.client.get(made.handle), "get_volume of an object after check and resume")
         for method in ("check", "resume"):
             getattr(fresh, method)()
     finally:
         fresh.close()
-    same(t.door.get(made.handle), made, "get_volume after check, resume and close of another object")
+    same(t.client.get(made.handle), made, "get_volume after check, resume and close of another object")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_second_backend_object_does_not_disturb_the_first(t: CheckContext) -> None:
     """As when a new process starts while the old one still ends, or in another replica."""
     first = t.volume()
@@ -112,13 +113,13 @@ def a_second_backend_object_does_not_disturb_the_first(t: CheckContext) -> None:
     other.close()
 
     for made in (first, second):
-        same(t.door.get(made.handle), made, "get_volume after a second object was closed")
+        same(t.client.get(made.handle), made, "get_volume after a second object was closed")
     t.backend.check()
     if seen:
         t.expect_filled(first, "first", first.size, "after a second object came and went")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def an_unused_backend_object_can_be_closed(t: CheckContext) -> None:
     fresh: Any = t.storage.connect(LocalHost())
 

@@ -9,15 +9,15 @@ from csi_multi.contract import backend as b
 from csi_multi.host import sysfs
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
-from ..protocol import read_from, write_to
-from .sources import answer
+from ..protocol import Target, read_from, write_to
+from .sources import expect_success
 
 
 def attached(t: CheckContext, volume: Volume) -> Strings:
     """Do what comes before a device can be opened, and return the publish context."""
-    context: Strings = t.attach(volume, t.direct.node()) if b.Attach in t.features else {}
+    context: Strings = t.attach(volume, t.in_process.node()) if b.Attach in t.features else {}
     return context
 
 
@@ -43,7 +43,7 @@ def expect_bytes(device: Device, seed: str, what: str) -> None:
     expect(found == pattern(seed), f"{what}: {device.path} shows other bytes than were written")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
     """And looking for it changes nothing; closing it is fine again and again."""
     volume, other = t.volume(), t.volume()
@@ -63,7 +63,7 @@ def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
         same(t.new(), closed, f"{time}: what is on the storage afterwards")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     volume = t.volume()
     first = opened(t, volume)
@@ -74,7 +74,7 @@ def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     expect_bytes(second, "kit device", "open_device, a second time")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def written_data_survives_closing_the_device(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit device"))
@@ -83,7 +83,7 @@ def written_data_survives_closing_the_device(t: CheckContext) -> None:
     expect_bytes(opened(t, volume), "kit device", "open_device, written, close_device, open_device")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def two_volumes_have_different_devices(t: CheckContext) -> None:
     first, second = (opened(t, volume) for volume in (t.volume(), t.volume()))
 
@@ -95,7 +95,7 @@ def two_volumes_have_different_devices(t: CheckContext) -> None:
     expect_bytes(first, "kit first", "open_device of two volumes, both written, then the first")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
     """The node engine checks this right before it formats, mounts or binds."""
     device = opened(t, t.volume())
@@ -112,7 +112,7 @@ def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
     same(device.read_only, sysfs.read_only(number), "open_device: Device.read_only, against what the kernel says")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit before"))
@@ -132,14 +132,14 @@ def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
     same(opened(t, volume).read_only, False, "open_device, not read_only any more: Device.read_only")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_device_is_found_after_a_restart(t: CheckContext) -> None:
     """The driver is restarted while pods go on running."""
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, 0, pattern("kit device"))
 
-    t.door.restart()
+    t.client.restart()
     same(t.backend.find_device(volume.handle), device, "find_device after a restart")
     expect_bytes(device, "kit device", "open_device, then a restart")
     same(opened(t, volume), device, "open_device after a restart, with the device open all the time")
@@ -147,11 +147,11 @@ def an_open_device_is_found_after_a_restart(t: CheckContext) -> None:
     same(t.backend.find_device(volume.handle), None, "close_device after a restart, then find_device")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_deleted_volume_has_no_device(t: CheckContext) -> None:
     """A node may not know whether a volume exists; closing is fine in any case, or nodes could never be cleaned up."""
     volume = t.volume()
-    t.door.delete(volume.handle)
+    t.client.delete(volume.handle)
 
     with t.refused(NotFound, what="open_device of a volume that was deleted"):
         t.opens(volume)
@@ -161,10 +161,10 @@ def a_deleted_volume_has_no_device(t: CheckContext) -> None:
     except NotFound:
         found = None
     same(found, None, "find_device of a volume that was deleted")
-    answer("close_device of a volume that was deleted", t.backend.close_device, volume.handle)
+    expect_success("close_device of a volume that was deleted", t.backend.close_device, volume.handle)
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     volume = t.volume()
     device = opened(t, volume)
@@ -172,13 +172,13 @@ def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
 
     what = "delete_volume of a volume whose device is open"
     with t.refused(InUse, FailedPrecondition, what=what):
-        t.door.delete(volume.handle)
+        t.client.delete(volume.handle)
     same(t.backend.find_device(volume.handle), device, f"{what}: refused, then find_device")
-    same(t.door.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp that get_volume tells")
+    same(t.client.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp that get_volume tells")
     expect_bytes(device, "kit device", f"{what}: refused")
 
 
-@check(b.Expand, needs=("devices",), data=True, on=On.BACKEND)
+@check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
     """The same device, grown: there may be a mounted filesystem on it."""
     if not t.backend.online:
@@ -186,7 +186,7 @@ def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, volume.size - BLOCK_SIZE, pattern("kit end"))
-    done = t.door.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    done = t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
     if done.node_required:
         t.backend.refresh_device(volume.handle)
 

@@ -8,37 +8,37 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pages, pattern
-from ..operations.making import SEED, origin, timeless
-from .sources import answer, cut
+from ..operations.create import SEED, as_ready, source_volume
+from .sources import expect_success, take_snapshot
 
 
 def grown(t: CheckContext, volume: Volume, size: SizeRange) -> Expansion:
     """Grow a volume, and demand that its size is as asked for and told."""
     what = f"expand_volume from {volume.size} bytes to {size}"
-    done = answer(what, t.door.expand, volume.handle, size)
+    done = expect_success(what, t.client.expand, volume.handle, size)
     what = f"{what}: Expansion.size is {done.size}"
     expect(done.size >= max(volume.size, size.required), what)
     expect(not size.limit or done.size <= size.limit, what)
-    same(t.door.get(volume.handle).size, done.size, f"{what}, then the size that get_volume tells")
+    same(t.client.get(volume.handle).size, done.size, f"{what}, then the size that get_volume tells")
     return done
 
 
 @check(b.Expand)
 def an_expanded_volume_keeps_its_new_size(t: CheckContext) -> None:
     """It stays the volume of its name, too. Some storage systems grow a volume once in hours."""
-    wish = t.wish()
-    volume = t.create(wish)
+    spec = t.spec()
+    volume = t.create(spec)
     size = grown(t, volume, SizeRange(required=volume.size + t.size)).size
 
     for what in ("expand_volume", "expand_volume and a restart"):
-        found = t.door.get(volume.handle)
+        found = t.client.get(volume.handle)
         same((found.size, found.stamp), (size, volume.stamp), f"{what}, then the size and the stamp of get_volume")
-        again = answer(f"{what}, then create_volume as at first", t.create, wish)
+        again = expect_success(f"{what}, then create_volume as at first", t.create, spec)
         same(again.handle, volume.handle, f"{what}, then create_volume as at first")
         if b.ListVolumes in t.features:
-            listed = [one.size for one in pages(t.door.list_volumes) if one.handle == volume.handle]
+            listed = [one.size for one in pages(t.client.list_volumes) if one.handle == volume.handle]
             same(listed, [size], f"{what}, then the size that list_volumes tells")
-        t.door.restart()
+        t.client.restart()
 
 
 @check(b.Expand)
@@ -62,13 +62,13 @@ def a_volume_never_shrinks(t: CheckContext) -> None:
         ("to one byte less than it has", SizeRange(required=volume.size - 1)),
         ("with its own size as limit", SizeRange(limit=volume.size)),
     ):
-        done = answer(f"expand_volume {what}", t.door.expand, volume.handle, wanted)
+        done = expect_success(f"expand_volume {what}", t.client.expand, volume.handle, wanted)
         same(done.size, volume.size, f"expand_volume {what}: Expansion.size")
-        same(t.door.get(volume.handle), volume, f"expand_volume {what}, then get_volume")
+        same(t.client.get(volume.handle), volume, f"expand_volume {what}, then get_volume")
     what = "expand_volume with a limit below its size"
     with t.refused(OutOfRange, what=what):
-        t.door.expand(volume.handle, SizeRange(limit=volume.size - 1))
-    same(t.door.get(volume.handle), volume, f"{what}: refused, then get_volume")
+        t.client.expand(volume.handle, SizeRange(limit=volume.size - 1))
+    same(t.client.get(volume.handle), volume, f"{what}: refused, then get_volume")
 
 
 @check(b.Expand)
@@ -85,25 +85,25 @@ def an_expansion_stays_within_its_limit_or_is_refused(t: CheckContext) -> None:
     before = t.new()
     wanted = SizeRange(required=volume.size + 1, limit=volume.size + 1)
     try:
-        done = t.door.expand(volume.handle, wanted)
-    except t.door.kind_of(OutOfRange):
+        done = t.client.expand(volume.handle, wanted)
+    except t.client.kind_of(OutOfRange):
         what = "expand_volume to a range without a possible size: refused"
-        same(t.door.get(volume.handle), volume, f"{what}, then get_volume")
+        same(t.client.get(volume.handle), volume, f"{what}, then get_volume")
         same(t.new(), before, f"{what}, but the storage changed")
         return
     same(done.size, wanted.limit, f"expand_volume to {wanted}: Expansion.size")
-    same(t.door.get(volume.handle).size, wanted.limit, f"expand_volume to {wanted}, then the size of get_volume")
+    same(t.client.get(volume.handle).size, wanted.limit, f"expand_volume to {wanted}, then the size of get_volume")
 
 
 @check(b.Expand)
 def an_expansion_that_is_too_large_is_refused_and_changes_nothing(t: CheckContext) -> None:
-    volume = origin(t)
+    volume = source_volume(t)
     before = t.new()
 
     what = f"expand_volume to {t.storage.too_large} bytes (Storage.too_large)"
     with t.refused(OutOfRange, ResourceExhausted, what=what):
-        t.door.expand(volume.handle, SizeRange(required=t.storage.too_large))
-    same(t.door.get(volume.handle), volume, f"{what}: refused, then get_volume")
+        t.client.expand(volume.handle, SizeRange(required=t.storage.too_large))
+    same(t.client.get(volume.handle), volume, f"{what}: refused, then get_volume")
     same(t.new(), before, f"{what}: refused, but the storage changed")
     if not t.no_data():
         t.expect_filled(volume, SEED, volume.size, f"{what}: refused, then the volume")
@@ -113,15 +113,15 @@ def an_expansion_that_is_too_large_is_refused_and_changes_nothing(t: CheckContex
 @check(b.Expand)
 def a_deleted_volume_cannot_be_expanded(t: CheckContext) -> None:
     volume = t.volume()
-    t.door.delete(volume.handle)
+    t.client.delete(volume.handle)
 
     with t.refused(NotFound, what="expand_volume of a volume that was deleted"):
-        t.door.expand(volume.handle, SizeRange(required=2 * t.size))
+        t.client.expand(volume.handle, SizeRange(required=2 * t.size))
 
 
 @check(b.Expand, data=True)
 def an_expanded_volume_keeps_its_data_and_holds_more(t: CheckContext) -> None:
-    volume = origin(t)
+    volume = source_volume(t)
     size = grown(t, volume, SizeRange(required=volume.size + t.size)).size
 
     what = f"a volume that grew from {volume.size} to {size} bytes"
@@ -136,12 +136,12 @@ def an_expanded_volume_keeps_its_data_and_holds_more(t: CheckContext) -> None:
 
 @check(b.Expand, b.Snapshots, data=True)
 def expanding_a_volume_leaves_its_snapshots_unchanged(t: CheckContext) -> None:
-    volume = origin(t)
-    made = cut(t, volume)
+    volume = source_volume(t)
+    made = take_snapshot(t, volume)
     size = grown(t, volume, SizeRange(required=volume.size + t.size)).size
     t.write(volume, pattern("kit grown"), size - BLOCK_SIZE)
 
-    found = t.door.get_snapshot(made.handle)
-    same(timeless(found), timeless(made), "expand_volume, then get_snapshot of an earlier snapshot")
+    found = t.client.get_snapshot(made.handle)
+    same(as_ready(found), as_ready(made), "expand_volume, then get_snapshot of an earlier snapshot")
     copy = t.copy(made)
     t.expect_filled(copy, SEED, volume.size, "expand_volume, then a volume restored from an earlier snapshot")

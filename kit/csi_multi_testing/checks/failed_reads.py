@@ -10,19 +10,20 @@ from csi_multi.contract import backend as b
 from csi_multi.core.idempotent import UNSETTLED
 
 from ..assertions import CheckSkipped, expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages
-from ..disturbance import MOST, at_call, struck
 from ..fault_injection import Fault
-from ..operations.base import described
-from ..operations.making import timeless
+from ..fault_sweep import MOST, call_text, run_with_fault
+from ..operations.base import describe_error
+from ..operations.create import as_ready
+from ..protocol import Target
 from .devices import opened
 
 Look = Callable[[], Any]
 ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
-def never_lies(
+def expect_true_or_unsettled(
     t: CheckContext, looks: dict[str, Look], true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
 ) -> None:
     """Let every call of these methods fail, one at a time and from there on: they answer the truth, or ask for time."""
@@ -42,21 +43,21 @@ KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
 def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool], fault: Fault, lasting: bool) -> int:
     wanted = look()
     for call in itertools.count(1):
-        found, error = struck(t.injector, call, fault, look, lasting=lasting)
+        found, error = run_with_fault(t.injector, call, fault, look, lasting=lasting)
         if not t.injector.reached or call > MOST:
             return call - 1
-        where = f"{name}, whose call {call} ({at_call(t.injector, call)}) {fault.value}"
+        where = f"{name}, whose call {call} ({call_text(t.injector, call)}) {fault.value}"
         if error:
-            expect(isinstance(error, UNSETTLED), f"{where}: raised {described(error)}, the rule wants {ASK_AGAIN}")
+            expect(isinstance(error, UNSETTLED), f"{where}: raised {describe_error(error)}, the rule wants {ASK_AGAIN}")
         else:
             expect(true(found, wanted), f"{where}: answered {found!r}, the rule wants {wanted!r} or {ASK_AGAIN}")
     return 0
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_failed_read_of_a_volume_is_not_reported_as_not_found(t: CheckContext) -> None:
     volume = t.volume()
-    never_lies(
+    expect_true_or_unsettled(
         t,
         {
             "get_volume": lambda: t.backend.get_volume(volume.handle),
@@ -65,85 +66,87 @@ def a_failed_read_of_a_volume_is_not_reported_as_not_found(t: CheckContext) -> N
     )
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_failed_read_of_a_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
     cut = t.snapshot(t.volume())
-    never_lies(
+    expect_true_or_unsettled(
         t,
         {
-            "get_snapshot": lambda: timeless(t.backend.get_snapshot(cut.handle)),
-            "find_snapshot": lambda: timeless(t.backend.find_snapshot(cut.stamp.name)),
+            "get_snapshot": lambda: as_ready(t.backend.get_snapshot(cut.handle)),
+            "find_snapshot": lambda: as_ready(t.backend.find_snapshot(cut.stamp.name)),
         },
     )
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
+@check(b.GroupSnapshots, target=Target.BACKEND)
 def a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
     group = t.group([t.volume(), t.volume()])
-    never_lies(
+    expect_true_or_unsettled(
         t,
         {
-            "get_group_snapshot": lambda: timeless(t.backend.get_group_snapshot(group.handle)),
-            "find_group_snapshot": lambda: timeless(t.backend.find_group_snapshot(group.stamp.name)),
+            "get_group_snapshot": lambda: as_ready(t.backend.get_group_snapshot(group.handle)),
+            "find_group_snapshot": lambda: as_ready(t.backend.find_group_snapshot(group.stamp.name)),
         },
     )
 
 
-@check(b.ListVolumes, on=On.BACKEND)
+@check(b.ListVolumes, target=Target.BACKEND)
 def a_failed_read_never_shortens_the_list_of_volumes(t: CheckContext) -> None:
     ours = {t.volume().handle, t.volume().handle}
-    never_lies(
+    expect_true_or_unsettled(
         t,
-        {"list_volumes": lambda: ours & {one.handle for one in pages(t.door.list_volumes)}},
+        {"list_volumes": lambda: ours & {one.handle for one in pages(t.client.list_volumes)}},
     )
 
 
-@check(b.ListSnapshots, on=On.BACKEND)
+@check(b.ListSnapshots, target=Target.BACKEND)
 def a_failed_read_never_shortens_the_list_of_snapshots(t: CheckContext) -> None:
     volume = t.volume()
     ours = {t.snapshot(volume).handle, t.snapshot(volume).handle}
-    never_lies(
+    expect_true_or_unsettled(
         t,
         {
-            "list_snapshots": lambda: ours & {one.handle for one in pages(t.door.list_snapshots)},
+            "list_snapshots": lambda: ours & {one.handle for one in pages(t.client.list_snapshots)},
             "list_snapshots of a volume": lambda: (
-                ours & {one.handle for one in pages(t.door.list_snapshots, source=volume.handle)}
+                ours & {one.handle for one in pages(t.client.list_snapshots, source=volume.handle)}
             ),
         },
     )
 
 
-@check(b.Capacity, on=On.BACKEND)
+@check(b.Capacity, target=Target.BACKEND)
 def a_failed_read_of_the_capacity_is_not_reported_as_zero(t: CheckContext) -> None:
-    never_lies(t, {"capacity": t.door.capacity}, lambda found, wanted: found.available > 0 or not wanted.available)
+    expect_true_or_unsettled(
+        t, {"capacity": t.client.capacity}, lambda found, wanted: found.available > 0 or not wanted.available
+    )
 
 
-@check(b.VolumeHealthReporter, on=On.BACKEND)
+@check(b.VolumeHealthReporter, target=Target.BACKEND)
 def a_failed_read_of_health_is_not_reported_as_a_missing_volume(t: CheckContext) -> None:
     volume = t.volume()
-    looks: dict[str, Look] = {"volume_health": lambda: t.door.health(volume.handle)}
+    looks: dict[str, Look] = {"volume_health": lambda: t.client.health(volume.handle)}
     if b.VolumeHealthLister in t.features:
-        looks["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.door.list_health)}
-    never_lies(t, looks)
+        looks["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.client.list_health)}
+    expect_true_or_unsettled(t, looks)
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_failed_search_for_a_device_is_not_reported_as_closed(t: CheckContext) -> None:
     volume = t.volume()
     opened(t, volume)
 
-    never_lies(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
+    expect_true_or_unsettled(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def check_reports_a_storage_that_fails_every_call(t: CheckContext) -> None:
     with t.injector.inject(0):
         t.backend.check()
     if not t.injector.calls:
         raise CheckSkipped("check: no call through the boundary was seen: name them in Storage.calls or files")
     for fault in (Fault.ERROR, Fault.TIMEOUT):
-        _, error = struck(t.injector, 1, fault, t.backend.check, lasting=True)
+        _, error = run_with_fault(t.injector, 1, fault, t.backend.check, lasting=True)
         if t.injector.happened:
-            told = f"raised {described(error)}" if error else "succeeded"
+            told = f"raised {describe_error(error)}" if error else "succeeded"
             text = f"check, while every call to the storage {fault.value}: {told}, the rule wants Unavailable"
             expect(isinstance(error, UNSETTLED), text)

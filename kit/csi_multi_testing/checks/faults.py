@@ -19,125 +19,134 @@ from csi_multi.contract import backend as b
 from csi_multi.core.idempotent import UNSETTLED
 
 from ..assertions import expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..disturbance import Disturbance
 from ..fault_injection import Fault
-from ..operations.base import Operation, described, firmly
-from ..operations.changing import Attach, DeleteGroup, DeleteSnapshot, DeleteVolume, Detach, ExpandVolume, ModifyVolume
-from ..operations.device import CloseDevice, Formatted, Formatting, OpenDevice, RefreshDevice
-from ..operations.making import Clone, Create, Groups, Restore, Snapshots
+from ..fault_sweep import FaultSweep
+from ..operations.base import Operation, describe_error, retry
+from ..operations.change import (
+    AttachVolume,
+    DeleteGroupSnapshot,
+    DeleteSnapshot,
+    DeleteVolume,
+    DetachVolume,
+    ExpandVolume,
+    ModifyVolume,
+)
+from ..operations.create import CloneVolume, CreateGroupSnapshot, CreateSnapshot, CreateVolume, RestoreVolume
+from ..operations.device import CloseDevice, NoteFormatted, NoteFormatting, OpenDevice, RefreshDevice
+from ..protocol import Target
 
 KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False), (Fault.LATE_TIMEOUT, False))
 UNTRUE = (AlreadyExists, InvalidArgument, InvalidToken, NotFound, OutOfRange, Unsupported)  # of these requests
 ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
-def is_not_forgotten(operation: Operation) -> None:
+def expect_retry_succeeds(operation: Operation) -> None:
     """Let every call fail in every way; then the same request succeeds, and nothing is left after a deletion."""
     for fault, lasting in KINDS:
-        faults = Disturbance(operation, fault, lasting=lasting)
+        faults = FaultSweep(operation, fault, lasting=lasting)
         for call in faults:
-            answer, error = faults.strike(call)
+            answer, error = faults.inject(call)
             if error is None:
-                operation.prove(answer, f"{faults.where}, but that succeeded all the same")
+                operation.verify(answer, f"{faults.where}, but that succeeded all the same")
             else:
                 _judge(operation, error, faults.where)
             what = f"{faults.where}, repeated"
-            operation.prove(firmly(operation.act, what), what)
-            operation.finish(what)
+            operation.verify(retry(operation.act, what), what)
+            operation.clean_up(what)
 
 
 def _judge(operation: Operation, error: Exception, where: str) -> None:
     """Demand an error that is true, and that keeps the orchestrator asking while anything is half-done."""
-    told = f"{where}: raised {described(error)}"
+    told = f"{where}: raised {describe_error(error)}"
     expect(isinstance(error, StorageError), f"{told}; the rule wants {ASK_AGAIN}")
     expect(not isinstance(error, UNTRUE), f"{told}, which is not true; the rule wants {ASK_AGAIN}")
     if not isinstance(error, UNSETTLED):
         text = f"{told}, which is final, though something is half-done; the rule wants {ASK_AGAIN}"
-        expect(operation.untouched(), text)
+        expect(operation.is_unchanged(), text)
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_creation_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Create(t))
+    expect_retry_succeeds(CreateVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_restore_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Restore(t))
+    expect_retry_succeeds(RestoreVolume(t))
 
 
-@check(b.Clone, on=On.BACKEND)
+@check(b.Clone, target=Target.BACKEND)
 def a_clone_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Clone(t))
+    expect_retry_succeeds(CloneVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_snapshot_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Snapshots(t))
+    expect_retry_succeeds(CreateSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
+@check(b.GroupSnapshots, target=Target.BACKEND)
 def a_group_snapshot_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Groups(t))
+    expect_retry_succeeds(CreateGroupSnapshot(t))
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_volume_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(DeleteVolume(t))
+    expect_retry_succeeds(DeleteVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_snapshot_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(DeleteSnapshot(t))
+    expect_retry_succeeds(DeleteSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
+@check(b.GroupSnapshots, target=Target.BACKEND)
 def a_group_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(DeleteGroup(t))
+    expect_retry_succeeds(DeleteGroupSnapshot(t))
 
 
-@check(b.Expand, on=On.BACKEND)
+@check(b.Expand, target=Target.BACKEND)
 def an_expansion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(ExpandVolume(t))
+    expect_retry_succeeds(ExpandVolume(t))
 
 
-@check(b.Modify, needs=("other_mutable",), on=On.BACKEND)
+@check(b.Modify, needs=("other_mutable",), target=Target.BACKEND)
 def a_modification_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(ModifyVolume(t))
+    expect_retry_succeeds(ModifyVolume(t))
 
 
-@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def an_attachment_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Attach(t))
+    expect_retry_succeeds(AttachVolume(t))
 
 
-@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def a_detachment_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Detach(t))
+    expect_retry_succeeds(DetachVolume(t))
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def opening_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(OpenDevice(t))
+    expect_retry_succeeds(OpenDevice(t))
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def closing_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(CloseDevice(t))
+    expect_retry_succeeds(CloseDevice(t))
 
 
-@check(b.Expand, needs=("devices",), data=True, on=On.BACKEND)
+@check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
 def refreshing_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(RefreshDevice(t))
+    expect_retry_succeeds(RefreshDevice(t))
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def the_formatting_note_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Formatting(t))
+    expect_retry_succeeds(NoteFormatting(t))
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def the_formatted_note_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
-    is_not_forgotten(Formatted(t))
+    expect_retry_succeeds(NoteFormatted(t))

@@ -21,31 +21,31 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
 from ..listings import Listing, snapshots, volumes
-from ..protocol import BLOCK
+from ..protocol import BLOCK, Target
 
 REFUSALS = (NotFound, FailedPrecondition)
 
 
-def untouched(t: CheckContext, theirs: set[str], what: str) -> None:
-    lost = sorted(theirs - t.resources())
+def expect_present(t: CheckContext, foreign: set[str], what: str) -> None:
+    lost = sorted(foreign - t.resources())
     expect(not lost, f"{what}: {', '.join(lost[:5])} is gone, and belonged to somebody else")
 
 
-def theirs_put(t: CheckContext) -> set[str]:
-    theirs = t.foreign()
-    expect(theirs, "Storage.foreign put nothing on the storage that Storage.resources sees")
-    return theirs
+def put_foreign(t: CheckContext) -> set[str]:
+    foreign = t.foreign()
+    expect(foreign, "Storage.foreign put nothing on the storage that Storage.resources sees")
+    return foreign
 
 
-def unlisted(listing: Listing) -> None:
+def expect_not_listed(listing: Listing) -> None:
     """In pages as small as can be, too: leaving things out must not disturb what the cursor says."""
     t = listing.t
     ours = [listing.make(t.name()).handle]
     before = sorted(listing.handles())
-    theirs_put(t)
+    put_foreign(t)
     same(sorted(listing.handles()), before, f"{listing.method} once somebody else's things are there")
     ours.append(listing.make(t.name()).handle)
     found = listing.handles(listing.small())
@@ -55,12 +55,12 @@ def unlisted(listing: Listing) -> None:
 
 @check(b.ListVolumes, needs=("foreign", "resources"))
 def foreign_volumes_are_not_listed(t: CheckContext) -> None:
-    unlisted(volumes(t))
+    expect_not_listed(volumes(t))
 
 
 @check(b.ListSnapshots, needs=("foreign", "resources"))
 def foreign_snapshots_are_not_listed(t: CheckContext) -> None:
-    unlisted(snapshots(t))
+    expect_not_listed(snapshots(t))
 
 
 def names_of(handle: str) -> list[str]:
@@ -68,9 +68,9 @@ def names_of(handle: str) -> list[str]:
     return sorted({handle, handle.rpartition("/")[2]})
 
 
-@check(needs=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+@check(needs=("foreign", "foreign_handles", "resources"), target=Target.BACKEND)
 def foreign_resources_are_not_found(t: CheckContext) -> None:
-    theirs_put(t)
+    put_foreign(t)
     for handle in t.storage.foreign_handles:
         asked: list[tuple[str, str]] = [("get_volume", handle), *(("find_volume", name) for name in names_of(handle))]
         if b.Snapshots in t.features:
@@ -80,9 +80,9 @@ def foreign_resources_are_not_found(t: CheckContext) -> None:
                 getattr(t.backend, method)(word)
 
 
-@check(needs=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+@check(needs=("foreign", "foreign_handles", "resources"), target=Target.BACKEND)
 def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+    foreign = put_foreign(t)
     methods = ["delete_volume", *(["delete_snapshot"] if b.Snapshots in t.features else [])]
     for handle in t.storage.foreign_handles:
         told = False
@@ -94,7 +94,7 @@ def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
                 except FailedPrecondition:
                     told = True
                     raise
-            untouched(t, theirs, what)
+            expect_present(t, foreign, what)
         expect(
             told,
             f"{' and '.join(methods)}, of {handle!r}, which belongs to somebody else: NotFound, which the orchestrator "
@@ -102,12 +102,12 @@ def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
         )
 
 
-def uses(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
+def operations_on(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
     """Yield what could be done with a volume: the feature it takes, the method, and how it is called."""
     backend, secrets = t.backend, t.storage.secrets
     size = SizeRange(required=1 << 40)
-    stamp = t.direct.request(t.wish()).stamp
-    copy = t.direct.request(t.wish(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
+    stamp = t.in_process.request(t.spec()).stamp
+    copy = t.in_process.request(t.spec(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
     yield b.Expand, "expand_volume", lambda: backend.expand_volume(ExpandRequest(handle=handle, size=size))
     yield b.Clone, "clone_volume", lambda: t.made(backend.clone_volume(copy))
     cut = SnapshotRequest(stamp=stamp, source=handle, secrets=secrets)
@@ -119,21 +119,21 @@ def uses(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, C
         yield b.Attach, "attach", lambda: backend.attach(wanted)
 
 
-@check(needs=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
+@check(needs=("foreign", "foreign_handles", "resources"), target=Target.BACKEND)
 def foreign_volumes_cannot_be_used(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+    foreign = put_foreign(t)
     for handle in t.storage.foreign_handles:
-        for feature, method, act in uses(t, handle):
+        for feature, method, act in operations_on(t, handle):
             if feature in t.features:
                 what = f"{method} on {handle!r}, which belongs to somebody else"
                 with t.refused(*REFUSALS, what=what):
                     act()
-                untouched(t, theirs, what)
+                expect_present(t, foreign, what)
 
 
-@check(needs=("foreign", "foreign_handles", "resources", "devices"), on=On.BACKEND)
+@check(needs=("foreign", "foreign_handles", "resources", "devices"), target=Target.BACKEND)
 def foreign_volumes_cannot_be_opened(t: CheckContext) -> None:
-    theirs_put(t)
+    put_foreign(t)
     for handle in t.storage.foreign_handles:
         with t.refused(*REFUSALS, what=f"open_device({handle!r}), which belongs to somebody else: it may be formatted"):
             t.backend.open_device(OpenRequest(handle=handle, secrets=t.storage.secrets))
@@ -142,30 +142,30 @@ def foreign_volumes_cannot_be_opened(t: CheckContext) -> None:
 
 @check(needs=("foreign", "foreign_handles", "resources"))
 def a_name_of_a_foreign_resource_is_not_taken_over(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+    foreign = put_foreign(t)
     for handle in t.storage.foreign_handles:
         for name in names_of(handle):
             what = f"create_volume {name!r}, where {handle!r} belongs to somebody else"
             try:
-                made = t.door.create(t.wish(name))
+                made = t.client.create(t.spec(name))
             except StorageError:
                 continue  # no volume is better than somebody else's
             finally:
-                untouched(t, theirs, what)
+                expect_present(t, foreign, what)
             t.made(made)  # where theirs is a snapshot, a volume may well have the same handle
             expect(made.handle != handle or t.new(), f"{what}: the answer is that very one")
 
 
 @check(needs=("foreign", "resources"))
 def foreign_resources_survive_work_on_own_volumes(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+    foreign = put_foreign(t)
     volume = t.volume()
     if b.Snapshots in t.features:
-        t.door.delete_snapshot(t.snapshot(volume).handle)
+        t.client.delete_snapshot(t.snapshot(volume).handle)
     if b.Expand in t.features:
-        t.door.expand(volume.handle, SizeRange(required=2 * t.size))
-    untouched(t, theirs, "work on a volume of ours")
-    t.door.restart()  # and so resume(), which finishes what an earlier process left
-    untouched(t, theirs, "resume, called for a process that starts")
-    t.door.delete(volume.handle)
-    untouched(t, theirs, "delete_volume of ours")
+        t.client.expand(volume.handle, SizeRange(required=2 * t.size))
+    expect_present(t, foreign, "work on a volume of ours")
+    t.client.restart()  # and so resume(), which finishes what an earlier process left
+    expect_present(t, foreign, "resume, called for a process that starts")
+    t.client.delete(volume.handle)
+    expect_present(t, foreign, "delete_volume of ours")

@@ -12,9 +12,10 @@ from csi_multi.contract import backend as b
 from csi_multi.contract.ids import MAX_HANDLE, MAX_NODE
 
 from ..assertions import CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..operations.base import absent, firmly
+from ..operations.base import expect_not_found, retry
+from ..protocol import Target
 from .creation import nothing_new, repeats, unchanged
 from .names import padded
 
@@ -23,7 +24,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 def garbage(t: CheckContext) -> tuple[str, ...]:
     """Return handles that nobody ever made; no node's name stands before any of them."""
-    long = "x" * (200 if t.door.on is On.BACKEND else 100)  # the core takes no id of more than 128 bytes
+    long = "x" * (200 if t.client.target is Target.BACKEND else 100)  # the core takes no id of more than 128 bytes
     return ("", "/", "..", "../../../../etc/passwd", "-rf", "*", long, "ü💾", "a b\n", "';--", "%s{}")
 
 
@@ -42,12 +43,12 @@ def near(handle: str) -> tuple[str, ...]:
 
 
 def _unknown(t: CheckContext, handle: str) -> None:
-    absent(lambda: t.door.get(handle), f"get_volume({handle!r}), a handle that was never made")
-    if t.door.on is On.BACKEND:
+    expect_not_found(lambda: t.client.get(handle), f"get_volume({handle!r}), a handle that was never made")
+    if t.client.target is Target.BACKEND:
         what = f"delete_volume({handle!r}), a handle that was never made"
-        absent(lambda: t.backend.delete_volume(handle, t.storage.secrets), what)
+        expect_not_found(lambda: t.backend.delete_volume(handle, t.storage.secrets), what)
     else:
-        firmly(lambda: t.door.delete(handle), f"delete_volume({handle!r}), a handle that was never made")
+        retry(lambda: t.client.delete(handle), f"delete_volume({handle!r}), a handle that was never made")
 
 
 @check()
@@ -71,8 +72,8 @@ def an_almost_correct_handle_is_not_found(t: CheckContext) -> None:
 def an_unknown_snapshot_handle_of_any_shape_is_not_found(t: CheckContext) -> None:
     for handle in garbage(t):
         what = f"get_snapshot({handle!r}), a handle that was never made"
-        absent(lambda handle=handle: t.door.get_snapshot(handle), what)  # type: ignore[misc]
-        firmly(lambda handle=handle: t.door.delete_snapshot(handle), f"delete_snapshot({handle!r}) of nothing")  # type: ignore[misc]
+        expect_not_found(lambda handle=handle: t.client.get_snapshot(handle), what)  # type: ignore[misc]
+        retry(lambda handle=handle: t.client.delete_snapshot(handle), f"delete_snapshot({handle!r}) of nothing")  # type: ignore[misc]
 
 
 @check(b.Snapshots)
@@ -83,20 +84,20 @@ def handles_of_volumes_and_snapshots_are_not_confused(t: CheckContext) -> None:
         raise CheckSkipped("handles of volumes and of snapshots are told apart by where they are used")
 
     with t.refused(NotFound, what="get_volume with the handle of a snapshot"):
-        t.door.get(cut.handle)
+        t.client.get(cut.handle)
     with t.refused(NotFound, what="get_snapshot with the handle of a volume"):
-        t.door.get_snapshot(made.handle)
-    firmly(lambda: t.door.delete(cut.handle), "delete_volume with the handle of a snapshot")
-    firmly(lambda: t.door.delete_snapshot(made.handle), "delete_snapshot with the handle of a volume")
+        t.client.get_snapshot(made.handle)
+    retry(lambda: t.client.delete(cut.handle), "delete_volume with the handle of a snapshot")
+    retry(lambda: t.client.delete_snapshot(made.handle), "delete_snapshot with the handle of a volume")
     unchanged(t, made, "after delete_snapshot with the handle of a volume")
     what = "after delete_volume with the handle of a snapshot: get_snapshot"
-    same(firmly(lambda: t.door.get_snapshot(cut.handle), what).source, made.handle, f"{what}, the source")
+    same(retry(lambda: t.client.get_snapshot(cut.handle), what).source, made.handle, f"{what}, the source")
 
 
 def _fits(t: CheckContext, handle: str, method: str) -> None:
     """An id is the instance's name, a slash and the handle. Both names in it may be longer elsewhere."""
     size, where = len(handle.encode()), ""
-    if t.door.on is On.BACKEND and b.NodeLocal in t.features:
+    if t.client.target is Target.BACKEND and b.NodeLocal in t.features:
         size, where = size + MAX_NODE - len(t.backend.node_of(handle)), f" on a node with a name of {MAX_NODE} bytes"
     room = f"{method}: the handle {handle!r} has {size} bytes{where}, {MAX_HANDLE} fit into an id (ids.MAX_HANDLE)"
     expect(size <= MAX_HANDLE, room)
@@ -127,13 +128,13 @@ def the_handles_of_a_group_fit_into_ids(t: CheckContext) -> None:
 
 @check()
 def a_handle_still_works_after_a_restart(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
-    t.door.restart()
+    t.client.restart()
 
     unchanged(t, made, "after a restart")
-    repeats(t, made, wish, "repeated after a restart")
-    t.door.delete(made.handle)
+    repeats(t, made, spec, "repeated after a restart")
+    t.client.delete(made.handle)
     with t.refused(NotFound, what="get_volume after a restart and delete_volume"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)

@@ -20,10 +20,11 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages
+from ..protocol import Target
 from .devices import opened
-from .sources import answer
+from .sources import expect_success
 
 WORD = re.compile(r"([A-Z][a-z0-9]*)+")
 FOREIGN = "?/ nobody's \N{SNOWMAN}"
@@ -46,19 +47,19 @@ def well_told(entries: Sequence[HealthEntry | StorageHealthEntry], what: str) ->
 def a_new_volume_is_healthy(t: CheckContext) -> None:
     made = t.volume()
 
-    found = answer("volume_health of a new volume", t.door.health, made.handle)
+    found = expect_success("volume_health of a new volume", t.client.health, made.handle)
     well_told(found, "volume_health of a new volume")
     same(found, (), "volume_health of a new volume")
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
     with t.refused(NotFound, what="volume_health of a volume that was deleted"):
-        t.door.health(made.handle)
+        t.client.health(made.handle)
 
 
 @check(b.VolumeHealthLister)
 def only_unhealthy_volumes_are_in_the_health_listing(t: CheckContext) -> None:
     made = t.volume()
 
-    found: list[VolumeHealth] = pages(t.door.list_health)
+    found: list[VolumeHealth] = pages(t.client.list_health)
     for one in found:
         expect(one.entries, f"list_volume_health shows {one.handle!r}, with nothing that is wrong with it")
         well_told(one.entries, f"list_volume_health about {one.handle!r}")
@@ -71,7 +72,7 @@ def only_unhealthy_volumes_are_in_the_health_listing(t: CheckContext) -> None:
 
 def _bounded(t: CheckContext, most: int) -> object:
     def read(cursor: str, limit: int) -> object:
-        page = t.door.list_health(cursor, limit)
+        page = t.client.list_health(cursor, limit)
         expect(len(page.items) <= most, f"list_volume_health gave {len(page.items)} items, asked for was {most}")
         return page
 
@@ -80,33 +81,33 @@ def _bounded(t: CheckContext, most: int) -> object:
 
 @check(b.VolumeHealthLister)
 def the_health_listing_agrees_with_volume_health(t: CheckContext) -> None:
-    for one in pages(t.door.list_health)[:10]:
+    for one in pages(t.client.list_health)[:10]:
         try:
-            asked = t.door.health(one.handle)
+            asked = t.client.health(one.handle)
         except NotFound:
             continue  # gone meanwhile, and somebody else's
         same(set(asked), set(one.entries), f"volume_health of {one.handle!r}, against list_volume_health")
 
 
-@check(b.VolumeHealthLister, on=On.BACKEND)
+@check(b.VolumeHealthLister, target=Target.BACKEND)
 def an_unknown_health_cursor_is_refused(t: CheckContext) -> None:
     for odd in (FOREIGN, " ", FOREIGN * 6):
         with t.refused(InvalidToken, what=f"list_volume_health after cursor {odd!r}, which nobody issued"):
-            t.door.list_health(odd, 1)
+            t.client.list_health(odd, 1)
 
 
-@check(b.NodeHealthReporter, on=On.BACKEND)
+@check(b.NodeHealthReporter, target=Target.BACKEND)
 def a_new_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     """Also before it is used there (csi-spec NodeGetVolumeHealth)."""
     made = t.volume()
 
     same(t.backend.node_volume_health(made.handle), (), "node_volume_health of a new volume, which is not open")
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
     with t.refused(NotFound, what="node_volume_health of a volume that was deleted"):
         t.backend.node_volume_health(made.handle)
 
 
-@check(b.NodeHealthReporter, needs=("devices",), data=True, on=On.BACKEND)
+@check(b.NodeHealthReporter, needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     made = t.volume()
     opened(t, made)
@@ -116,7 +117,7 @@ def an_open_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     same(found, (), "node_volume_health of a new volume that is open")
 
 
-@check(b.NodeHealthReporter, on=On.BACKEND)
+@check(b.NodeHealthReporter, target=Target.BACKEND)
 def storage_problems_have_a_reason_and_a_message(t: CheckContext) -> None:
     """Something may be: a filesystem that is nearly full, for example."""
     found = t.backend.node_storage_health(t.storage.secrets)

@@ -12,35 +12,36 @@ from csi_multi.contract import SizeRange, Snapshot, Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
-from ..concurrency import PATIENCE
+from ..check import check
+from ..concurrency import TIME_LIMIT
 from ..context import CheckContext
-from ..operations.base import absent, firmly, ready
-from ..operations.making import SEED, origin
+from ..operations.base import expect_not_found, retry, wait_until_ready
+from ..operations.create import SEED, source_volume
+from ..protocol import Target
 
-MOMENTS = 8  # of an operation, spread over the time it takes
+KILLS = 8  # of an operation, spread over the time it takes
 
 
-class Killed(ABC):
+class KilledOperation(ABC):
     """An operation whose driver is killed."""
 
     words: str
 
-    def __init__(self, trial: CheckContext) -> None:
-        self.t = trial
-        self.wish = trial.wish()
+    def __init__(self, t: CheckContext) -> None:
+        self.t = t
+        self.spec = t.spec()
         self.counts: list[int] = []  # of resources that each repetition made; the first was undisturbed
 
     def prepare(self) -> None:
         """Choose or make something new to work on."""
-        self.wish = self.t.wish()
+        self.spec = self.t.spec()
 
     @abstractmethod
     def act(self) -> Any:
         """Ask for it. The same request each time, until the next preparation."""
 
     @abstractmethod
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         """Demand that the state is what was asked for, and remove it."""
 
     def once(self, what: str) -> None:
@@ -52,18 +53,18 @@ class Killed(ABC):
     def survives(self) -> None:
         """Kill the driver at several moments, ask again, and look."""
         lasts = self._undisturbed()
-        for moment in range(MOMENTS):
-            after = lasts * moment / MOMENTS
+        for moment in range(KILLS):
+            after = lasts * moment / KILLS
             self._begin()
             thread = threading.Thread(target=self._try, daemon=True)
             thread.start()
             time.sleep(after)
-            self.t.door.restart()
-            thread.join(PATIENCE)
+            self.t.client.restart()
+            thread.join(TIME_LIMIT)
             what = f"{self.words}, killed after {after * 1000:.0f} ms and repeated"
-            expect(not thread.is_alive(), f"{what}: the first call does not come back within {PATIENCE:g} s")
-            self._end(firmly(self.act, what), what)
-        self.t.note(f"{self.words}, killed {MOMENTS} times within {lasts * 1000:.0f} ms")
+            expect(not thread.is_alive(), f"{what}: the first call does not come back within {TIME_LIMIT:g} s")
+            self._end(retry(self.act, what), what)
+        self.t.note(f"{self.words}, killed {KILLS} times within {lasts * 1000:.0f} ms")
 
     def _undisturbed(self) -> float:
         """Return the seconds that the operation takes."""
@@ -85,97 +86,97 @@ class Killed(ABC):
             return
 
     def _end(self, answer: Any, what: str) -> None:
-        self.prove(answer, what)
+        self.verify(answer, what)
         left = self.t.resources() - self.before
         expect(not left, f"{what}: left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def delete(self, volume: Volume, what: str) -> None:
-        firmly(partial(self.t.door.delete, volume.handle), f"{what}, then delete_volume")
+        retry(partial(self.t.client.delete, volume.handle), f"{what}, then delete_volume")
         self.t.forget(volume)
 
 
-class Creation(Killed):
+class KilledCreate(KilledOperation):
     words = "create_volume"
 
     def act(self) -> Volume:
-        return self.t.create(self.wish)
+        return self.t.create(self.spec)
 
-    def prove(self, answer: Volume, what: str) -> None:
+    def verify(self, answer: Volume, what: str) -> None:
         same(self.act(), answer, f"{what}: create_volume, once more")
         self.once(what)
         self.delete(answer, what)
 
 
-class Deletion(Killed):
+class KilledDelete(KilledOperation):
     words = "delete_volume"
 
     def prepare(self) -> None:
         self.volume = self.t.volume()
 
     def act(self) -> None:
-        self.t.door.delete(self.volume.handle)
+        self.t.client.delete(self.volume.handle)
 
-    def prove(self, answer: None, what: str) -> None:
-        absent(partial(self.t.door.get, self.volume.handle), f"{what}, then get_volume")
+    def verify(self, answer: None, what: str) -> None:
+        expect_not_found(partial(self.t.client.get, self.volume.handle), f"{what}, then get_volume")
         self.t.forget(self.volume)
 
 
-class Growth(Killed):
+class KilledExpand(KilledOperation):
     words = "expand_volume"
 
     def prepare(self) -> None:
-        self.volume = origin(self.t)
+        self.volume = source_volume(self.t)
 
     def act(self) -> int:
-        return self.t.door.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
+        return self.t.client.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
 
-    def prove(self, answer: int, what: str) -> None:
+    def verify(self, answer: int, what: str) -> None:
         expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, asked for were {2 * self.t.size}")
-        same(self.t.door.get(self.volume.handle).size, answer, f"{what}: the size that get_volume tells")
+        same(self.t.client.get(self.volume.handle).size, answer, f"{what}: the size that get_volume tells")
         if not self.t.no_data():
             self.t.expect_filled(self.volume, SEED, self.volume.size, what)
         self.delete(self.volume, what)
 
 
-class Cut(Killed):
+class KilledSnapshot(KilledOperation):
     words = "create_snapshot"
 
-    def __init__(self, trial: CheckContext) -> None:
-        super().__init__(trial)
-        self.origin = origin(trial)
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.source_volume = source_volume(t)
 
     def prepare(self) -> None:
         self.name = self.t.name("cut")
 
     def act(self) -> Snapshot:
-        return self.t.snapshot(self.origin, self.name)
+        return self.t.snapshot(self.source_volume, self.name)
 
-    def prove(self, answer: Snapshot, what: str) -> None:
+    def verify(self, answer: Snapshot, what: str) -> None:
         same(self.act().handle, answer.handle, f"{what}: create_snapshot, once more")
         self.once(what)
         if not self.t.no_data():
-            copy = firmly(partial(self.t.copy, ready(self.t, answer)), f"{what}, then restore_volume")
-            self.t.expect_filled(copy, SEED, self.origin.size, f"{what}: a volume restored from the snapshot")
+            copy = retry(partial(self.t.copy, wait_until_ready(self.t, answer)), f"{what}, then restore_volume")
+            self.t.expect_filled(copy, SEED, self.source_volume.size, f"{what}: a volume restored from the snapshot")
             self.delete(copy, what)
-        firmly(partial(self.t.door.delete_snapshot, answer.handle), f"{what}, then delete_snapshot")
+        retry(partial(self.t.client.delete_snapshot, answer.handle), f"{what}, then delete_snapshot")
         self.t.forget(answer)
 
 
-@check(on=On.WIRE)
+@check(target=Target.WIRE)
 def a_creation_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Creation(t).survives()
+    KilledCreate(t).survives()
 
 
-@check(on=On.WIRE)
+@check(target=Target.WIRE)
 def a_deletion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Deletion(t).survives()
+    KilledDelete(t).survives()
 
 
-@check(b.Expand, on=On.WIRE)
+@check(b.Expand, target=Target.WIRE)
 def an_expansion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Growth(t).survives()
+    KilledExpand(t).survives()
 
 
-@check(b.Snapshots, on=On.WIRE)
+@check(b.Snapshots, target=Target.WIRE)
 def a_snapshot_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Cut(t).survives()
+    KilledSnapshot(t).survives()

@@ -141,7 +141,7 @@ def an_unknown_snapshot_cursor_is_refused(t: CheckContext) -> None:
 def lasting(listing: Listing) -> None:
     found, cursor = first_cursor(listing)
     wanted = listing.handles()
-    listing.t.door.restart()
+    listing.t.client.restart()
     if cursor:
         found += [item.handle for page in listing.walk(0, cursor) for item in page.items]
     listing.expect_once(found)
@@ -173,7 +173,7 @@ def snapshots_can_be_listed_by_their_source(t: CheckContext) -> None:
 def a_volume_without_snapshots_has_an_empty_list(t: CheckContext) -> None:
     cut, bare, gone = t.volume(), t.volume(), t.volume()
     t.snapshot(cut)
-    t.door.delete(gone.handle)
+    t.client.delete(gone.handle)
 
     for what, source in (("has none", bare.handle), ("was deleted", gone.handle), ("never was", "no-such-volume")):
         same(snapshots(t, cut).handles(source=source), [], f"list_snapshots of a volume that {what}")
@@ -181,10 +181,10 @@ def a_volume_without_snapshots_has_an_empty_list(t: CheckContext) -> None:
 
 @check(b.ListSnapshots, b.GroupSnapshots)
 def group_members_are_listed_with_their_group(t: CheckContext) -> None:
-    origin = t.volume()
-    group = t.group([origin])
+    source_volume = t.volume()
+    group = t.group([source_volume])
     for member in group.snapshots:
-        shown = snapshots(t, origin).find(member.handle)
+        shown = snapshots(t, source_volume).find(member.handle)
         same(
             settled(shown),
             settled(member),

@@ -15,8 +15,9 @@ from csi_multi.contract import backend as b
 from csi_multi.contract.params import camel, fields
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
 ODD = "noSuchParameterOfAnyKind"
 
@@ -28,16 +29,16 @@ def other(t: CheckContext) -> dict[str, str]:
 
 @check(b.Modify, needs=("other_mutable",))
 def a_modified_volume_keeps_its_size_stamp_and_data(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
     if seen := not t.no_data():
         t.fill(made, "modified")
 
-    t.door.modify(made.handle, other(t))
-    t.door.modify(made.handle, other(t))  # the answer may have been lost
+    t.client.modify(made.handle, other(t))
+    t.client.modify(made.handle, other(t))  # the answer may have been lost
 
-    same(t.door.get(made.handle), made, "get_volume after modify_volume: size, stamp and all")
-    same(t.create(wish), made, "create_volume, repeated after modify_volume")
+    same(t.client.get(made.handle), made, "get_volume after modify_volume: size, stamp and all")
+    same(t.create(spec), made, "create_volume, repeated after modify_volume")
     if seen:
         t.expect_filled(made, "modified", made.size, "after modify_volume")
 
@@ -45,15 +46,15 @@ def a_modified_volume_keeps_its_size_stamp_and_data(t: CheckContext) -> None:
 @check(b.Modify, needs=("other_mutable",))
 def a_modification_can_be_repeated_after_a_restart(t: CheckContext) -> None:
     made = t.volume()
-    t.door.modify(made.handle, other(t))
-    t.door.restart()
+    t.client.modify(made.handle, other(t))
+    t.client.restart()
 
-    t.door.modify(made.handle, other(t))
+    t.client.modify(made.handle, other(t))
 
-    same(t.door.get(made.handle), made, "get_volume after modify_volume was repeated")
+    same(t.client.get(made.handle), made, "get_volume after modify_volume was repeated")
 
 
-@check(b.Modify, needs=("other_mutable",), on=On.BACKEND)
+@check(b.Modify, needs=("other_mutable",), target=Target.BACKEND)
 def a_modification_reaches_the_storage(t: CheckContext) -> None:
     """As far as the kit sees the boundary: a creation must have been seen there, too."""
     with t.injector.inject(0):
@@ -61,7 +62,7 @@ def a_modification_reaches_the_storage(t: CheckContext) -> None:
     seen = t.injector.calls
 
     with t.injector.inject(0):
-        t.door.modify(made.handle, other(t))
+        t.client.modify(made.handle, other(t))
 
     text = f"modify_volume to {other(t)} made no call through the boundary, where create_volume made {len(seen)}"
     expect(t.injector.calls or not seen, f"{text}: nothing can have changed")
@@ -70,10 +71,10 @@ def a_modification_reaches_the_storage(t: CheckContext) -> None:
 @check(b.Modify, needs=("other_mutable",))
 def a_deleted_volume_cannot_be_modified(t: CheckContext) -> None:
     made = t.volume()
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
 
     with t.refused(NotFound, what="modify_volume of a volume that was deleted"):
-        t.door.modify(made.handle, other(t))
+        t.client.modify(made.handle, other(t))
 
 
 @check(b.Modify, needs=("other_mutable",))
@@ -81,13 +82,13 @@ def a_modification_with_an_unknown_parameter_changes_nothing(t: CheckContext) ->
     made = t.volume()
 
     with t.refused(InvalidArgument, what=f"modify_volume with {other(t)} and {ODD!r}, which nobody knows"):
-        t.door.modify(made.handle, {**other(t), ODD: "1"})
+        t.client.modify(made.handle, {**other(t), ODD: "1"})
 
-    same(t.door.get(made.handle), made, "get_volume after a refused modify_volume")
-    t.door.modify(made.handle, other(t))  # the refusal did not spoil the volume
+    same(t.client.get(made.handle), made, "get_volume after a refused modify_volume")
+    t.client.modify(made.handle, other(t))  # the refusal did not spoil the volume
 
 
-@check(b.Modify, on=On.BACKEND)
+@check(b.Modify, target=Target.BACKEND)
 def a_mutable_parameter_has_no_default_of_its_own(t: CheckContext) -> None:
     """With a default of its own, a field looks set in every modification, and is reset by it."""
     schema = type(t.backend).MutableParameters

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import partial
 
 from csi_multi.contract import NotFound, leaf
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..operations.base import firmly
+from ..operations.base import retry
+from ..protocol import Target
 from .creation import repeats, unchanged
 
 MOST = 128  # bytes
@@ -57,13 +59,13 @@ def alike(unique: str) -> tuple[str, ...]:
 
 def _served(t: CheckContext, name: str) -> None:
     what = f"the name {name!r}"
-    made = firmly(lambda: t.volume(name), f"create_volume with {what}")
-    repeats(t, made, t.wish(name), f"repeated with {what}")
-    if t.door.on is On.BACKEND:
+    made = retry(lambda: t.volume(name), f"create_volume with {what}")
+    repeats(t, made, t.spec(name), f"repeated with {what}")
+    if t.client.target is Target.BACKEND:
         same(t.backend.find_volume(name), made, f"find_volume with {what}")
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
     with t.refused(NotFound, what=f"get_volume after delete_volume of {what}"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)
     t.forget(made)
 
 
@@ -82,19 +84,19 @@ def names_of_dots_only_work_for_a_volume(t: CheckContext) -> None:
 @check()
 def nearly_equal_names_give_different_volumes(t: CheckContext) -> None:
     names = alike(t.name("Kit"))
-    made = {name: firmly(lambda name=name: t.volume(name), f"create_volume with {name!r}") for name in names}  # type: ignore[misc]
+    made = {name: retry(partial(t.volume, name), f"create_volume with {name!r}") for name in names}
 
-    _told_apart({name: volume.handle for name, volume in made.items()}, "create_volume")
+    _expect_distinct({name: volume.handle for name, volume in made.items()}, "create_volume")
     gone, *rest = names
-    t.door.delete(made[gone].handle)
+    t.client.delete(made[gone].handle)
     for name in rest:
-        repeats(t, made[name], t.wish(name), f"repeated with {name!r} after {gone!r} was deleted")
-    if t.door.on is On.BACKEND:
+        repeats(t, made[name], t.spec(name), f"repeated with {name!r} after {gone!r} was deleted")
+    if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"find_volume with {gone!r}, deleted, beside {rest[0]!r}"):
             t.backend.find_volume(gone)
 
 
-def _told_apart(handles: dict[str, str], method: str) -> None:
+def _expect_distinct(handles: dict[str, str], method: str) -> None:
     first: dict[str, str] = {}
     for name, handle in handles.items():
         other = first.setdefault(handle, name)
@@ -107,20 +109,20 @@ def the_handle_of_a_volume_can_be_the_name_of_another(t: CheckContext) -> None:
     first = t.volume(f"{t.name()}/first")
     second = t.volume(first.handle)
 
-    _told_apart({"the first": first.handle, first.handle: second.handle}, "create_volume")
-    t.door.delete(second.handle)
+    _expect_distinct({"the first": first.handle, first.handle: second.handle}, "create_volume")
+    t.client.delete(second.handle)
     unchanged(t, first, "after delete_volume of the volume that has its handle as name")
 
 
 @check(b.Snapshots)
 def any_name_that_csi_allows_works_for_a_snapshot(t: CheckContext) -> None:
-    origin, unique = t.volume(), t.name()
+    volume, unique = t.volume(), t.name()
     names = (*odd(unique)[:4], unique.capitalize(), unique)
-    cut = {name: firmly(lambda name=name: t.snapshot(origin, name), f"create_snapshot with {name!r}") for name in names}  # type: ignore[misc]
+    made = {name: retry(partial(t.snapshot, volume, name), f"create_snapshot with {name!r}") for name in names}
 
-    _told_apart({name: snapshot.handle for name, snapshot in cut.items()}, "create_snapshot")
-    for name, snapshot in cut.items():
-        again = t.snapshot(origin, name)
+    _expect_distinct({name: snapshot.handle for name, snapshot in made.items()}, "create_snapshot")
+    for name, snapshot in made.items():
+        again = t.snapshot(volume, name)
         same(again.handle, snapshot.handle, f"create_snapshot, repeated with the name {name!r}")
 
 
@@ -129,9 +131,9 @@ def a_volume_and_a_snapshot_may_have_the_same_name(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
     what = "create_snapshot with the name of a volume"
-    cut = firmly(lambda: t.snapshot(made, name), what)
+    cut = retry(lambda: t.snapshot(made, name), what)
 
     unchanged(t, made, what)
-    same(t.door.get_snapshot(cut.handle).source, made.handle, f"{what}: the source that get_snapshot answers")
-    t.door.delete_snapshot(cut.handle)
+    same(t.client.get_snapshot(cut.handle).source, made.handle, f"{what}: the source that get_snapshot answers")
+    t.client.delete_snapshot(cut.handle)
     unchanged(t, made, "after delete_snapshot of the snapshot with its name")

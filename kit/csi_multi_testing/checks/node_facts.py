@@ -9,11 +9,12 @@ from csi_multi.contract import ids
 from csi_multi.host.command import LocalHost
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
 
-@check(b.NodeFacts, on=On.BACKEND)
+@check(b.NodeFacts, target=Target.BACKEND)
 def the_fact_of_a_node_fits_into_its_id(t: CheckContext) -> None:
     fact, where = t.backend.node_fact(), t.backend.setting
     good = isinstance(fact, str) and ids.FACT.fullmatch(fact)
@@ -26,7 +27,7 @@ def the_fact_of_a_node_fits_into_its_id(t: CheckContext) -> None:
     same(ids.split_node(text, where.instance).fact, fact, f"the fact in node id {text!r}")
 
 
-@check(b.NodeFacts, on=On.BACKEND)
+@check(b.NodeFacts, target=Target.BACKEND)
 def the_fact_of_a_node_does_not_change(t: CheckContext) -> None:
     fact = t.backend.node_fact()
 
@@ -35,7 +36,7 @@ def the_fact_of_a_node_does_not_change(t: CheckContext) -> None:
     same(other.node_fact(), fact, "node_fact of another process on the same node")
 
 
-@check(b.NodeFacts, on=On.BACKEND)
+@check(b.NodeFacts, target=Target.BACKEND)
 def max_volumes_is_a_number_or_zero_for_no_limit(t: CheckContext) -> None:
     found = t.backend.max_volumes()
 

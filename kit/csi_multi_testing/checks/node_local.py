@@ -8,19 +8,20 @@ from csi_multi.contract import NotFound, OpenRequest, ResourceExhausted, Topolog
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from .topology import telling
+from ..protocol import Target
+from .topology import expect_same_segments
 
 ODD = ("?", "?/?", "no handle \N{SNOWMAN}", "/", "//")
 
 
 @check(b.NodeLocal)
 def the_node_and_its_volumes_have_the_same_segments(t: CheckContext) -> None:
-    telling(t)
+    expect_same_segments(t)
 
 
-@check(b.NodeLocal, on=On.BACKEND)
+@check(b.NodeLocal, target=Target.BACKEND)
 def a_handle_starts_with_the_name_of_its_node(t: CheckContext) -> None:
     node, made = t.backend.setting.node, t.volume()
     handles = {"volume": made.handle}
@@ -34,7 +35,7 @@ def a_handle_starts_with_the_name_of_its_node(t: CheckContext) -> None:
     same(t.backend.node_of(made.handle), node, f"node_of({made.handle!r})")
 
 
-@check(b.NodeLocal, on=On.BACKEND)
+@check(b.NodeLocal, target=Target.BACKEND)
 def the_node_of_a_handle_is_known_without_a_call_to_the_storage(t: CheckContext) -> None:
     made = t.volume()
     elsewhere = others(t, made.handle)[0]
@@ -45,7 +46,7 @@ def the_node_of_a_handle_is_known_without_a_call_to_the_storage(t: CheckContext)
     expect(not calls, f"node_of made calls, where the handle alone is to tell: {', '.join(calls[:3])}")
 
 
-@check(b.NodeLocal, on=On.BACKEND)
+@check(b.NodeLocal, target=Target.BACKEND)
 def a_handle_without_a_node_is_not_found(t: CheckContext) -> None:
     for handle in ODD:
         for method in ("node_of", "get_volume"):
@@ -55,11 +56,13 @@ def a_handle_without_a_node_is_not_found(t: CheckContext) -> None:
 
 @check(b.NodeLocal)
 def a_volume_is_created_on_this_node_or_not_at_all(t: CheckContext) -> None:
-    here = t.door.segments()
+    here = t.client.segments()
     elsewhere = {**here, "node": f"{here['node']}0"}
     made = t.volume(topology=TopologyRequirement(requisite=(elsewhere, here), preferred=(elsewhere,)))
     same(
-        [place["node"] for place in t.door.places(made)], [here["node"]], "the node of a volume made here or elsewhere"
+        [place["node"] for place in t.client.places(made)],
+        [here["node"]],
+        "the node of a volume made here or elsewhere",
     )
 
     before = t.resources()
@@ -75,7 +78,7 @@ def others(t: CheckContext, handle: str) -> list[str]:
     return [f"{name}{handle.removeprefix(node)}" for name in (f"{node}0", "elsewhere")]
 
 
-@check(b.NodeLocal, on=On.BACKEND)
+@check(b.NodeLocal, target=Target.BACKEND)
 def a_handle_of_another_node_is_refused(t: CheckContext) -> None:
     made = t.volume()
     if seen := not t.no_data():
@@ -88,6 +91,6 @@ def a_handle_of_another_node_is_refused(t: CheckContext) -> None:
         for method, words in asked:
             with t.refused(WrongNode, what=f"{method}({handle!r}), a handle of another node"):
                 getattr(t.backend, method)(*words)
-    same(t.door.get(made.handle), made, "get_volume after volumes of other nodes were asked for")
+    same(t.client.get(made.handle), made, "get_volume after volumes of other nodes were asked for")
     if seen:
         t.expect_filled(made, "here", made.size, "a volume, after others of other nodes were asked for")

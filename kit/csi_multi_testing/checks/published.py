@@ -9,18 +9,19 @@ from csi_multi.contract import AccessMode, NotFound, Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 from .attach import attach, two, use
 
 
 def published(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
     """Return where the volume is published, from all who tell."""
-    found = [("get_volume", t.door.get(volume.handle).published_nodes)]
+    found = [("get_volume", t.client.get(volume.handle).published_nodes)]
     if b.ListVolumes in t.features:
         cursor, more = "", True
         while more:
-            page = t.door.list_volumes(cursor)
+            page = t.client.list_volumes(cursor)
             found += [("list_volumes", one.published_nodes) for one in page.items if one.handle == volume.handle]
             cursor, more = page.cursor, bool(page.cursor)
     return found
@@ -39,17 +40,17 @@ def the_nodes_of_an_attached_volume_are_reported(t: CheckContext) -> None:
     for node in (one, other):
         attach(t, volume, node)
         told((node.id,), f"attached to {node.id!r}")
-        t.door.restart()
+        t.client.restart()
         told((node.id,), f"attached to {node.id!r}, in the next process")
-        t.door.detach(volume.handle, None)
+        t.client.detach(volume.handle, None)
         told((), "detached")
 
 
-@check(b.Attach, needs=("nodes",), on=On.BACKEND)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def a_multi_node_volume_can_be_attached_to_several_nodes(t: CheckContext) -> None:
     nodes = two(t)
     modes = [mode for mode in AccessMode if not mode.single_node]
-    parameters: Any = t.direct.request(t.wish()).parameters
+    parameters: Any = t.in_process.request(t.spec()).parameters
     for mode in modes:
         many = replace(use(t), mode=mode)
         if t.backend.unsupported(many, parameters):
@@ -57,11 +58,13 @@ def a_multi_node_volume_can_be_attached_to_several_nodes(t: CheckContext) -> Non
         volume = t.volume(capability=many)
         for node in nodes:
             t.attach(volume, node, capability=many, read_only=mode.read_only and b.ReadOnlyAttach in t.features)
-        t.door.detach(volume.handle, nodes[0])
+        t.client.detach(volume.handle, nodes[0])
         if b.PublishedNodes in t.features:
             same(
-                t.door.get(volume.handle).published_nodes, (nodes[1].id,), f"published_nodes, {mode.name}, one detached"
+                t.client.get(volume.handle).published_nodes,
+                (nodes[1].id,),
+                f"published_nodes, {mode.name}, one detached",
             )
-        t.door.detach(volume.handle, None)
+        t.client.detach(volume.handle, None)
         with t.refused(NotFound, what=f"detach, {mode.name}, after it was detached from all nodes"):
             t.backend.detach(volume.handle, nodes[1], t.storage.secrets)

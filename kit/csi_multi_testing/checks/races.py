@@ -15,13 +15,14 @@ from csi_multi.contract import FailedPrecondition, InUse, NotFound, SizeRange
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
-from ..concurrency import Act, Outcome, answers, at_once
+from ..check import check
+from ..concurrency import CallResult, NamedCall, expect_answers, run_concurrently
 from ..context import CheckContext, pages, source
 from ..fault_injection import FaultInjector
-from ..in_process import InProcess
-from ..operations.base import absent, firmly, ready
-from ..operations.making import SEED, origin
+from ..in_process import InProcessClient
+from ..operations.base import expect_not_found, retry, wait_until_ready
+from ..operations.create import SEED, source_volume
+from ..protocol import Target
 
 Asking = Callable[[str], Callable[[Any], Any]]  # for a name, what to ask a door
 CROWD = 8
@@ -29,7 +30,7 @@ ROUNDS = 3
 
 
 def makes_one(
-    t: CheckContext, words: str, asking: Asking, doors: Callable[[], list[Any]], delete: Callable[[str], None]
+    t: CheckContext, words: str, asking: Asking, clients: Callable[[], list[Any]], delete: Callable[[str], None]
 ) -> None:
     """Let all doors ask for the same, at once: one thing is made, and everybody who gets an answer gets that."""
     several = f"{words}, {CROWD} times at once"
@@ -37,14 +38,14 @@ def makes_one(
     for _ in range(ROUNDS):
         before = t.resources()
         ask = asking(t.name())
-        found = answers(t, at_once([(several, partial(ask, door)) for door in doors()]))
-        made = firmly(partial(ask, t.door), f"{several}, and once more")
+        found = expect_answers(t, run_concurrently([(several, partial(ask, client)) for client in clients()]))
+        made = retry(partial(ask, t.client), f"{several}, and once more")
         t.made(made)
         for one in found:
             same(one.handle, made.handle, f"{several}: a handle that was answered")
         new = t.resources() - before
         expect(len(new) == alone, f"{several}: the storage holds {', '.join(sorted(new)[:10])}, one call makes {alone}")
-        firmly(partial(delete, made.handle), f"{several}, then deleted")
+        retry(partial(delete, made.handle), f"{several}, then deleted")
         t.forget(made)
         left = t.resources() - before
         expect(not left, f"{several}, then deleted: left behind: {', '.join(sorted(left)[:10])}")
@@ -53,7 +54,7 @@ def makes_one(
 def _resources_of(t: CheckContext, ask: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
     """Return how many resources one undisturbed call makes."""
     before = t.resources()
-    made = ask(t.door)
+    made = ask(t.client)
     new = t.resources() - before
     delete(made.handle)
     return len(new)
@@ -61,47 +62,49 @@ def _resources_of(t: CheckContext, ask: Callable[[Any], Any], delete: Callable[[
 
 def processes(t: CheckContext) -> list[Any]:
     """Return doors that share nothing but the storage."""
-    return [InProcess(t.storage, FaultInjector()) for _ in range(CROWD)]
+    return [InProcessClient(t.storage, FaultInjector()) for _ in range(CROWD)]
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def processes_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
-    makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), partial(processes, t), t.door.delete)
+    makes_one(t, "create_volume", lambda name: call("create", t.spec(name)), partial(processes, t), t.client.delete)
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def processes_that_create_the_same_snapshot_create_it_once(t: CheckContext) -> None:
     source_handle = t.volume().handle
-    delete = t.door.delete_snapshot
+    delete = t.client.delete_snapshot
     makes_one(t, "create_snapshot", lambda name: call("snapshot", name, source_handle), partial(processes, t), delete)
 
 
-@check(b.Clone, on=On.BACKEND)
+@check(b.Clone, target=Target.BACKEND)
 def processes_that_create_the_same_clone_create_it_once(t: CheckContext) -> None:
-    origin = source(t.volume())
+    source_volume = source(t.volume())
 
     def asking(name: str) -> Callable[[Any], Any]:
-        return call("create", t.wish(name, 0, source=origin))
+        return call("create", t.spec(name, 0, source=source_volume))
 
-    makes_one(t, "clone_volume", asking, partial(processes, t), t.door.delete)
+    makes_one(t, "clone_volume", asking, partial(processes, t), t.client.delete)
 
 
 @check()
 def threads_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
-    makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), lambda: [t.door] * CROWD, t.door.delete)
+    makes_one(
+        t, "create_volume", lambda name: call("create", t.spec(name)), lambda: [t.client] * CROWD, t.client.delete
+    )
 
 
 @check()
 def concurrent_creations_and_deletions_of_one_name_are_serialized(t: CheckContext) -> None:
-    wish = t.wish()
+    spec = t.spec()
     for _ in range(ROUNDS):
-        volume = t.create(wish)
-        create = ("create_volume, beside a deletion of the name", partial(t.create, wish))
-        delete = ("delete_volume, beside a creation of the name", partial(t.door.delete, volume.handle))
-        answers(t, at_once([create, delete, create, delete]))
-        volume = firmly(partial(t.create, wish), "create_volume, after creations and deletions of the name")
-        same(t.door.get(volume.handle), volume, "get_volume, after creations and deletions of the name")
-        firmly(partial(t.door.delete, volume.handle), "delete_volume, after a race")
+        volume = t.create(spec)
+        create = ("create_volume, beside a deletion of the name", partial(t.create, spec))
+        delete = ("delete_volume, beside a creation of the name", partial(t.client.delete, volume.handle))
+        expect_answers(t, run_concurrently([create, delete, create, delete]))
+        volume = retry(partial(t.create, spec), "create_volume, after creations and deletions of the name")
+        same(t.client.get(volume.handle), volume, "get_volume, after creations and deletions of the name")
+        retry(partial(t.client.delete, volume.handle), "delete_volume, after a race")
         t.forget(volume)
 
 
@@ -109,35 +112,37 @@ def concurrent_creations_and_deletions_of_one_name_are_serialized(t: CheckContex
 def concurrent_deletions_of_one_volume_all_succeed(t: CheckContext) -> None:
     volume = t.volume()
 
-    answers(t, at_once([("delete_volume, several at once", partial(t.door.delete, volume.handle))] * CROWD))
+    expect_answers(
+        t, run_concurrently([("delete_volume, several at once", partial(t.client.delete, volume.handle))] * CROWD)
+    )
 
-    firmly(partial(t.door.delete, volume.handle), "delete_volume, once more")
+    retry(partial(t.client.delete, volume.handle), "delete_volume, once more")
     with t.refused(NotFound, what="get_volume after deletions at once"):
-        t.door.get(volume.handle)
+        t.client.get(volume.handle)
 
 
 @check()
 def concurrent_operations_on_different_volumes_are_independent(t: CheckContext) -> None:
     old = [t.volume() for _ in range(3)]
-    wishes = [t.wish() for _ in range(3)]
+    specs = [t.spec() for _ in range(3)]
 
-    creations = [("create_volume, beside others", partial(t.create, wish)) for wish in wishes]
-    deletions = [("delete_volume, beside others", partial(t.door.delete, one.handle)) for one in old[1:]]
-    made = at_once([*creations, *deletions])
+    creations = [("create_volume, beside others", partial(t.create, spec)) for spec in specs]
+    deletions = [("delete_volume, beside others", partial(t.client.delete, one.handle)) for one in old[1:]]
+    made = run_concurrently([*creations, *deletions])
 
-    answers(t, made)
+    expect_answers(t, made)
     for volume in [old[0], *(one.answer for one in made if one.answer)]:
         what = "get_volume of what lives, after work on other volumes"
-        same(firmly(partial(t.door.get, volume.handle), what), volume, what)
+        same(retry(partial(t.client.get, volume.handle), what), volume, what)
     for volume in old[1:]:
-        firmly(partial(t.door.delete, volume.handle), "delete_volume, repeated")
-        absent(partial(t.door.get, volume.handle), "get_volume of what was deleted")
+        retry(partial(t.client.delete, volume.handle), "delete_volume, repeated")
+        expect_not_found(partial(t.client.get, volume.handle), "get_volume of what was deleted")
 
 
-def in_turns(round_: int, acts: list[Act]) -> list[Outcome]:
+def in_turns(round_: int, acts: list[NamedCall]) -> list[CallResult]:
     """Do these at once. Who starts last tends to be first: let that be another one each time."""
     turn = 1 if round_ % 2 else -1
-    return at_once(acts[::turn])[::turn]
+    return run_concurrently(acts[::turn])[::turn]
 
 
 @check(b.Expand, b.Snapshots)
@@ -145,18 +150,18 @@ def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("cut")
     wanted = SizeRange(required=2 * t.size)
 
-    outcomes = at_once(
+    outcomes = run_concurrently(
         [
-            ("expand_volume, beside a snapshot", partial(t.door.expand, volume.handle, wanted)),
+            ("expand_volume, beside a snapshot", partial(t.client.expand, volume.handle, wanted)),
             ("create_snapshot, beside a growth", partial(t.snapshot, volume, name)),
         ]
     )
 
-    answers(t, outcomes, FailedPrecondition)  # some storage cannot grow what has snapshots
-    growth = ("expand_volume, repeated after a snapshot beside it", partial(t.door.expand, volume.handle, wanted))
-    answers(t, at_once([growth]), FailedPrecondition)
-    cut = firmly(partial(t.snapshot, volume, name), "create_snapshot, beside a growth, repeated")
-    sizes = (volume.size, t.door.get(volume.handle).size)
+    expect_answers(t, outcomes, FailedPrecondition)  # some storage cannot grow what has snapshots
+    growth = ("expand_volume, repeated after a snapshot beside it", partial(t.client.expand, volume.handle, wanted))
+    expect_answers(t, run_concurrently([growth]), FailedPrecondition)
+    cut = retry(partial(t.snapshot, volume, name), "create_snapshot, beside a growth, repeated")
+    sizes = (volume.size, t.client.get(volume.handle).size)
     expect(
         cut.size in sizes, f"create_snapshot, beside a growth: the snapshot has {cut.size} bytes, neither of {sizes}"
     )
@@ -165,7 +170,7 @@ def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
 @check(b.Snapshots)
 def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckContext) -> None:
     for round_ in range(ROUNDS):
-        volume, name = origin(t), t.name("cut")
+        volume, name = source_volume(t), t.name("cut")
         outcomes = in_turns(
             round_,
             [
@@ -173,31 +178,31 @@ def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckCont
                     "create_snapshot, beside a deletion of its source",
                     partial(t.snapshot, volume, name),
                 ),
-                ("delete_volume, beside a snapshot of it", partial(t.door.delete, volume.handle)),
+                ("delete_volume, beside a snapshot of it", partial(t.client.delete, volume.handle)),
             ],
         )
-        answers(t, outcomes, NotFound, InUse)
+        expect_answers(t, outcomes, NotFound, InUse)
         if not (cut := outcomes[0].answer):
             continue
         if not t.no_data():
-            copy = firmly(partial(t.copy, ready(t, cut)), "restore_volume, after the deletion of the source")
+            copy = retry(partial(t.copy, wait_until_ready(t, cut)), "restore_volume, after the deletion of the source")
             t.expect_filled(copy, SEED, volume.size, "create_snapshot, beside a deletion of its source")
 
 
 @check(b.Snapshots)
 def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckContext) -> None:
-    volume = origin(t)
+    volume = source_volume(t)
     for round_ in range(ROUNDS):
-        cut = ready(t, t.snapshot(volume))
-        wish = t.wish(size=0, source=source(cut))
+        cut = wait_until_ready(t, t.snapshot(volume))
+        spec = t.spec(size=0, source=source(cut))
         outcomes = in_turns(
             round_,
             [
-                ("restore_volume, beside a deletion of its snapshot", partial(t.create, wish)),
-                ("delete_snapshot, beside a restore of it", partial(t.door.delete_snapshot, cut.handle)),
+                ("restore_volume, beside a deletion of its snapshot", partial(t.create, spec)),
+                ("delete_snapshot, beside a restore of it", partial(t.client.delete_snapshot, cut.handle)),
             ],
         )
-        answers(t, outcomes, NotFound, InUse)
+        expect_answers(t, outcomes, NotFound, InUse)
         if (copy := outcomes[0].answer) and not t.no_data():
             t.expect_filled(copy, SEED, volume.size, "restore_volume, beside a deletion of its snapshot")
 
@@ -212,7 +217,7 @@ def existing_volumes_stay_listed_while_others_are_created_and_deleted(t: CheckCo
         try:
             for _ in range(2 * ROUNDS):
                 volume = t.volume()
-                t.door.delete(volume.handle)
+                t.client.delete(volume.handle)
                 t.forget(volume)
         finally:
             over = True
@@ -220,12 +225,12 @@ def existing_volumes_stay_listed_while_others_are_created_and_deleted(t: CheckCo
     def look() -> None:
         while not over:
             for limit in (0, 2):
-                missing = living - {one.handle for one in pages(t.door.list_volumes, limit)}
+                missing = living - {one.handle for one in pages(t.client.list_volumes, limit)}
                 expect(not missing, f"list_volumes, while others come and go: leaves out {sorted(missing)}")
 
-    outcomes = at_once([("volumes that come and go", churn), ("list_volumes, beside them", look)])
+    outcomes = run_concurrently([("volumes that come and go", churn), ("list_volumes, beside them", look)])
 
     for one in outcomes:
         if isinstance(one.error, AssertionError):
             raise one.error
-    answers(t, outcomes)
+    expect_answers(t, outcomes)

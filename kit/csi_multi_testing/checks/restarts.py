@@ -10,7 +10,7 @@ from ..lifecycle import Lifecycle
 
 @check()
 def restarts_between_calls_do_not_change_any_answer(t: CheckContext) -> None:
-    whole, broken = Lifecycle(t, lambda: None), Lifecycle(t, t.door.restart)
+    whole, broken = Lifecycle(t, lambda: None), Lifecycle(t, t.client.restart)
 
     whole.run()
     broken.run()

@@ -10,8 +10,9 @@ from csi_multi.contract import SizeRange, StorageError, Strings
 from csi_multi.contract import backend as b
 
 from ..assertions import expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages
+from ..protocol import Target
 from .stamps import create, request
 
 MARKER = "kit-secret-c0ffee-4711"
@@ -35,7 +36,7 @@ def wrong(t: CheckContext) -> dict[str, str]:
     return dict.fromkeys((*t.storage.secrets, "kit-secret"), MARKER)
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_secret_is_not_stored_with_the_volume(t: CheckContext) -> None:
     secrets = unknown(t)
     made = create(t, request(t, secrets=secrets))
@@ -45,10 +46,10 @@ def a_secret_is_not_stored_with_the_volume(t: CheckContext) -> None:
     for name in t.new():
         hidden(name, secrets, "the name of a resource that create_volume made")
     if b.ListVolumes in t.features:
-        hidden(repr(pages(t.door.list_volumes)), secrets, "list_volumes: the answer")
+        hidden(repr(pages(t.client.list_volumes)), secrets, "list_volumes: the answer")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_secret_is_not_in_the_arguments_of_a_command(t: CheckContext) -> None:
     """Everybody on the machine can read those; standard input and files with mode 0600 are for secrets."""
     secrets = unknown(t)
@@ -62,9 +63,9 @@ def a_secret_is_not_in_the_arguments_of_a_command(t: CheckContext) -> None:
 
 def _failures(t: CheckContext, secrets: Strings) -> list[tuple[str, Callable[[], Any]]]:
     """Return requests that fail, most of them whatever the secrets are."""
-    taken = t.wish()
+    taken = t.spec()
     t.create(taken)
-    again = replace(t.direct.request(taken), secrets=secrets)
+    again = replace(t.in_process.request(taken), secrets=secrets)
     impossible = request(t, secrets=secrets, size=SizeRange(required=t.storage.too_large))
     return [
         ("create_volume with wrong secrets", lambda: create(t, request(t, secrets=secrets))),
@@ -74,7 +75,7 @@ def _failures(t: CheckContext, secrets: Strings) -> list[tuple[str, Callable[[],
     ]
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_secret_is_not_in_an_error_message(t: CheckContext) -> None:
     """The text reaches logs and events that anybody can read."""
     for secrets in (unknown(t), wrong(t)):

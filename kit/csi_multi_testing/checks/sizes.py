@@ -7,16 +7,17 @@ import os
 from csi_multi.contract import NotFound, OutOfRange, ResourceExhausted, SizeRange, StorageError, Volume
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..operations.base import described, firmly
+from ..operations.base import describe_error, retry
+from ..protocol import Target
 from .creation import nothing_new
 
 
 def sized(t: CheckContext, required: int, limit: int = 0, why: str = "") -> Volume:
     """Make a volume and demand that its size is what was asked for, in every answer."""
     size = SizeRange(required=required, limit=limit)
-    made = firmly(lambda: t.volume(size=required, limit=limit), f"create_volume for {size}{why}")
+    made = retry(lambda: t.volume(size=required, limit=limit), f"create_volume for {size}{why}")
     _judge(t, made, size)
     return made
 
@@ -25,7 +26,7 @@ def _judge(t: CheckContext, made: Volume, size: SizeRange) -> None:
     told = f"create_volume for {size}: answered a size of {made.size} bytes"
     expect(made.size > 0, f"{told}, the rule wants the real one")
     expect(size.holds(made.size), f"{told}, the rule wants one within what was asked for, or OutOfRange")
-    same(t.door.get(made.handle).size, made.size, "the size that get_volume tells, against create_volume's")
+    same(t.client.get(made.handle).size, made.size, "the size that get_volume tells, against create_volume's")
 
 
 @check()
@@ -61,7 +62,7 @@ def a_volume_without_a_size_gets_the_default(t: CheckContext) -> None:
         raise CheckSkipped(f"the default size is not free: {error}") from None
     except StorageError as error:
         raise CheckFailed(
-            f"create_volume without a size: raised {described(error)}, the rule wants a volume"
+            f"create_volume without a size: raised {describe_error(error)}, the rule wants a volume"
         ) from error
     _judge(t, made, SizeRange())
 
@@ -72,7 +73,7 @@ def an_exact_size_is_created_exactly(t: CheckContext) -> None:
     why = f" ({'of' if given else 'Storage.size or twice it, for want of'} Storage.exact_sizes)"
     for exact in t.storage.exact_sizes or (t.size, 2 * t.size):
         made = sized(t, exact, exact, why)
-        t.door.delete(made.handle)
+        t.client.delete(made.handle)
         t.forget(made)
 
 
@@ -85,7 +86,7 @@ def a_size_range_without_a_possible_size_is_refused(t: CheckContext) -> None:
         try:
             _judge(t, t.volume(name, required, limit=limit), size)
         except StorageError as error:
-            told = f"create_volume for {size}: raised {described(error)}"
+            told = f"create_volume for {size}: raised {describe_error(error)}"
             expect(isinstance(error, OutOfRange), f"{told}, the rule wants OutOfRange")
             nothing_new(t, before, f"create_volume for {size}: refused, but")
 
@@ -99,10 +100,10 @@ def a_size_that_is_too_large_is_refused_and_leaves_nothing(t: CheckContext) -> N
         t.volume(name, t.storage.too_large)
 
     nothing_new(t, before, f"{what}: refused, but")
-    if t.door.on is On.BACKEND:
+    if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_volume"):
             t.backend.find_volume(name)
-    made = firmly(lambda: t.volume(name), f"{what}: refused, then one of {t.size} bytes with the same name")
+    made = retry(lambda: t.volume(name), f"{what}: refused, then one of {t.size} bytes with the same name")
     _judge(t, made, SizeRange(required=t.size))
 
 
@@ -114,12 +115,12 @@ def a_volume_holds_data_up_to_its_end(t: CheckContext) -> None:
     t.expect_filled(made, "kit size", made.size, f"a volume of {made.size} bytes, written at both ends")
 
 
-@check(needs=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_is_as_large_as_its_volume(t: CheckContext) -> None:
     """An odd size shows whether what is told was rounded as what was made."""
     made = sized(t, t.size + 1)
 
-    with t.direct.opened(made.handle) as device:
+    with t.in_process.opened(made.handle) as device:
         descriptor = os.open(device.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = os.lseek(descriptor, 0, os.SEEK_END)

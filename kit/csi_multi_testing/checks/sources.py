@@ -9,10 +9,11 @@ from csi_multi.contract import FailedPrecondition, NotFound, OutOfRange, Snapsho
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern, source
-from ..operations.base import described, ready
-from ..operations.making import SEED, origin, timeless
+from ..operations.base import describe_error, wait_until_ready
+from ..operations.create import SEED, as_ready, source_volume
+from ..protocol import Target
 from .creation import repeats
 
 T = TypeVar("T")
@@ -20,8 +21,8 @@ Of = Volume | Snapshot
 Take = Callable[[CheckContext, Volume], Of]  # from a volume to what is to be copied
 
 
-def cut(t: CheckContext, volume: Volume) -> Snapshot:
-    return ready(t, t.snapshot(volume))
+def take_snapshot(t: CheckContext, volume: Volume) -> Snapshot:
+    return wait_until_ready(t, t.snapshot(volume))
 
 
 def itself(_t: CheckContext, volume: Volume) -> Volume:
@@ -32,36 +33,36 @@ def method(of: Of) -> str:
     return "clone_volume" if isinstance(of, Volume) else "restore_volume"
 
 
-def answer(what: str, ask: Callable[..., T], *words: Any, **more: Any) -> T:
+def expect_success(what: str, ask: Callable[..., T], *words: Any, **more: Any) -> T:
     """Return what a question gives where a broken rule may show as a failure. Raises Broken with what was tried."""
     try:
         return ask(*words, **more)
     except StorageError as error:
-        raise CheckFailed(f"{what}: raised {described(error)}, the rule wants it to succeed") from error
+        raise CheckFailed(f"{what}: raised {describe_error(error)}, the rule wants it to succeed") from error
 
 
-def served(t: CheckContext, delete: Callable[[str], None], handle: str) -> bool:
+def is_served(t: CheckContext, delete: Callable[[str], None], handle: str) -> bool:
     """Whether a deletion was served: it may be refused as long as something depends on the thing."""
     try:
         delete(handle)
-    except t.door.kind_of(FailedPrecondition):
+    except t.client.kind_of(FailedPrecondition):
         return False
     return True
 
 
 def holds(t: CheckContext, take: Take) -> None:
-    volume = origin(t)
+    volume = source_volume(t)
     of = take(t, volume)
     copy = t.copy(of)
     expect(copy.size >= of.size, f"{method(of)}: {copy.size} bytes, made from {of.size}")
-    same(t.door.get(copy.handle).size, copy.size, f"the size that get_volume tells, against {method(of)}'s")
+    same(t.client.get(copy.handle).size, copy.size, f"the size that get_volume tells, against {method(of)}'s")
     t.expect_filled(copy, SEED, volume.size, f"{method(of)}, the new volume")
     t.expect_filled(volume, SEED, volume.size, f"{method(of)}, the volume that was copied")
 
 
 @check(b.Snapshots, data=True)
 def a_restored_volume_holds_the_data_of_its_snapshot(t: CheckContext) -> None:
-    holds(t, cut)
+    holds(t, take_snapshot)
 
 
 @check(b.Clone, data=True)
@@ -71,17 +72,17 @@ def a_cloned_volume_holds_the_data_of_its_source(t: CheckContext) -> None:
 
 def grows(t: CheckContext, take: Take) -> None:
     """csi-spec CreateVolume: refused as OutOfRange, or as large as asked for, with the data."""
-    volume = origin(t)
+    volume = source_volume(t)
     of = take(t, volume)
     wanted, name, before = volume.size + t.size, t.name(), t.new()
     what = f"{method(of)}, asked for {wanted} bytes from {of.size}"
     try:
         copy = t.copy(of, name, wanted)
-    except t.door.kind_of(OutOfRange) as error:
+    except t.client.kind_of(OutOfRange) as error:
         same(t.new(), before, f"{what}: refused, but the storage changed")
         raise CheckSkipped(f"copies are not larger than what they are made from: {error}") from None
     expect(copy.size >= wanted, f"{what}: answered a size of {copy.size} bytes")
-    same(t.door.get(copy.handle).size, copy.size, f"{what}: the size that get_volume tells")
+    same(t.client.get(copy.handle).size, copy.size, f"{what}: the size that get_volume tells")
     t.expect_filled(copy, SEED, volume.size, what)
     t.write(copy, pattern("kit end"), copy.size - BLOCK_SIZE)
     found = t.read(copy, BLOCK_SIZE, copy.size - BLOCK_SIZE)
@@ -91,7 +92,7 @@ def grows(t: CheckContext, take: Take) -> None:
 
 @check(b.Snapshots, data=True)
 def a_restored_volume_may_be_larger_than_its_snapshot(t: CheckContext) -> None:
-    grows(t, cut)
+    grows(t, take_snapshot)
 
 
 @check(b.Clone, data=True)
@@ -111,14 +112,14 @@ def never_shrinks(t: CheckContext, take: Take) -> None:
 
 def nothing_made(t: CheckContext, name: str, before: set[str], what: str) -> None:
     same(t.new(), before, f"{what}: refused, but the storage changed")
-    if t.door.on is On.BACKEND:
+    if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_volume"):
             t.backend.find_volume(name)
 
 
 @check(b.Snapshots)
 def a_restored_volume_is_never_smaller_than_its_snapshot(t: CheckContext) -> None:
-    never_shrinks(t, cut)
+    never_shrinks(t, take_snapshot)
 
 
 @check(b.Clone)
@@ -127,7 +128,7 @@ def a_cloned_volume_is_never_smaller_than_its_source(t: CheckContext) -> None:
 
 
 def stands_apart(t: CheckContext, take: Take) -> None:
-    volume = origin(t)
+    volume = source_volume(t)
     of = take(t, volume)
     copy = t.copy(of)
 
@@ -141,7 +142,7 @@ def stands_apart(t: CheckContext, take: Take) -> None:
 
 @check(b.Snapshots, data=True)
 def a_restored_volume_and_its_origin_share_no_writes(t: CheckContext) -> None:
-    stands_apart(t, cut)
+    stands_apart(t, take_snapshot)
 
 
 @check(b.Clone, data=True)
@@ -161,38 +162,38 @@ def needs_source(t: CheckContext, of: Of, delete: Callable[[str], None]) -> None
 
 @check(b.Snapshots)
 def a_restore_from_a_deleted_snapshot_is_refused(t: CheckContext) -> None:
-    needs_source(t, t.snapshot(t.volume()), t.door.delete_snapshot)
+    needs_source(t, t.snapshot(t.volume()), t.client.delete_snapshot)
 
 
 @check(b.Clone)
 def a_clone_of_a_deleted_volume_is_refused(t: CheckContext) -> None:
-    needs_source(t, t.volume(), t.door.delete)
+    needs_source(t, t.volume(), t.client.delete)
 
 
 def outlives(t: CheckContext, take: Take) -> None:
     """What is deleted may be what the copy still reads from; then the deletion is to be refused."""
-    volume = origin(t)
+    volume = source_volume(t)
     of = take(t, volume)
-    wish = t.wish(size=0, source=source(of))
-    copy = t.create(wish)
+    spec = t.spec(size=0, source=source(of))
+    copy = t.create(spec)
     delete, get = (
-        (t.door.delete, t.door.get) if isinstance(of, Volume) else (t.door.delete_snapshot, t.door.get_snapshot)
+        (t.client.delete, t.client.get) if isinstance(of, Volume) else (t.client.delete_snapshot, t.client.get_snapshot)
     )
-    gone = served(t, delete, of.handle)
+    gone = is_served(t, delete, of.handle)
 
     what = f"deleting what {method(of)} copied: {'served' if gone else 'refused'}"
     if not t.no_data():
         t.expect_filled(copy, SEED, volume.size, f"{what}, then the copy")
     if not gone:
-        found = answer(f"{what}, then asked for it", get, of.handle)
-        same(timeless(found), timeless(of), f"{what}, then it")
+        found = expect_success(f"{what}, then asked for it", get, of.handle)
+        same(as_ready(found), as_ready(of), f"{what}, then it")
         return
-    repeats(t, copy, wish, f"repeated after {method(of)}'s source was deleted")
+    repeats(t, copy, spec, f"repeated after {method(of)}'s source was deleted")
 
 
 @check(b.Snapshots)
 def a_restored_volume_survives_the_deletion_of_its_snapshot(t: CheckContext) -> None:
-    outlives(t, cut)
+    outlives(t, take_snapshot)
 
 
 @check(b.Clone)
@@ -203,10 +204,10 @@ def a_cloned_volume_survives_the_deletion_of_its_source(t: CheckContext) -> None
 @check(b.Snapshots, data=True)
 def a_copy_of_a_copy_holds_the_data_of_both(t: CheckContext) -> None:
     """The head comes from the first, the tail was written to the second."""
-    volume = origin(t)
-    first = t.copy(cut(t, volume))
+    volume = source_volume(t)
+    first = t.copy(take_snapshot(t, volume))
     t.write(first, pattern("kit second tail"), volume.size - BLOCK_SIZE)
-    second = t.copy(cut(t, first))
+    second = t.copy(take_snapshot(t, first))
 
     head, tail = t.read(second), t.read(second, BLOCK_SIZE, volume.size - BLOCK_SIZE)
     expect(head == pattern(SEED), "restore_volume of a snapshot of a restored volume: bytes of the first are missing")

@@ -8,9 +8,10 @@ from csi_multi.contract import AlreadyExists, NotFound, Snapshot, SnapshotReques
 from csi_multi.contract import backend as b
 
 from ..assertions import same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages, source
-from ..operations.base import firmly, ready
+from ..operations.base import retry, wait_until_ready
+from ..protocol import Target
 from .creation import repeats, same_record
 
 CONTEXT = {
@@ -34,7 +35,7 @@ METADATA = {
 
 def request(t: CheckContext, **changes: object) -> VolumeRequest:
     """Return what the core hands to create_volume, with something in its place."""
-    return replace(t.direct.request(t.wish()), **changes)  # type: ignore[arg-type]
+    return replace(t.in_process.request(t.spec()), **changes)  # type: ignore[arg-type]
 
 
 def create(t: CheckContext, wanted: VolumeRequest) -> Volume:
@@ -44,13 +45,13 @@ def create(t: CheckContext, wanted: VolumeRequest) -> Volume:
 
 
 def firmly_made(t: CheckContext, wanted: VolumeRequest, what: str) -> Volume:
-    return firmly(lambda: create(t, wanted), f"create_volume with {what}")
+    return retry(lambda: create(t, wanted), f"create_volume with {what}")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def creating_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
-    wish = t.wish()
-    _told(t, t.create(wish), "create_volume", t.direct.request(wish))
+    spec = t.spec()
+    _told(t, t.create(spec), "create_volume", t.in_process.request(spec))
 
 
 def _told(t: CheckContext, made: Volume, method: str, request: VolumeRequest) -> None:
@@ -68,21 +69,21 @@ def _told(t: CheckContext, made: Volume, method: str, request: VolumeRequest) ->
 
 
 def _taken_by_a_copy(t: CheckContext, of: Volume | Snapshot, method: str) -> None:
-    wish = t.wish(size=0, source=source(of))
-    _told(t, t.create(wish), method, t.direct.request(wish))
+    spec = t.spec(size=0, source=source(of))
+    _told(t, t.create(spec), method, t.in_process.request(spec))
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def restoring_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
-    _taken_by_a_copy(t, ready(t, t.snapshot(t.volume())), "restore_volume")
+    _taken_by_a_copy(t, wait_until_ready(t, t.snapshot(t.volume())), "restore_volume")
 
 
-@check(b.Clone, on=On.BACKEND)
+@check(b.Clone, target=Target.BACKEND)
 def cloning_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     _taken_by_a_copy(t, t.volume(), "clone_volume")
 
 
-@check(b.Snapshots, on=On.BACKEND)
+@check(b.Snapshots, target=Target.BACKEND)
 def a_snapshot_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     volume = t.volume()
     cut = t.snapshot(volume)
@@ -92,7 +93,7 @@ def a_snapshot_under_a_taken_name_raises_already_exists(t: CheckContext) -> None
         t.made(t.backend.create_snapshot(again))
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def deleting_a_volume_twice_raises_not_found(t: CheckContext) -> None:
     made = t.volume()
     t.backend.delete_volume(made.handle, t.storage.secrets)
@@ -101,7 +102,7 @@ def deleting_a_volume_twice_raises_not_found(t: CheckContext) -> None:
         t.backend.delete_volume(made.handle, t.storage.secrets)
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def an_unknown_name_is_not_found(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
@@ -115,7 +116,7 @@ def an_unknown_name_is_not_found(t: CheckContext) -> None:
         t.backend.find_volume(name)
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_stamp_comes_back_unchanged(t: CheckContext) -> None:
     wanted = request(t)
     stamp = replace(wanted.stamp, name=f"{wanted.name}/größe 'x'", digest="0123456789abcdef" * 2, context=CONTEXT)
@@ -124,15 +125,15 @@ def a_stamp_comes_back_unchanged(t: CheckContext) -> None:
     same_record(made.stamp, stamp, "the stamp that create_volume answers")
     for moment in ("", " after a restart"):
         if moment:
-            t.door.restart()
+            t.client.restart()
         same_record(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp that get_volume answers{moment}")
         same_record(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp that find_volume answers{moment}")
         if b.ListVolumes in t.features:
-            listed = [one.stamp for one in pages(t.door.list_volumes) if one.handle == made.handle]
+            listed = [one.stamp for one in pages(t.client.list_volumes) if one.handle == made.handle]
             same_record(dict(enumerate(listed)), {0: stamp}, f"the stamp that list_volumes answers{moment}")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def the_largest_stamp_comes_back_unchanged(t: CheckContext) -> None:
     """Tags and attributes have limits of their own, which a long name and a full context meet."""
     wanted = request(t)
@@ -143,11 +144,11 @@ def the_largest_stamp_comes_back_unchanged(t: CheckContext) -> None:
     same_record(t.backend.find_volume(stamp.name).stamp, stamp, "the stamp that find_volume answers")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def unusual_metadata_does_not_change_the_volume(t: CheckContext) -> None:
     """It is for tags that people read: what does not fit into one is changed or left out."""
     wanted = request(t, metadata=METADATA)
     made = firmly_made(t, wanted, "odd metadata")
 
     same_record(made.stamp, wanted.stamp, "the stamp that create_volume answers to odd metadata")
-    repeats(t, made, t.wish(wanted.name), "repeated without the odd metadata of the first time")
+    repeats(t, made, t.spec(wanted.name), "repeated without the odd metadata of the first time")

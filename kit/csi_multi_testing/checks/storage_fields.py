@@ -10,10 +10,10 @@ from csi_multi.contract.params import parse
 from csi_multi.loading.backend_proxy import methods
 
 from ..assertions import CheckFailed, expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
 from ..fault_plan import PATHS
-from ..protocol import BLOCK
+from ..protocol import BLOCK, Target
 
 
 def parsed(t: CheckContext, name: str) -> Any:
@@ -26,7 +26,7 @@ def parsed(t: CheckContext, name: str) -> Any:
         raise CheckFailed(str(error)) from error
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def the_parameters_are_valid_and_differ(t: CheckContext) -> None:
     for name in ("parameters", "mutable"):
         expect(
@@ -39,7 +39,7 @@ def the_parameters_are_valid_and_differ(t: CheckContext) -> None:
     expect(not reason, f"Storage.capability cannot be used with Storage.parameters: {reason}")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def the_sizes_are_consistent(t: CheckContext) -> None:
     size, least = t.storage.size, 3 * t.storage.size
     expect(size > 0, f"Storage.size is {size}: bytes of a volume")
@@ -50,7 +50,7 @@ def the_sizes_are_consistent(t: CheckContext) -> None:
         expect(0 < exact < t.storage.too_large, f"Storage.exact_sizes: {exact} is not a size that a volume can have")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def fields_that_need_each_other_are_given_together(t: CheckContext) -> None:
     pairs = {"foreign": "resources", "foreign_handles": "foreign", "read": "write", "write": "read"}
     for name, needed in pairs.items():
@@ -65,7 +65,7 @@ def fields_that_need_each_other_are_given_together(t: CheckContext) -> None:
         expect(good, f"Storage.resources gave {type(found).__name__}: a collection of names is needed")
 
 
-@check(needs=("files",), on=On.BACKEND)
+@check(needs=("files",), target=Target.BACKEND)
 def the_files_are_where_the_backend_works(t: CheckContext) -> None:
     """Else every crash between two calls is one that nobody tries."""
     for path in t.storage.files:
@@ -77,7 +77,7 @@ def the_files_are_where_the_backend_works(t: CheckContext) -> None:
     expect(seen, f"Storage.files is {names}, but create_volume opened, made and removed nothing below")
 
 
-@check(needs=("nodes",), on=On.BACKEND)
+@check(needs=("nodes",), target=Target.BACKEND)
 def the_nodes_have_ids_that_the_driver_can_read(t: CheckContext) -> None:
     instance = t.backend.setting.instance
     expect(len({node.id for node in t.storage.nodes}) > 1, "Storage.nodes: two different ones are needed, or none")
@@ -89,7 +89,7 @@ def the_nodes_have_ids_that_the_driver_can_read(t: CheckContext) -> None:
         expect(read == node, f"Storage.nodes has {node}, but its id, read by the driver, means {read}")
 
 
-@check(needs=("reachable", "unreachable"), on=On.BACKEND)
+@check(needs=("reachable", "unreachable"), target=Target.BACKEND)
 def no_segments_are_both_reachable_and_unreachable(t: CheckContext) -> None:
     both = [place for place in t.storage.reachable if place in t.storage.unreachable]
     expect(not both, f"Storage.reachable and Storage.unreachable both have {both}")

@@ -10,8 +10,9 @@ from csi_multi.contract.ids import NODE
 from csi_multi.core.topology import covers, satisfies
 
 from ..assertions import CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
 
 def required(*places: Segments, preferred: tuple[Segments, ...] = ()) -> TopologyRequirement:
@@ -19,11 +20,11 @@ def required(*places: Segments, preferred: tuple[Segments, ...] = ()) -> Topolog
 
 
 def satisfied(t: CheckContext, volume: Volume, *places: Segments, what: str) -> None:
-    found = t.door.places(volume)
+    found = t.client.places(volume)
     expect(satisfies(found, required(*places)), f"{what}: it is reachable from {list(found)} only")
 
 
-def described(segments: Segments, what: str) -> None:
+def expect_valid_segments(segments: Segments, what: str) -> None:
     """Demand segments that CSI can carry, and that come back as they went out."""
     for key, value in segments.items():
         expect(isinstance(key, str) and NODE.fullmatch(key), f"{what}: key {key!r} is not 1 to 63 of A-Za-z0-9-_.")
@@ -33,32 +34,32 @@ def described(segments: Segments, what: str) -> None:
         expect(key == key.lower(), f"{what}: key {key!r} comes back as {key.lower()!r}: keys are lower case")
 
 
-def telling(t: CheckContext) -> None:
+def expect_same_segments(t: CheckContext) -> None:
     """A node and a volume speak of the same keys, and go on to do so."""
-    offered = t.door.segments()
+    offered = t.client.segments()
     volume = t.volume()
-    places = t.door.places(volume)
+    places = t.client.places(volume)
     expect(offered, "this node offers no segments, so no volume of a backend with a topology could be used here")
-    described(offered, "node_segments")
+    expect_valid_segments(offered, "node_segments")
     for place in places:
-        described(place, "Volume.topology")
+        expect_valid_segments(place, "Volume.topology")
         odd = sorted(set(place) - set(offered))
         expect(not odd, f"Volume.topology names {odd}, which no node offers: the volume is reachable from nowhere")
-    t.door.restart()
-    same(t.door.segments(), offered, "node_segments of the next process")
-    same(t.door.places(t.door.get(volume.handle)), places, "Volume.topology in the next process")
+    t.client.restart()
+    same(t.client.segments(), offered, "node_segments of the next process")
+    same(t.client.places(t.client.get(volume.handle)), places, "Volume.topology in the next process")
     if b.ListVolumes in t.features:
-        found = [one for one in t.door.list_volumes().items if one.handle == volume.handle]
+        found = [one for one in t.client.list_volumes().items if one.handle == volume.handle]
         if found:
-            same(t.door.places(found[0]), places, "Volume.topology in list_volumes")
+            same(t.client.places(found[0]), places, "Volume.topology in list_volumes")
 
 
 @check(b.Topology)
 def nodes_and_volumes_have_the_same_segment_keys(t: CheckContext) -> None:
-    telling(t)
+    expect_same_segments(t)
 
 
-@check(b.Topology, on=On.BACKEND)
+@check(b.Topology, target=Target.BACKEND)
 def the_node_segment_is_the_name_of_the_node(t: CheckContext) -> None:
     found = t.backend.node_segments().get("node", t.backend.setting.node)
     same(found, t.backend.setting.node, "node_segments()['node'], which node-local backends beside this one share")
@@ -88,13 +89,13 @@ def a_volume_is_created_in_its_preferred_segments(t: CheckContext) -> None:
 
 @check(b.Topology, needs=("reachable", "unreachable"))
 def unreachable_segments_are_refused_and_nothing_is_created(t: CheckContext) -> None:
-    wish = t.wish(topology=required(*t.storage.unreachable))
+    spec = t.spec(topology=required(*t.storage.unreachable))
     before = t.resources()
     with t.refused(ResourceExhausted, what=f"create_volume, only for {list(t.storage.unreachable)}"):
-        t.create(wish)
+        t.create(spec)
     same(sorted(t.resources() - before), [], "left behind by a creation that no place could serve")
     place = t.storage.reachable[0]
-    made = t.create(replace(wish, topology=required(place)))
+    made = t.create(replace(spec, topology=required(place)))
     satisfied(t, made, place, what=f"create_volume again, for {place}")
 
 
@@ -118,21 +119,21 @@ def unreachable_preferred_segments_do_not_prevent_a_creation(t: CheckContext) ->
 
 @check(b.Topology, needs=("reachable", "unreachable"))
 def a_volume_in_other_segments_is_a_conflict(t: CheckContext) -> None:
-    wish = t.wish(topology=required(t.storage.reachable[0]))
-    made = t.create(wish)
+    spec = t.spec(topology=required(t.storage.reachable[0]))
+    made = t.create(spec)
 
-    same(t.create(wish), made, "create_volume, repeated for the same place")
-    other = replace(wish, topology=required(*t.storage.unreachable))
-    if satisfies(t.door.places(made), other.topology):
+    same(t.create(spec), made, "create_volume, repeated for the same place")
+    other = replace(spec, topology=required(*t.storage.unreachable))
+    if satisfies(t.client.places(made), other.topology):
         raise CheckSkipped(f"the volume is reachable from {list(t.storage.unreachable)}, too")
     with t.refused(AlreadyExists, what="create_volume, repeated for a place from where the volume is not reachable"):
         t.create(other)
-    same(t.door.get(made.handle), made, "get_volume after its name was asked for elsewhere")
+    same(t.client.get(made.handle), made, "get_volume after its name was asked for elsewhere")
 
 
 @check(b.Topology, needs=("reachable",))
 def a_volume_is_reachable_from_the_node_it_was_created_for(t: CheckContext) -> None:
-    here = t.door.segments()
+    here = t.client.segments()
     if not any(covers(here, place) for place in t.storage.reachable):
         raise CheckSkipped("no place in Storage.reachable is this node's")
     made = t.volume(topology=required(here))
@@ -142,12 +143,12 @@ def a_volume_is_reachable_from_the_node_it_was_created_for(t: CheckContext) -> N
 @check(b.Topology, b.Clone, needs=("reachable",))
 def a_copy_is_in_its_requisite_segments_or_refused(t: CheckContext) -> None:
     """A storage need not copy from one place to another, but must not put the copy elsewhere."""
-    origin = t.volume(topology=required(t.storage.reachable[0]))
+    source_volume = t.volume(topology=required(t.storage.reachable[0]))
     for place in t.storage.reachable:
         try:
-            made = t.copy(origin, topology=required(place))
+            made = t.copy(source_volume, topology=required(place))
         except ResourceExhausted as error:
             what = f"clone_volume for {place}, where its source is: {error}"
-            expect(not satisfies(t.door.places(origin), required(place)), what)
+            expect(not satisfies(t.client.places(source_volume), required(place)), what)
         else:
             satisfied(t, made, place, what=f"clone_volume for {place}")

@@ -26,11 +26,11 @@ class Operation(ABC):
 
     method: ClassVar[str]
 
-    def __init__(self, trial: CheckContext) -> None:
-        self.t = trial
+    def __init__(self, t: CheckContext) -> None:
+        self.t = t
         self.before: set[str] = set()  # everything on the storage before the subject was there
 
-    def ready(self) -> None:
+    def begin(self) -> None:
         """Choose or make a new subject."""
         self.before = self.t.resources()
         self.prepare()
@@ -43,24 +43,24 @@ class Operation(ABC):
     def act(self) -> Any:
         """Ask for it. The same request each time, until the next subject."""
 
-    def survived(self, what: str) -> None:  # noqa: B027 - optional on purpose
+    def verify_survival(self, what: str) -> None:  # noqa: B027 - optional on purpose
         """Demand what must hold after a process died in `act`, before anything is repeated."""
 
     @abstractmethod
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         """Demand that the state, and the answer, are what was asked for."""
 
     @abstractmethod
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether everything is as if `act` had never been called, as far as it can be told."""
 
     @abstractmethod
     def remove(self) -> None:
         """Delete the subject."""
 
-    def finish(self, what: str) -> None:
+    def clean_up(self, what: str) -> None:
         """Delete the subject and demand that nothing stays."""
-        firmly(self.remove, f"{what}: the clean-up after it")
+        retry(self.remove, f"{what}: the clean-up after it")
         left = self.t.resources() - self.before
         expect(not left, f"{what}: left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
 
@@ -75,43 +75,43 @@ def attempt(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def firmly(act: Callable[[], T], what: str) -> T:
+def retry(act: Callable[[], T], what: str) -> T:
     """Return the answer, asking again as an orchestrator does while it is not settled. Raises Broken."""
     told = ""
     for pause in PAUSES:
         answer, error = attempt(act)
         if error is None:
             return answer  # type: ignore[return-value]
-        told = described(error)
+        told = describe_error(error)
         if not isinstance(error, UNSETTLED):
             raise CheckFailed(f"{what}: raised {told}, the rule wants it to succeed") from error
         time.sleep(pause)
     raise CheckFailed(f"{what}: raised {told} each of {len(PAUSES)} times, the rule wants it to succeed")
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's class, and what it says."""
     foreign = "" if isinstance(error, StorageError) else ", which is not one of errors.py"
     return f"{type(error).__name__} ({error}){foreign}"
 
 
-def absent(look: Callable[[], object], what: str) -> None:
+def expect_not_found(look: Callable[[], object], what: str) -> None:
     """Demand NotFound."""
     found, error = attempt(look)
-    told = f"found {found!r}" if error is None else f"raised {described(error)}"
+    told = f"found {found!r}" if error is None else f"raised {describe_error(error)}"
     expect(isinstance(error, NotFound), f"{what}: {told}, the rule wants NotFound")
 
 
-def is_absent(look: Callable[[], object]) -> bool:
+def is_not_found(look: Callable[[], object]) -> bool:
     return isinstance(attempt(look)[1], NotFound)
 
 
-def ready(trial: CheckContext, snapshot: Snapshot) -> Snapshot:
+def wait_until_ready(t: CheckContext, snapshot: Snapshot) -> Snapshot:
     """Wait until volumes can be made from a snapshot: some storage systems cut them in the background."""
     for pause in (*PAUSES, *(5.0,) * 24):
         if snapshot.ready:
             break
         time.sleep(pause)
-        snapshot = trial.door.get_snapshot(snapshot.handle)
+        snapshot = t.client.get_snapshot(snapshot.handle)
     expect(snapshot.ready, f"get_snapshot: {snapshot.handle!r} does not become ready")
     return snapshot

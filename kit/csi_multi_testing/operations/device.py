@@ -11,10 +11,10 @@ from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..context import BLOCK_SIZE, pattern
 from ..protocol import read_from
 from .base import attempt
-from .changing import DATA, OnVolume
+from .change import DATA, VolumeOperation
 
 
-class OnDevice(OnVolume):
+class DeviceOperation(VolumeOperation):
     """A volume that this node uses."""
 
     def prepare(self) -> None:
@@ -36,7 +36,7 @@ class OnDevice(OnVolume):
         device: Device | None = self.t.backend.find_device(self.volume.handle)
         return device
 
-    def usable(self, what: str) -> None:
+    def verify_usable(self, what: str) -> None:
         """Demand that what is open, if anything, shows the volume."""
         device, error = attempt(self.found)
         expect(error is None, f"{what}: find_device raised {error!r}")
@@ -46,26 +46,26 @@ class OnDevice(OnVolume):
     def remove(self) -> None:
         self.t.backend.close_device(self.volume.handle)
         if self.context:
-            self.t.door.detach(self.volume.handle, None)
+            self.t.client.detach(self.volume.handle, None)
         super().remove()
 
 
-class OpenDevice(OnDevice):
+class OpenDevice(DeviceOperation):
     method = "open_device"
 
     def act(self) -> Device:
         return self.open()
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         found = self.found()
         same((found.path, found.number) if found else None, (answer.path, answer.number), f"{what}: find_device")
-        self.usable(what)
+        self.verify_usable(what)
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.found() is None
 
 
-class CloseDevice(OnDevice):
+class CloseDevice(DeviceOperation):
     method = "close_device"
 
     def prepare(self) -> None:
@@ -76,39 +76,39 @@ class CloseDevice(OnDevice):
     def act(self) -> None:
         self.t.backend.close_device(self.volume.handle)
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         same(self.found(), None, f"{what}: find_device")
         left = self.t.resources() - self.closed
         expect(not left, f"{what}: left behind: {', '.join(sorted(left)[:10])}")
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.found() is not None
 
 
-class RefreshDevice(OnDevice):
+class RefreshDevice(DeviceOperation):
     method = "refresh_device"
 
     def prepare(self) -> None:
         super().prepare()
         self.open()
-        self.size = self.t.door.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
+        self.size = self.t.client.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
 
     def act(self) -> None:
         self.t.backend.refresh_device(self.volume.handle)
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         device = self.found()
         if device is None:
             raise CheckFailed(f"{what}: find_device does not find the device any more")
         with device.path.open("rb") as file:
             same(file.seek(0, os.SEEK_END), self.size, f"{what}: the bytes that the device shows")
-        self.usable(what)
+        self.verify_usable(what)
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return False  # it may have been refreshed as it grew
 
 
-class Formatting(OnDevice):
+class NoteFormatting(DeviceOperation):
     method = "formatting"
     wanted = Blank.INTERRUPTED
 
@@ -126,20 +126,20 @@ class Formatting(OnDevice):
     def act(self) -> None:
         self.t.backend.formatting(self.volume.handle)
 
-    def usable(self, what: str) -> None:
+    def verify_usable(self, what: str) -> None:
         blank, error = attempt(self.blank)
         expect(error is None, f"{what}: open_device raised {error!r}")
         known = (self.fresh, self.wanted)
         expect(blank in known, f"{what}: Device.blank is {blank}, the rule wants one of {known}")
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         same(self.blank(), self.wanted, f"{what}: Device.blank")
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.blank() is self.fresh
 
 
-class Formatted(Formatting):
+class NoteFormatted(NoteFormatting):
     method = "formatted"
     wanted = Blank.NEVER
 

@@ -11,18 +11,18 @@ from csi_multi.contract import GroupSnapshot, Snapshot, Stamp, Volume
 from ..assertions import expect, same
 from ..context import CheckContext, source
 from ..protocol import VolumeSpec
-from .base import Operation, absent, attempt, is_absent, ready
+from .base import Operation, attempt, expect_not_found, is_not_found, wait_until_ready
 
 SEED = "kit source"
 
 
-class Making(Operation):
+class CreateOperation(Operation):
     """Something is made under a name, once."""
 
     found_by: str  # the contract's method
 
-    def __init__(self, trial: CheckContext) -> None:
-        super().__init__(trial)
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
         self.name = ""
         self.made: Any = None
         self._stamp: Stamp | None = None  # of what an undisturbed run made
@@ -42,7 +42,7 @@ class Making(Operation):
     def delete(self, handle: str) -> None:
         """Delete what was made."""
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         self.made = answer
         new = self.t.resources() - self.before
         if self._stamp is None:
@@ -50,151 +50,151 @@ class Making(Operation):
         same(answer.stamp, replace(self._stamp, name=self.name), f"{what}: the stamp")
         found, error = attempt(self.find)
         expect(error is None, f"{what}: {self.found_by} raised {error!r}")
-        same(timeless(found), timeless(answer), f"{what}: {self.found_by}")
+        same(as_ready(found), as_ready(answer), f"{what}: {self.found_by}")
         if not self.t.no_data():
-            self.prove_data(answer, what)
+            self.verify_data(answer, what)
         expect(
             len(new) == self._count,
             f"{what}: the storage holds {len(new)} new resources ({', '.join(sorted(new)[:10])}), "
             f"an undisturbed {self.method} makes {self._count}",
         )
 
-    def prove_data(self, made: Any, what: str) -> None:
+    def verify_data(self, made: Any, what: str) -> None:
         """Demand the right bytes."""
 
-    def is_unknown(self) -> bool:
+    def is_missing(self) -> bool:
         """Whether nothing has the name."""
-        return is_absent(self.find)
+        return is_not_found(self.find)
 
-    def untouched(self) -> bool:
-        return self.is_unknown() and not self.t.resources() - self.before
+    def is_unchanged(self) -> bool:
+        return self.is_missing() and not self.t.resources() - self.before
 
     def remove(self) -> None:
         if self.made is None:
             return
         self.delete(self.made.handle)
         self.t.forget(self.made)
-        absent(self.find, f"{self.found_by} after the deletion")
+        expect_not_found(self.find, f"{self.found_by} after the deletion")
         self.made = None
 
 
-class Create(Making):
+class CreateVolume(CreateOperation):
     method = "create_volume"
     found_by = "find_volume"
 
-    def wish(self, **more: Any) -> VolumeSpec:
-        return self.t.wish(self.name, **more)
+    def spec(self, **more: Any) -> VolumeSpec:
+        return self.t.spec(self.name, **more)
 
     def act(self) -> Volume:
-        return self.t.create(self.wish())
+        return self.t.create(self.spec())
 
     def other(self) -> Volume:
         if self.t.storage.other_parameters is not None:
-            return self.t.create(self.wish(parameters=self.t.storage.other_parameters))
+            return self.t.create(self.spec(parameters=self.t.storage.other_parameters))
         return self.t.volume(self.name, 3 * self.t.size)
 
     def delete(self, handle: str) -> None:
-        self.t.door.delete(handle)
+        self.t.client.delete(handle)
 
-    def prove(self, answer: Any, what: str) -> None:
-        wanted = self.wish().size
+    def verify(self, answer: Any, what: str) -> None:
+        wanted = self.spec().size
         expect(wanted.holds(answer.size), f"{what}: the volume has {answer.size} bytes, asked for was {wanted}")
-        super().prove(answer, what)
+        super().verify(answer, what)
 
 
-class Restore(Create):
+class RestoreVolume(CreateVolume):
     method = "restore_volume"
 
-    def __init__(self, trial: CheckContext) -> None:
-        super().__init__(trial)
-        self.origin = origin(trial)
-        self.source: Volume | Snapshot = self.source_of(self.origin)
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.source_volume = source_volume(t)
+        self.source: Volume | Snapshot = self.source_of(self.source_volume)
 
     def source_of(self, volume: Volume) -> Volume | Snapshot:
-        return ready(self.t, self.t.snapshot(volume))
+        return wait_until_ready(self.t, self.t.snapshot(volume))
 
-    def wish(self, **more: Any) -> VolumeSpec:
-        return self.t.wish(self.name, 0, source=source(self.source), **more)
+    def spec(self, **more: Any) -> VolumeSpec:
+        return self.t.spec(self.name, 0, source=source(self.source), **more)
 
     def other(self) -> Volume:
         """The same name for an empty volume: somebody changed their mind."""
         return self.t.volume(self.name)
 
-    def prove_data(self, made: Volume, what: str) -> None:
-        self.t.expect_filled(made, SEED, self.origin.size, what)
+    def verify_data(self, made: Volume, what: str) -> None:
+        self.t.expect_filled(made, SEED, self.source_volume.size, what)
 
 
-class Clone(Restore):
+class CloneVolume(RestoreVolume):
     method = "clone_volume"
 
     def source_of(self, volume: Volume) -> Volume:
         return volume
 
 
-class Snapshots(Making):
+class CreateSnapshot(CreateOperation):
     method = "create_snapshot"
     found_by = "find_snapshot"
 
-    def __init__(self, trial: CheckContext) -> None:
-        super().__init__(trial)
-        self.origin = origin(trial)
-        self.second = trial.volume()
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.source_volume = source_volume(t)
+        self.second = t.volume()
 
     def act(self) -> Snapshot:
-        return self.t.snapshot(self.origin, self.name)
+        return self.t.snapshot(self.source_volume, self.name)
 
     def other(self) -> Snapshot:
         return self.t.snapshot(self.second, self.name)
 
     def delete(self, handle: str) -> None:
-        self.t.door.delete_snapshot(handle)
+        self.t.client.delete_snapshot(handle)
 
-    def prove(self, answer: Any, what: str) -> None:
-        same(answer.source, self.origin.handle, f"{what}: the snapshot's source")
-        super().prove(answer, what)
+    def verify(self, answer: Any, what: str) -> None:
+        same(answer.source, self.source_volume.handle, f"{what}: the snapshot's source")
+        super().verify(answer, what)
 
-    def prove_data(self, made: Snapshot, what: str) -> None:
-        copy = self.t.copy(ready(self.t, made))
-        self.t.expect_filled(copy, SEED, self.origin.size, f"{what}: a volume restored from the snapshot")
-        self.t.door.delete(copy.handle)
+    def verify_data(self, made: Snapshot, what: str) -> None:
+        copy = self.t.copy(wait_until_ready(self.t, made))
+        self.t.expect_filled(copy, SEED, self.source_volume.size, f"{what}: a volume restored from the snapshot")
+        self.t.client.delete(copy.handle)
         self.t.forget(copy)
 
 
-class Groups(Snapshots):
+class CreateGroupSnapshot(CreateSnapshot):
     method = "create_group_snapshot"
     found_by = "find_group_snapshot"
 
     def act(self) -> GroupSnapshot:  # type: ignore[override]
-        return self.t.group([self.origin, self.second], self.name)
+        return self.t.group([self.source_volume, self.second], self.name)
 
     def other(self) -> GroupSnapshot:  # type: ignore[override]
         return self.t.group([self.second], self.name)
 
     def delete(self, handle: str) -> None:
-        self.t.door.delete_group(handle)
+        self.t.client.delete_group(handle)
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         sources = sorted(one.source for one in answer.snapshots)
-        same(sources, sorted((self.origin.handle, self.second.handle)), f"{what}: the members' sources")
-        Making.prove(self, answer, what)
+        same(sources, sorted((self.source_volume.handle, self.second.handle)), f"{what}: the members' sources")
+        CreateOperation.verify(self, answer, what)
 
-    def prove_data(self, made: Any, what: str) -> None:
-        [member] = [one for one in made.snapshots if one.source == self.origin.handle]
-        super().prove_data(member, what)
+    def verify_data(self, made: Any, what: str) -> None:
+        [member] = [one for one in made.snapshots if one.source == self.source_volume.handle]
+        super().verify_data(member, what)
 
 
-def origin(trial: CheckContext) -> Volume:
+def source_volume(t: CheckContext) -> Volume:
     """Return a volume to copy, with known bytes where they can be written."""
-    volume = trial.volume()
-    if not trial.no_data():
-        trial.fill(volume, SEED)
+    volume = t.volume()
+    if not t.no_data():
+        t.fill(volume, SEED)
     return volume
 
 
-def timeless(made: Any) -> Any:
+def as_ready(made: Any) -> Any:
     """Return it without what may change while nobody asks for it."""
     if isinstance(made, Snapshot):
         return replace(made, ready=True)
     if isinstance(made, GroupSnapshot):
-        return replace(made, snapshots=tuple(timeless(one) for one in made.snapshots))
+        return replace(made, snapshots=tuple(as_ready(one) for one in made.snapshots))
     return made

@@ -10,13 +10,13 @@ from csi_multi.contract import Expansion, GroupSnapshot, Node, PublishedNodes, S
 from ..assertions import expect, same
 from ..context import CheckContext
 from ..protocol import BLOCK
-from .base import Operation, absent, attempt
-from .making import origin
+from .base import Operation, attempt, expect_not_found
+from .create import source_volume
 
 DATA = "kit before"
 
 
-class Deleting(Operation):
+class DeleteOperation(Operation):
     """Something is removed by its handle."""
 
     get: ClassVar[str]  # a method of the door
@@ -30,63 +30,63 @@ class Deleting(Operation):
         """Make what is to be deleted."""
 
     def look(self) -> Any:
-        return getattr(self.t.door, self.get)(self.thing.handle)
+        return getattr(self.t.client, self.get)(self.thing.handle)
 
-    def prove(self, answer: Any, what: str) -> None:
-        absent(self.look, f"{what}: asked for what was deleted")
+    def verify(self, answer: Any, what: str) -> None:
+        expect_not_found(self.look, f"{what}: asked for what was deleted")
         left = self.t.resources() - self.before
         expect(not left, f"{what}: left behind: {', '.join(sorted(left)[:10])}")
         self.t.forget(self.thing)
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return attempt(self.look)[1] is None and self.t.resources() == self.present
 
     def remove(self) -> None:
         self.act()
 
 
-class DeleteVolume(Deleting):
+class DeleteVolume(DeleteOperation):
     method = "delete_volume"
     get = "get"
 
     def make(self) -> Volume:
-        return origin(self.t)
+        return source_volume(self.t)
 
     def act(self) -> None:
-        self.t.door.delete(self.thing.handle)
+        self.t.client.delete(self.thing.handle)
 
 
-class DeleteSnapshot(Deleting):
+class DeleteSnapshot(DeleteOperation):
     method = "delete_snapshot"
     get = "get_snapshot"
 
-    def __init__(self, trial: CheckContext) -> None:
-        super().__init__(trial)
-        self.origin = origin(trial)
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.source_volume = source_volume(t)
 
     def make(self) -> Snapshot:
-        return self.t.snapshot(self.origin)
+        return self.t.snapshot(self.source_volume)
 
     def act(self) -> None:
-        self.t.door.delete_snapshot(self.thing.handle)
+        self.t.client.delete_snapshot(self.thing.handle)
 
 
-class DeleteGroup(Deleting):
+class DeleteGroupSnapshot(DeleteOperation):
     method = "delete_group_snapshot"
     get = "get_group"
 
-    def __init__(self, trial: CheckContext) -> None:
-        super().__init__(trial)
-        self.sources = [trial.volume(), trial.volume()]
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.sources = [t.volume(), t.volume()]
 
     def make(self) -> GroupSnapshot:
         return self.t.group(self.sources)
 
     def act(self) -> None:
-        self.t.door.delete_group(self.thing.handle)
+        self.t.client.delete_group(self.thing.handle)
 
 
-class OnVolume(Operation):
+class VolumeOperation(Operation):
     """A volume of its own is changed."""
 
     def prepare(self) -> None:
@@ -94,22 +94,22 @@ class OnVolume(Operation):
         if not self.t.no_data():
             self.t.fill(self.volume, DATA)
 
-    def survived(self, what: str) -> None:
-        self.usable(what)
+    def verify_survival(self, what: str) -> None:
+        self.verify_usable(what)
 
-    def usable(self, what: str) -> None:
+    def verify_usable(self, what: str) -> None:
         """Demand that the volume is there, with its bytes."""
-        found, error = attempt(lambda: self.t.door.get(self.volume.handle))
+        found, error = attempt(lambda: self.t.client.get(self.volume.handle))
         expect(error is None and found, f"{what}: get_volume raised {error!r}")
         if not self.t.no_data():
             self.t.expect_filled(self.volume, DATA, self.volume.size, what)
 
     def remove(self) -> None:
-        self.t.door.delete(self.volume.handle)
+        self.t.client.delete(self.volume.handle)
         self.t.forget(self.volume)
 
 
-class ExpandVolume(OnVolume):
+class ExpandVolume(VolumeOperation):
     method = "expand_volume"
 
     @property
@@ -117,32 +117,32 @@ class ExpandVolume(OnVolume):
         return 2 * self.t.size
 
     def act(self) -> Expansion:
-        return self.t.door.expand(self.volume.handle, SizeRange(required=self.wanted))
+        return self.t.client.expand(self.volume.handle, SizeRange(required=self.wanted))
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         expect(answer.size >= self.wanted, f"{what}: answered {answer.size} bytes, asked for were {self.wanted}")
-        same(self.t.door.get(self.volume.handle).size, answer.size, f"{what}: the size that get_volume tells")
-        self.usable(what)
+        same(self.t.client.get(self.volume.handle).size, answer.size, f"{what}: the size that get_volume tells")
+        self.verify_usable(what)
 
-    def untouched(self) -> bool:
-        return self.t.door.get(self.volume.handle).size == self.volume.size
+    def is_unchanged(self) -> bool:
+        return self.t.client.get(self.volume.handle).size == self.volume.size
 
 
-class ModifyVolume(OnVolume):
+class ModifyVolume(VolumeOperation):
     method = "modify_volume"
 
     def act(self) -> None:
-        self.t.door.modify(self.volume.handle, self.t.storage.other_mutable or {})
+        self.t.client.modify(self.volume.handle, self.t.storage.other_mutable or {})
 
-    def prove(self, answer: Any, what: str) -> None:
-        same(self.t.door.get(self.volume.handle), self.volume, f"{what}: get_volume")
-        self.usable(what)
+    def verify(self, answer: Any, what: str) -> None:
+        same(self.t.client.get(self.volume.handle), self.volume, f"{what}: get_volume")
+        self.verify_usable(what)
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return False  # nobody can tell what the storage has now
 
 
-class Attaching(OnVolume):
+class AttachmentOperation(VolumeOperation):
     """The volume and two nodes."""
 
     @property
@@ -154,27 +154,27 @@ class Attaching(OnVolume):
         context: Strings = self.t.attach(self.volume, node, capability=self.t.storage.capability or BLOCK)
         return context
 
-    def usable(self, what: str) -> None:
-        found, error = attempt(lambda: self.t.door.get(self.volume.handle))
+    def verify_usable(self, what: str) -> None:
+        found, error = attempt(lambda: self.t.client.get(self.volume.handle))
         expect(error is None and found, f"{what}: get_volume raised {error!r}")
 
     def published(self) -> tuple[str, ...] | None:
         """Return where the volume is attached; None: the backend does not tell."""
-        return self.t.door.get(self.volume.handle).published_nodes if PublishedNodes in self.t.features else None
+        return self.t.client.get(self.volume.handle).published_nodes if PublishedNodes in self.t.features else None
 
     def remove(self) -> None:
-        self.t.door.detach(self.volume.handle, None)
+        self.t.client.detach(self.volume.handle, None)
         super().remove()
 
 
-class Attach(Attaching):
+class AttachVolume(AttachmentOperation):
     method = "attach"
     _keys: list[str] | None = None
 
     def act(self) -> Strings:
         return self.attach(self.nodes[0])
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         if self._keys is None:
             self._keys = sorted(answer)
         same(sorted(answer), self._keys, f"{what}: the keys of the publish context")
@@ -182,18 +182,18 @@ class Attach(Attaching):
             same(nodes, (self.nodes[0].id,), f"{what}: published_nodes")
         elsewhere = attempt(lambda: self.attach(self.nodes[1]))[1]
         if elsewhere is None:
-            self.t.door.detach(self.volume.handle, self.nodes[1])
+            self.t.client.detach(self.volume.handle, self.nodes[1])
         if (self.t.storage.capability or BLOCK).mode.single_node:
             expect(elsewhere is not None, f"{what}: a second node could attach the volume for a single-node mode")
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         if self.published() or attempt(lambda: self.attach(self.nodes[1]))[1]:
             return False
-        self.t.door.detach(self.volume.handle, self.nodes[1])
+        self.t.client.detach(self.volume.handle, self.nodes[1])
         return True
 
 
-class Detach(Attaching):
+class DetachVolume(AttachmentOperation):
     method = "detach"
 
     def prepare(self) -> None:
@@ -201,13 +201,13 @@ class Detach(Attaching):
         self.attach(self.nodes[0])
 
     def act(self) -> None:
-        self.t.door.detach(self.volume.handle, self.nodes[0])
+        self.t.client.detach(self.volume.handle, self.nodes[0])
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         same(self.published() or (), (), f"{what}: published_nodes")
         error = attempt(lambda: self.attach(self.nodes[1]))[1]
         expect(error is None, f"{what}: another node cannot attach the volume: {error!r}")
-        self.t.door.detach(self.volume.handle, self.nodes[1])
+        self.t.client.detach(self.volume.handle, self.nodes[1])
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.nodes[0].id in (self.published() or ())

@@ -12,17 +12,17 @@ from .protocol import BackendProtocol
 __all__ = ["Interrupt", "interruptible"]
 
 
-def interruptible(door: BackendProtocol, interrupt: Interrupt) -> BackendProtocol:
+def interruptible(client: BackendProtocol, interrupt: Interrupt) -> BackendProtocol:
     """Return the door, at which KeyboardInterrupt is raised in the main thread once a signal came."""
-    return cast(BackendProtocol, _Watched(door, interrupt))
+    return cast(BackendProtocol, _InterruptibleClient(client, interrupt))
 
 
-class _Watched:
-    def __init__(self, door: BackendProtocol, interrupt: Interrupt) -> None:
-        self._door = door
+class _InterruptibleClient:
+    def __init__(self, client: BackendProtocol, interrupt: Interrupt) -> None:
+        self._client = client
         self._interrupt = interrupt
 
     def __getattr__(self, name: str) -> Any:
         if threading.current_thread() is threading.main_thread():
             self._interrupt.act()
-        return getattr(self._door, name)
+        return getattr(self._client, name)

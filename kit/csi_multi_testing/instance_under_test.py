@@ -13,16 +13,16 @@ from csi_multi.loading.loader import UnfitBackend, connect, load_instances
 from . import storage_file
 from .context import CheckContext, features_of
 from .fault_injection import FaultInjector
-from .in_process import InProcess
+from .in_process import InProcessClient
 from .storage import Storage
 
 
-class Unusable(Exception):
+class InstanceUnreadable(Exception):
     """The storage cannot be asked; the text says why."""
 
 
 @dataclass(frozen=True)
-class TestedInstance:
+class InstanceUnderTest:
     config: Config  # with this instance only
     cls: type[Backend]
     package: str
@@ -40,29 +40,29 @@ class TestedInstance:
     def features(self) -> frozenset[type[Backend]]:
         return features_of(self.cls)
 
-    def direct(self) -> tuple[InProcess, FaultInjector]:
+    def in_process(self) -> tuple[InProcessClient, FaultInjector]:
         """Return a backend object of its own, behind the in-process door."""
         injector = FaultInjector(self.storage.files)
-        return InProcess(self.storage, injector), injector
+        return InProcessClient(self.storage, injector), injector
 
     def inventory(self) -> set[str]:
         """Return what the instance lists. Raises Unusable."""
         try:
-            door, injector = self.direct()
-            return CheckContext(self.storage, door, self.features, injector).resources()
+            client, injector = self.in_process()
+            return CheckContext(self.storage, client, self.features, injector).resources()
         except Exception as error:
-            raise Unusable(f"listing what is there raised {type(error).__name__}: {said(error)}") from error
+            raise InstanceUnreadable(f"listing what is there raised {type(error).__name__}: {said(error)}") from error
 
-    def measured(self) -> TestedInstance:
+    def measured(self) -> InstanceUnderTest:
         """Return it with the size that a volume really gets here.
 
         A size that is rounded up to a large minimum makes requests alike that a check means to differ.
         """
-        door, injector = self.direct()
-        trial = CheckContext(self.storage, door, self.features, injector)
+        client, injector = self.in_process()
+        context = CheckContext(self.storage, client, self.features, injector)
         try:
-            with trial:
-                size = trial.volume().size
+            with context:
+                size = context.volume().size
         except Exception:
             return self  # the checks will say what is wrong
         return replace(self, storage=replace(self.storage, size=size))
@@ -72,7 +72,7 @@ class TestedInstance:
         return ListVolumes in self.features
 
 
-def load(settings: Config, told: storage_file.StorageFile) -> TestedInstance:
+def load(settings: Config, told: storage_file.StorageFile) -> InstanceUnderTest:
     """Load the one instance of the configuration. Raises ConfigError, and UnfitBackend for a broken package."""
     loaded = load_instances(settings, LocalHost())
     section = settings.instances[0]
@@ -84,4 +84,4 @@ def load(settings: Config, told: storage_file.StorageFile) -> TestedInstance:
     def connect_on(host: Host) -> Backend:
         return connect(settings, section, cls, host)
 
-    return TestedInstance(settings, cls, instance.package, storage_file.storage(told, settings, connect_on))
+    return InstanceUnderTest(settings, cls, instance.package, storage_file.storage(told, settings, connect_on))
