@@ -16,11 +16,18 @@ from .explain import arguments as explain_words
 from .importing import arguments as import_words
 
 VERBS = "csi_multi.verbs"  # entry point group: verbs of other packages, each a function that adds its parser
+VERB_PACKAGES = {"conformance": "csi-multi-testing"}  # verbs of this project that are in packages of their own
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; return the exit code: 0 done, 1 found something wrong, 2 bad usage or configuration."""
     words = sys.argv[1:] if arguments is None else arguments
+    if package := _missing_package(words):
+        print(
+            f"csi-multi: verb {words[0]!r} is in package {package}, which is not installed: pip install {package}",
+            file=sys.stderr,
+        )
+        return 2
     options = parser(words).parse_args(words)
     try:
         return int(options.run(options) or 0)
@@ -31,7 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser; verbs of other packages are in it unless the words begin with one of ours."""
-    top = argparse.ArgumentParser(prog="csi-multi", description="One CSI driver, many storage backends.")
+    top = argparse.ArgumentParser(
+        prog="csi-multi",
+        description="One CSI driver, many storage backends.",
+        epilog="; ".join(f"verb {verb}: needs package {package}" for verb, package in VERB_PACKAGES.items()),
+    )
     verbs = top.add_subparsers(required=True, metavar="VERB")
 
     serve = verbs.add_parser("serve", help="run the driver on the socket that CSI_ENDPOINT names")
@@ -94,6 +105,12 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     if not words or words[0] not in verbs.choices:
         _add_foreign_verbs(verbs)
     return top
+
+
+def _missing_package(words: Sequence[str]) -> str:
+    """Return the package that the verb needs and that is not installed; "" if it is installed, or none is needed."""
+    package = VERB_PACKAGES.get(words[0], "") if words else ""
+    return "" if not package or entry_points(group=VERBS, name=words[0]) else package
 
 
 def _add_foreign_verbs(verbs: Any) -> None:
