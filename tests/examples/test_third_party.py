@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -41,25 +42,54 @@ backends:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of the core and of the example, built as for an upload."""
+    """The wheels of the core, the kit and the example, built as for an upload."""
     target = tmp_path_factory.mktemp("wheels")
-    for source in (ROOT, EXAMPLE):
+    for source in (ROOT, ROOT / "kit", EXAMPLE):
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(source))
     return {wheel.name.partition("-")[0]: wheel for wheel in target.glob("*.whl")}
 
 
 @pytest.fixture(scope="session")
 def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of an environment with the two wheels and what they need at run time, nothing else."""
+    """The bin directory of an environment with core and example, and what they need at run time, nothing else."""
     place = tmp_path_factory.mktemp("clean")
     venv.create(place, with_pip=True)
     pinned = place / "requirements.txt"
     pinned.write_text("".join(locked(name) for name in RUN_TIME))
     pip = (str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
     run(*pip, "install", "--require-hashes", "-r", str(pinned))
-    run(*pip, "install", "--no-deps", "--no-index", *map(str, wheels.values()))
+    run(*pip, "install", "--no-deps", "--no-index", str(wheels["csi_multi"]), str(wheels["csi_multi_ramdisk"]))
     run(*pip, "check")
     return place / "bin"
+
+
+@pytest.fixture(scope="session")
+def with_kit(clean: Path, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin directory of a second environment like it, with the kit."""
+    place = tmp_path_factory.mktemp("kit")
+    shutil.copytree(clean.parent, place, symlinks=True, dirs_exist_ok=True)
+    python = str(place / "bin/python")
+    pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    run(*pip, "install", "--no-deps", "--no-index", str(wheels["csi_multi_testing"]))
+    run(*pip, "check")
+    return place / "bin"
+
+
+def test_without_the_kit_its_verb_names_the_package(clean: Path) -> None:
+    done = subprocess.run(
+        [str(clean / "csi-multi"), "conformance", "--list"], capture_output=True, text=True, check=False, cwd="/"
+    )
+
+    assert done.returncode == 2
+    assert "which is not installed: pip install csi-multi-testing" in done.stderr
+    assert "conformance: needs package csi-multi-testing" in run(str(clean / "csi-multi"), "--help")
+
+
+def test_the_kit_brings_its_verb_and_needs_no_pytest(with_kit: Path) -> None:
+    conformance = (str(with_kit / "python"), "-m", "csi_multi", "conformance")
+
+    assert "--storage FILE" in run(*conformance, "--help")
+    assert "creation: a volume can be created found and deleted (wire)" in run(*conformance, "--list")
 
 
 @pytest.fixture
@@ -244,13 +274,13 @@ def run(*words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_kit_passes_over_the_wire_and_in_process(clean: Path, memory: Path, tmp_path: Path) -> None:
+def test_the_kit_passes_over_the_wire_and_in_process(with_kit: Path, memory: Path, tmp_path: Path) -> None:
     config, given, report = tmp_path / "csi.yaml", tmp_path / "storage.yaml", tmp_path / "report.json"
     config.write_text(CONFIG.format(directory=memory))
     given.write_text(f"storage: {{size: {MIB}, files: [{memory}]}}")
 
     words = ("--config", config, "--backend", "ram", "--storage", given, "--json", report, "--sanity", "no", "--yes")
-    run(str(clean / "csi-multi"), "conformance", *map(str, words))
+    run(str(with_kit / "python"), "-m", "csi_multi", "conformance", *map(str, words))
 
     found = json.loads(report.read_text())
     states = {one["name"]: one["state"] for one in found["results"]}

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/writing-a-backend.md"
-NEEDED = ("csi_multi", "examples", "pyproject.toml", "README.md")  # of the checkout: what an installation takes
+NEEDED = ("csi_multi", "kit", "examples", "pyproject.toml", "README.md")  # of the checkout: what an installation takes
 CHAPTER = re.compile(r"^## A walk-through\n(.*?)^## ", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
