@@ -1,4 +1,4 @@
-"""The checks of the kit by name, and how one is run: needs, verdict, clean-up, leaks."""
+"""The registry of checks, and how one check runs: requirements, result, clean-up, search for leaks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Check:
     body: CheckFunction
     features: tuple[type[Backend], ...]
     needs: tuple[str, ...]  # fields of Storage
-    data: bool  # needs the bytes of volumes
+    data: bool  # needs to read and write the data of volumes
     target: Target
 
     def missing(self, context: CheckContext) -> str:
@@ -36,7 +36,7 @@ class Check:
         if absent := [name for name in self.needs if not getattr(context.storage, name)]:
             return f"Storage.{' and Storage.'.join(absent)} not given"
         if self.target not in (Target.ANY, context.client.target):
-            return f"runs on the {self.target.value} only"
+            return f"runs only against the {self.target.value}"
         return context.no_data() if self.data else ""
 
 
@@ -48,14 +48,14 @@ def check(
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Make a function a check: its name becomes the sentence, its module the group.
 
-    It runs when the backend has all features, when all `needs` fields of Storage are there, and, with
-    `data`, when the bytes of volumes can be read and written.
+    It runs if the backend has all features, if all fields of Storage in `needs` are given, and, with `data`, if
+    the data of volumes can be read and written.
     """
 
     def register(body: CheckFunction) -> CheckFunction:
         name = body.__name__.replace("_", " ")
         if name in CHECKS and CHECKS[name].body.__module__ != body.__module__:
-            raise ValueError(f"two checks are called {name!r}")
+            raise ValueError(f"two checks have the name {name!r}; rename one")
         group = body.__module__.rpartition(".")[2]
         CHECKS[name] = Check(
             name=name, group=group, body=body, features=features, needs=needs, data=data, target=target
@@ -77,12 +77,12 @@ class Outcome:
     state: State
     text: str = ""
     seconds: float = 0.0
-    notes: tuple[str, ...] = ()  # what was measured, for example how many crash points were met
+    notes: tuple[str, ...] = ()  # measurements, for example the number of crash points
     error: BaseException | None = None
 
 
 def run(one: Check, context: CheckContext) -> Outcome:
-    """Run a check, clean up behind it, and look for what it left. Never raises for a verdict."""
+    """Run a check, clean up after it, and look for what remains. A failed check is a result, not an exception."""
     started = time.monotonic()
 
     def outcome(state: State, text: str = "", error: BaseException | None = None) -> Outcome:
@@ -99,13 +99,13 @@ def run(one: Check, context: CheckContext) -> Outcome:
     except CheckFailed as error:
         return outcome(State.FAILED, str(error), error)
     except Exception as error:
-        before = f"; the last fault before it: {context.injector.description}" if context.injector.description else ""
+        before = f"; the last injected fault: {context.injector.description}" if context.injector.description else ""
         return outcome(State.FAILED, f"{contract_method(error)}{type(error).__name__}: {error}{before}", error)
     return outcome(State.PASSED)
 
 
 def contract_method(error: Exception) -> str:
-    """Return which contract method raised the error that no check reckoned with, as "create_volume raised "."""
+    """Return the contract method that raised an unexpected error, as "create_volume raised "; "" if unknown."""
     calls = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
     found = next((name for name in calls if any(hasattr(one, name) for one in (Backend, *FEATURES))), "")
     return f"{found} raised " if found and not found.startswith("_") else ""

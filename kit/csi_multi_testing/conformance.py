@@ -1,4 +1,4 @@
-"""`csi-multi conformance`: every check of the kit against a configured instance, for people without pytest."""
+"""`csi-multi conformance`: every check of the kit against a configured instance, without pytest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .report import BackendInfo, ConformanceReport, as_json, as_text
 
 
 def conformance(options: argparse.Namespace) -> int:
-    """Return 0 when nothing failed, 1 when something did, 2 when the run was refused. Raises ConfigError."""
+    """Return 0 if no check failed, 1 if one did, 2 if the run was refused. Raises ConfigError."""
     checks = [one for one in CHECKS.values() if options.only in f"{one.group}: {one.name}"]
     if options.list:
         print("\n".join(map(describe_check, checks)))
@@ -42,23 +42,23 @@ def conformance(options: argparse.Namespace) -> int:
         raise ConfigError("conformance: --config FILE and --backend NAME are required")
     suite = sanity.choose_suite(options.sanity, options.only)
     if not checks and suite.disabled:
-        raise ConfigError(f"--only {options.only!r} is part of no name of a check or a group; --list shows them")
+        raise ConfigError(f"--only {options.only!r} matches no group and no check; --list shows all of them")
     for file in (options.json, options.junit):
         _writable(file)
     return _run(options, checks, suite)
 
 
 def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.SanitySuite) -> int:
-    """Judge the instance in a directory of its own, which stays when something failed: it has the logs."""
+    """Test the instance. The logs are in a temporary directory, which is kept if a check failed."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a report is not lost to a terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack characters of the report
     settings = only_instance(load_config(options.config), options.backend)
-    told = storage_file.load(options.storage)
+    described = storage_file.load(options.storage)
     process = InstanceDriver(settings)
     report = None
     try:
         with _logging_to(process.directory / "kit.log"):
-            loaded = instance_under_test.load(settings, told)
+            loaded = instance_under_test.load(settings, described)
             before = loaded.inventory()
             if not is_permitted(loaded, before, yes=options.yes):
                 return 2
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.San
         return 1
     finally:
         kept = report is not None and not report.passed
-        process.forget(logs=not kept)
+        process.remove_files(logs=not kept)
     for name, text in report.logs.items():
         (process.directory / name).write_text(text, encoding="utf-8")
     print(as_text(report, str(process.directory) if kept else ""))
@@ -79,26 +79,29 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.San
 
 
 def describe_check(one: Check) -> str:
-    """Return a line that tells what a check is and what it needs."""
+    """Return a line with a check's name, where it runs, and what it needs."""
     needs = [feature.__name__ for feature in one.features] + [f"Storage.{name}" for name in one.needs]
-    needs += ["the bytes of volumes"] if one.data else []
+    needs += ["the data of volumes"] if one.data else []
     where = {Target.ANY: "wire", Target.WIRE: "wire", Target.BACKEND: "backend"}[one.target]
     return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"
 
 
 def is_permitted(loaded: InstanceUnderTest, before: set[str], *, yes: bool) -> bool:
-    """Say what is about to happen; return whether it may."""
+    """Print what the run does to the instance; return whether it may start."""
     count = f"lists {len(before)} volumes and snapshots" if before else "lists nothing"
-    holds = count if loaded.lists else "cannot say what it holds"
-    about = f"backend {loaded.name!r} ({loaded.kind}, {loaded.package}), which {holds} now"
-    print(f"WARNING: this makes volumes and deletes them again on {about}", flush=True)
+    contents = count if loaded.lists else "has no listing of volumes"
+    about = f"backend {loaded.name!r} ({loaded.kind}, {loaded.package}), which {contents} now"
+    print(f"WARNING: this creates and deletes volumes on {about}", flush=True)
     if yes:
         return True
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+        return input("Continue? [y/N] ").strip().lower() in ("y", "yes")
     if loaded.lists and not before:
         return True
-    print("csi-multi: refused: it may be in use. Give --yes, or a backend that lists nothing", file=sys.stderr)
+    print(
+        "csi-multi: refused: the instance may be in use; give --yes, or test an instance that lists nothing",
+        file=sys.stderr,
+    )
     return False
 
 
@@ -109,21 +112,21 @@ def run_checks(
     suite: sanity.SanitySuite,
     before: set[str],
 ) -> ConformanceReport:
-    """Run everything; interrupted, what is known so far."""
+    """Run all checks and csi-sanity; after an interrupt, return the results so far."""
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     progress = Progress(len(checks), sys.stdout)
     with Interrupt() as interrupt:
-        session = ConformanceRun(loaded.measured(), process, progress, interrupt)
+        session = ConformanceRun(loaded.with_real_size(), process, progress, interrupt)
         try:
             outside = [one for one in checks if one.target is not Target.BACKEND]
             if outside or not suite.disabled:
-                session.wire(outside, lambda: suite.results(process, loaded.storage))
-            session.backend([one for one in checks if one.target is Target.BACKEND])
+                session.run_over_csi(outside, lambda: suite.results(process, loaded.storage))
+            session.run_on_backend([one for one in checks if one.target is Target.BACKEND])
             complete = True
         except KeyboardInterrupt:
             complete = False
-            progress.say("interrupted: what was made is removed; looking at what is left")
-        session.unchanged(before)
+            progress.say("interrupted: everything that was created is removed; checking what remains")
+        session.compare_listing(before)
     progress.done()
     features = tuple(sorted(one.__name__ for one in loaded.features))
     return ConformanceReport(
@@ -136,14 +139,14 @@ def run_checks(
 
 
 def _writable(file: Path | None) -> None:
-    """Find out before an hour of checks."""
+    """Raise ConfigError for a file that cannot be written: better now than after all checks."""
     if file and not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ConfigError(f"{file} cannot be written")
+        raise ConfigError(f"report file {file} cannot be written; choose another path")
 
 
 @contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
-    """What the backend object logs in this process belongs into a file, not between the results."""
+    """Write the logs of this process to a file, so that they do not appear between the results."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     root.handlers.clear()

@@ -1,6 +1,6 @@
-"""The door over CSI: every operation a gRPC call to a driver, as an orchestrator and a kubelet make them.
+"""The client over CSI: every operation is a gRPC call to a driver, as an orchestrator and a kubelet make it.
 
-The driver is whatever can be started, killed and stopped; driver.py has the process that
+The driver is anything that can be started, killed and stopped; driver.py has the process that
 `csi-multi conformance` uses.
 """
 
@@ -45,22 +45,22 @@ class RestartableDriver(Protocol):
     """A driver that serves one instance."""
 
     def start(self) -> Client:
-        """Start it (again) and return a client once it answers."""
+        """Start the driver, or start it again, and return a client once it answers."""
         ...
 
     def kill(self) -> None:
-        """End it without any chance to clean up."""
+        """Kill the driver; it cannot clean up."""
         ...
 
     def close(self) -> None:
-        """End it as a supervisor does. Raises Broken when it does not go as it should."""
+        """Stop the driver as a supervisor does. Raises CheckFailed if it does not end cleanly."""
         ...
 
 
 class CsiClient:
-    """CSI spoken to one instance. What CSI keeps secret is empty: names, digests and clusters of stamps.
+    """Calls one instance over CSI. What CSI does not show is empty: names, digests and clusters of stamps.
 
-    Bytes are read and written as on a node: attach, stage, publish as a raw block, undo all of it.
+    Data is read and written as on a node: attach, stage and publish as a raw block device, then undo all of it.
     """
 
     target = Target.WIRE
@@ -70,7 +70,7 @@ class CsiClient:
         self._driver = driver
         self._client = driver.start()
         self._messages = Messages(self._client.GetPluginInfo().name, instance)
-        self._members: dict[str, list[str]] = {}  # snapshot ids by group: CSI wants them repeated
+        self._members: dict[str, list[str]] = {}  # snapshot ids by group: CSI requires them in later calls
         self.attached: set[tuple[str, str]] = set()  # (handle, node id)
 
     def kind_of(self, error: type[StorageError]) -> type[StorageError]:
@@ -86,7 +86,7 @@ class CsiClient:
         self._driver.close()
 
     def call(self, rpc: str, **fields: Any) -> Any:
-        """Make any RPC with the storage's secrets. Raises the class of errors.py that its code stands for."""
+        """Make any RPC with the storage's secrets. Raises the contract's error that its code stands for."""
         if rpc in messages.TAKES_SECRETS:
             fields = {"secrets": self.storage.secrets, **fields}
         try:
@@ -105,7 +105,7 @@ class CsiClient:
 
     def create(self, spec: VolumeSpec) -> Volume:
         fields: dict[str, Any] = {"secrets": spec.secrets} if spec.secrets else {}
-        if spec.size.required or spec.size.limit:  # a range that says nothing is left out
+        if spec.size.required or spec.size.limit:  # an empty range is left out
             fields["capacity_range"] = messages.size_range(spec.size)
         if spec.source:
             fields["volume_content_source"] = self._messages.source(spec.source)
@@ -204,7 +204,7 @@ class CsiClient:
 
     @property
     def block(self) -> Capability:
-        """How a volume is used whose bytes are looked at."""
+        """The capability with which a volume is published to read or write its data."""
         wanted = self.storage.capability
         return wanted if wanted and wanted.block else BLOCK
 
@@ -252,5 +252,5 @@ class CsiClient:
         answer = self.call("NodeGetInfo")
         return self._messages.segments(answer.accessible_topology)
 
-    def shown(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
+    def device_path(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
         return published(self, handle, read_only=read_only)

@@ -1,4 +1,4 @@
-"""The door in process: the idempotent core, and the locks it holds, around a backend object."""
+"""The client in process: the idempotent core, and the locks it holds, around a backend object."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ B = TypeVar("B", bound=b.Backend)
 
 
 class InProcessClient:
-    """The idempotent core over a backend object, with the locks that the core holds."""
+    """Calls a backend object through the idempotent core, with the core's locks."""
 
     target = Target.BACKEND
 
@@ -182,7 +182,7 @@ class InProcessClient:
         self.attached -= {pair for pair in self.attached if pair[0] == handle and (not node or pair[1] == node.id)}
 
     def node(self) -> Node:
-        """Return the node that this process runs on."""
+        """Return the node of this process."""
         name, fact = self.backend.setting.node, ""
         if isinstance(self.backend, b.NodeFacts):
             fact = self.backend.node_fact()
@@ -209,7 +209,7 @@ class InProcessClient:
 
     @contextmanager
     def opened(self, handle: str, *, read_only: bool = False) -> Iterator[Device]:
-        """Open a volume's device for the block, and close it."""
+        """Open a volume's device; close it after the block."""
         with self._attached(handle) as context:
             wanted = OpenRequest(
                 handle=handle, read_only=read_only, block=True, publish_context=context, secrets=self.storage.secrets
@@ -222,7 +222,7 @@ class InProcessClient:
 
     @contextmanager
     def _attached(self, handle: str) -> Iterator[Strings]:
-        """Attach a volume to this node where the backend attaches; one that is attached here already stays so."""
+        """Attach a volume to this node if the backend attaches. A volume that was attached before stays attached."""
         if not isinstance(self.backend, b.Attach):
             yield {}
             return
@@ -236,6 +236,6 @@ class InProcessClient:
                 self.detach(handle, node)
 
     @contextmanager
-    def shown(self, handle: str, *, read_only: bool = False) -> Iterator[Path]:
+    def device_path(self, handle: str, *, read_only: bool = False) -> Iterator[Path]:
         with self.opened(handle, read_only=read_only) as device:
             yield device.path

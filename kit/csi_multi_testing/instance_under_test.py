@@ -1,4 +1,4 @@
-"""The instance that `csi-multi conformance` judges, alone in its configuration."""
+"""The configured instance that `csi-multi conformance` tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .storage import Storage
 
 
 class InstanceUnreadable(Exception):
-    """The storage cannot be asked; the text says why."""
+    """The instance cannot be listed; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,22 @@ class InstanceUnderTest:
         return features_of(self.cls)
 
     def in_process(self) -> tuple[InProcessClient, FaultInjector]:
-        """Return a backend object of its own, behind the in-process door."""
+        """Return an in-process client with a new backend object, and its fault injector."""
         injector = FaultInjector(self.storage.files)
         return InProcessClient(self.storage, injector), injector
 
     def inventory(self) -> set[str]:
-        """Return what the instance lists. Raises Unusable."""
+        """Return the names of all volumes and snapshots that the instance lists. Raises InstanceUnreadable."""
         try:
             client, injector = self.in_process()
             return CheckContext(self.storage, client, self.features, injector).resources()
         except Exception as error:
-            raise InstanceUnreadable(f"listing what is there raised {type(error).__name__}: {said(error)}") from error
+            raise InstanceUnreadable(f"listing its volumes raised {type(error).__name__}: {said(error)}") from error
 
-    def measured(self) -> InstanceUnderTest:
-        """Return it with the size that a volume really gets here.
+    def with_real_size(self) -> InstanceUnderTest:
+        """Return it with Storage.size set to the real size of a volume that was requested with that size.
 
-        A size that is rounded up to a large minimum makes requests alike that a check means to differ.
+        A backend that rounds up to a large minimum would make requests equal that a check needs to be different.
         """
         client, injector = self.in_process()
         context = CheckContext(self.storage, client, self.features, injector)
@@ -64,7 +64,7 @@ class InstanceUnderTest:
             with context:
                 size = context.volume().size
         except Exception:
-            return self  # the checks will say what is wrong
+            return self  # the checks report the error
         return replace(self, storage=replace(self.storage, size=size))
 
     @property
@@ -72,7 +72,7 @@ class InstanceUnderTest:
         return ListVolumes in self.features
 
 
-def load(settings: Config, told: storage_file.StorageFile) -> InstanceUnderTest:
+def load(settings: Config, described: storage_file.StorageFile) -> InstanceUnderTest:
     """Load the one instance of the configuration. Raises ConfigError, and UnfitBackend for a broken package."""
     loaded = load_instances(settings, LocalHost())
     section = settings.instances[0]
@@ -84,4 +84,4 @@ def load(settings: Config, told: storage_file.StorageFile) -> InstanceUnderTest:
     def connect_on(host: Host) -> Backend:
         return connect(settings, section, cls, host)
 
-    return InstanceUnderTest(settings, cls, instance.package, storage_file.storage(told, settings, connect_on))
+    return InstanceUnderTest(settings, cls, instance.package, storage_file.storage(described, settings, connect_on))

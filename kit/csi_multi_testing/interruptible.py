@@ -1,4 +1,4 @@
-"""A run that is interrupted ends between two calls to the storage, so that everything made is known and removed."""
+"""An interrupted run ends between two calls to the storage, so that everything it created is known and removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Interrupt", "interruptible"]
 
 
 def interruptible(client: BackendProtocol, interrupt: Interrupt) -> BackendProtocol:
-    """Return the door, at which KeyboardInterrupt is raised in the main thread once a signal came."""
+    """Return the client; after a signal its next use in the main thread raises KeyboardInterrupt."""
     return cast(BackendProtocol, _InterruptibleClient(client, interrupt))
 
 

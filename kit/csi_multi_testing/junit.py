@@ -9,7 +9,7 @@ from .report import CheckResult, ConformanceReport, groups
 
 
 def as_junit(report: ConformanceReport) -> str:
-    """Return the document. Texts of a Result hold nothing that XML forbids."""
+    """Return the document. The texts of a CheckResult hold no character that XML forbids."""
     top = Element("testsuites", _numbers(report.results, report.seconds), name=f"csi-multi {report.backend.kind}")
     for group, results in groups(report.results).items():
         seconds = sum(one.seconds for one in results)

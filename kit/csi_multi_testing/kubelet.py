@@ -1,4 +1,4 @@
-"""A volume on this node, as an orchestrator gets it there: attached, staged, published as a raw block device."""
+"""Publish a volume on this node as an orchestrator does: attach, stage, publish as a raw block device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NodeAccess(Protocol):
 
 @contextmanager
 def published(client: NodeAccess, handle: str, *, read_only: bool = False) -> Iterator[Path]:
-    """Yield a block device with the volume's bytes, and undo all that led to it."""
+    """Yield a block device with the volume's data; afterwards unpublish, unstage and detach."""
     with ExitStack() as undo:
         staging, target = _paths(undo)
         volume = {"volume_id": client.id_of(handle)}
@@ -49,7 +49,7 @@ def published(client: NodeAccess, handle: str, *, read_only: bool = False) -> It
 
 
 def _paths(undo: ExitStack) -> tuple[Path, Path]:
-    """Return a staging directory and a target. Only empty directories are removed: a mount may be left."""
+    """Return a staging directory and a target path. Only empty directories are removed: a mount may remain."""
     directory = Path(tempfile.mkdtemp(prefix="csi-multi-kit-"))
     staging = directory / "staging"
     staging.mkdir()
@@ -64,7 +64,7 @@ def _remove(path: Path) -> None:
 
 
 def _attached(client: NodeAccess, handle: str, undo: ExitStack) -> Any:
-    """Attach to this node where the driver attaches; a volume that is attached here already stays so."""
+    """Attach to this node if the driver attaches. A volume that was attached before stays attached."""
     if not client.attaches():
         return {}
     node = client.node()

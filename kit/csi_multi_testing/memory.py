@@ -1,9 +1,9 @@
-"""A backend in memory with every controller feature: what the contract means, in its shortest form.
+"""A backend in memory with every controller feature: the shortest correct implementation of the contract.
 
-It keeps its resources in a `MemoryStorage`, which stands for the storage system: make a new backend over the
-same shelf to see what a restart sees. It has bytes but no devices. Every change goes through `put` or
-`drop`, every look through `fetch`, `listed` or `promised`: the calls where the kit lets it die or fail.
-It has its shelf to itself, so it does not ask whose a stamp is.
+It keeps its resources in a `MemoryStorage`, which stands for the storage system. A new backend over the same storage
+sees what a process sees after a restart. Volumes have data but no devices. Every change goes through `put` or `drop`,
+every read through `fetch`, `listed` or `promised`: at these calls the kit injects faults. No one else uses its storage,
+so it does not compare the owners of stamps.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ CURSOR = re.compile(r"[a-z0-9][-a-z0-9]*")
 
 
 class Config(Schema, frozen=True):
-    capacity: Annotated[int, Doc("bytes that can be promised", ge=0)] = 1 << 50
+    capacity: Annotated[int, Doc("total size of all volumes", ge=0)] = 1 << 50
     nodes: Annotated[tuple[str, ...], Doc("names of the nodes beside this one")] = ()
 
 
@@ -90,7 +90,7 @@ class Attachment:
 
 @dataclass
 class MemoryStorage:
-    """The storage system: what outlives a backend object."""
+    """The storage system: what remains when a backend object is gone."""
 
     volumes: dict[str, Volume] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class MemoryStorage:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def put(self, rows: dict[str, T], key: str, row: T) -> None:
-        """One call to the storage that makes or changes something."""
+        """One call to the storage that creates or changes something."""
         rows[key] = row
 
     def drop(self, rows: dict[str, T], key: str) -> None:
@@ -120,11 +120,11 @@ class MemoryStorage:
             blocks[offset + at] = data[at : at + GRANULE]
 
     def promised(self) -> int:
-        """Return the bytes of all volumes."""
+        """Return the total size of all volumes."""
         return sum(volume.size for volume in self.volumes.values())
 
     def names(self) -> list[str]:
-        """Everything that is there."""
+        """Return the names of everything on the storage."""
         return [f"{kind} {key}" for kind in ("volumes", "snapshots", "groups", "data") for key in getattr(self, kind)]
 
 
@@ -144,7 +144,7 @@ class MemoryBackend(
     b.ChangedBlocks,
     b.VolumeHealthLister,
 ):
-    """Every controller feature over a Shelf."""
+    """Every controller feature over a MemoryStorage."""
 
     contract: ClassVar[tuple[int, int]] = (1, 0)
     Config = Config
@@ -156,7 +156,7 @@ class MemoryBackend(
         self.storage = storage or STORAGES.setdefault(setting.instance, MemoryStorage())
 
     def leaf(self, name: str) -> str:
-        """Return the handle for a name that was asked for."""
+        """Return the handle for a requested name."""
         return leaf(name)
 
     def create_volume(self, request: VolumeRequest) -> Volume:
@@ -178,13 +178,13 @@ class MemoryBackend(
             if volume.handle in self.storage.volumes:
                 raise AlreadyExists(f"volume {request.name!r} exists")
             if size > self._free():
-                raise ResourceExhausted(f"{size} bytes do not fit into {self._free()} free bytes")
-            if volume.handle in self.storage.data:  # of a process that died here
+                raise ResourceExhausted(f"{size} bytes requested, {self._free()} bytes free")
+            if volume.handle in self.storage.data:  # left by a process that died here
                 self.storage.drop(self.storage.data, volume.handle)
             if volume.handle in self.storage.iops:
                 self.storage.drop(self.storage.iops, volume.handle)
-            if request.source:  # the bytes first: a volume that is there is whole
-                blocks = dict(self.storage.data.get(_origin(request.source), {}))
+            if request.source:  # the data first: a volume that can be found is complete
+                blocks = dict(self.storage.data.get(_data_key(request.source), {}))
                 self.storage.put(self.storage.data, volume.handle, blocks)
             if request.mutable and request.mutable.iops is not None:
                 self.storage.put(self.storage.iops, volume.handle, request.mutable.iops)
@@ -219,7 +219,7 @@ class MemoryBackend(
             volume = fetch(self.storage.volumes, "volume", request.handle)
             size = max(volume.size, request.size.choose(granularity=GRANULE))
             if size - volume.size > self._free():
-                raise ResourceExhausted(f"{size} bytes do not fit")
+                raise ResourceExhausted(f"{size} bytes requested, {self._free()} bytes free beside the volume")
             if size > volume.size:
                 self.storage.put(self.storage.volumes, request.handle, replace(volume, size=size))
         return Expansion(size=size)
@@ -232,7 +232,7 @@ class MemoryBackend(
         return int(self.config.capacity) - self.storage.promised()
 
     def attach(self, request: AttachRequest) -> Strings:
-        """Attach. The nodes are the one that the driver runs on and those of the configuration."""
+        """Attach to the driver's own node or to a node of the configuration."""
         if request.node.name not in (self.setting.node, *self.config.nodes):
             raise missing("node", request.node.name)
         wanted = Attachment(request.node.id, request.read_only)
@@ -250,7 +250,7 @@ class MemoryBackend(
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
         if handle not in self.storage.attached or (node and self.storage.attached[handle].node != node.id):
-            raise NotFound(f"volume {handle!r} is not attached there")
+            raise NotFound(f"volume {handle!r} is not attached to this node")
         self.storage.drop(self.storage.attached, handle)
 
     def modify_volume(self, request: ModifyRequest) -> None:
@@ -307,7 +307,7 @@ class MemoryBackend(
         return group
 
     def _drop_members(self, group: str) -> None:
-        """Drop what a process cut that died before its group was complete."""
+        """Drop the members of a process that died before the group was complete."""
         for key in [key for key in self.storage.data if key.startswith(f"@{group}-")]:
             found = self.storage.snapshots.get(key[1:])
             if found is None or found.group == group:
@@ -335,13 +335,13 @@ class MemoryBackend(
         return self._blocks(self.get_snapshot(target), offset, self.storage.data.get(f"@{base}", {}))
 
     def _blocks(self, snapshot: Snapshot, offset: int, base: Mapping[int, bytes]) -> BlockMap:
-        """Return the blocks that differ from the base, and the first ones: more than needed may be told."""
+        """Return the blocks that differ from the base, and the first ones: the contract allows more than necessary."""
         if offset > snapshot.size:
             raise OutOfRange(f"offset {offset} is beyond the end at {snapshot.size}")
         blocks = self.storage.data.get(f"@{snapshot.handle}", {})
-        told = set(range(0, min(snapshot.size, 4 * GRANULE), GRANULE))
-        told |= {at for at in blocks.keys() | base.keys() if blocks.get(at) != base.get(at)}
-        extents = (Extent(offset=at, length=GRANULE) for at in sorted(told) if at + GRANULE > offset)
+        offsets = set(range(0, min(snapshot.size, 4 * GRANULE), GRANULE))
+        offsets |= {at for at in blocks.keys() | base.keys() if blocks.get(at) != base.get(at)}
+        extents = (Extent(offset=at, length=GRANULE) for at in sorted(offsets) if at + GRANULE > offset)
         return BlockMap(size=snapshot.size, extents=extents, block_size=GRANULE)
 
     def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
@@ -361,14 +361,14 @@ class MemoryBackend(
         return None
 
     def close_device(self, handle: str) -> None:
-        """Nothing is ever open."""
+        """Do nothing: no device is ever open."""
 
 
 def _no_devices() -> NoReturn:
     raise Unsupported("volumes in memory have no device")
 
 
-def _origin(source: Source) -> str:
+def _data_key(source: Source) -> str:
     return source.handle if source.kind is SourceKind.VOLUME else f"@{source.handle}"
 
 
@@ -380,7 +380,7 @@ def fetch(rows: dict[str, T], kind: str, handle: str) -> T:
 
 def listed(rows: dict[str, T], page: PageRequest) -> Page[T]:
     if page.cursor and not CURSOR.fullmatch(page.cursor):
-        raise InvalidToken(f"cursor {page.cursor!r} is not one of ours; list again from the start")
+        raise InvalidToken(f"cursor {page.cursor!r} was not returned by this backend; list again from the start")
     names = sorted(rows)
     start = bisect.bisect_right(names, page.cursor) if page.cursor else 0
     chosen = names[start : start + page.limit] if page.limit else names[start:]
@@ -401,7 +401,7 @@ def _silent() -> Exception:
 
 
 def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, **given: Any) -> Storage:
-    """Return everything the kit can be told about a storage in memory; `given` replaces parts of it."""
+    """Return the Storage of a new MemoryStorage, with all fields; `given` replaces some of them."""
     storage = MemoryStorage()
     names = (NODE, "node-2", "node-3")
     config = Config(nodes=names, capacity=capacity)

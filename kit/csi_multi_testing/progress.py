@@ -1,4 +1,4 @@
-"""How far a run is: one line that changes on a terminal, one line per check elsewhere."""
+"""The progress of a run: one changing line on a terminal, one line per check elsewhere."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Progress:
             self._write(f"{one.state.value.upper():<8}{one.seconds:7.2f} s  {one.group}: {one.name} ({one.where})\n")
 
     def more(self, count: int) -> None:
-        """Expect more results than was known at the beginning."""
+        """Raise the expected number of results."""
         self._total += count
 
     def say(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a line that remains."""
         self._write((CLEAR if self._live else "") + text + "\n")
 
     def done(self) -> None:

@@ -1,4 +1,4 @@
-"""What a conformance run found: for people as text, for programs as JSON. junit.py has the form for CI systems."""
+"""The report of a conformance run, as text and as JSON. junit.py writes it for CI systems."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LAST = ("csi-sanity", "instance")  # groups
 SCHEMA = 1  # of the JSON report: raised when a field changes its meaning or goes away
 
 
-# What XML 1.0 cannot hold, not even escaped: control characters, which would also play with a terminal,
-# and halves of characters, which no encoding takes.
+# Characters that XML 1.0 cannot hold, not even escaped: control characters, which would also change a terminal,
+# and surrogates, which no encoding accepts.
 UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def escape(text: str) -> str:
-    """Return the text with everything unfit for a report written as an escape."""
+    """Return the text with every character that a report cannot hold as an escape sequence."""
     return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
@@ -34,13 +34,13 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     where: str  # wire, backend or csi-sanity
     state: State
-    text: str = ""  # the verdict, or why it was skipped
+    text: str = ""  # why it failed or was skipped
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
-    log: str = ""  # of a failure: the end of what was logged meanwhile, and the traceback of an unexpected error
+    log: str = ""  # of a failure: the end of the log, and the traceback of an unexpected error
 
     def __post_init__(self) -> None:
-        """Foreign code and foreign programs said some of this."""
+        """Escape the texts: some come from foreign code and programs."""
         for name in ("name", "text", "log"):
             msgspec.structs.force_setattr(self, name, escape(getattr(self, name)))
         msgspec.structs.force_setattr(self, "notes", tuple(map(escape, self.notes)))
@@ -75,7 +75,7 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logs(self) -> dict[str, str]:
-        """What belongs to each failure, by the name of a file for it."""
+        """The log of each failure, by the name of its file."""
         failed = [one for one in self.results if one.state is State.FAILED]
         return {f"failure-{number}.log": one.log for number, one in enumerate(failed, 1)}
 
@@ -89,7 +89,7 @@ def as_json(report: ConformanceReport) -> str:
 
 
 def groups(results: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
-    """Return the results by group: the contract's first, then what is not the kit's own."""
+    """Return the results by group: the kit's groups first, then csi-sanity and the run as a whole."""
     found: dict[str, list[CheckResult]] = defaultdict(list)
     for one in sorted(results, key=lambda one: LAST.index(one.group) if one.group in LAST else -1):
         found[one.group].append(one)
@@ -97,7 +97,7 @@ def groups(results: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
 
 
 def as_text(report: ConformanceReport, log: str = "") -> str:
-    """Return the whole report for a terminal; `log` names the directory where the logs are kept."""
+    """Return the report for a terminal; `log` is the directory of the logs, "" if they are removed."""
     parts = [_notes(report.results), _skips(report.results), _failures(report, log), _table(report)]
     parts.append(_last_line(report, log))
     return "\n\n".join(part for part in parts if part)
@@ -134,8 +134,8 @@ def _skips(results: Iterable[CheckResult]) -> str:
         lines += [f"    {name}" for name in names]
     if any("Storage." in reason for reason in reasons):
         lines.append(
-            "Storage.<name>: --storage FILE takes what --list shows; foreign, resources, calls, budgets, read and "
-            "write are code, and can be given in pytest only."
+            "Storage.<name>: set it in the file of --storage; --list shows its keys. "
+            "foreign, resources, calls, budgets, read and write are code and can be given only in pytest."
         )
     return "\n".join(lines)
 
@@ -149,7 +149,7 @@ def _last_line(report: ConformanceReport, log: str) -> str:
     counts = ", ".join(f"{report.count(state)} {state.value}" for state in State)
     verdict = "passed" if report.passed else "failed" if report.complete else "stopped early"
     about = f"backend {report.backend.instance} ({report.backend.kind}, {report.backend.package})"
-    kept = f"\nThe logs are kept in {log}" if log else ""
+    kept = f"\nlogs: {log}" if log else ""
     return f"{about}: {verdict}: {counts}, {report.seconds:.1f} s{kept}"
 
 

@@ -1,4 +1,4 @@
-"""csi-sanity, the CSI project's own suite: its command line, and what its JSON report says."""
+"""csi-sanity, the CSI project's test suite: its command line and its JSON report."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(
     parameters: Mapping[str, str] | None = None,
     mutable: Mapping[str, str] | None = None,
 ) -> list[GinkgoSpec]:
-    """Run the suite against the endpoints of node and controller; its files go into the directory.
+    """Run the suite against the endpoints of node and controller, with its files in the directory.
 
     `access` is mount or block. Raises CommandTimedOut.
     """
@@ -89,7 +89,7 @@ def run(
 
 
 def specs(report: Path) -> list[GinkgoSpec]:
-    """Read ginkgo's JSON report; empty when there is none."""
+    """Read ginkgo's JSON report; empty if there is none."""
     if not report.exists():
         return []
     found = json.loads(report.read_text())[0]["SpecReports"]
@@ -104,14 +104,14 @@ def _spec(one: Mapping[str, Any]) -> GinkgoSpec:
 
 @dataclass(frozen=True)
 class SanitySuite:
-    """csi-sanity as a part of a conformance run; `silent`: it is not wanted."""
+    """csi-sanity as a part of a conformance run."""
 
     binary: str = ""
     missing: str = ""  # why it cannot run
-    disabled: bool = False
+    disabled: bool = False  # not requested
 
     def results(self, process: InstanceDriver, storage: Storage) -> Iterator[CheckResult]:
-        """Run it against the driver, with raw block volumes: filesystems are the core's own business."""
+        """Run it against the driver with raw block volumes: filesystems are the core's work, not the backend's."""
         if self.disabled:
             return
         if reason := self.missing or self._unfit(storage):
@@ -132,28 +132,30 @@ class SanitySuite:
             yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=str(error))
             return
         if not found:
-            text = f"it gave no report; its output is in {process.directory}/{OUTPUT}"
+            text = f"csi-sanity wrote no report; its output is in {process.directory}/{OUTPUT}"
             yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=text)
         for one in found:
             state = STATES.get(one.state, State.FAILED)
-            text = one.message or ("switched off in csi-sanity itself" if one.state == "pending" else "")
+            text = one.message or ("disabled in csi-sanity itself" if one.state == "pending" else "")
             yield CheckResult(group=NAME, name=one.name, where=NAME, state=state, text=text, seconds=one.seconds)
 
     def _unfit(self, storage: Storage) -> str:
         if os.geteuid() != 0:
-            return "its tests of the node need root"
-        return "" if storage.devices else "its tests of the node need Storage.devices"
+            return "csi-sanity's tests of the node need root"
+        return "" if storage.devices else "csi-sanity's tests of the node need Storage.devices"
 
 
 def choose_suite(wanted: str, only: str) -> SanitySuite:
-    """Return the suite that --sanity (a path, auto or no) and --only mean. Raises ConfigError."""
+    """Return the suite that --sanity (a path, auto or no) and --only choose. Raises ConfigError."""
     if wanted == "no" or only not in NAME:
         return SanitySuite(disabled=True)
     if wanted != "auto":
         if not (found := shutil.which(wanted)):
-            raise ConfigError(f"--sanity {wanted}: no such program")
+            raise ConfigError(f"--sanity {wanted}: no such program; give the path of csi-sanity, auto or no")
         return SanitySuite(found)
     found = os.environ.get("CSI_SANITY") or shutil.which(NAME)
     if found:
         return SanitySuite(found)
-    return SanitySuite(missing="csi-sanity was not found: put it on PATH, or name it with --sanity or in CSI_SANITY")
+    return SanitySuite(
+        missing="csi-sanity was not found: put it on PATH, or give its path with --sanity or in CSI_SANITY"
+    )

@@ -37,7 +37,7 @@ def judged() -> Callable[[Callable[..., None], Any], Outcome]:
 
 @pytest.fixture
 def fails(judged: Callable[..., Outcome]) -> Fails:
-    """Demand that a check fails on a broken backend, with these words in its verdict."""
+    """Require that a check fails on a broken backend, with these words in its verdict."""
 
     def fails(check: Callable[..., None], subject: Any, words: str) -> None:
         outcome = judged(check, subject)
@@ -71,13 +71,13 @@ class InProcess:
     def close(self) -> None:
         self.kill()
 
-    def mark(self) -> None:
+    def mark_logs(self) -> None:
         """Its log never ends."""
 
-    def since_mark(self) -> str:
+    def logs_since_mark(self) -> str:
         return self.log
 
-    def forget(self, *, logs: bool) -> None:
+    def remove_files(self, *, logs: bool) -> None:
         """It wrote nothing."""
 
 

@@ -132,8 +132,8 @@ BROKEN = [
     (blocks.extents_are_in_order_and_within_the_volume, Small, "BlockMap.size, against the volume's"),
     (blocks.a_block_map_can_be_continued_from_any_offset, Whole, "extents that end before it"),
     (blocks.a_block_map_can_be_continued_from_any_offset, Late, "is missing, told from the start"),
-    (blocks.an_offset_beyond_the_end_is_refused, Whole, "succeeded, the rule wants OutOfRange"),
-    (blocks.blocks_of_a_deleted_snapshot_are_refused, Trusting, "succeeded, the rule wants NotFound"),
+    (blocks.an_offset_beyond_the_end_is_refused, Whole, "succeeded, the contract requires OutOfRange"),
+    (blocks.blocks_of_a_deleted_snapshot_are_refused, Trusting, "succeeded, the contract requires NotFound"),
 ]
 
 

@@ -76,7 +76,7 @@ class BlockOnly(MemoryBackend):
 
 
 BROKEN = [
-    (capabilities.an_unsupported_use_has_a_reason_in_words, Wordless, "answered None, the rule wants a text"),
+    (capabilities.an_unsupported_use_has_a_reason_in_words, Wordless, "answered None, the contract requires a text"),
     (capabilities.an_unsupported_use_has_a_reason_in_words, Boasting, "but the mode is not in access_modes"),
     (capabilities.every_declared_access_mode_has_a_supported_use, Contradicting, "unsupported refuses every use of it"),
     (capabilities.an_unsupported_use_is_refused_before_anything_is_created, Late, "raised FailedPrecondition"),

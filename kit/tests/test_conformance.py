@@ -71,7 +71,7 @@ def conform(file: Path, monkeypatch: pytest.MonkeyPatch, driver_of: Any) -> Conf
     """Run the verb over a storage: conform(storage, "--yes", ...)."""
 
     def conform(storage: Storage, *words: str) -> int:
-        def load(settings: Config, _told: storage_file.StorageFile) -> InstanceUnderTest:
+        def load(settings: Config, _described: storage_file.StorageFile) -> InstanceUnderTest:
             return InstanceUnderTest(settings, type(storage.backend()), "memory 1.0", replace(storage, resources=None))
 
         monkeypatch.setattr(instance_under_test, "load", load)
@@ -152,7 +152,7 @@ def test_what_a_run_leaves_behind_is_named(conform: Conform, capsys: pytest.Capt
     assert conform(memory.storage(Hoarder)) == 1
 
     out = capsys.readouterr().out
-    assert "FAILED  instance: what it listed before the run is what it lists after it" in out
+    assert "FAILED  instance: the listing after the run equals the listing before it" in out
     assert "    new: volume kit-" in out
     assert "names of this run contain" in out
 
@@ -199,7 +199,7 @@ def test_an_instance_that_holds_something_is_not_touched_without_consent(
     assert sorted(storage.resources()) == ["volumes precious"]
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2), ("no", 2)])
+@pytest.mark_logs.parametrize(("answer", "code"), [("y", 0), ("", 2), ("no", 2)])
 def test_a_terminal_is_asked(conform: Conform, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -211,9 +211,10 @@ def test_a_terminal_is_asked(conform: Conform, monkeypatch: pytest.MonkeyPatch, 
 def test_the_size_is_one_that_the_backend_makes(file: Path) -> None:
     storage, settings = memory.storage(size=5000), only_instance(load_config(file), "kit")
 
-    assert InstanceUnderTest(settings, MemoryBackend, "memory 1.0", storage).measured().storage.size == 8192
+    assert InstanceUnderTest(settings, MemoryBackend, "memory 1.0", storage).with_real_size().storage.size == 8192
     assert (
-        InstanceUnderTest(settings, Hoarder, "memory 1.0", memory.storage(Hoarder)).measured().storage.size == 16 << 20
+        InstanceUnderTest(settings, Hoarder, "memory 1.0", memory.storage(Hoarder)).with_real_size().storage.size
+        == 16 << 20
     )
 
 
@@ -228,7 +229,7 @@ def test_an_instance_that_cannot_be_asked_fails_with_the_reason(
     conform: Conform, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert conform(memory.storage(Down)) == 1
-    assert "backend 'kit' cannot be tested: listing what is there raised KeyError" in capsys.readouterr().err
+    assert "backend 'kit' cannot be tested: listing its volumes raised KeyError" in capsys.readouterr().err
 
 
 def test_a_broken_package_fails_with_the_reason(
@@ -243,7 +244,7 @@ def test_a_broken_package_fails_with_the_reason(
     assert "lacks find_volume" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@pytest.mark_logs.parametrize(
     ("words", "text"),
     [
         (["--backend", "kti"], "unknown instance 'kti'; did you mean 'kit'?"),
@@ -274,19 +275,19 @@ def test_the_list_tells_what_a_check_and_a_file_take(
 
 
 def test_a_storage_file_becomes_a_storage(tmp_path: Path, file: Path) -> None:
-    told = tmp_path / "storage.yaml"
-    told.write_text(
+    described = tmp_path / "storage.yaml"
+    described.write_text(
         "storage:\n  size: 1024\n  nodes: ['n1;kit=i-1', n2]\n  files: [/srv]\n  unreachable: [{zone: b}]\n"
     )
     settings = only_instance(load_config(file), "kit")
 
-    made = storage_file.storage(storage_file.load(told), settings, memory.storage().connect)
+    made = storage_file.storage(storage_file.load(described), settings, memory.storage().connect)
 
     assert (made.size, made.files, made.unreachable) == (1024, (Path("/srv"),), ({"zone": "b"},))
     assert [(node.name, node.fact, node.id) for node in made.nodes] == [("n1", "i-1", "n1;kit=i-1"), ("n2", "", "n2")]
 
 
-@pytest.mark.parametrize(
+@pytest.mark_logs.parametrize(
     ("text", "error"),
     [
         ("storage:\n  siez: 1", r"storage.yaml:2: storage: unknown key 'siez'; did you mean 'size'\?"),

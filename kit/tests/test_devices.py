@@ -382,9 +382,9 @@ BROKEN = [
     (devices.a_device_opened_read_only_refuses_writes, looped(Writable), "Device.read_only: found False"),
     (devices.a_device_opened_read_only_refuses_writes, looped(Pretending), "takes writes"),
     (devices.an_open_device_is_found_after_a_restart, looped(Remembering), "find_device after a restart: found"),
-    (devices.a_deleted_volume_has_no_device, looped(Making), "succeeded, the rule wants NotFound"),
+    (devices.a_deleted_volume_has_no_device, looped(Making), "succeeded, the contract requires NotFound"),
     (devices.a_deleted_volume_has_no_device, looped(Insisting), "close_device of a volume that was deleted"),
-    (devices.a_volume_whose_device_is_open_is_not_deleted, looped(Ruthless), "the rule wants InUse"),
+    (devices.a_volume_whose_device_is_open_is_not_deleted, looped(Ruthless), "the contract requires InUse"),
     (devices.an_open_device_grows_with_its_volume, looped(Unrefreshed), "shows: found 1048576"),
     (
         blanks.a_new_volume_is_as_blank_as_its_device_reports,

@@ -36,10 +36,10 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_bytes_are_read_and_written_on_an_attached_volume(client: Any) -> None:
     volume = client.create(VolumeSpec(name="bytes"))
 
-    with client.shown(volume.handle) as path:
+    with client.device_path(volume.handle) as path:
         write_to(path, 0, b"data")
 
-    with client.shown(volume.handle, read_only=True) as path:
+    with client.device_path(volume.handle, read_only=True) as path:
         assert read_from(path, 0, 4) == b"data"
     assert client.get(volume.handle).published_nodes == ()
 
@@ -48,7 +48,7 @@ def test_a_volume_that_a_check_has_attached_here_stays_attached(client: Any) -> 
     volume = client.create(VolumeSpec(name="held"))
     client.attach(volume.handle, client.node())
 
-    with client.shown(volume.handle) as path:
+    with client.device_path(volume.handle) as path:
         write_to(path, 0, b"data")
 
     assert client.get(volume.handle).published_nodes == (client.node().id,)

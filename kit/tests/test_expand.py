@@ -163,10 +163,10 @@ BROKEN = [
     (
         expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing,
         Unlimited,
-        "the rule wants OutOfRange or Res",
+        "the contract requires OutOfRange or Res",
     ),
     (expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing, Early, "refused, then get_volume"),
-    (expand.a_deleted_volume_cannot_be_expanded, Ghosts, "succeeded, the rule wants NotFound"),
+    (expand.a_deleted_volume_cannot_be_expanded, Ghosts, "succeeded, the contract requires NotFound"),
     (expand.an_expanded_volume_keeps_its_data_and_holds_more, Emptying, "the first block differs"),
     (expand.expanding_a_volume_leaves_its_snapshots_unchanged, Dragging, "get_snapshot of an earlier snapshot"),
 ]

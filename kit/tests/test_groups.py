@@ -106,12 +106,16 @@ BROKEN = [
     (groups.a_group_has_one_member_per_volume, Partial, "the sources of the members"),
     (groups.a_group_is_deleted_with_its_members_and_nothing_else, Leaving, "the members that get_snapshot finds"),
     (groups.a_group_is_deleted_with_its_members_and_nothing_else, Greedy, "of one that was cut alone: raised"),
-    (groups.a_member_is_not_deleted_without_its_group, Loose, "succeeded, the rule wants InvalidArgument"),
+    (groups.a_member_is_not_deleted_without_its_group, Loose, "succeeded, the contract requires InvalidArgument"),
     (groups.a_group_with_a_deleted_volume_is_not_created_at_all, OneByOne, "refused, but the storage changed"),
     (groups.a_repeated_request_gets_the_same_group, Again, "create_group_snapshot, repeated: found"),
     (groups.a_repeated_request_gets_the_same_group, Now, "create_group_snapshot, repeated: found"),
-    (groups.other_volumes_under_the_name_of_a_group_are_a_conflict, Again, "succeeded, the rule wants AlreadyExists"),
-    (groups.a_group_name_is_reported_as_taken_or_unknown, Obliging, "succeeded, the rule wants AlreadyExists"),
+    (
+        groups.other_volumes_under_the_name_of_a_group_are_a_conflict,
+        Again,
+        "succeeded, the contract requires AlreadyExists",
+    ),
+    (groups.a_group_name_is_reported_as_taken_or_unknown, Obliging, "succeeded, the contract requires AlreadyExists"),
     (groups.the_members_of_a_group_hold_the_data_of_their_volumes, Mixed, "the first block differs"),
 ]
 

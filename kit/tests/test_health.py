@@ -142,16 +142,16 @@ class Percent(Nodal):
 
 BROKEN = [
     (health.a_new_volume_is_healthy, Chatty, "volume_health of a new volume: found"),
-    (health.a_new_volume_is_healthy, Careless, "succeeded, the rule wants NotFound"),
+    (health.a_new_volume_is_healthy, Careless, "succeeded, the contract requires NotFound"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, Complete, "with nothing that is wrong with it"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Endless), "gave 3 items, asked for was 1"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Worded), "'one disk left' is not a CamelCase word"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Wordless), "OneDiskLeft comes without a message"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Twice), "DEGRADED OneDiskLeft is there twice"),
     (health.the_health_listing_agrees_with_volume_health, ward(Twice), "against list_volume_health"),
-    (health.an_unknown_health_cursor_is_refused, Open, "succeeded, the rule wants InvalidToken"),
+    (health.an_unknown_health_cursor_is_refused, Open, "succeeded, the contract requires InvalidToken"),
     (health.a_new_volume_is_healthy_on_its_node, Unused, "which is not open: found"),
-    (health.a_new_volume_is_healthy_on_its_node, Unaware, "succeeded, the rule wants NotFound"),
+    (health.a_new_volume_is_healthy_on_its_node, Unaware, "succeeded, the contract requires NotFound"),
     (health.storage_problems_have_a_reason_and_a_message, Percent, "is not a CamelCase word"),
 ]
 

@@ -65,10 +65,10 @@ def client(tmp_path: Path, driver_of: Any) -> Iterator[CsiClient]:
 def test_bytes_come_back(client: CsiClient) -> None:
     volume = client.create(VolumeSpec(name="bytes", size=SizeRange(required=MIB)))
 
-    with client.shown(volume.handle) as path:
+    with client.device_path(volume.handle) as path:
         write_to(path, 4096, b"data")
 
-    with client.shown(volume.handle, read_only=True) as path:
+    with client.device_path(volume.handle, read_only=True) as path:
         assert read_from(path, 4096, 4) == b"data"
     assert Attaching.attached == {}
     client.delete(volume.handle)
@@ -77,10 +77,10 @@ def test_bytes_come_back(client: CsiClient) -> None:
 def test_what_is_only_read_cannot_be_written(client: CsiClient) -> None:
     volume = client.create(VolumeSpec(name="read", size=SizeRange(required=MIB)))
 
-    with client.shown(volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
+    with client.device_path(volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
         write_to(path, 0, b"data")
 
-    with client.shown(volume.handle, read_only=True) as path:
+    with client.device_path(volume.handle, read_only=True) as path:
         assert read_from(path, 0, 4) == bytes(4)
     client.delete(volume.handle)
 
@@ -89,7 +89,7 @@ def test_a_volume_that_a_check_has_attached_here_stays_attached(client: CsiClien
     volume = client.create(VolumeSpec(name="held", size=SizeRange(required=MIB)))
     client.attach(volume.handle, client.node())
 
-    with client.shown(volume.handle) as path:
+    with client.device_path(volume.handle) as path:
         write_to(path, 0, b"data")
 
     assert Attaching.attached == {volume.handle: client.node().id}
@@ -101,7 +101,7 @@ def test_a_failure_is_told_and_everything_undone(client: CsiClient, monkeypatch:
     volume = client.create(VolumeSpec(name="broken", size=SizeRange(required=MIB)))
     monkeypatch.setattr(Attaching, "deaf", True)
 
-    with pytest.raises(FailedPrecondition, match="is not attached"), client.shown(volume.handle):
+    with pytest.raises(FailedPrecondition, match="is not attached"), client.device_path(volume.handle):
         pass
 
     client.delete(volume.handle)

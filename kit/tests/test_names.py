@@ -132,7 +132,7 @@ BROKEN = [
     (names.any_name_that_csi_allows_works_for_a_volume, Restricted, "//b/': raised InvalidArgument"),
     (names.any_name_that_csi_allows_works_for_a_volume, Plain, "💾n': raised InvalidArgument"),
     (names.any_name_that_csi_allows_works_for_a_volume, Short, "nnn': raised InvalidArgument"),
-    (names.any_name_that_csi_allows_works_for_a_volume, Lines, "is not a line), the rule wants it to succeed"),
+    (names.any_name_that_csi_allows_works_for_a_volume, Lines, "is not a line), the contract requires it to succeed"),
     (names.names_of_dots_only_work_for_a_volume, Dotted, "the name '.': raised InvalidArgument"),
     (names.nearly_equal_names_give_different_volumes, Lower, "gave the same handle"),
     (names.nearly_equal_names_give_different_volumes, Slug, "gave the same handle"),

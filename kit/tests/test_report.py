@@ -46,7 +46,7 @@ def test_the_text_has_every_failure_skip_note_and_a_table() -> None:
     assert ["all", "2", "1", "1", "2.0"] in rows
     assert [row[0] for row in rows if row[0] in ("creation", "sizes", "csi-sanity")][-1] == "csi-sanity"
     assert "backend fast (lvm, csi-multi-lvm 1.2): failed: 2 passed, 1 failed, 1 skipped, 2.0 s" in text
-    assert text.endswith("kept in /tmp/logs")
+    assert text.endswith("\nlogs: /tmp/logs")
 
 
 def test_a_run_that_did_not_end_has_not_passed() -> None:

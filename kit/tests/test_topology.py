@@ -400,7 +400,7 @@ BROKEN = [
     (
         topology.unreachable_segments_are_refused_and_nothing_is_created,
         zonal(Strict),
-        "the rule wants ResourceExhausted",
+        "the contract requires ResourceExhausted",
     ),
     (topology.unreachable_segments_are_refused_and_nothing_is_created, zonal(Homebound), "succeeded"),
     (topology.unreachable_segments_are_refused_and_nothing_is_created, zonal(Late), "left behind by a creation"),
@@ -408,7 +408,7 @@ BROKEN = [
     (
         topology.unreachable_preferred_segments_do_not_prevent_a_creation,
         zonal(Binding),
-        "the rule wants a volume anywhere",
+        "the contract requires a volume anywhere",
     ),
     (topology.a_volume_in_other_segments_is_a_conflict, zonal(Moving), "succeeded"),
     (topology.a_volume_is_reachable_from_the_node_it_was_created_for, zonal(Elsewhere), "create_volume for this node"),
@@ -422,7 +422,7 @@ BROKEN = [
     (
         node_local.the_node_of_a_handle_is_known_without_a_call_to_the_storage,
         local(Anywhere),
-        "the rule wants 'node-10'",
+        "the contract requires 'node-10'",
     ),
     (node_local.a_handle_without_a_node_is_not_found, local(Splitting), "node_of('?'): succeeded"),
     (node_local.a_volume_is_created_on_this_node_or_not_at_all, local(Wandering), "the node of a volume made here"),

@@ -158,7 +158,11 @@ class Clipped(MemoryBackend):
 
 BROKEN = [
     (stamps.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp that get_volume answers"),
-    (stamps.creating_under_a_taken_name_raises_already_exists, Obliging, "succeeded, the rule wants AlreadyExists"),
+    (
+        stamps.creating_under_a_taken_name_raises_already_exists,
+        Obliging,
+        "succeeded, the contract requires AlreadyExists",
+    ),
     (stamps.creating_under_a_taken_name_raises_already_exists, Wary, "raised InvalidArgument"),
     (stamps.restoring_under_a_taken_name_raises_already_exists, Obliging, "restore_volume with a name that is taken"),
     (

@@ -88,7 +88,7 @@ def a_name_is_free_after_a_crashed_deletion_was_repeated(t: CheckContext) -> Non
 
 
 def _expect_no_bytes(t: CheckContext, volume: Volume, seed: str, what: str) -> None:
-    """Demand that a new volume does not show another's bytes, unless its device says that it may."""
+    """Require that a new volume does not show another's bytes, unless its device says that it may."""
     if t.no_data():
         return
     if not t.storage.read:
@@ -103,27 +103,27 @@ class _DeleteSource(DeleteVolume):
 
     def prepare(self) -> None:
         super().prepare()
-        self.cut = wait_until_ready(self.t, self.t.snapshot(self.thing))
+        self.snapshot = wait_until_ready(self.t, self.t.snapshot(self.thing))
 
     def verify_survival(self, what: str) -> None:
-        """Demand that the snapshot is there, with its bytes."""
-        found, error = attempt(lambda: self.t.client.get_snapshot(self.cut.handle))
+        """Require that the snapshot is there, with its bytes."""
+        found, error = attempt(lambda: self.t.client.get_snapshot(self.snapshot.handle))
         expect(found, f"{what}: get_snapshot raised {error!r}")
         if self.t.no_data():
             return
-        copy = retry(lambda: self.t.copy(self.cut), f"{what}, then restore_volume")
+        copy = retry(lambda: self.t.copy(self.snapshot), f"{what}, then restore_volume")
         self.t.expect_filled(copy, SEED, self.thing.size, f"{what}: a volume restored from the snapshot")
         self.t.client.delete(copy.handle)
         self.t.forget(copy)
 
     def verify(self, answer: object, what: str) -> None:
-        expect_not_found(self.look, f"{what}: asked for what was deleted")
+        expect_not_found(self.read, f"{what}: asked for what was deleted")
         self.verify_survival(what)
 
     def remove(self) -> None:
         super().remove()
-        self.t.client.delete_snapshot(self.cut.handle)
-        self.t.forget(self.thing, self.cut)
+        self.t.client.delete_snapshot(self.snapshot.handle)
+        self.t.forget(self.thing, self.snapshot)
 
 
 @check(b.Snapshots, target=Target.BACKEND)

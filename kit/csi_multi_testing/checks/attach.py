@@ -43,7 +43,7 @@ def attach(t: CheckContext, volume: Volume, node: Node, *, read_only: bool = Fal
 
 
 def expect_only_at(t: CheckContext, volume: Volume, node: Node, what: str) -> None:
-    """Demand that the volume is attached there: nobody else gets it, and the refusal says who has it."""
+    """Require that the volume is attached there: nobody else gets it, and the refusal says who has it."""
     other = next(one for one in t.storage.nodes if one != node)
     said: list[str] = []
     with t.refused(FailedPrecondition, what=f"{what}: attach to {other.id!r}, while it is attached to {node.id!r}"):

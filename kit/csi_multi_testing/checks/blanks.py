@@ -27,7 +27,7 @@ def blank(t: CheckContext, volume: Volume, what: str) -> Blank:
 
 
 def noting(t: CheckContext) -> Volume:
-    """Return a new volume. Raises Skipped where no notes are kept, which zeros make unnecessary."""
+    """Return a new volume. Raises CheckSkipped where no notes are kept, which zeros make unnecessary."""
     volume = t.volume()
     fresh, own = blank(t, volume, "a new volume"), type(t.backend)
     if own.formatting is b.Backend.formatting and own.formatted is b.Backend.formatted:
@@ -46,7 +46,7 @@ def a_new_volume_is_as_blank_as_its_device_reports(t: CheckContext) -> None:
 
     device = opened(t, volume)
     told = f"open_device of a new volume: Device.blank is {device.blank}"
-    expect(device.blank in FRESH, f"{told}, the rule wants one of {FRESH}: otherwise nobody can ever use it")
+    expect(device.blank in FRESH, f"{told}, the contract requires one of {FRESH}: otherwise nobody can ever use it")
     if device.blank is Blank.ZEROED:
         for offset in (0, volume.size - BLOCK_SIZE):
             found = read_from(device.path, offset, BLOCK_SIZE)

@@ -43,7 +43,10 @@ def an_unsupported_use_has_a_reason_in_words(t: CheckContext) -> None:
         for parameters in (None, own):
             said = t.backend.unsupported(capability, parameters)
             what = f"unsupported({words(capability)}, {parameters!r})"
-            expect(isinstance(said, str), f"{what}: answered {said!r}, the rule wants a text, empty for what is fine")
+            expect(
+                isinstance(said, str),
+                f"{what}: answered {said!r}, the contract requires a text, empty for what is fine",
+            )
             if capability.mode not in t.backend.access_modes:
                 expect(said, f"{what}: answered '', but the mode is not in access_modes")
 
@@ -67,7 +70,7 @@ def an_unsupported_use_is_refused_before_anything_is_created(t: CheckContext) ->
             try:
                 made = t.create(spec)
             except StorageError as error:
-                told = f"{what}: raised {describe_error(error)}, the rule wants InvalidArgument for what is unsupported"
+                told = f"{what}: raised {describe_error(error)}, the contract requires InvalidArgument for what is unsupported"
                 expect(isinstance(error, InvalidArgument), told)
                 nothing_new(t, before, f"{what}: refused, but")
                 continue
@@ -82,7 +85,10 @@ def a_volume_keeps_the_filesystem_type_it_was_created_for(t: CheckContext) -> No
     made = made_or_skipped(t, spec)
 
     context = dict(made.stamp.context)
-    expect(context.get(FS_TYPE), f"create_volume: the context {context!r}, the rule wants the stamp's, with {FS_TYPE}")
+    expect(
+        context.get(FS_TYPE),
+        f"create_volume: the context {context!r}, the contract requires the stamp's, with {FS_TYPE}",
+    )
     repeats(t, made, spec, "repeated for a filesystem")
 
 

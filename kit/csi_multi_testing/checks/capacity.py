@@ -27,7 +27,7 @@ def most(report: CapacityReport) -> int:
 
 
 def some(t: CheckContext) -> CapacityReport:
-    """Return the report. Raises Skipped for a storage that has no room for a volume."""
+    """Return the report. Raises CheckSkipped for a storage that has no room for a volume."""
     report = t.client.capacity()
     if most(report) < max(t.size, report.minimum or 0):
         raise CheckSkipped(f"capacity() tells {report.available} bytes, too few for a volume of Storage.size")
@@ -148,14 +148,14 @@ def other_nodes_have_no_capacity(t: CheckContext) -> None:
     expect(t.client.capacity(segments=here).available, f"capacity at {here}, where this node is: 0 bytes")
     elsewhere = {**here, "node": f"{here['node']}0"}
     found = t.client.capacity(segments=elsewhere).available
-    expect(not found, f"capacity at {elsewhere}, another node's place: {found} bytes, the rule wants 0")
+    expect(not found, f"capacity at {elsewhere}, another node's place: {found} bytes, the contract requires 0")
 
 
 @check(b.Capacity, b.Topology, needs=("unreachable",))
 def unreachable_segments_have_no_capacity(t: CheckContext) -> None:
     for place in t.storage.unreachable:
         found = t.client.capacity(segments=place).available
-        expect(not found, f"capacity at {place}, where no volume can be made: {found} bytes, the rule wants 0")
+        expect(not found, f"capacity at {place}, where no volume can be made: {found} bytes, the contract requires 0")
 
 
 @check(b.Capacity, b.Topology, needs=("reachable",))

@@ -19,7 +19,7 @@ from .creation import nothing_new, repeats, unchanged
 
 
 def conflict(t: CheckContext, first: VolumeSpec, made: Volume, second: VolumeSpec, what: str) -> None:
-    """Demand that the second request is refused where the first was served, and changes nothing."""
+    """Require that the second request is refused where the first was served, and changes nothing."""
     before = t.new()
     what = f"create_volume with a name that is taken, {what}"
     with t.refused(AlreadyExists, what=what):

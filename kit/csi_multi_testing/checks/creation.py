@@ -35,30 +35,30 @@ def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
         for key in sorted({*found, *wanted}):
             yield from differences(found.get(key), wanted.get(key), f"{where}[{key!r}]")
     elif found != wanted:
-        yield f"{where or 'it'} is {found!r}, the rule wants {wanted!r}"
+        yield f"{where or 'it'} is {found!r}, the contract requires {wanted!r}"
 
 
 def same_record(found: Any, wanted: Any, what: str) -> None:
-    """Raise Broken unless both are equal."""
+    """Raise CheckFailed unless both are equal."""
     told = "; ".join(differences(found, wanted))
     expect(not told, f"{what}: {told}")
 
 
 def unchanged(t: CheckContext, volume: Volume, what: str) -> None:
-    """Demand that a volume is what it was."""
+    """Require that a volume is what it was."""
     found, error = attempt(lambda: t.client.get(volume.handle))
     expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {describe_error(error) if error else ''}")
     same_record(found, volume, f"{what}: get_volume({volume.handle!r})")
 
 
 def nothing_new(t: CheckContext, before: set[str], what: str) -> None:
-    """Demand that nothing was made. What was deleted before may go in the meantime: some systems take their time."""
+    """Require that nothing was made. What was deleted before may go in the meantime: some systems take their time."""
     made = t.new() - before
     expect(not made, f"{what}: new on the storage: {', '.join(sorted(made)[:10])}")
 
 
 def repeats(t: CheckContext, first: Volume, again: VolumeSpec, what: str) -> None:
-    """Demand that a request gets the volume that is there, and makes nothing."""
+    """Require that a request gets the volume that is there, and makes nothing."""
     before = t.new()
     same_record(retry(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
     nothing_new(t, before, f"create_volume, {what}")

@@ -24,7 +24,7 @@ def attached(t: CheckContext, volume: Volume) -> Strings:
 def opened(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Device:
     """Open a volume's device, to be closed at the end."""
     context = attached(t, volume)
-    t.opens(volume)
+    t.close_at_end(volume)
     device: Device = t.backend.open_device(
         OpenRequest(
             handle=volume.handle,
@@ -154,7 +154,7 @@ def a_deleted_volume_has_no_device(t: CheckContext) -> None:
     t.client.delete(volume.handle)
 
     with t.refused(NotFound, what="open_device of a volume that was deleted"):
-        t.opens(volume)
+        t.close_at_end(volume)
         t.backend.open_device(OpenRequest(handle=volume.handle, block=True, secrets=t.storage.secrets))
     try:
         found = t.backend.find_device(volume.handle)

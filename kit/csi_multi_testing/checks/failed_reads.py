@@ -31,7 +31,7 @@ def expect_true_or_unsettled(
         name: sum(_one(t, name, look, true, fault, lasting) for fault, lasting in KINDS) for name, look in looks.items()
     }
     if blind := [name for name, calls in met.items() if not calls]:
-        text = f"{' and '.join(blind)}: no call through the boundary was seen: name them in Storage.calls or files"
+        text = f"{' and '.join(blind)}: no call through the boundary was recorded; name the calls in Storage.calls or Storage.files"
         if len(blind) == len(met):
             raise CheckSkipped(text)
         t.note(text)
@@ -48,9 +48,12 @@ def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool
             return call - 1
         where = f"{name}, whose call {call} ({call_text(t.injector, call)}) {fault.value}"
         if error:
-            expect(isinstance(error, UNSETTLED), f"{where}: raised {describe_error(error)}, the rule wants {ASK_AGAIN}")
+            expect(
+                isinstance(error, UNSETTLED),
+                f"{where}: raised {describe_error(error)}, the contract requires {ASK_AGAIN}",
+            )
         else:
-            expect(true(found, wanted), f"{where}: answered {found!r}, the rule wants {wanted!r} or {ASK_AGAIN}")
+            expect(true(found, wanted), f"{where}: answered {found!r}, the contract requires {wanted!r} or {ASK_AGAIN}")
     return 0
 
 
@@ -68,12 +71,12 @@ def a_failed_read_of_a_volume_is_not_reported_as_not_found(t: CheckContext) -> N
 
 @check(b.Snapshots, target=Target.BACKEND)
 def a_failed_read_of_a_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
-    cut = t.snapshot(t.volume())
+    snapshot = t.snapshot(t.volume())
     expect_true_or_unsettled(
         t,
         {
-            "get_snapshot": lambda: as_ready(t.backend.get_snapshot(cut.handle)),
-            "find_snapshot": lambda: as_ready(t.backend.find_snapshot(cut.stamp.name)),
+            "get_snapshot": lambda: as_ready(t.backend.get_snapshot(snapshot.handle)),
+            "find_snapshot": lambda: as_ready(t.backend.find_snapshot(snapshot.stamp.name)),
         },
     )
 
@@ -143,10 +146,12 @@ def check_reports_a_storage_that_fails_every_call(t: CheckContext) -> None:
     with t.injector.inject(0):
         t.backend.check()
     if not t.injector.calls:
-        raise CheckSkipped("check: no call through the boundary was seen: name them in Storage.calls or files")
+        raise CheckSkipped(
+            "check: no call through the boundary was recorded; name the calls in Storage.calls or Storage.files"
+        )
     for fault in (Fault.ERROR, Fault.TIMEOUT):
         _, error = run_with_fault(t.injector, 1, fault, t.backend.check, lasting=True)
         if t.injector.happened:
             told = f"raised {describe_error(error)}" if error else "succeeded"
-            text = f"check, while every call to the storage {fault.value}: {told}, the rule wants Unavailable"
+            text = f"check, while every call to the storage {fault.value}: {told}, the contract requires Unavailable"
             expect(isinstance(error, UNSETTLED), text)

@@ -58,12 +58,12 @@ def expect_retry_succeeds(operation: Operation) -> None:
 
 
 def _judge(operation: Operation, error: Exception, where: str) -> None:
-    """Demand an error that is true, and that keeps the orchestrator asking while anything is half-done."""
+    """Require an error that is true, and that keeps the orchestrator asking while anything is half-done."""
     told = f"{where}: raised {describe_error(error)}"
-    expect(isinstance(error, StorageError), f"{told}; the rule wants {ASK_AGAIN}")
-    expect(not isinstance(error, UNTRUE), f"{told}, which is not true; the rule wants {ASK_AGAIN}")
+    expect(isinstance(error, StorageError), f"{told}; the contract requires {ASK_AGAIN}")
+    expect(not isinstance(error, UNTRUE), f"{told}, which is not true; the contract requires {ASK_AGAIN}")
     if not isinstance(error, UNSETTLED):
-        text = f"{told}, which is final, though something is half-done; the rule wants {ASK_AGAIN}"
+        text = f"{told}, which is final, though something is half-done; the contract requires {ASK_AGAIN}"
         expect(operation.is_unchanged(), text)
 
 

@@ -48,7 +48,7 @@ def expect_not_listed(listing: Listing) -> None:
     put_foreign(t)
     same(sorted(listing.handles()), before, f"{listing.method} once somebody else's things are there")
     ours.append(listing.make(t.name()).handle)
-    found = listing.handles(listing.small())
+    found = listing.handles(listing.small_page())
     listing.expect_all(ours, found, "where somebody else's things are left out")
     same(sorted(found), sorted({*before, *ours}), f"{listing.method}, page by page")
 
@@ -98,7 +98,7 @@ def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
         expect(
             told,
             f"{' and '.join(methods)}, of {handle!r}, which belongs to somebody else: NotFound, which the orchestrator "
-            "takes for success; the rule wants FailedPrecondition",
+            "takes for success; the contract requires FailedPrecondition",
         )
 
 

@@ -23,7 +23,7 @@ from .sources import expect_success
 
 
 def unchanged(t: CheckContext, made: GroupSnapshot, what: str) -> None:
-    """Demand the group as it was, and its members where snapshots are asked for."""
+    """Require the group as it was, and its members where snapshots are asked for."""
     found = expect_success(f"{what}, then get_group_snapshot", t.client.get_group, made.handle)
     same(settled(found), settled(made), f"{what}, then get_group_snapshot")
     for member in made.snapshots:
@@ -63,7 +63,7 @@ def a_group_has_one_member_per_volume(t: CheckContext) -> None:
         same(member.group, made.handle, f"create_group_snapshot: Snapshot.group of member {member.handle!r}")
     expect(
         made.created.tzinfo is not None,
-        f"create_group_snapshot: GroupSnapshot.created is {made.created!r}, the rule wants a time with a time zone",
+        f"create_group_snapshot: GroupSnapshot.created is {made.created!r}, the contract requires a time with a time zone",
     )
     unchanged(t, made, "create_group_snapshot")
 

@@ -79,19 +79,19 @@ def an_unknown_snapshot_handle_of_any_shape_is_not_found(t: CheckContext) -> Non
 @check(b.Snapshots)
 def handles_of_volumes_and_snapshots_are_not_confused(t: CheckContext) -> None:
     made = t.volume()
-    cut = t.snapshot(made)
-    if cut.handle == made.handle:
+    snapshot = t.snapshot(made)
+    if snapshot.handle == made.handle:
         raise CheckSkipped("handles of volumes and of snapshots are told apart by where they are used")
 
     with t.refused(NotFound, what="get_volume with the handle of a snapshot"):
-        t.client.get(cut.handle)
+        t.client.get(snapshot.handle)
     with t.refused(NotFound, what="get_snapshot with the handle of a volume"):
         t.client.get_snapshot(made.handle)
-    retry(lambda: t.client.delete(cut.handle), "delete_volume with the handle of a snapshot")
+    retry(lambda: t.client.delete(snapshot.handle), "delete_volume with the handle of a snapshot")
     retry(lambda: t.client.delete_snapshot(made.handle), "delete_snapshot with the handle of a volume")
     unchanged(t, made, "after delete_snapshot with the handle of a volume")
     what = "after delete_volume with the handle of a snapshot: get_snapshot"
-    same(retry(lambda: t.client.get_snapshot(cut.handle), what).source, made.handle, f"{what}, the source")
+    same(retry(lambda: t.client.get_snapshot(snapshot.handle), what).source, made.handle, f"{what}, the source")
 
 
 def _fits(t: CheckContext, handle: str, method: str) -> None:
@@ -113,9 +113,9 @@ def a_handle_fits_into_an_id_however_long_the_name(t: CheckContext) -> None:
 
 @check(b.Snapshots)
 def a_snapshot_handle_fits_into_an_id(t: CheckContext) -> None:
-    cut = t.snapshot(t.volume(padded(t.name())), padded(f"{t.name()}\t", "💾"))
+    snapshot = t.snapshot(t.volume(padded(t.name())), padded(f"{t.name()}\t", "💾"))
 
-    _fits(t, cut.handle, "create_snapshot with the longest names")
+    _fits(t, snapshot.handle, "create_snapshot with the longest names")
 
 
 @check(b.GroupSnapshots)

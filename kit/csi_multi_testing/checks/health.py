@@ -31,7 +31,7 @@ FOREIGN = "?/ nobody's \N{SNOWMAN}"
 
 
 def well_told(entries: Sequence[HealthEntry | StorageHealthEntry], what: str) -> None:
-    """Demand a known status, a CamelCase reason that is there once per status, and a text for people."""
+    """Require a known status, a CamelCase reason that is there once per status, and a text for people."""
     seen = set()
     for one in entries:
         expect(

@@ -42,10 +42,10 @@ class KilledOperation(ABC):
 
     @abstractmethod
     def verify(self, answer: Any, what: str) -> None:
-        """Demand that the state is what was asked for, and remove it."""
+        """Require that the state is what was asked for, and remove it."""
 
     def once(self, what: str) -> None:
-        """Demand that as many resources are there as after an undisturbed run."""
+        """Require that as many resources are there as after an undisturbed run."""
         self.counts.append(len(self.t.resources() - self.before))
         text = f"{what}: the storage holds {self.counts[-1]} new resources, an undisturbed run makes {self.counts[0]}"
         expect(self.counts[-1] == self.counts[0], text)
@@ -62,7 +62,7 @@ class KilledOperation(ABC):
             self.t.client.restart()
             thread.join(TIME_LIMIT)
             what = f"{self.words}, killed after {after * 1000:.0f} ms and repeated"
-            expect(not thread.is_alive(), f"{what}: the first call does not come back within {TIME_LIMIT:g} s")
+            expect(not thread.is_alive(), f"{what}: the first call does not return within {TIME_LIMIT:g} s")
             self._end(retry(self.act, what), what)
         self.t.note(f"{self.words}, killed {KILLS} times within {lasts * 1000:.0f} ms")
 
@@ -88,7 +88,7 @@ class KilledOperation(ABC):
     def _end(self, answer: Any, what: str) -> None:
         self.verify(answer, what)
         left = self.t.resources() - self.before
-        expect(not left, f"{what}: left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{what}: remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def delete(self, volume: Volume, what: str) -> None:
         retry(partial(self.t.client.delete, volume.handle), f"{what}, then delete_volume")
@@ -146,7 +146,7 @@ class KilledSnapshot(KilledOperation):
         self.source_volume = source_volume(t)
 
     def prepare(self) -> None:
-        self.name = self.t.name("cut")
+        self.name = self.t.name("snapshot")
 
     def act(self) -> Snapshot:
         return self.t.snapshot(self.source_volume, self.name)

@@ -18,7 +18,7 @@ FOREIGN = "?/ nobody's \N{SNOWMAN}"
 
 def complete(listing: Listing) -> None:
     ours = [one.handle for one in listing.make_some(4)]
-    small = listing.small()
+    small = listing.small_page()
     orders = {}
     for limit in (small, 2 * small, 0, 0):
         what = f"{limit} per page" if limit else "all at once"
@@ -43,7 +43,7 @@ def steady(listing: Listing) -> None:
     ours = [one.handle for one in listing.make_some(5)]
     gone: list[str] = []
     found: list[str] = []
-    for page in listing.walk(listing.small()):
+    for page in listing.walk(listing.small_page()):
         found += [item.handle for item in page.items]
         seen = [one for one in found if one in ours]
         if len(seen) >= 2 and not gone:
@@ -111,7 +111,7 @@ def first_cursor(listing: Listing) -> tuple[list[str], str]:
     """Make two items, read until one of them was there, and return what was shown and the cursor."""
     ours = {one.handle for one in listing.make_some(2)}
     found: list[str] = []
-    for page in listing.walk(listing.small()):
+    for page in listing.walk(listing.small_page()):
         found += [item.handle for item in page.items]
         if ours & set(found):
             break

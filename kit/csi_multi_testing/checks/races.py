@@ -48,7 +48,7 @@ def makes_one(
         retry(partial(delete, made.handle), f"{several}, then deleted")
         t.forget(made)
         left = t.resources() - before
-        expect(not left, f"{several}, then deleted: left behind: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{several}, then deleted: remaining: {', '.join(sorted(left)[:10])}")
 
 
 def _resources_of(t: CheckContext, ask: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
@@ -147,7 +147,7 @@ def in_turns(round_: int, acts: list[NamedCall]) -> list[CallResult]:
 
 @check(b.Expand, b.Snapshots)
 def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
-    volume, name = t.volume(), t.name("cut")
+    volume, name = t.volume(), t.name("snapshot")
     wanted = SizeRange(required=2 * t.size)
 
     outcomes = run_concurrently(
@@ -160,17 +160,18 @@ def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
     expect_answers(t, outcomes, FailedPrecondition)  # some storage cannot grow what has snapshots
     growth = ("expand_volume, repeated after a snapshot beside it", partial(t.client.expand, volume.handle, wanted))
     expect_answers(t, run_concurrently([growth]), FailedPrecondition)
-    cut = retry(partial(t.snapshot, volume, name), "create_snapshot, beside a growth, repeated")
+    snapshot = retry(partial(t.snapshot, volume, name), "create_snapshot, beside a growth, repeated")
     sizes = (volume.size, t.client.get(volume.handle).size)
     expect(
-        cut.size in sizes, f"create_snapshot, beside a growth: the snapshot has {cut.size} bytes, neither of {sizes}"
+        snapshot.size in sizes,
+        f"create_snapshot, beside a growth: the snapshot has {snapshot.size} bytes, neither of {sizes}",
     )
 
 
 @check(b.Snapshots)
 def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckContext) -> None:
     for round_ in range(ROUNDS):
-        volume, name = source_volume(t), t.name("cut")
+        volume, name = source_volume(t), t.name("snapshot")
         outcomes = in_turns(
             round_,
             [
@@ -182,10 +183,12 @@ def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckCont
             ],
         )
         expect_answers(t, outcomes, NotFound, InUse)
-        if not (cut := outcomes[0].answer):
+        if not (snapshot := outcomes[0].answer):
             continue
         if not t.no_data():
-            copy = retry(partial(t.copy, wait_until_ready(t, cut)), "restore_volume, after the deletion of the source")
+            copy = retry(
+                partial(t.copy, wait_until_ready(t, snapshot)), "restore_volume, after the deletion of the source"
+            )
             t.expect_filled(copy, SEED, volume.size, "create_snapshot, beside a deletion of its source")
 
 
@@ -193,13 +196,13 @@ def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckCont
 def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckContext) -> None:
     volume = source_volume(t)
     for round_ in range(ROUNDS):
-        cut = wait_until_ready(t, t.snapshot(volume))
-        spec = t.spec(size=0, source=source(cut))
+        snapshot = wait_until_ready(t, t.snapshot(volume))
+        spec = t.spec(size=0, source=source(snapshot))
         outcomes = in_turns(
             round_,
             [
                 ("restore_volume, beside a deletion of its snapshot", partial(t.create, spec)),
-                ("delete_snapshot, beside a restore of it", partial(t.client.delete_snapshot, cut.handle)),
+                ("delete_snapshot, beside a restore of it", partial(t.client.delete_snapshot, snapshot.handle)),
             ],
         )
         expect_answers(t, outcomes, NotFound, InUse)

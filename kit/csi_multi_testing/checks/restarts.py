@@ -15,7 +15,7 @@ def restarts_between_calls_do_not_change_any_answer(t: CheckContext) -> None:
     whole.run()
     broken.run()
 
-    for (words, wanted), (_, found) in zip(whole.told, broken.told, strict=False):
+    for (words, wanted), (_, found) in zip(whole.transcript, broken.transcript, strict=False):
         same(found, wanted, f"{words}, with a restart between any two calls")
-    expect(len(whole.told) == len(broken.told), "a life with restarts has another number of calls")
-    t.note(f"{len(broken.told)} restarts")
+    expect(len(whole.transcript) == len(broken.transcript), "a life with restarts has another number of calls")
+    t.note(f"{len(broken.transcript)} restarts")

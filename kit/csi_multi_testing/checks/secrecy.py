@@ -20,7 +20,7 @@ SHORT = 6  # characters: a shorter value turns up by chance
 
 
 def hidden(text: str, secrets: Strings, where: str) -> None:
-    """Demand that no secret stands in the text. The verdict names its key only."""
+    """Require that no secret stands in the text. The verdict names its key only."""
     for key, value in secrets.items():
         if len(value) >= SHORT:
             expect(value not in text, f"{where} shows the value of secret {key!r}")

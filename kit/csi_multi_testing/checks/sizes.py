@@ -24,8 +24,8 @@ def sized(t: CheckContext, required: int, limit: int = 0, why: str = "") -> Volu
 
 def _judge(t: CheckContext, made: Volume, size: SizeRange) -> None:
     told = f"create_volume for {size}: answered a size of {made.size} bytes"
-    expect(made.size > 0, f"{told}, the rule wants the real one")
-    expect(size.holds(made.size), f"{told}, the rule wants one within what was asked for, or OutOfRange")
+    expect(made.size > 0, f"{told}, the contract requires the real one")
+    expect(size.holds(made.size), f"{told}, the contract requires one within what was asked for, or OutOfRange")
     same(t.client.get(made.handle).size, made.size, "the size that get_volume tells, against create_volume's")
 
 
@@ -62,7 +62,7 @@ def a_volume_without_a_size_gets_the_default(t: CheckContext) -> None:
         raise CheckSkipped(f"the default size is not free: {error}") from None
     except StorageError as error:
         raise CheckFailed(
-            f"create_volume without a size: raised {describe_error(error)}, the rule wants a volume"
+            f"create_volume without a size: raised {describe_error(error)}, the contract requires a volume"
         ) from error
     _judge(t, made, SizeRange())
 
@@ -87,7 +87,7 @@ def a_size_range_without_a_possible_size_is_refused(t: CheckContext) -> None:
             _judge(t, t.volume(name, required, limit=limit), size)
         except StorageError as error:
             told = f"create_volume for {size}: raised {describe_error(error)}"
-            expect(isinstance(error, OutOfRange), f"{told}, the rule wants OutOfRange")
+            expect(isinstance(error, OutOfRange), f"{told}, the contract requires OutOfRange")
             nothing_new(t, before, f"create_volume for {size}: refused, but")
 
 

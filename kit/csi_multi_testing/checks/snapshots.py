@@ -41,9 +41,9 @@ def a_snapshot_can_be_created_found_and_deleted(t: CheckContext) -> None:
 
 @check(b.Snapshots, target=Target.BACKEND)
 def an_unknown_snapshot_is_not_found(t: CheckContext) -> None:
-    name = t.name("cut")
+    name = t.name("snapshot")
     made = t.snapshot(t.volume(), name)
-    for other in (t.name("cut"), name[:-1], f"{name}0"):
+    for other in (t.name("snapshot"), name[:-1], f"{name}0"):
         with t.refused(NotFound, what=f"find_snapshot({other!r}), a name that nobody asked for, beside {name!r}"):
             t.backend.find_snapshot(other)
 
@@ -62,7 +62,7 @@ def an_unknown_snapshot_is_not_found(t: CheckContext) -> None:
 @check(b.Snapshots)
 def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
     """The creation time, too, and also from another process."""
-    volume, name = t.volume(), t.name("cut")
+    volume, name = t.volume(), t.name("snapshot")
     made = t.snapshot(volume, name)
     before = t.new()
 
@@ -75,7 +75,7 @@ def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
 
 @check(b.Snapshots)
 def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -> None:
-    volume, other, name = t.volume(), t.volume(), t.name("cut")
+    volume, other, name = t.volume(), t.volume(), t.name("snapshot")
     made = t.snapshot(volume, name)
     before = t.new()
 
@@ -89,7 +89,7 @@ def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -
 
 @check(b.Snapshots)
 def a_snapshot_of_a_deleted_volume_is_refused(t: CheckContext) -> None:
-    volume, name = t.volume(), t.name("cut")
+    volume, name = t.volume(), t.name("snapshot")
     t.client.delete(volume.handle)
     before = t.new()
 
@@ -109,9 +109,16 @@ def a_snapshot_has_its_creation_time(t: CheckContext) -> None:
     made = t.snapshot(volume).created
 
     what = f"create_snapshot: Snapshot.created is {made!r}"
-    expect(isinstance(made, datetime) and made.tzinfo is not None, f"{what}, the rule wants a time with a time zone")
-    expect(made > earliest - SKEW, f"{what}, {earliest - made} before the request; the rule wants the time of the cut")
-    expect(made < datetime.now(UTC) + SKEW, f"{what}, which is in the future; the rule wants the time of the cut")
+    expect(
+        isinstance(made, datetime) and made.tzinfo is not None, f"{what}, the contract requires a time with a time zone"
+    )
+    expect(
+        made > earliest - SKEW,
+        f"{what}, {earliest - made} before the request; the contract requires the time of the cut",
+    )
+    expect(
+        made < datetime.now(UTC) + SKEW, f"{what}, which is in the future; the contract requires the time of the cut"
+    )
 
 
 @check(b.Snapshots)
@@ -120,7 +127,9 @@ def the_size_of_a_snapshot_is_enough_to_restore_it(t: CheckContext) -> None:
     volume = source_volume(t)
     made = wait_until_ready(t, t.snapshot(volume))
     told = f"create_snapshot of a volume of {volume.size} bytes: Snapshot.size is {made.size}"
-    expect(0 < made.size <= volume.size, f"{told}, the rule wants the smallest volume that can be restored from it")
+    expect(
+        0 < made.size <= volume.size, f"{told}, the contract requires the smallest volume that can be restored from it"
+    )
 
     what = f"{told}, restore_volume with exactly that"
     copy = expect_success(what, t.copy, made, size=made.size, limit=made.size)

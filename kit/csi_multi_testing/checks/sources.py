@@ -34,11 +34,11 @@ def method(of: Of) -> str:
 
 
 def expect_success(what: str, ask: Callable[..., T], *words: Any, **more: Any) -> T:
-    """Return what a question gives where a broken rule may show as a failure. Raises Broken with what was tried."""
+    """Return what a question gives where a broken rule may show as a failure. Raises CheckFailed with what was tried."""
     try:
         return ask(*words, **more)
     except StorageError as error:
-        raise CheckFailed(f"{what}: raised {describe_error(error)}, the rule wants it to succeed") from error
+        raise CheckFailed(f"{what}: raised {describe_error(error)}, the contract requires it to succeed") from error
 
 
 def is_served(t: CheckContext, delete: Callable[[str], None], handle: str) -> bool:

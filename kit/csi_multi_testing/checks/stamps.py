@@ -55,7 +55,7 @@ def creating_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
 
 
 def _told(t: CheckContext, made: Volume, method: str, request: VolumeRequest) -> None:
-    """Demand AlreadyExists. A repeated request, not another one, may also get the volume it made before."""
+    """Require AlreadyExists. A repeated request, not another one, may also get the volume it made before."""
     act = getattr(t.backend, method)
     try:
         again = act(request)
@@ -86,9 +86,9 @@ def cloning_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
 @check(b.Snapshots, target=Target.BACKEND)
 def a_snapshot_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     volume = t.volume()
-    cut = t.snapshot(volume)
+    snapshot = t.snapshot(volume)
 
-    again = SnapshotRequest(stamp=cut.stamp, source=volume.handle, secrets=t.storage.secrets)
+    again = SnapshotRequest(stamp=snapshot.stamp, source=volume.handle, secrets=t.storage.secrets)
     with t.refused(AlreadyExists, what="create_snapshot with a name that is taken"):
         t.made(t.backend.create_snapshot(again))
 

@@ -25,7 +25,7 @@ def satisfied(t: CheckContext, volume: Volume, *places: Segments, what: str) -> 
 
 
 def expect_valid_segments(segments: Segments, what: str) -> None:
-    """Demand segments that CSI can carry, and that come back as they went out."""
+    """Require segments that CSI can carry, and that come back as they went out."""
     for key, value in segments.items():
         expect(isinstance(key, str) and NODE.fullmatch(key), f"{what}: key {key!r} is not 1 to 63 of A-Za-z0-9-_.")
         expect(
@@ -114,7 +114,7 @@ def unreachable_preferred_segments_do_not_prevent_a_creation(t: CheckContext) ->
         t.volume(topology=required(preferred=t.storage.unreachable))
     except (ResourceExhausted, InvalidArgument) as error:
         what = f"create_volume with nothing required and {list(t.storage.unreachable)} preferred"
-        expect(False, f"{what}: {error}; the rule wants a volume anywhere")
+        expect(False, f"{what}: {error}; the contract requires a volume anywhere")
 
 
 @check(b.Topology, needs=("reachable", "unreachable"))

@@ -1,4 +1,4 @@
-"""Operations on what is there: deleting, growing, modifying, attaching."""
+"""Operations on existing resources: deletion, expansion, modification, attachment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ DATA = "kit before"
 
 
 class DeleteOperation(Operation):
-    """Something is removed by its handle."""
+    """Deletes a resource by its handle."""
 
-    get: ClassVar[str]  # a method of the door
+    get: ClassVar[str]  # the client's method that reads the resource
 
     def prepare(self) -> None:
         self.thing = self.make()
@@ -27,19 +27,19 @@ class DeleteOperation(Operation):
 
     @abstractmethod
     def make(self) -> Any:
-        """Make what is to be deleted."""
+        """Create what is to be deleted."""
 
-    def look(self) -> Any:
+    def read(self) -> Any:
         return getattr(self.t.client, self.get)(self.thing.handle)
 
     def verify(self, answer: Any, what: str) -> None:
-        expect_not_found(self.look, f"{what}: asked for what was deleted")
+        expect_not_found(self.read, f"{what}: read after the deletion")
         left = self.t.resources() - self.before
-        expect(not left, f"{what}: left behind: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{what}: remaining: {', '.join(sorted(left)[:10])}")
         self.t.forget(self.thing)
 
     def is_unchanged(self) -> bool:
-        return attempt(self.look)[1] is None and self.t.resources() == self.present
+        return attempt(self.read)[1] is None and self.t.resources() == self.present
 
     def remove(self) -> None:
         self.act()
@@ -87,7 +87,7 @@ class DeleteGroupSnapshot(DeleteOperation):
 
 
 class VolumeOperation(Operation):
-    """A volume of its own is changed."""
+    """Changes a volume that each run creates."""
 
     def prepare(self) -> None:
         self.volume = self.t.volume()
@@ -98,7 +98,7 @@ class VolumeOperation(Operation):
         self.verify_usable(what)
 
     def verify_usable(self, what: str) -> None:
-        """Demand that the volume is there, with its bytes."""
+        """Require that the volume exists, with its data."""
         found, error = attempt(lambda: self.t.client.get(self.volume.handle))
         expect(error is None and found, f"{what}: get_volume raised {error!r}")
         if not self.t.no_data():
@@ -120,8 +120,8 @@ class ExpandVolume(VolumeOperation):
         return self.t.client.expand(self.volume.handle, SizeRange(required=self.wanted))
 
     def verify(self, answer: Any, what: str) -> None:
-        expect(answer.size >= self.wanted, f"{what}: answered {answer.size} bytes, asked for were {self.wanted}")
-        same(self.t.client.get(self.volume.handle).size, answer.size, f"{what}: the size that get_volume tells")
+        expect(answer.size >= self.wanted, f"{what}: answered {answer.size} bytes, {self.wanted} were requested")
+        same(self.t.client.get(self.volume.handle).size, answer.size, f"{what}: the size of get_volume")
         self.verify_usable(what)
 
     def is_unchanged(self) -> bool:
@@ -139,15 +139,15 @@ class ModifyVolume(VolumeOperation):
         self.verify_usable(what)
 
     def is_unchanged(self) -> bool:
-        return False  # nobody can tell what the storage has now
+        return False  # the contract has no method that reads mutable parameters
 
 
 class AttachmentOperation(VolumeOperation):
-    """The volume and two nodes."""
+    """Attaches or detaches a volume; there are two nodes."""
 
     @property
     def nodes(self) -> tuple[Node, Node]:
-        expect(len(self.t.storage.nodes) > 1, "Storage.nodes: two are needed")
+        expect(len(self.t.storage.nodes) > 1, "Storage.nodes has fewer than two nodes; give two")
         return self.t.storage.nodes[0], self.t.storage.nodes[1]
 
     def attach(self, node: Node) -> Strings:
@@ -159,7 +159,7 @@ class AttachmentOperation(VolumeOperation):
         expect(error is None and found, f"{what}: get_volume raised {error!r}")
 
     def published(self) -> tuple[str, ...] | None:
-        """Return where the volume is attached; None: the backend does not tell."""
+        """Return where the volume is attached; None if the backend does not report it."""
         return self.t.client.get(self.volume.handle).published_nodes if PublishedNodes in self.t.features else None
 
     def remove(self) -> None:
@@ -184,7 +184,9 @@ class AttachVolume(AttachmentOperation):
         if elsewhere is None:
             self.t.client.detach(self.volume.handle, self.nodes[1])
         if (self.t.storage.capability or BLOCK).mode.single_node:
-            expect(elsewhere is not None, f"{what}: a second node could attach the volume for a single-node mode")
+            expect(
+                elsewhere is not None, f"{what}: a volume with a single-node access mode was attached to a second node"
+            )
 
     def is_unchanged(self) -> bool:
         if self.published() or attempt(lambda: self.attach(self.nodes[1]))[1]:

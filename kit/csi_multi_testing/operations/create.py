@@ -1,4 +1,4 @@
-"""Operations that make one resource under a name: volumes, copies, snapshots, groups of them."""
+"""Operations that create one resource under a name: volumes, copies, snapshots, group snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = "kit source"
 
 
 class CreateOperation(Operation):
-    """Something is made under a name, once."""
+    """Creates a resource under a name; repeated, it must be created once."""
 
     found_by: str  # the contract's method
 
@@ -25,8 +25,8 @@ class CreateOperation(Operation):
         super().__init__(t)
         self.name = ""
         self.made: Any = None
-        self._stamp: Stamp | None = None  # of what an undisturbed run made
-        self._count = 0  # of resources that it made
+        self._stamp: Stamp | None = None  # of the resource of a run without a fault
+        self._count = 0  # of resources that this run created
 
     def prepare(self) -> None:
         self.name, self.made = self.t.name(), None
@@ -36,11 +36,11 @@ class CreateOperation(Operation):
 
     @abstractmethod
     def other(self) -> Any:
-        """Ask for something else under the same name."""
+        """Request something else under the same name."""
 
     @abstractmethod
     def delete(self, handle: str) -> None:
-        """Delete what was made."""
+        """Delete the resource."""
 
     def verify(self, answer: Any, what: str) -> None:
         self.made = answer
@@ -56,14 +56,14 @@ class CreateOperation(Operation):
         expect(
             len(new) == self._count,
             f"{what}: the storage holds {len(new)} new resources ({', '.join(sorted(new)[:10])}), "
-            f"an undisturbed {self.method} makes {self._count}",
+            f"{self.method} without a fault creates {self._count}",
         )
 
     def verify_data(self, made: Any, what: str) -> None:
-        """Demand the right bytes."""
+        """Require the right data."""
 
     def is_missing(self) -> bool:
-        """Whether nothing has the name."""
+        """Whether no resource has the name."""
         return is_not_found(self.find)
 
     def is_unchanged(self) -> bool:
@@ -98,7 +98,7 @@ class CreateVolume(CreateOperation):
 
     def verify(self, answer: Any, what: str) -> None:
         wanted = self.spec().size
-        expect(wanted.holds(answer.size), f"{what}: the volume has {answer.size} bytes, asked for was {wanted}")
+        expect(wanted.holds(answer.size), f"{what}: the volume has {answer.size} bytes, requested was {wanted}")
         super().verify(answer, what)
 
 
@@ -117,7 +117,7 @@ class RestoreVolume(CreateVolume):
         return self.t.spec(self.name, 0, source=source(self.source), **more)
 
     def other(self) -> Volume:
-        """The same name for an empty volume: somebody changed their mind."""
+        """Request an empty volume under the same name: the user has changed the request."""
         return self.t.volume(self.name)
 
     def verify_data(self, made: Volume, what: str) -> None:
@@ -184,7 +184,7 @@ class CreateGroupSnapshot(CreateSnapshot):
 
 
 def source_volume(t: CheckContext) -> Volume:
-    """Return a volume to copy, with known bytes where they can be written."""
+    """Return a volume to copy, with known data if it can be written."""
     volume = t.volume()
     if not t.no_data():
         t.fill(volume, SEED)
@@ -192,7 +192,7 @@ def source_volume(t: CheckContext) -> Volume:
 
 
 def as_ready(made: Any) -> Any:
-    """Return it without what may change while nobody asks for it."""
+    """Return snapshots with ready=True: that field may change between two reads."""
     if isinstance(made, Snapshot):
         return replace(made, ready=True)
     if isinstance(made, GroupSnapshot):

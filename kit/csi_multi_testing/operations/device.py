@@ -1,4 +1,4 @@
-"""Operations on the node: a volume's device, and what is noted before and after it is formatted."""
+"""Operations on the node: a volume's device, and the notes before and after it is formatted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .change import DATA, VolumeOperation
 
 
 class DeviceOperation(VolumeOperation):
-    """A volume that this node uses."""
+    """Works on a volume that this node uses."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -25,7 +25,7 @@ class DeviceOperation(VolumeOperation):
                 self.context = self.t.attach(self.volume, node)
 
     def open(self) -> Device:
-        self.t.opens(self.volume)
+        self.t.close_at_end(self.volume)
         request = OpenRequest(
             handle=self.volume.handle, block=True, publish_context=self.context, secrets=self.t.storage.secrets
         )
@@ -37,11 +37,11 @@ class DeviceOperation(VolumeOperation):
         return device
 
     def verify_usable(self, what: str) -> None:
-        """Demand that what is open, if anything, shows the volume."""
+        """Require that the open device, if there is one, has the volume's data."""
         device, error = attempt(self.found)
         expect(error is None, f"{what}: find_device raised {error!r}")
         if device:
-            expect(read_from(device.path, 0, BLOCK_SIZE) == pattern(DATA), f"{what}: {device.path} shows other bytes")
+            expect(read_from(device.path, 0, BLOCK_SIZE) == pattern(DATA), f"{what}: {device.path} has other data")
 
     def remove(self) -> None:
         self.t.backend.close_device(self.volume.handle)
@@ -79,7 +79,7 @@ class CloseDevice(DeviceOperation):
     def verify(self, answer: Any, what: str) -> None:
         same(self.found(), None, f"{what}: find_device")
         left = self.t.resources() - self.closed
-        expect(not left, f"{what}: left behind: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{what}: remaining: {', '.join(sorted(left)[:10])}")
 
     def is_unchanged(self) -> bool:
         return self.found() is not None
@@ -99,13 +99,13 @@ class RefreshDevice(DeviceOperation):
     def verify(self, answer: Any, what: str) -> None:
         device = self.found()
         if device is None:
-            raise CheckFailed(f"{what}: find_device does not find the device any more")
+            raise CheckFailed(f"{what}: find_device no longer finds the device")
         with device.path.open("rb") as file:
-            same(file.seek(0, os.SEEK_END), self.size, f"{what}: the bytes that the device shows")
+            same(file.seek(0, os.SEEK_END), self.size, f"{what}: the size of the device")
         self.verify_usable(what)
 
     def is_unchanged(self) -> bool:
-        return False  # it may have been refreshed as it grew
+        return False  # the device may have been refreshed when it grew
 
 
 class NoteFormatting(DeviceOperation):
@@ -114,7 +114,7 @@ class NoteFormatting(DeviceOperation):
 
     def prepare(self) -> None:
         if getattr(type(self.t.backend), self.method) is getattr(Backend, self.method):
-            raise CheckSkipped(f"the backend keeps no notes: {self.method} is not overridden")
+            raise CheckSkipped(f"the backend keeps no format notes: {self.method} is not overridden")
         self.volume, self.context = self.t.volume(), {}
         self.fresh = self.blank()
 
@@ -130,7 +130,7 @@ class NoteFormatting(DeviceOperation):
         blank, error = attempt(self.blank)
         expect(error is None, f"{what}: open_device raised {error!r}")
         known = (self.fresh, self.wanted)
-        expect(blank in known, f"{what}: Device.blank is {blank}, the rule wants one of {known}")
+        expect(blank in known, f"{what}: Device.blank is {blank}, the contract requires one of {known}")
 
     def verify(self, answer: Any, what: str) -> None:
         same(self.blank(), self.wanted, f"{what}: Device.blank")

@@ -1,4 +1,4 @@
-"""A process that starts over what another left half-made."""
+"""The start of a process after another one died during a creation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .create import CloneVolume, CreateOperation, CreateVolume, RestoreVolume
 
 
 class ResumeProcess(Operation):
-    """resume(), after a creation that died at the moment that left most behind."""
+    """resume(), after a creation that died at the call that leaves most resources."""
 
     method = "resume"
 
@@ -43,14 +43,14 @@ class ResumeProcess(Operation):
 
 
 def _creation(t: CheckContext) -> CreateOperation:
-    """Return the creation that takes most steps."""
+    """Return the creation with the most steps."""
     if Clone in t.features:
         return CloneVolume(t)
     return RestoreVolume(t) if Snapshots in t.features else CreateVolume(t)
 
 
 def call_leaving_most(creation: CreateOperation) -> int:
-    """Return the call at which a death leaves most that cannot be found; 1 if nothing is ever left."""
+    """Return the call at which a death leaves most resources that no find returns; 1 if none are ever left."""
     most, at = 0, 1
     deaths = FaultSweep(creation, Fault.DEATH)
     for call in deaths:
