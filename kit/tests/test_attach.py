@@ -272,7 +272,7 @@ BROKEN = [
         "found ('host node-1',), the contract requires ('node-1',)",
     ),
     (published.the_nodes_of_an_attached_volume_are_reported, Unlisted, "published_nodes from list_volumes"),
-    (published.the_nodes_of_an_attached_volume_are_reported, Forgetting, "in the next process"),
+    (published.the_nodes_of_an_attached_volume_are_reported, Forgetting, "after a restart"),
     (published.a_multi_node_volume_can_be_attached_to_several_nodes, Single, "is attached to node 'node-1'"),
     (published.a_multi_node_volume_can_be_attached_to_several_nodes, Sweeping, "one detached: found ()"),
     (node_facts.the_fact_of_a_node_fits_into_its_id, Quoting, "it is of letters, digits"),

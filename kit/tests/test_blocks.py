@@ -129,7 +129,7 @@ BROKEN = [
     (blocks.extents_are_in_order_and_within_the_volume, Overlapping, "they overlap or go back"),
     (blocks.extents_are_in_order_and_within_the_volume, Listing, "BlockMap.extents is a list, not an iterator"),
     (blocks.extents_are_in_order_and_within_the_volume, Unequal, "is not of BlockMap.block_size"),
-    (blocks.extents_are_in_order_and_within_the_volume, Small, "BlockMap.size, against the volume's"),
+    (blocks.extents_are_in_order_and_within_the_volume, Small, "BlockMap.size, compared with the volume's"),
     (blocks.a_block_map_can_be_continued_from_any_offset, Whole, "extents that end before it"),
     (blocks.a_block_map_can_be_continued_from_any_offset, Late, "is missing, told from the start"),
     (blocks.an_offset_beyond_the_end_is_refused, Whole, "succeeded, the contract requires OutOfRange"),

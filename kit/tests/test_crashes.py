@@ -106,7 +106,7 @@ class CutAnew(MemoryBackend):
 
 
 class RefusesMembers(MemoryBackend):
-    """Takes the members that a dead process has cut for somebody else's."""
+    """Takes the members that a dead process has cut for another owner's."""
 
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
         for snapshot in self.storage.snapshots.values():

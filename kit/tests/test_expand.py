@@ -158,7 +158,7 @@ BROKEN = [
     (expand.an_expansion_may_be_repeated, Strict, "raised InvalidArgument (the new size must be greater"),
     (expand.a_volume_never_shrinks, Shrinking, "expand_volume to half its size: Expansion.size"),
     (expand.an_expansion_by_one_byte_is_rounded_up, Down, "Expansion.size is 16777216"),
-    (expand.an_expansion_by_one_byte_is_rounded_up, Silent, "then the size that get_volume tells"),
+    (expand.an_expansion_by_one_byte_is_rounded_up, Silent, "then the size of get_volume"),
     (expand.an_expansion_stays_within_its_limit_or_is_refused, Unlimited, "Expansion.size: found 16781312"),
     (
         expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing,

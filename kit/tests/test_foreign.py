@@ -1,4 +1,4 @@
-"""Backends that mistake somebody else's things for their own, and the checks that see it."""
+"""Backends that mistake another owner's things for their own, and the checks that see it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Tidy(Careful):
                 del rows[key]
 
 
-ALL = "which belongs to somebody else"
+ALL = "which belongs to another owner"
 
 
 class Denying(Careful):
@@ -190,10 +190,10 @@ class Denying(Careful):
 
 
 BROKEN = [
-    (foreign.foreign_volumes_are_not_listed, beside(Listing), "once somebody else's things are there"),
+    (foreign.foreign_volumes_are_not_listed, beside(Listing), "once another owner's things are there"),
     (foreign.foreign_volumes_are_not_listed, beside(Filtering), "missing, but there all the time"),
     (foreign.foreign_volumes_are_not_listed, beside(Careful, foreign=list), "Storage.foreign put nothing"),
-    (foreign.foreign_snapshots_are_not_listed, beside(Listing), "once somebody else's things are there"),
+    (foreign.foreign_snapshots_are_not_listed, beside(Listing), "once another owner's things are there"),
     (foreign.foreign_resources_are_not_found, beside(Finding), f"get_volume('another-driver'), {ALL}"),
     (foreign.foreign_resources_are_not_found, beside(FindingSnapshots), f"get_snapshot('another-driver'), {ALL}"),
     (foreign.foreign_resources_cannot_be_deleted, beside(Deleting), f"{ALL}: succeeded"),

@@ -144,7 +144,7 @@ BROKEN = [
     (health.a_new_volume_is_healthy, Chatty, "volume_health of a new volume: found"),
     (health.a_new_volume_is_healthy, Careless, "succeeded, the contract requires NotFound"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, Complete, "with nothing that is wrong with it"),
-    (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Endless), "gave 3 items, asked for was 1"),
+    (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Endless), "gave 3 items, requested was 1"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Worded), "'one disk left' is not a CamelCase word"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Wordless), "OneDiskLeft comes without a message"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, ward(Twice), "DEGRADED OneDiskLeft is there twice"),

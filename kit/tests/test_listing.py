@@ -181,7 +181,7 @@ class Hiding(Paged):
 BROKEN = [
     (listing.every_volume_is_listed_exactly_once, Inclusive, "twice"),
     (listing.every_volume_is_listed_exactly_once, Skipping, "missing, but there all the time"),
-    (listing.every_volume_is_listed_exactly_once, Generous, "asked for were at most 1"),
+    (listing.every_volume_is_listed_exactly_once, Generous, "requested were at most 1"),
     (listing.every_volume_is_listed_exactly_once, Wavering, "list_volumes"),
     (listing.every_volume_is_listed_exactly_once, Endless, "it never ends"),
     (listing.every_volume_is_listed_exactly_once, Wordy, "gave a cursor of"),

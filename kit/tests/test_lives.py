@@ -151,7 +151,11 @@ BROKEN = [
         within_budget(MemoryBackend, create_volume=1),
         "create_volume: ",
     ),
-    (budgets.no_method_makes_more_calls_than_its_budget, within_budget(MemoryBackend, creat_volume=1), "not a method"),
+    (
+        budgets.no_method_makes_more_calls_than_its_budget,
+        within_budget(MemoryBackend, creat_volume=1),
+        "has no such method",
+    ),
     (budgets.no_method_makes_more_calls_than_its_budget, within_budget(AsksOneByOne, list_volumes=4), "beside 20"),
     (kills.a_creation_survives_kill_9_at_any_moment, Torn, "draft"),
     (kills.a_deletion_survives_kill_9_at_any_moment, Torn, "left behind"),

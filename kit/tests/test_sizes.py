@@ -174,7 +174,7 @@ def ending_early() -> Storage:
 BROKEN = [
     (sizes.a_volume_has_at_least_the_required_size, Stingy, "answered a size of 15728640 bytes"),
     (sizes.a_required_size_is_rounded_up_and_never_down, Truncating, "answered a size of"),
-    (sizes.a_required_size_is_rounded_up_and_never_down, Forgetting, "the size that get_volume tells"),
+    (sizes.a_required_size_is_rounded_up_and_never_down, Forgetting, "the size of get_volume"),
     (sizes.a_rounded_size_stays_within_the_limit, Careful, "raised OutOfRange (the limit is too near)"),
     (sizes.a_size_limit_alone_is_enough, Unlimited, f"answered a size of {GIB} bytes"),
     (sizes.a_volume_without_a_size_gets_the_default, Empty, "answered a size of 0 bytes"),

@@ -177,7 +177,7 @@ class Orphaned(MemoryBackend):
 BROKEN = [
     (snapshots.a_snapshot_can_be_created_found_and_deleted, Hoarder, "get_snapshot after delete_snapshot: succeeded"),
     (snapshots.a_snapshot_can_be_created_found_and_deleted, Anonymous, "the source that it answers: found ''"),
-    (snapshots.an_unknown_snapshot_is_not_found, Prefix, "a name that nobody asked for"),
+    (snapshots.an_unknown_snapshot_is_not_found, Prefix, "a name that was never used"),
     (snapshots.a_repeated_request_gets_the_same_snapshot, Moving, "create_snapshot, repeated after a restart"),
     (snapshots.a_repeated_request_gets_the_same_snapshot, Copying, "create_snapshot, repeated: found"),
     (

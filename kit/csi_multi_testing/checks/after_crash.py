@@ -1,4 +1,4 @@
-"""After a crash comes another crash, another request, or the same name for something new."""
+"""After a crash: a second crash, another request, or the same name for a new volume."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ from ..operations.create import (
 from ..protocol import Target
 
 
-def makings(t: CheckContext) -> Iterator[CreateOperation]:
-    """Every way to make something that the backend has."""
+def creations(t: CheckContext) -> Iterator[CreateOperation]:
+    """Yield every creation that the backend supports."""
     yield CreateVolume(t)
-    for feature, making in ((b.Snapshots, RestoreVolume), (b.Clone, CloneVolume), (b.Snapshots, CreateSnapshot)):
+    for feature, creation in ((b.Snapshots, RestoreVolume), (b.Clone, CloneVolume), (b.Snapshots, CreateSnapshot)):
         if feature in t.features:
-            yield making(t)
+            yield creation(t)
     if b.GroupSnapshots in t.features:
         yield CreateGroupSnapshot(t)
 
 
 @check(target=Target.BACKEND)
 def a_creation_completes_once_after_two_crashes_at_any_call(t: CheckContext) -> None:
-    for making in makings(t):
-        deaths = FaultSweep(making, Fault.DEATH)
+    for creation in creations(t):
+        deaths = FaultSweep(creation, Fault.DEATH)
         for call in deaths:
             deaths.inject(call)
             restart_process(t, deaths.where, resume=False)
             deaths.inject(call)
-            what = f"{deaths.where}, twice, and asked for a third time"
+            what = f"{deaths.where}, twice, then repeated once more"
             restart_process(t, what, resume=False)
-            making.verify(retry(making.act, what), what)
-            making.clean_up(what)
+            creation.verify(retry(creation.act, what), what)
+            creation.clean_up(what)
 
 
 @check(target=Target.BACKEND)
 def another_request_can_follow_a_creation_that_crashed(t: CheckContext) -> None:
-    """The user has edited the object: it is made as it is now, or refused. One thing at most is there."""
-    for making in makings(t):
-        deaths = FaultSweep(making, Fault.DEATH)
+    """The user has changed the request. It is served or refused, and at most one resource exists."""
+    for creation in creations(t):
+        deaths = FaultSweep(creation, Fault.DEATH)
         for call in deaths:
             deaths.inject(call)
             what = f"{deaths.where}, then another request under the name"
             restart_process(t, what, resume=False)
-            made, error = attempt(making.other)
+            made, error = attempt(creation.other)
             refused = error is None or isinstance(error, StorageError)
             expect(refused, f"{what}: raised {describe_error(error) if error else ''}")
-            if isinstance(made, Volume) and isinstance(making, RestoreVolume):
+            if isinstance(made, Volume) and isinstance(creation, RestoreVolume):
                 _expect_no_bytes(t, made, SEED, f"{what}: an empty volume")
-            if not making.is_missing():
-                making.made = making.find()
+            if not creation.is_missing():
+                creation.made = creation.find()
             restart_process(t, what, resume=True)
-            making.clean_up(what)
+            creation.clean_up(what)
 
 
 @check(target=Target.BACKEND)
@@ -88,25 +88,25 @@ def a_name_is_free_after_a_crashed_deletion_was_repeated(t: CheckContext) -> Non
 
 
 def _expect_no_bytes(t: CheckContext, volume: Volume, seed: str, what: str) -> None:
-    """Require that a new volume does not show another's bytes, unless its device says that it may."""
+    """Require that a new volume does not have the data of another, unless Device.blank allows it."""
     if t.no_data():
         return
     if not t.storage.read:
         with t.in_process.opened(volume.handle) as device:
             if device.blank is not Blank.ZEROED:
                 return
-    expect(t.read(volume) != pattern(seed), f"{what} shows the bytes of what was there before")
+    expect(t.read(volume) != pattern(seed), f"{what} has the data of an earlier volume")
 
 
 class _DeleteSource(DeleteVolume):
-    """A volume with a snapshot is deleted."""
+    """Deletes a volume that has a snapshot."""
 
     def prepare(self) -> None:
         super().prepare()
         self.snapshot = wait_until_ready(self.t, self.t.snapshot(self.thing))
 
     def verify_survival(self, what: str) -> None:
-        """Require that the snapshot is there, with its bytes."""
+        """Require that the snapshot is there, with its data."""
         found, error = attempt(lambda: self.t.client.get_snapshot(self.snapshot.handle))
         expect(found, f"{what}: get_snapshot raised {error!r}")
         if self.t.no_data():
@@ -117,7 +117,7 @@ class _DeleteSource(DeleteVolume):
         self.t.forget(copy)
 
     def verify(self, answer: object, what: str) -> None:
-        expect_not_found(self.read, f"{what}: asked for what was deleted")
+        expect_not_found(self.read, f"{what}: read after the deletion")
         self.verify_survival(what)
 
     def remove(self) -> None:

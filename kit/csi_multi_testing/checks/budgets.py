@@ -1,4 +1,4 @@
-"""How many calls to the storage each method may make, where its author says so: volumes must not add any."""
+"""The number of calls to the storage per method, as its author limits it; other volumes must not add calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ..check import check
 from ..context import CheckContext
 from ..protocol import Target
 
-OTHERS = 20  # volumes beside the one that is worked on: calls per volume show
-MAX_SHOWN = 12  # calls in a verdict
+OTHERS = 20  # other volumes on the storage, so that calls per volume become visible
+MAX_SHOWN = 12  # calls in a message
 
 
 @check(needs=("budgets",), target=Target.BACKEND)
@@ -20,7 +20,7 @@ def no_method_makes_more_calls_than_its_budget(t: CheckContext) -> None:
     unknown = sorted(set(budgets) - set(counter.calls))
     expect(
         not unknown,
-        f"Storage.budgets names {', '.join(unknown)}: not a method of the contract that this backend has; "
+        f"Storage.budgets names {', '.join(unknown)}: this backend has no such method of the contract; "
         f"measured are {', '.join(sorted(counter.calls))}",
     )
     _expect_within(counter, "")

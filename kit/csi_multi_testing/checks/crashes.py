@@ -1,4 +1,4 @@
-"""A process may die at any call: the same request again gets what it asks for, once, and nothing leaks."""
+"""A process may die at any call: the repeated request is served once, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from ..protocol import Target
 
 
 def expect_recovery(operation: Operation) -> None:
-    """Die at every call; the next process gets the same request, once after resume() and once at once."""
+    """Let the process die at every call; the next process gets the same request, with and without resume() before."""
     for resume in (True, False):
         deaths = FaultSweep(operation, Fault.DEATH)
         for call in deaths:
             deaths.inject(call)
-            what = f"{deaths.where}, repeated {'after resume' if resume else 'at once'}"
+            what = f"{deaths.where}, repeated {'after resume' if resume else 'without resume'}"
             restart_process(operation.t, what, resume=resume)
             operation.verify_survival(what)
             operation.verify(retry(operation.act, what), what)

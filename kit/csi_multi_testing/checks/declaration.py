@@ -1,4 +1,4 @@
-"""What a backend declares about itself, and whether its objects come up, look after themselves and go."""
+"""The declarations of a backend class, and the life of its objects: constructor, check, resume, close."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def the_driver_accepts_the_backend_class(t: CheckContext) -> None:
 
 
 def features_in(kind: type) -> Iterator[tuple[type[b.Backend], list[str]]]:
-    """Yield the classes that ask for methods beyond Backend's, and which. Private ones are an author's own affair."""
+    """Yield the classes with abstract methods beyond Backend's, and these methods. Private ones are the author's."""
     for one in kind.__mro__:
         if issubclass(one, b.Backend) and one not in (b.Backend, *b.TOOLS):
-            asked = [name for name, value in vars(one).items() if getattr(value, "__isabstractmethod__", False)]
-            own = [name for name in asked if not name.startswith("_") and not hasattr(b.Backend, name)]
+            abstract = [name for name, value in vars(one).items() if getattr(value, "__isabstractmethod__", False)]
+            own = [name for name in abstract if not name.startswith("_") and not hasattr(b.Backend, name)]
             if own or one in b.FEATURES:
                 yield one, own
 
@@ -44,14 +44,14 @@ def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
         name = feature.__name__
         expect(
             feature in b.FEATURES,
-            f"unknown feature: {name} asks for {', '.join(methods)}, which the driver never calls; "
-            "the features are those of csi_multi.contract.FEATURES (methods of a base of your own begin with _)",
+            f"unknown feature: {name} has the abstract methods {', '.join(methods)}, which the driver never calls; "
+            "the features are those of csi_multi.contract.FEATURES (abstract methods of your own base class must begin with _)",
         )
-        expect(feature in covered, f"the kit has no check for the feature {name}: a newer one is needed")
+        expect(feature in covered, f"the kit has no check for the feature {name}; install a newer csi-multi-testing")
 
 
 class CheckedBackend(Guard):
-    """The driver's own guard around a backend's answers, with a verdict instead of an error."""
+    """The driver's check of a backend's answers; a wrong answer fails the check."""
 
     def wrong(self, name: str, wrong: str) -> NoReturn:
         self.first = getattr(self, "first", f"{name}{wrong}")
@@ -70,7 +70,10 @@ def every_answer_has_the_types_of_the_contract(t: CheckContext) -> None:
 def every_field_of_a_schema_is_described(t: CheckContext) -> None:
     for name in SCHEMAS:
         for field, _, _, text in describe(getattr(type(t.backend), name)):
-            expect(text.strip(), f"{name}.{field} has no description, which its users read: Annotated[..., Doc('...')]")
+            expect(
+                text.strip(),
+                f"{name}.{field} has no description, which the documentation shows; add Annotated[..., Doc('...')]",
+            )
 
 
 @check(target=Target.BACKEND)
@@ -80,32 +83,32 @@ def the_constructor_makes_no_call_to_the_storage(t: CheckContext) -> None:
     calls = t.injector.calls
 
     text = f"the constructor made {len(calls)} calls through the boundary ({', '.join(calls[:3])})"
-    expect(not calls, f"{text}: a storage that is down would keep the whole driver from starting")
+    expect(not calls, f"{text}: with a storage that is down, the whole driver would not start")
 
 
 @check(target=Target.BACKEND)
 def check_and_resume_succeed_on_a_healthy_storage(t: CheckContext) -> None:
-    fresh: Any = t.storage.connect(LocalHost())
+    new: Any = t.storage.connect(LocalHost())
     try:
         for method in ("check", "resume", "check", "resume", "check"):
-            same(getattr(fresh, method)(), None, method)
+            same(getattr(new, method)(), None, method)
         made = t.volume()
-        same(fresh.get_volume(made.handle), t.client.get(made.handle), "get_volume of an object after check and resume")
+        same(new.get_volume(made.handle), t.client.get(made.handle), "get_volume of an object after check and resume")
         for method in ("check", "resume"):
-            getattr(fresh, method)()
+            getattr(new, method)()
     finally:
-        fresh.close()
+        new.close()
     same(t.client.get(made.handle), made, "get_volume after check, resume and close of another object")
 
 
 @check(target=Target.BACKEND)
 def a_second_backend_object_does_not_disturb_the_first(t: CheckContext) -> None:
-    """As when a new process starts while the old one still ends, or in another replica."""
+    """A new process may start while the old one still runs, or run in another replica."""
     first = t.volume()
-    if seen := not t.no_data():
+    if has_data := not t.no_data():
         t.fill(first, "first")
     other: Any = t.storage.connect(LocalHost())
-    expect(other is not t.backend, "Storage.connect gave the same object twice: a new one is needed every time")
+    expect(other is not t.backend, "Storage.connect returned the same object twice; it must return a new one each time")
 
     other.resume()
     second = t.volume()
@@ -115,12 +118,12 @@ def a_second_backend_object_does_not_disturb_the_first(t: CheckContext) -> None:
     for made in (first, second):
         same(t.client.get(made.handle), made, "get_volume after a second object was closed")
     t.backend.check()
-    if seen:
-        t.expect_filled(first, "first", first.size, "after a second object came and went")
+    if has_data:
+        t.expect_filled(first, "first", first.size, "after a second object was used and closed")
 
 
 @check(target=Target.BACKEND)
 def an_unused_backend_object_can_be_closed(t: CheckContext) -> None:
-    fresh: Any = t.storage.connect(LocalHost())
+    new: Any = t.storage.connect(LocalHost())
 
-    same(fresh.close(), None, "close of an object that was never used")
+    same(new.close(), None, "close of an object that was never used")

@@ -1,4 +1,4 @@
-"""Devices: there while they are open, provably the right ones, and as read-only as they say (Device in model.py)."""
+"""Devices: present while open, with a correct proof and the reported read-only state (contract.Device)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sources import expect_success
 
 
 def attached(t: CheckContext, volume: Volume) -> Strings:
-    """Do what comes before a device can be opened, and return the publish context."""
+    """Attach the volume to this node if the backend attaches, and return the publish context."""
     context: Strings = t.attach(volume, t.in_process.node()) if b.Attach in t.features else {}
     return context
 
@@ -40,12 +40,12 @@ def opened(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Devic
 
 def expect_bytes(device: Device, seed: str, what: str) -> None:
     found = read_from(device.path, 0, BLOCK_SIZE)
-    expect(found == pattern(seed), f"{what}: {device.path} shows other bytes than were written")
+    expect(found == pattern(seed), f"{what}: {device.path} has other data than was written")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
-    """And looking for it changes nothing; closing it is fine again and again."""
+    """find_device changes nothing, and close_device can be repeated."""
     volume, other = t.volume(), t.volume()
     attached(t, volume)
     closed = t.new()
@@ -55,12 +55,12 @@ def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
 
     for _ in range(2):
         same(t.backend.find_device(volume.handle), device, "find_device after open_device")
-        same(t.backend.find_device(other.handle), None, "find_device of a volume that is not open, beside one that is")
-    same(t.new(), before, "find_device: what is on the storage afterwards")
+        same(t.backend.find_device(other.handle), None, "find_device of a volume that is not open, beside an open one")
+    same(t.new(), before, "find_device: the resources on the storage")
     for time in ("close_device", "close_device, twice"):
         t.backend.close_device(volume.handle)
         same(t.backend.find_device(volume.handle), None, f"{time}, then find_device")
-        same(t.new(), closed, f"{time}: what is on the storage afterwards")
+        same(t.new(), closed, f"{time}: the resources on the storage")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
@@ -104,12 +104,12 @@ def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
         number = sysfs.number_of(device.path)
     except sysfs.DeviceGone as error:
         raise CheckFailed(f"open_device: Device.path: {error}") from None
-    same(device.number, number, f"open_device: Device.number, against what {device.path} is")
-    expect(device.proof, "open_device: Device.proof is empty, so nothing tells this device from another")
+    same(device.number, number, f"open_device: Device.number, compared with the number of {device.path}")
+    expect(device.proof, "open_device: Device.proof is empty, so this device cannot be distinguished from another")
     for name, text in device.proof.items():
-        expect(text, f"open_device: Device.proof says that {name} is empty, which proves nothing")
+        expect(text, f"open_device: Device.proof says that {name} is empty; a proof needs a value")
         same(sysfs.attribute(number, name), text, f"open_device: what /sys/dev/block/{number}/{name} holds")
-    same(device.read_only, sysfs.read_only(number), "open_device: Device.read_only, against what the kernel says")
+    same(device.read_only, sysfs.read_only(number), "open_device: Device.read_only, compared with the kernel")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
@@ -119,22 +119,22 @@ def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
     t.backend.close_device(volume.handle)
     device = opened(t, volume, read_only=True)
 
-    same(device.read_only, True, "open_device, asked for read_only: Device.read_only")
+    same(device.read_only, True, "open_device, with read_only: Device.read_only")
     try:
         write_to(device.path, 0, pattern("kit written"))
     except OSError:
         refused = True
     else:
         refused = False
-    expect(refused, f"open_device, asked for read_only: {device.path} takes writes")
-    expect_bytes(device, "kit before", "open_device, asked for read_only, after an attempt to write")
+    expect(refused, f"open_device, with read_only: {device.path} accepts writes")
+    expect_bytes(device, "kit before", "open_device, with read_only, after an attempt to write")
     t.backend.close_device(volume.handle)
-    same(opened(t, volume).read_only, False, "open_device, not read_only any more: Device.read_only")
+    same(opened(t, volume).read_only, False, "open_device, then without read_only: Device.read_only")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_device_is_found_after_a_restart(t: CheckContext) -> None:
-    """The driver is restarted while pods go on running."""
+    """The driver is restarted while pods continue to run."""
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, 0, pattern("kit device"))
@@ -142,14 +142,14 @@ def an_open_device_is_found_after_a_restart(t: CheckContext) -> None:
     t.client.restart()
     same(t.backend.find_device(volume.handle), device, "find_device after a restart")
     expect_bytes(device, "kit device", "open_device, then a restart")
-    same(opened(t, volume), device, "open_device after a restart, with the device open all the time")
+    same(opened(t, volume), device, "open_device after a restart, while the device is open")
     t.backend.close_device(volume.handle)
     same(t.backend.find_device(volume.handle), None, "close_device after a restart, then find_device")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_deleted_volume_has_no_device(t: CheckContext) -> None:
-    """A node may not know whether a volume exists; closing is fine in any case, or nodes could never be cleaned up."""
+    """A node may not know whether a volume exists. close_device must succeed, or nodes could never be cleaned up."""
     volume = t.volume()
     t.client.delete(volume.handle)
 
@@ -174,15 +174,15 @@ def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     with t.refused(InUse, FailedPrecondition, what=what):
         t.client.delete(volume.handle)
     same(t.backend.find_device(volume.handle), device, f"{what}: refused, then find_device")
-    same(t.client.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp that get_volume tells")
+    same(t.client.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp of get_volume")
     expect_bytes(device, "kit device", f"{what}: refused")
 
 
 @check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
-    """The same device, grown: there may be a mounted filesystem on it."""
+    """It must be the same device: it may have a mounted filesystem."""
     if not t.backend.online:
-        raise CheckSkipped("volumes grow while they are not in use (Expand.online is False)")
+        raise CheckSkipped("the backend expands only volumes that are not in use (Expand.online is False)")
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, volume.size - BLOCK_SIZE, pattern("kit end"))
@@ -193,9 +193,9 @@ def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
     what = f"expand_volume of an open device{', refresh_device' if done.node_required else ''}"
     same(t.backend.find_device(volume.handle), device, f"{what}, then find_device")
     with device.path.open("rb") as file:
-        same(file.seek(0, os.SEEK_END), done.size, f"{what}: the bytes that {device.path} shows")
+        same(file.seek(0, os.SEEK_END), done.size, f"{what}: the size of {device.path}")
     found = read_from(device.path, volume.size - BLOCK_SIZE, BLOCK_SIZE)
-    expect(found == pattern("kit end"), f"{what}: what was written to the old end is not there afterwards")
+    expect(found == pattern("kit end"), f"{what}: data written at the old end cannot be read back")
     write_to(device.path, done.size - BLOCK_SIZE, pattern("kit new end"))
     found = read_from(device.path, done.size - BLOCK_SIZE, BLOCK_SIZE)
-    expect(found == pattern("kit new end"), f"{what}: what is written to the new end is not there afterwards")
+    expect(found == pattern("kit new end"), f"{what}: data written at the new end cannot be read back")

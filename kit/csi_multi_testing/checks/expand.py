@@ -1,4 +1,4 @@
-"""Growth: never backwards, never at the cost of data, and usable to the new end (csi-spec ControllerExpandVolume)."""
+"""Expansion: never smaller, without loss of data, usable to the new end (csi-spec ControllerExpandVolume)."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from ..operations.create import SEED, as_ready, source_volume
 from .sources import expect_success, take_snapshot
 
 
-def grown(t: CheckContext, volume: Volume, size: SizeRange) -> Expansion:
-    """Grow a volume, and demand that its size is as asked for and told."""
+def expect_expanded(t: CheckContext, volume: Volume, size: SizeRange) -> Expansion:
+    """Expand a volume, and require that its size is as requested and as reported."""
     what = f"expand_volume from {volume.size} bytes to {size}"
     done = expect_success(what, t.client.expand, volume.handle, size)
     what = f"{what}: Expansion.size is {done.size}"
     expect(done.size >= max(volume.size, size.required), what)
     expect(not size.limit or done.size <= size.limit, what)
-    same(t.client.get(volume.handle).size, done.size, f"{what}, then the size that get_volume tells")
+    same(t.client.get(volume.handle).size, done.size, f"{what}, then the size of get_volume")
     return done
 
 
 @check(b.Expand)
 def an_expanded_volume_keeps_its_new_size(t: CheckContext) -> None:
-    """It stays the volume of its name, too. Some storage systems grow a volume once in hours."""
+    """It also remains the volume of its name. Some storage systems expand a volume only once in hours."""
     spec = t.spec()
     volume = t.create(spec)
-    size = grown(t, volume, SizeRange(required=volume.size + t.size)).size
+    size = expect_expanded(t, volume, SizeRange(required=volume.size + t.size)).size
 
     for what in ("expand_volume", "expand_volume and a restart"):
         found = t.client.get(volume.handle)
         same((found.size, found.stamp), (size, volume.stamp), f"{what}, then the size and the stamp of get_volume")
-        again = expect_success(f"{what}, then create_volume as at first", t.create, spec)
-        same(again.handle, volume.handle, f"{what}, then create_volume as at first")
+        again = expect_success(f"{what}, then the create_volume request repeated", t.create, spec)
+        same(again.handle, volume.handle, f"{what}, then the create_volume request repeated")
         if b.ListVolumes in t.features:
             listed = [one.size for one in pages(t.client.list_volumes) if one.handle == volume.handle]
-            same(listed, [size], f"{what}, then the size that list_volumes tells")
+            same(listed, [size], f"{what}, then the size in list_volumes")
         t.client.restart()
 
 
@@ -46,15 +46,15 @@ def an_expansion_may_be_repeated(t: CheckContext) -> None:
     """The first answer may have been lost."""
     volume = t.volume()
     wanted = SizeRange(required=volume.size + t.size)
-    size = grown(t, volume, wanted).size
+    size = expect_expanded(t, volume, wanted).size
 
-    same(grown(t, volume, wanted).size, size, "expand_volume, repeated: its size")
-    same(grown(t, volume, SizeRange(required=size)).size, size, "expand_volume to the size it has: its size")
+    same(expect_expanded(t, volume, wanted).size, size, "expand_volume, repeated: its size")
+    same(expect_expanded(t, volume, SizeRange(required=size)).size, size, "expand_volume to the size it has: its size")
 
 
 @check(b.Expand)
 def a_volume_never_shrinks(t: CheckContext) -> None:
-    """Large enough already is fine, unless a limit forbids what is there."""
+    """A volume that is large enough stays as it is, unless its size exceeds the limit."""
     volume = t.volume()
 
     for what, wanted in (
@@ -75,12 +75,12 @@ def a_volume_never_shrinks(t: CheckContext) -> None:
 def an_expansion_by_one_byte_is_rounded_up(t: CheckContext) -> None:
     volume = t.volume()
 
-    grown(t, volume, SizeRange(required=volume.size + 1))
+    expect_expanded(t, volume, SizeRange(required=volume.size + 1))
 
 
 @check(b.Expand)
 def an_expansion_stays_within_its_limit_or_is_refused(t: CheckContext) -> None:
-    """Exactly one byte more: only a backend that makes every size can serve that."""
+    """Exactly one byte more: only a backend that creates every size can serve this."""
     volume = t.volume()
     before = t.new()
     wanted = SizeRange(required=volume.size + 1, limit=volume.size + 1)
@@ -107,7 +107,7 @@ def an_expansion_that_is_too_large_is_refused_and_changes_nothing(t: CheckContex
     same(t.new(), before, f"{what}: refused, but the storage changed")
     if not t.no_data():
         t.expect_filled(volume, SEED, volume.size, f"{what}: refused, then the volume")
-    grown(t, volume, SizeRange(required=volume.size + 1))
+    expect_expanded(t, volume, SizeRange(required=volume.size + 1))
 
 
 @check(b.Expand)
@@ -122,15 +122,15 @@ def a_deleted_volume_cannot_be_expanded(t: CheckContext) -> None:
 @check(b.Expand, data=True)
 def an_expanded_volume_keeps_its_data_and_holds_more(t: CheckContext) -> None:
     volume = source_volume(t)
-    size = grown(t, volume, SizeRange(required=volume.size + t.size)).size
+    size = expect_expanded(t, volume, SizeRange(required=volume.size + t.size)).size
 
-    what = f"a volume that grew from {volume.size} to {size} bytes"
+    what = f"a volume expanded from {volume.size} to {size} bytes"
     t.expect_filled(volume, SEED, volume.size, what)
     for offset in (volume.size, size - BLOCK_SIZE):
         t.write(volume, pattern(f"kit {offset}"), offset)
     for offset in (volume.size, size - BLOCK_SIZE):
         found = t.read(volume, BLOCK_SIZE, offset)
-        expect(found == pattern(f"kit {offset}"), f"{what}: what is written at {offset} is not there afterwards")
+        expect(found == pattern(f"kit {offset}"), f"{what}: data written at {offset} cannot be read back")
     t.expect_filled(volume, SEED, volume.size, f"{what}, then written beyond the old end")
 
 
@@ -138,7 +138,7 @@ def an_expanded_volume_keeps_its_data_and_holds_more(t: CheckContext) -> None:
 def expanding_a_volume_leaves_its_snapshots_unchanged(t: CheckContext) -> None:
     volume = source_volume(t)
     made = take_snapshot(t, volume)
-    size = grown(t, volume, SizeRange(required=volume.size + t.size)).size
+    size = expect_expanded(t, volume, SizeRange(required=volume.size + t.size)).size
     t.write(volume, pattern("kit grown"), size - BLOCK_SIZE)
 
     found = t.client.get_snapshot(made.handle)

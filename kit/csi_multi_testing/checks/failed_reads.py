@@ -1,4 +1,4 @@
-"""What cannot be read is not absent, empty, closed, full or healthy: a failed look is an error, or the truth."""
+"""A failed read must not be reported as absent, empty, closed, full or healthy: an error, or the true answer."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ from ..operations.create import as_ready
 from ..protocol import Target
 from .devices import opened
 
-Look = Callable[[], Any]
+Read = Callable[[], Any]
 ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
 def expect_true_or_unsettled(
-    t: CheckContext, looks: dict[str, Look], true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
+    t: CheckContext, reads: dict[str, Read], is_true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
 ) -> None:
-    """Let every call of these methods fail, one at a time and from there on: they answer the truth, or ask for time."""
-    met = {
-        name: sum(_one(t, name, look, true, fault, lasting) for fault, lasting in KINDS) for name, look in looks.items()
+    """Let every call of these methods fail, one at a time and from there on. Require the true or a retryable answer."""
+    calls_tried = {
+        name: sum(_sweep(t, name, read, is_true, fault, lasting) for fault, lasting in FAULTS)
+        for name, read in reads.items()
     }
-    if blind := [name for name, calls in met.items() if not calls]:
-        text = f"{' and '.join(blind)}: no call through the boundary was recorded; name the calls in Storage.calls or Storage.files"
-        if len(blind) == len(met):
+    if unrecorded := [name for name, calls in calls_tried.items() if not calls]:
+        text = f"{' and '.join(unrecorded)}: no call through the boundary was recorded; "
+            "name the calls in Storage.calls or Storage.files"
+        if len(unrecorded) == len(calls_tried):
             raise CheckSkipped(text)
         t.note(text)
 
 
-KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
+FAULTS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
 
 
-def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool], fault: Fault, lasting: bool) -> int:
-    wanted = look()
+def _sweep(
+    t: CheckContext, name: str, read: Read, is_true: Callable[[Any, Any], bool], fault: Fault, lasting: bool
+) -> int:
+    wanted = read()
     for call in itertools.count(1):
-        found, error = run_with_fault(t.injector, call, fault, look, lasting=lasting)
+        found, error = run_with_fault(t.injector, call, fault, read, lasting=lasting)
         if not t.injector.reached or call > MOST:
             return call - 1
         where = f"{name}, whose call {call} ({call_text(t.injector, call)}) {fault.value}"
@@ -53,7 +57,9 @@ def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool
                 f"{where}: raised {describe_error(error)}, the contract requires {ASK_AGAIN}",
             )
         else:
-            expect(true(found, wanted), f"{where}: answered {found!r}, the contract requires {wanted!r} or {ASK_AGAIN}")
+            expect(
+                is_true(found, wanted), f"{where}: answered {found!r}, the contract requires {wanted!r} or {ASK_AGAIN}"
+            )
     return 0
 
 
@@ -127,10 +133,10 @@ def a_failed_read_of_the_capacity_is_not_reported_as_zero(t: CheckContext) -> No
 @check(b.VolumeHealthReporter, target=Target.BACKEND)
 def a_failed_read_of_health_is_not_reported_as_a_missing_volume(t: CheckContext) -> None:
     volume = t.volume()
-    looks: dict[str, Look] = {"volume_health": lambda: t.client.health(volume.handle)}
+    reads: dict[str, Read] = {"volume_health": lambda: t.client.health(volume.handle)}
     if b.VolumeHealthLister in t.features:
-        looks["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.client.list_health)}
-    expect_true_or_unsettled(t, looks)
+        reads["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.client.list_health)}
+    expect_true_or_unsettled(t, reads)
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
@@ -152,6 +158,6 @@ def check_reports_a_storage_that_fails_every_call(t: CheckContext) -> None:
     for fault in (Fault.ERROR, Fault.TIMEOUT):
         _, error = run_with_fault(t.injector, 1, fault, t.backend.check, lasting=True)
         if t.injector.happened:
-            told = f"raised {describe_error(error)}" if error else "succeeded"
-            text = f"check, while every call to the storage {fault.value}: {told}, the contract requires Unavailable"
+            message = f"raised {describe_error(error)}" if error else "succeeded"
+            text = f"check, while every call to the storage {fault.value}: {message}, the contract requires Unavailable"
             expect(isinstance(error, UNSETTLED), text)

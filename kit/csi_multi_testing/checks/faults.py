@@ -1,7 +1,7 @@
-"""A call to the storage may fail, or not be answered: what was begun is not forgotten, and nothing untrue is said.
+"""A call to the storage may fail or time out: the request must be retryable, and its error must be true.
 
-Busy, Unavailable and Timeout make the orchestrator ask again. Every other class is final: it forgets the
-request, and whatever is half-made stays for ever.
+Busy, Unavailable and Timeout make the orchestrator repeat the request. Every other error is final: the orchestrator
+forgets the request, and an incomplete resource remains for ever.
 """
 
 from __future__ import annotations
@@ -37,33 +37,40 @@ from ..operations.create import CloneVolume, CreateGroupSnapshot, CreateSnapshot
 from ..operations.device import CloseDevice, NoteFormatted, NoteFormatting, OpenDevice, RefreshDevice
 from ..protocol import Target
 
-KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False), (Fault.LATE_TIMEOUT, False))
-UNTRUE = (AlreadyExists, InvalidArgument, InvalidToken, NotFound, OutOfRange, Unsupported)  # of these requests
+FAULTS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False), (Fault.LATE_TIMEOUT, False))
+WRONG_ERRORS = (
+    AlreadyExists,
+    InvalidArgument,
+    InvalidToken,
+    NotFound,
+    OutOfRange,
+    Unsupported,
+)  # none of them is true for these requests
 ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
 def expect_retry_succeeds(operation: Operation) -> None:
-    """Let every call fail in every way; then the same request succeeds, and nothing is left after a deletion."""
-    for fault, lasting in KINDS:
+    """Let every call fail in every way; then the same request must succeed, and nothing may remain after a deletion."""
+    for fault, lasting in FAULTS:
         faults = FaultSweep(operation, fault, lasting=lasting)
         for call in faults:
             answer, error = faults.inject(call)
             if error is None:
-                operation.verify(answer, f"{faults.where}, but that succeeded all the same")
+                operation.verify(answer, f"{faults.where}, but the method succeeded")
             else:
-                _judge(operation, error, faults.where)
+                _expect_true_error(operation, error, faults.where)
             what = f"{faults.where}, repeated"
             operation.verify(retry(operation.act, what), what)
             operation.clean_up(what)
 
 
-def _judge(operation: Operation, error: Exception, where: str) -> None:
-    """Require an error that is true, and that keeps the orchestrator asking while anything is half-done."""
-    told = f"{where}: raised {describe_error(error)}"
-    expect(isinstance(error, StorageError), f"{told}; the contract requires {ASK_AGAIN}")
-    expect(not isinstance(error, UNTRUE), f"{told}, which is not true; the contract requires {ASK_AGAIN}")
+def _expect_true_error(operation: Operation, error: Exception, where: str) -> None:
+    """Require an error that is true, and that makes the orchestrator repeat an incomplete request."""
+    message = f"{where}: raised {describe_error(error)}"
+    expect(isinstance(error, StorageError), f"{message}; the contract requires {ASK_AGAIN}")
+    expect(not isinstance(error, WRONG_ERRORS), f"{message}, which is not true; the contract requires {ASK_AGAIN}")
     if not isinstance(error, UNSETTLED):
-        text = f"{told}, which is final, though something is half-done; the contract requires {ASK_AGAIN}"
+        text = f"{message}, which is final, although something is incomplete; the contract requires {ASK_AGAIN}"
         expect(operation.is_unchanged(), text)
 
 

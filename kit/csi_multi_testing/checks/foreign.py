@@ -1,4 +1,4 @@
-"""What carries another stamp, or none, belongs to somebody else: not listed, not found, never touched."""
+"""What carries another stamp, or none, belongs to another owner: not listed, not found, never touched."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ REFUSALS = (NotFound, FailedPrecondition)
 
 def expect_present(t: CheckContext, foreign: set[str], what: str) -> None:
     lost = sorted(foreign - t.resources())
-    expect(not lost, f"{what}: {', '.join(lost[:5])} is gone, and belonged to somebody else")
+    expect(not lost, f"{what}: {', '.join(lost[:5])} was removed, but belongs to another owner")
 
 
 def put_foreign(t: CheckContext) -> set[str]:
     foreign = t.foreign()
-    expect(foreign, "Storage.foreign put nothing on the storage that Storage.resources sees")
+    expect(foreign, "Storage.foreign created nothing that Storage.resources returns")
     return foreign
 
 
 def expect_not_listed(listing: Listing) -> None:
-    """In pages as small as can be, too: leaving things out must not disturb what the cursor says."""
+    """Also in the smallest pages: items that are left out must not change the cursor."""
     t = listing.t
     ours = [listing.make(t.name()).handle]
     before = sorted(listing.handles())
     put_foreign(t)
-    same(sorted(listing.handles()), before, f"{listing.method} once somebody else's things are there")
+    same(sorted(listing.handles()), before, f"{listing.method} with foreign resources on the storage")
     ours.append(listing.make(t.name()).handle)
     found = listing.handles(listing.small_page())
-    listing.expect_all(ours, found, "where somebody else's things are left out")
+    listing.expect_all(ours, found, "with foreign resources on the storage")
     same(sorted(found), sorted({*before, *ours}), f"{listing.method}, page by page")
 
 
@@ -64,7 +64,7 @@ def foreign_snapshots_are_not_listed(t: CheckContext) -> None:
 
 
 def names_of(handle: str) -> list[str]:
-    """Return the requested names under which a handle may have come to be."""
+    """Return the requested names that may have given a handle."""
     return sorted({handle, handle.rpartition("/")[2]})
 
 
@@ -76,7 +76,7 @@ def foreign_resources_are_not_found(t: CheckContext) -> None:
         if b.Snapshots in t.features:
             asked += [("get_snapshot", handle), *(("find_snapshot", name) for name in names_of(handle))]
         for method, word in asked:
-            with t.refused(*REFUSALS, what=f"{method}({word!r}), which belongs to somebody else"):
+            with t.refused(*REFUSALS, what=f"{method}({word!r}), which belongs to another owner"):
                 getattr(t.backend, method)(word)
 
 
@@ -85,25 +85,25 @@ def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
     foreign = put_foreign(t)
     methods = ["delete_volume", *(["delete_snapshot"] if b.Snapshots in t.features else [])]
     for handle in t.storage.foreign_handles:
-        told = False
+        message = False
         for method in methods:
-            what = f"{method}({handle!r}), which belongs to somebody else"
+            what = f"{method}({handle!r}), which belongs to another owner"
             with t.refused(*REFUSALS, what=what):
                 try:
                     getattr(t.backend, method)(handle, t.storage.secrets)
                 except FailedPrecondition:
-                    told = True
+                    message = True
                     raise
             expect_present(t, foreign, what)
         expect(
-            told,
-            f"{' and '.join(methods)}, of {handle!r}, which belongs to somebody else: NotFound, which the orchestrator "
-            "takes for success; the contract requires FailedPrecondition",
+            message,
+            f"{' and '.join(methods)}, of {handle!r}, which belongs to another owner: NotFound, which the orchestrator "
+            "treats as success; the contract requires FailedPrecondition",
         )
 
 
 def operations_on(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
-    """Yield what could be done with a volume: the feature it takes, the method, and how it is called."""
+    """Yield every operation on a volume: its feature, its method, and the call."""
     backend, secrets = t.backend, t.storage.secrets
     size = SizeRange(required=1 << 40)
     stamp = t.in_process.request(t.spec()).stamp
@@ -125,7 +125,7 @@ def foreign_volumes_cannot_be_used(t: CheckContext) -> None:
     for handle in t.storage.foreign_handles:
         for feature, method, act in operations_on(t, handle):
             if feature in t.features:
-                what = f"{method} on {handle!r}, which belongs to somebody else"
+                what = f"{method} on {handle!r}, which belongs to another owner"
                 with t.refused(*REFUSALS, what=what):
                     act()
                 expect_present(t, foreign, what)
@@ -135,7 +135,9 @@ def foreign_volumes_cannot_be_used(t: CheckContext) -> None:
 def foreign_volumes_cannot_be_opened(t: CheckContext) -> None:
     put_foreign(t)
     for handle in t.storage.foreign_handles:
-        with t.refused(*REFUSALS, what=f"open_device({handle!r}), which belongs to somebody else: it may be formatted"):
+        with t.refused(
+            *REFUSALS, what=f"open_device({handle!r}), which belongs to another owner: its device could be formatted"
+        ):
             t.backend.open_device(OpenRequest(handle=handle, secrets=t.storage.secrets))
             t.backend.close_device(handle)
 
@@ -145,15 +147,15 @@ def a_name_of_a_foreign_resource_is_not_taken_over(t: CheckContext) -> None:
     foreign = put_foreign(t)
     for handle in t.storage.foreign_handles:
         for name in names_of(handle):
-            what = f"create_volume {name!r}, where {handle!r} belongs to somebody else"
+            what = f"create_volume {name!r}, where {handle!r} belongs to another owner"
             try:
                 made = t.client.create(t.spec(name))
             except StorageError:
-                continue  # no volume is better than somebody else's
+                continue  # a refusal is correct
             finally:
                 expect_present(t, foreign, what)
-            t.made(made)  # where theirs is a snapshot, a volume may well have the same handle
-            expect(made.handle != handle or t.new(), f"{what}: the answer is that very one")
+            t.made(made)  # a volume may have the same handle as a foreign snapshot
+            expect(made.handle != handle or t.new(), f"{what}: the answer is the foreign volume")
 
 
 @check(needs=("foreign", "resources"))
@@ -164,8 +166,8 @@ def foreign_resources_survive_work_on_own_volumes(t: CheckContext) -> None:
         t.client.delete_snapshot(t.snapshot(volume).handle)
     if b.Expand in t.features:
         t.client.expand(volume.handle, SizeRange(required=2 * t.size))
-    expect_present(t, foreign, "work on a volume of ours")
-    t.client.restart()  # and so resume(), which finishes what an earlier process left
-    expect_present(t, foreign, "resume, called for a process that starts")
+    expect_present(t, foreign, "work on an own volume")
+    t.client.restart()  # calls resume(), which finishes the work of an earlier process
+    expect_present(t, foreign, "resume, called by a starting process")
     t.client.delete(volume.handle)
-    expect_present(t, foreign, "delete_volume of ours")
+    expect_present(t, foreign, "delete_volume of an own volume")

@@ -1,4 +1,4 @@
-"""kill -9 at any moment: the same request again gets what it asks for, once, and nothing leaks."""
+"""kill -9 at any moment: the repeated request is served once, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -19,42 +19,44 @@ from ..operations.base import expect_not_found, retry, wait_until_ready
 from ..operations.create import SEED, source_volume
 from ..protocol import Target
 
-KILLS = 8  # of an operation, spread over the time it takes
+KILLS = 8  # per operation, spread over its duration
 
 
 class KilledOperation(ABC):
-    """An operation whose driver is killed."""
+    """An operation during which the driver is killed."""
 
     words: str
 
     def __init__(self, t: CheckContext) -> None:
         self.t = t
         self.spec = t.spec()
-        self.counts: list[int] = []  # of resources that each repetition made; the first was undisturbed
+        self.counts: list[int] = []  # of resources that each run created; the first run was not killed
 
     def prepare(self) -> None:
-        """Choose or make something new to work on."""
+        """Choose or create a new resource."""
         self.spec = self.t.spec()
 
     @abstractmethod
     def act(self) -> Any:
-        """Ask for it. The same request each time, until the next preparation."""
+        """Make the request. It is the same each time until the next `prepare`."""
 
     @abstractmethod
     def verify(self, answer: Any, what: str) -> None:
-        """Require that the state is what was asked for, and remove it."""
+        """Require that the state is as requested, and delete the resource."""
 
-    def once(self, what: str) -> None:
-        """Require that as many resources are there as after an undisturbed run."""
+    def expect_created_once(self, what: str) -> None:
+        """Require as many resources as after a run without a kill."""
         self.counts.append(len(self.t.resources() - self.before))
-        text = f"{what}: the storage holds {self.counts[-1]} new resources, an undisturbed run makes {self.counts[0]}"
+        text = (
+            f"{what}: the storage holds {self.counts[-1]} new resources, a run without a kill creates {self.counts[0]}"
+        )
         expect(self.counts[-1] == self.counts[0], text)
 
-    def survives(self) -> None:
-        """Kill the driver at several moments, ask again, and look."""
-        lasts = self._undisturbed()
-        for moment in range(KILLS):
-            after = lasts * moment / KILLS
+    def expect_survival(self) -> None:
+        """Kill the driver at several moments, repeat the request, and verify the state."""
+        duration = self._run_without_kill()
+        for number in range(KILLS):
+            after = duration * number / KILLS
             self._begin()
             thread = threading.Thread(target=self._try, daemon=True)
             thread.start()
@@ -64,16 +66,16 @@ class KilledOperation(ABC):
             what = f"{self.words}, killed after {after * 1000:.0f} ms and repeated"
             expect(not thread.is_alive(), f"{what}: the first call does not return within {TIME_LIMIT:g} s")
             self._end(retry(self.act, what), what)
-        self.t.note(f"{self.words}, killed {KILLS} times within {lasts * 1000:.0f} ms")
+        self.t.note(f"{self.words}, killed {KILLS} times within {duration * 1000:.0f} ms")
 
-    def _undisturbed(self) -> float:
+    def _run_without_kill(self) -> float:
         """Return the seconds that the operation takes."""
         self._begin()
         started = time.monotonic()
         answer = self.act()
-        lasts = time.monotonic() - started
-        self._end(answer, f"{self.words}, undisturbed")
-        return lasts
+        duration = time.monotonic() - started
+        self._end(answer, f"{self.words}, without a kill")
+        return duration
 
     def _begin(self) -> None:
         self.before = self.t.resources()
@@ -82,7 +84,7 @@ class KilledOperation(ABC):
     def _try(self) -> None:
         try:
             self.act()
-        except BaseException:  # its process has been killed: anything may come
+        except BaseException:  # its process was killed: any error may follow
             return
 
     def _end(self, answer: Any, what: str) -> None:
@@ -103,7 +105,7 @@ class KilledCreate(KilledOperation):
 
     def verify(self, answer: Volume, what: str) -> None:
         same(self.act(), answer, f"{what}: create_volume, once more")
-        self.once(what)
+        self.expect_created_once(what)
         self.delete(answer, what)
 
 
@@ -131,8 +133,8 @@ class KilledExpand(KilledOperation):
         return self.t.client.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
 
     def verify(self, answer: int, what: str) -> None:
-        expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, asked for were {2 * self.t.size}")
-        same(self.t.client.get(self.volume.handle).size, answer, f"{what}: the size that get_volume tells")
+        expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, requested were {2 * self.t.size}")
+        same(self.t.client.get(self.volume.handle).size, answer, f"{what}: the size of get_volume")
         if not self.t.no_data():
             self.t.expect_filled(self.volume, SEED, self.volume.size, what)
         self.delete(self.volume, what)
@@ -153,7 +155,7 @@ class KilledSnapshot(KilledOperation):
 
     def verify(self, answer: Snapshot, what: str) -> None:
         same(self.act().handle, answer.handle, f"{what}: create_snapshot, once more")
-        self.once(what)
+        self.expect_created_once(what)
         if not self.t.no_data():
             copy = retry(partial(self.t.copy, wait_until_ready(self.t, answer)), f"{what}, then restore_volume")
             self.t.expect_filled(copy, SEED, self.source_volume.size, f"{what}: a volume restored from the snapshot")
@@ -164,19 +166,19 @@ class KilledSnapshot(KilledOperation):
 
 @check(target=Target.WIRE)
 def a_creation_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    KilledCreate(t).survives()
+    KilledCreate(t).expect_survival()
 
 
 @check(target=Target.WIRE)
 def a_deletion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    KilledDelete(t).survives()
+    KilledDelete(t).expect_survival()
 
 
 @check(b.Expand, target=Target.WIRE)
 def an_expansion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    KilledExpand(t).survives()
+    KilledExpand(t).expect_survival()
 
 
 @check(b.Snapshots, target=Target.WIRE)
 def a_snapshot_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    KilledSnapshot(t).survives()
+    KilledSnapshot(t).expect_survival()

@@ -1,4 +1,4 @@
-"""A process may die at any call while it opens, closes or notes something on this node, or while it starts."""
+"""A process may die at any call while it opens or closes a device, writes a format note, or starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def opening_a_device_completes_after_a_crash_at_any_call(t: CheckContext) -> Non
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_can_be_closed_after_a_crash_at_any_call_of_opening_it(t: CheckContext) -> None:
-    """The pod is gone before the device was there."""
+    """The pod was deleted before the device was open."""
     opening = OpenDevice(t)
     deaths = FaultSweep(opening, Fault.DEATH)
     for call in deaths:

@@ -1,4 +1,4 @@
-"""What a node tells about itself becomes part of its node id, which orchestrators keep for years."""
+"""Facts of a node: they become part of its node id, which orchestrators keep for years."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from ..protocol import Target
 def the_fact_of_a_node_fits_into_its_id(t: CheckContext) -> None:
     fact, where = t.backend.node_fact(), t.backend.setting
     good = isinstance(fact, str) and ids.FACT.fullmatch(fact)
-    expect(good, f"node_fact gave {fact!r}: it is of letters, digits and -_.: and not empty")
+    expect(good, f"node_fact gave {fact!r}: it must be one or more letters, digits and -_.:")
 
     text = ids.join_node(where.node, {where.instance: fact})
     expect(
-        len(text) <= ids.MAX_NODE_ID, f"node_fact makes a node id of {len(text)} bytes: {ids.MAX_NODE_ID} are allowed"
+        len(text) <= ids.MAX_NODE_ID,
+        f"node_fact makes a node id of {len(text)} bytes: the maximum is {ids.MAX_NODE_ID}",
     )
     same(ids.split_node(text, where.instance).fact, fact, f"the fact in node id {text!r}")
 
@@ -41,4 +42,4 @@ def max_volumes_is_a_number_or_zero_for_no_limit(t: CheckContext) -> None:
     found = t.backend.max_volumes()
 
     good = isinstance(found, int) and not isinstance(found, bool) and found >= 0
-    expect(good, f"max_volumes gave {found!r}: a whole number, 0 for no known limit")
+    expect(good, f"max_volumes gave {found!r}: it must be a whole number, 0 for no limit")

@@ -1,4 +1,4 @@
-"""Where a volume is attached: told the same by all who tell, and many nodes where the access mode allows them."""
+"""The nodes of an attached volume: the same in every answer; several nodes if the access mode allows them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..assertions import same
 from ..check import check
 from ..context import CheckContext
 from ..protocol import Target
-from .attach import attach, two, use
+from .attach import attach, single_node_use, two_nodes
 
 
-def published(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
-    """Return where the volume is published, from all who tell."""
+def reported_nodes(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the published nodes of a volume from every method that reports them."""
     found = [("get_volume", t.client.get(volume.handle).published_nodes)]
     if b.ListVolumes in t.features:
         cursor, more = "", True
@@ -29,30 +29,30 @@ def published(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...
 
 @check(b.PublishedNodes, needs=("nodes",))
 def the_nodes_of_an_attached_volume_are_reported(t: CheckContext) -> None:
-    one, other = two(t)
+    one, other = two_nodes(t)
     volume = t.volume()
 
-    def told(wanted: tuple[str, ...], when: str) -> None:
-        for method, nodes in published(t, volume):
+    def expect_published(wanted: tuple[str, ...], when: str) -> None:
+        for method, nodes in reported_nodes(t, volume):
             same(nodes, wanted, f"published_nodes from {method}, {when}")
 
-    told((), "before the first attach")
+    expect_published((), "before the first attach")
     for node in (one, other):
         attach(t, volume, node)
-        told((node.id,), f"attached to {node.id!r}")
+        expect_published((node.id,), f"attached to {node.id!r}")
         t.client.restart()
-        told((node.id,), f"attached to {node.id!r}, in the next process")
+        expect_published((node.id,), f"attached to {node.id!r}, after a restart")
         t.client.detach(volume.handle, None)
-        told((), "detached")
+        expect_published((), "detached")
 
 
 @check(b.Attach, needs=("nodes",), target=Target.BACKEND)
 def a_multi_node_volume_can_be_attached_to_several_nodes(t: CheckContext) -> None:
-    nodes = two(t)
+    nodes = two_nodes(t)
     modes = [mode for mode in AccessMode if not mode.single_node]
     parameters: Any = t.in_process.request(t.spec()).parameters
     for mode in modes:
-        many = replace(use(t), mode=mode)
+        many = replace(single_node_use(t), mode=mode)
         if t.backend.unsupported(many, parameters):
             continue
         volume = t.volume(capability=many)

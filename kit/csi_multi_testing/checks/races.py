@@ -1,7 +1,7 @@
-"""Operations that overlap end as if one had come after the other, and none waits for ever.
+"""Concurrent operations end as if one had run after the other, and none waits for ever.
 
-Within a process the core keeps calls about one id apart (locks.py). Two processes overlap for real while
-the orchestrator changes its leader: creations of one name are met that way, too.
+Within a process the core runs one call per id at a time (csi_multi.core.locks). Two processes overlap while the
+orchestrator changes its leader, so creations of one name are also tested with several processes.
 """
 
 from __future__ import annotations
@@ -24,73 +24,84 @@ from ..operations.base import expect_not_found, retry, wait_until_ready
 from ..operations.create import SEED, source_volume
 from ..protocol import Target
 
-Asking = Callable[[str], Callable[[Any], Any]]  # for a name, what to ask a door
-CROWD = 8
+RequestFor = Callable[[str], Callable[[Any], Any]]  # for a name, the request to a client
+CONCURRENT = 8
 ROUNDS = 3
 
 
-def makes_one(
-    t: CheckContext, words: str, asking: Asking, clients: Callable[[], list[Any]], delete: Callable[[str], None]
+def expect_created_once(
+    t: CheckContext,
+    words: str,
+    request_for: RequestFor,
+    clients: Callable[[], list[Any]],
+    delete: Callable[[str], None],
 ) -> None:
-    """Let all doors ask for the same, at once: one thing is made, and everybody who gets an answer gets that."""
-    several = f"{words}, {CROWD} times at once"
-    alone = _resources_of(t, asking(t.name()), delete)
+    """Let all clients make the same request at once: one resource is created, and every answer is that one."""
+    concurrently = f"{words}, {CONCURRENT} times at once"
+    per_call = _resources_of(t, request_for(t.name()), delete)
     for _ in range(ROUNDS):
         before = t.resources()
-        ask = asking(t.name())
-        found = expect_answers(t, run_concurrently([(several, partial(ask, client)) for client in clients()]))
-        made = retry(partial(ask, t.client), f"{several}, and once more")
+        request = request_for(t.name())
+        found = expect_answers(t, run_concurrently([(concurrently, partial(request, client)) for client in clients()]))
+        made = retry(partial(request, t.client), f"{concurrently}, and once more")
         t.made(made)
         for one in found:
-            same(one.handle, made.handle, f"{several}: a handle that was answered")
+            same(one.handle, made.handle, f"{concurrently}: the handle of an answer")
         new = t.resources() - before
-        expect(len(new) == alone, f"{several}: the storage holds {', '.join(sorted(new)[:10])}, one call makes {alone}")
-        retry(partial(delete, made.handle), f"{several}, then deleted")
+        expect(
+            len(new) == per_call,
+            f"{concurrently}: the storage holds {', '.join(sorted(new)[:10])}, one call creates {per_call}",
+        )
+        retry(partial(delete, made.handle), f"{concurrently}, then deleted")
         t.forget(made)
         left = t.resources() - before
-        expect(not left, f"{several}, then deleted: remaining: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{concurrently}, then deleted: remaining: {', '.join(sorted(left)[:10])}")
 
 
-def _resources_of(t: CheckContext, ask: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
-    """Return how many resources one undisturbed call makes."""
+def _resources_of(t: CheckContext, request: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
+    """Return the number of resources that one call alone creates."""
     before = t.resources()
-    made = ask(t.client)
+    made = request(t.client)
     new = t.resources() - before
     delete(made.handle)
     return len(new)
 
 
 def processes(t: CheckContext) -> list[Any]:
-    """Return doors that share nothing but the storage."""
-    return [InProcessClient(t.storage, FaultInjector()) for _ in range(CROWD)]
+    """Return clients that share only the storage."""
+    return [InProcessClient(t.storage, FaultInjector()) for _ in range(CONCURRENT)]
 
 
 @check(target=Target.BACKEND)
 def processes_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
-    makes_one(t, "create_volume", lambda name: call("create", t.spec(name)), partial(processes, t), t.client.delete)
+    expect_created_once(
+        t, "create_volume", lambda name: call("create", t.spec(name)), partial(processes, t), t.client.delete
+    )
 
 
 @check(b.Snapshots, target=Target.BACKEND)
 def processes_that_create_the_same_snapshot_create_it_once(t: CheckContext) -> None:
     source_handle = t.volume().handle
     delete = t.client.delete_snapshot
-    makes_one(t, "create_snapshot", lambda name: call("snapshot", name, source_handle), partial(processes, t), delete)
+    expect_created_once(
+        t, "create_snapshot", lambda name: call("snapshot", name, source_handle), partial(processes, t), delete
+    )
 
 
 @check(b.Clone, target=Target.BACKEND)
 def processes_that_create_the_same_clone_create_it_once(t: CheckContext) -> None:
     source_volume = source(t.volume())
 
-    def asking(name: str) -> Callable[[Any], Any]:
+    def request_for(name: str) -> Callable[[Any], Any]:
         return call("create", t.spec(name, 0, source=source_volume))
 
-    makes_one(t, "clone_volume", asking, partial(processes, t), t.client.delete)
+    expect_created_once(t, "clone_volume", request_for, partial(processes, t), t.client.delete)
 
 
 @check()
 def threads_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
-    makes_one(
-        t, "create_volume", lambda name: call("create", t.spec(name)), lambda: [t.client] * CROWD, t.client.delete
+    expect_created_once(
+        t, "create_volume", lambda name: call("create", t.spec(name)), lambda: [t.client] * CONCURRENT, t.client.delete
     )
 
 
@@ -113,11 +124,11 @@ def concurrent_deletions_of_one_volume_all_succeed(t: CheckContext) -> None:
     volume = t.volume()
 
     expect_answers(
-        t, run_concurrently([("delete_volume, several at once", partial(t.client.delete, volume.handle))] * CROWD)
+        t, run_concurrently([("delete_volume, several at once", partial(t.client.delete, volume.handle))] * CONCURRENT)
     )
 
     retry(partial(t.client.delete, volume.handle), "delete_volume, once more")
-    with t.refused(NotFound, what="get_volume after deletions at once"):
+    with t.refused(NotFound, what="get_volume after concurrent deletions"):
         t.client.get(volume.handle)
 
 
@@ -132,15 +143,15 @@ def concurrent_operations_on_different_volumes_are_independent(t: CheckContext) 
 
     expect_answers(t, made)
     for volume in [old[0], *(one.answer for one in made if one.answer)]:
-        what = "get_volume of what lives, after work on other volumes"
+        what = "get_volume of an existing volume, after work on other volumes"
         same(retry(partial(t.client.get, volume.handle), what), volume, what)
     for volume in old[1:]:
         retry(partial(t.client.delete, volume.handle), "delete_volume, repeated")
-        expect_not_found(partial(t.client.get, volume.handle), "get_volume of what was deleted")
+        expect_not_found(partial(t.client.get, volume.handle), "get_volume after the deletion")
 
 
-def in_turns(round_: int, acts: list[NamedCall]) -> list[CallResult]:
-    """Do these at once. Who starts last tends to be first: let that be another one each time."""
+def run_in_changing_order(round_: int, acts: list[NamedCall]) -> list[CallResult]:
+    """Run these calls at once, in alternating order: the call that starts last often runs first."""
     turn = 1 if round_ % 2 else -1
     return run_concurrently(acts[::turn])[::turn]
 
@@ -153,18 +164,18 @@ def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
     outcomes = run_concurrently(
         [
             ("expand_volume, beside a snapshot", partial(t.client.expand, volume.handle, wanted)),
-            ("create_snapshot, beside a growth", partial(t.snapshot, volume, name)),
+            ("create_snapshot, beside an expansion", partial(t.snapshot, volume, name)),
         ]
     )
 
-    expect_answers(t, outcomes, FailedPrecondition)  # some storage cannot grow what has snapshots
+    expect_answers(t, outcomes, FailedPrecondition)  # some storage cannot expand a volume that has snapshots
     growth = ("expand_volume, repeated after a snapshot beside it", partial(t.client.expand, volume.handle, wanted))
     expect_answers(t, run_concurrently([growth]), FailedPrecondition)
-    snapshot = retry(partial(t.snapshot, volume, name), "create_snapshot, beside a growth, repeated")
+    snapshot = retry(partial(t.snapshot, volume, name), "create_snapshot, beside an expansion, repeated")
     sizes = (volume.size, t.client.get(volume.handle).size)
     expect(
         snapshot.size in sizes,
-        f"create_snapshot, beside a growth: the snapshot has {snapshot.size} bytes, neither of {sizes}",
+        f"create_snapshot, beside an expansion: the snapshot has {snapshot.size} bytes, neither of {sizes}",
     )
 
 
@@ -172,7 +183,7 @@ def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
 def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckContext) -> None:
     for round_ in range(ROUNDS):
         volume, name = source_volume(t), t.name("snapshot")
-        outcomes = in_turns(
+        outcomes = run_in_changing_order(
             round_,
             [
                 (
@@ -198,7 +209,7 @@ def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckCon
     for round_ in range(ROUNDS):
         snapshot = wait_until_ready(t, t.snapshot(volume))
         spec = t.spec(size=0, source=source(snapshot))
-        outcomes = in_turns(
+        outcomes = run_in_changing_order(
             round_,
             [
                 ("restore_volume, beside a deletion of its snapshot", partial(t.create, spec)),
@@ -212,10 +223,10 @@ def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckCon
 
 @check(b.ListVolumes)
 def existing_volumes_stay_listed_while_others_are_created_and_deleted(t: CheckContext) -> None:
-    living = {t.volume().handle, t.volume().handle}
+    existing = {t.volume().handle, t.volume().handle}
     over = False
 
-    def churn() -> None:
+    def create_and_delete() -> None:
         nonlocal over
         try:
             for _ in range(2 * ROUNDS):
@@ -225,13 +236,18 @@ def existing_volumes_stay_listed_while_others_are_created_and_deleted(t: CheckCo
         finally:
             over = True
 
-    def look() -> None:
+    def list_repeatedly() -> None:
         while not over:
             for limit in (0, 2):
-                missing = living - {one.handle for one in pages(t.client.list_volumes, limit)}
-                expect(not missing, f"list_volumes, while others come and go: leaves out {sorted(missing)}")
+                missing = existing - {one.handle for one in pages(t.client.list_volumes, limit)}
+                expect(not missing, f"list_volumes, while others are created and deleted: missing {sorted(missing)}")
 
-    outcomes = run_concurrently([("volumes that come and go", churn), ("list_volumes, beside them", look)])
+    outcomes = run_concurrently(
+        [
+            ("creations and deletions of other volumes", create_and_delete),
+            ("list_volumes, beside them", list_repeatedly),
+        ]
+    )
 
     for one in outcomes:
         if isinstance(one.error, AssertionError):

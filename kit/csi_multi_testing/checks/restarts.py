@@ -1,4 +1,4 @@
-"""Nothing that matters lives in memory: a life with a restart between any two calls gets the same answers."""
+"""No state in memory: a lifecycle with a restart between any two calls gets the same answers."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def restarts_between_calls_do_not_change_any_answer(t: CheckContext) -> None:
 
     for (words, wanted), (_, found) in zip(whole.transcript, broken.transcript, strict=False):
         same(found, wanted, f"{words}, with a restart between any two calls")
-    expect(len(whole.transcript) == len(broken.transcript), "a life with restarts has another number of calls")
+    expect(len(whole.transcript) == len(broken.transcript), "a lifecycle with restarts makes another number of calls")
     t.note(f"{len(broken.transcript)} restarts")

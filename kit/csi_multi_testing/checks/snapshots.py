@@ -1,4 +1,4 @@
-"""Snapshots: cut once per name, unchanging, and as lasting as csi-spec DeleteVolume wants them."""
+"""Snapshots: created once per name, unchanging, and kept as csi-spec DeleteVolume requires."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
 from .sources import expect_success, is_served, take_snapshot
 
-SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone is further off
+SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone differs by more
 
 
-def unchanged(t: CheckContext, made: Snapshot, what: str) -> None:
+def expect_unchanged(t: CheckContext, made: Snapshot, what: str) -> None:
     what = f"{what}, then get_snapshot"
     same(as_ready(expect_success(what, t.client.get_snapshot, made.handle)), as_ready(made), what)
 
 
 @check(b.Snapshots)
 def a_snapshot_can_be_created_found_and_deleted(t: CheckContext) -> None:
-    """Deleting it a second time is fine, too: the first answer may have been lost."""
+    """The deletion can be repeated: the first answer may have been lost."""
     volume = t.volume()
     made = t.snapshot(volume)
 
-    same(made.source, volume.handle, "create_snapshot: the source that it answers")
-    same(made.group, "", "create_snapshot: the group that it answers")
-    unchanged(t, made, "create_snapshot")
+    same(made.source, volume.handle, "create_snapshot: the source")
+    same(made.group, "", "create_snapshot: the group")
+    expect_unchanged(t, made, "create_snapshot")
     for _ in range(2):
         t.client.delete_snapshot(made.handle)
         with t.refused(NotFound, what="get_snapshot after delete_snapshot"):
@@ -44,7 +44,7 @@ def an_unknown_snapshot_is_not_found(t: CheckContext) -> None:
     name = t.name("snapshot")
     made = t.snapshot(t.volume(), name)
     for other in (t.name("snapshot"), name[:-1], f"{name}0"):
-        with t.refused(NotFound, what=f"find_snapshot({other!r}), a name that nobody asked for, beside {name!r}"):
+        with t.refused(NotFound, what=f"find_snapshot({other!r}), a name that was never used, beside {name!r}"):
             t.backend.find_snapshot(other)
 
     same(
@@ -61,7 +61,7 @@ def an_unknown_snapshot_is_not_found(t: CheckContext) -> None:
 
 @check(b.Snapshots)
 def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
-    """The creation time, too, and also from another process."""
+    """Also with the same creation time, and from another process."""
     volume, name = t.volume(), t.name("snapshot")
     made = t.snapshot(volume, name)
     before = t.new()
@@ -69,7 +69,7 @@ def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
     for when in ("repeated", "repeated after a restart"):
         same(as_ready(t.snapshot(volume, name)), as_ready(made), f"create_snapshot, {when}")
         same(t.new(), before, f"the storage after create_snapshot, {when}")
-        unchanged(t, made, f"create_snapshot, {when}")
+        expect_unchanged(t, made, f"create_snapshot, {when}")
         t.client.restart()
 
 
@@ -79,11 +79,11 @@ def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -
     made = t.snapshot(volume, name)
     before = t.new()
 
-    what = "create_snapshot of another volume with a name that is taken"
+    what = "create_snapshot of another volume with a taken name"
     with t.refused(AlreadyExists, what=what):
         t.snapshot(other, name)
     same(t.new(), before, f"{what}: refused, but the storage changed")
-    unchanged(t, made, what)
+    expect_unchanged(t, made, what)
     same(as_ready(t.snapshot(volume, name)), as_ready(made), f"{what}, then the first request again")
 
 
@@ -114,10 +114,11 @@ def a_snapshot_has_its_creation_time(t: CheckContext) -> None:
     )
     expect(
         made > earliest - SKEW,
-        f"{what}, {earliest - made} before the request; the contract requires the time of the cut",
+        f"{what}, {earliest - made} before the request; the contract requires the creation time of the snapshot",
     )
     expect(
-        made < datetime.now(UTC) + SKEW, f"{what}, which is in the future; the contract requires the time of the cut"
+        made < datetime.now(UTC) + SKEW,
+        f"{what}, which is in the future; the contract requires the creation time of the snapshot",
     )
 
 
@@ -126,12 +127,13 @@ def the_size_of_a_snapshot_is_enough_to_restore_it(t: CheckContext) -> None:
     """csi-spec CreateSnapshot: size_bytes is the minimum size of a volume made from it."""
     volume = source_volume(t)
     made = wait_until_ready(t, t.snapshot(volume))
-    told = f"create_snapshot of a volume of {volume.size} bytes: Snapshot.size is {made.size}"
+    message = f"create_snapshot of a volume of {volume.size} bytes: Snapshot.size is {made.size}"
     expect(
-        0 < made.size <= volume.size, f"{told}, the contract requires the smallest volume that can be restored from it"
+        0 < made.size <= volume.size,
+        f"{message}, the contract requires the smallest volume that can be restored from it",
     )
 
-    what = f"{told}, restore_volume with exactly that"
+    what = f"{message}, restore_volume with exactly that size"
     copy = expect_success(what, t.copy, made, size=made.size, limit=made.size)
     same(copy.size, made.size, f"{what}: its size")
     if made.size == volume.size and not t.no_data():
@@ -146,12 +148,12 @@ def a_snapshot_keeps_its_data_when_its_volume_is_written(t: CheckContext) -> Non
 
     copy = t.copy(wait_until_ready(t, made))
     t.expect_filled(copy, SEED, volume.size, "a snapshot of a volume that was written afterwards, restored")
-    t.expect_filled(volume, "kit later", volume.size, "a volume that was written after a snapshot of it was cut")
+    t.expect_filled(volume, "kit later", volume.size, "a volume that was written after a snapshot of it was created")
 
 
 @check(b.Snapshots, data=True)
 def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
-    """Three cuts with writes between them; the one in the middle goes."""
+    """Three snapshots with writes between them; the second one is deleted."""
     volume, made = source_volume(t), {}
     for seed in (SEED, "kit second", "kit third"):
         t.fill(volume, seed)
@@ -167,7 +169,7 @@ def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
 
 @check(b.Snapshots)
 def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None:
-    """csi-spec DeleteVolume: refused and unchanged, or served with snapshots that are as good as before."""
+    """csi-spec DeleteVolume: refused without a change, or served with snapshots that remain complete."""
     volume = source_volume(t)
     made = take_snapshot(t, volume)
     before = t.new()
@@ -181,10 +183,10 @@ def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None
         same(t.new(), before, f"{what}, but the storage changed")
         if not t.no_data():
             t.expect_filled(volume, SEED, volume.size, f"{what}, then the volume")
-    unchanged(t, made, what)
+    expect_unchanged(t, made, what)
     if b.ListSnapshots in t.features:
         listed = [one.handle for one in pages(t.client.list_snapshots) if one.handle == made.handle]
-        same(listed, [made.handle], f"{what}, then what list_snapshots says about the snapshot")
+        same(listed, [made.handle], f"{what}, then the snapshot in list_snapshots")
     copy = expect_success(f"{what}, then restore_volume", t.copy, made)
     if not t.no_data():
         t.expect_filled(copy, SEED, volume.size, f"{what}, then a volume restored from the snapshot")
