@@ -52,7 +52,7 @@ class FaultSweep:
                 break
             met += 1
         lasting = " from there on" if self.lasting else ""
-        self.operation.t.note(f"{self.operation.method} {self.fault.value}{lasting}: tried at {met} calls")
+        self.operation.t.note(f"{self.operation.method} {self.fault.value}{lasting}, calls tried: {met}")
 
     def _looks(self, call: list[str]) -> bool:
         """Whether the author says that a call changes nothing: a death at it equals a death at the next call."""

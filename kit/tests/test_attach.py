@@ -245,14 +245,14 @@ class Unlimited(Knowing):
 
 BROKEN = [
     (attach.a_repeated_attachment_returns_the_same_publish_context, Fickle, "attach, repeated"),
-    (attach.a_repeated_attachment_returns_the_same_publish_context, Verbose, "4096 are allowed"),
-    (attach.a_repeated_attachment_returns_the_same_publish_context, Numeric, "keys and values are strings"),
+    (attach.a_repeated_attachment_returns_the_same_publish_context, Verbose, "the maximum is 4096"),
+    (attach.a_repeated_attachment_returns_the_same_publish_context, Numeric, "keys and values must be strings"),
     (
         attach.a_single_node_volume_is_not_attached_to_a_second_node,
         Stealing,
         "succeeded, the contract requires FailedPrecondition",
     ),
-    (attach.a_single_node_volume_is_not_attached_to_a_second_node, Terse, "does not name 'node-1', where it is"),
+    (attach.a_single_node_volume_is_not_attached_to_a_second_node, Terse, "does not name node 'node-1'"),
     (attach.attaching_to_an_unknown_node_is_not_found, Hospitable, "a node that does not exist: succeeded"),
     (
         attach.a_deleted_volume_can_neither_be_attached_nor_detached,
@@ -262,7 +262,7 @@ BROKEN = [
     (attach.a_deleted_volume_can_neither_be_attached_nor_detached, Agreeing, "detach of a volume that was deleted"),
     (attach.attaching_again_with_another_access_is_refused, Writable, "succeeded, the contract requires AlreadyExists"),
     (attach.a_detached_volume_can_be_attached_to_another_node, Particular, "is attached to node 'node-2'"),
-    (attach.detaching_what_is_not_attached_is_not_found, Agreeing, "attached nowhere: succeeded"),
+    (attach.detaching_what_is_not_attached_is_not_found, Agreeing, "of a volume that is not attached: succeeded"),
     (attach.detaching_from_another_node_leaves_the_attachment, Agreeing, "after a detach from 'node-2'"),
     (attach.an_attached_volume_is_not_deleted, Careless, "succeeded, the contract requires FailedPrecondition"),
     (attach.an_attached_volume_is_not_deleted, Forcing, "after a refused delete_volume: attach to"),
@@ -275,7 +275,7 @@ BROKEN = [
     (published.the_nodes_of_an_attached_volume_are_reported, Forgetting, "after a restart"),
     (published.a_multi_node_volume_can_be_attached_to_several_nodes, Single, "is attached to node 'node-1'"),
     (published.a_multi_node_volume_can_be_attached_to_several_nodes, Sweeping, "one detached: found ()"),
-    (node_facts.the_fact_of_a_node_fits_into_its_id, Quoting, "it is of letters, digits"),
+    (node_facts.the_fact_of_a_node_fits_into_its_id, Quoting, "it must be one or more letters, digits"),
     (node_facts.the_fact_of_a_node_fits_into_its_id, Lengthy, "256 are allowed"),
     (node_facts.the_fact_of_a_node_does_not_change, Drawing, "of another process on the same node"),
     (node_facts.max_volumes_is_a_number_or_zero_for_no_limit, Unlimited, "max_volumes gave -1"),

@@ -122,16 +122,16 @@ class Trusting(MemoryBackend):
 
 BROKEN = [
     (blocks.written_blocks_are_reported_as_allocated, HeadOnly, "is in no extent; a backup would lose it"),
-    (blocks.blocks_changed_between_snapshots_are_reported, Additions, "written again were 4096 bytes at 0: byte"),
-    (blocks.blocks_changed_between_snapshots_are_reported, Data, "written with zeros"),
-    (blocks.changes_are_reported_across_snapshots_in_between, Nearest, "with a snapshot between the two"),
-    (blocks.extents_are_in_order_and_within_the_volume, Unsorted, "they overlap or go back"),
-    (blocks.extents_are_in_order_and_within_the_volume, Overlapping, "they overlap or go back"),
+    (blocks.blocks_changed_between_snapshots_are_reported, Additions, "after a write of 4096 bytes again at 0: byte"),
+    (blocks.blocks_changed_between_snapshots_are_reported, Data, "bytes with zeros"),
+    (blocks.changes_are_reported_across_snapshots_in_between, Nearest, "with a snapshot in between"),
+    (blocks.extents_are_in_order_and_within_the_volume, Unsorted, "extents must be in order and must not overlap"),
+    (blocks.extents_are_in_order_and_within_the_volume, Overlapping, "extents must be in order and must not overlap"),
     (blocks.extents_are_in_order_and_within_the_volume, Listing, "BlockMap.extents is a list, not an iterator"),
-    (blocks.extents_are_in_order_and_within_the_volume, Unequal, "is not of BlockMap.block_size"),
+    (blocks.extents_are_in_order_and_within_the_volume, Unequal, "does not have the length of BlockMap.block_size"),
     (blocks.extents_are_in_order_and_within_the_volume, Small, "BlockMap.size, compared with the volume's"),
     (blocks.a_block_map_can_be_continued_from_any_offset, Whole, "extents that end before it"),
-    (blocks.a_block_map_can_be_continued_from_any_offset, Late, "is missing, told from the start"),
+    (blocks.a_block_map_can_be_continued_from_any_offset, Late, "is missing, but is in the map from the start"),
     (blocks.an_offset_beyond_the_end_is_refused, Whole, "succeeded, the contract requires OutOfRange"),
     (blocks.blocks_of_a_deleted_snapshot_are_refused, Trusting, "succeeded, the contract requires NotFound"),
 ]

@@ -76,9 +76,13 @@ class BlockOnly(MemoryBackend):
 
 
 BROKEN = [
-    (capabilities.an_unsupported_use_has_a_reason_in_words, Wordless, "answered None, the contract requires a text"),
+    (capabilities.an_unsupported_use_has_a_reason_in_words, Wordless, "answered None, the contract requires a str"),
     (capabilities.an_unsupported_use_has_a_reason_in_words, Boasting, "but the mode is not in access_modes"),
-    (capabilities.every_declared_access_mode_has_a_supported_use, Contradicting, "unsupported refuses every use of it"),
+    (
+        capabilities.every_declared_access_mode_has_a_supported_use,
+        Contradicting,
+        "unsupported() refuses every use with it",
+    ),
     (capabilities.an_unsupported_use_is_refused_before_anything_is_created, Late, "raised FailedPrecondition"),
     (
         capabilities.an_unsupported_use_is_refused_before_anything_is_created,
@@ -89,12 +93,12 @@ BROKEN = [
     (
         capabilities.a_block_volume_and_a_filesystem_volume_of_one_name_conflict,
         Obliging,
-        "a raw block device is: succeeded",
+        "a raw block device exists: succeeded",
     ),
     (
         capabilities.a_block_volume_and_a_filesystem_volume_of_one_name_conflict,
         Contextless,
-        "as a filesystem is: succeeded",
+        "as a filesystem exists: succeeded",
     ),
     (capabilities.another_filesystem_under_a_taken_name_is_a_conflict, Obliging, "xfs instead of ext4: succeeded"),
 ]

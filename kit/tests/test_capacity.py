@@ -104,24 +104,24 @@ class Picky(MemoryBackend):
 
 
 BROKEN = [
-    (capacity.the_capacity_numbers_are_consistent, small(Indebted), "never negative"),
-    (capacity.the_capacity_numbers_are_consistent, small(Upended), "more than maximum"),
+    (capacity.the_capacity_numbers_are_consistent, small(Indebted), "it must not be negative"),
+    (capacity.the_capacity_numbers_are_consistent, small(Upended), "greater than maximum"),
     (
         capacity.a_volume_as_large_as_the_reported_capacity_can_be_created,
         small(Reserving),
-        "can be made, but: this would touch the reserve",
+        "reports room for a volume of 536870912 bytes, but: this would touch the reserve",
     ),
     (
         capacity.a_volume_larger_than_the_reported_capacity_is_refused,
         small(Sparse),
-        "tell what may be promised, not what is free",
+        "report what can still be created, not what is free",
     ),
-    (capacity.a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all, small(Counting), "each time"),
-    (capacity.deleting_a_volume_restores_the_capacity, small(Leaking), "every time some is lost"),
+    (capacity.a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all, small(Counting), "bytes when volumes of"),
+    (capacity.deleting_a_volume_restores_the_capacity, small(Leaking), "each volume loses capacity"),
     (
         capacity.supported_uses_have_capacity_and_unsupported_uses_have_none,
         small(Indifferent),
-        "is 0, but unsupported() has no",
+        "is 0, but unsupported() accepts the use",
     ),
     (capacity.capacity_of_any_segments_is_answered_without_an_error, small(Picky), "KeyError"),
 ]

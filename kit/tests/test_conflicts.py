@@ -98,9 +98,13 @@ BROKEN = [
         "again after a conflict: raised Already",
     ),
     (conflicts.other_mutable_parameters_under_a_taken_name_are_a_conflict, Modifying, "mutable parameters: succeeded"),
-    (conflicts.another_snapshot_under_a_taken_name_is_a_conflict, Obliging, "where an empty volume is: succeeded"),
-    (conflicts.another_snapshot_under_a_taken_name_is_a_conflict, Sourceless, "from a snapshot is: succeeded"),
-    (conflicts.another_volume_as_source_under_a_taken_name_is_a_conflict, Obliging, "an empty volume is: succeeded"),
+    (conflicts.another_snapshot_under_a_taken_name_is_a_conflict, Obliging, "where an empty volume exists: succeeded"),
+    (conflicts.another_snapshot_under_a_taken_name_is_a_conflict, Sourceless, "from a snapshot exists: succeeded"),
+    (
+        conflicts.another_volume_as_source_under_a_taken_name_is_a_conflict,
+        Obliging,
+        "an empty volume exists: succeeded",
+    ),
 ]
 
 

@@ -199,7 +199,7 @@ def test_an_instance_that_holds_something_is_not_touched_without_consent(
     assert sorted(storage.resources()) == ["volumes precious"]
 
 
-@pytest.mark_logs.parametrize(("answer", "code"), [("y", 0), ("", 2), ("no", 2)])
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2), ("no", 2)])
 def test_a_terminal_is_asked(conform: Conform, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -244,7 +244,7 @@ def test_a_broken_package_fails_with_the_reason(
     assert "lacks find_volume" in capsys.readouterr().err
 
 
-@pytest.mark_logs.parametrize(
+@pytest.mark.parametrize(
     ("words", "text"),
     [
         (["--backend", "kti"], "unknown instance 'kti'; did you mean 'kit'?"),
@@ -287,7 +287,7 @@ def test_a_storage_file_becomes_a_storage(tmp_path: Path, file: Path) -> None:
     assert [(node.name, node.fact, node.id) for node in made.nodes] == [("n1", "i-1", "n1;kit=i-1"), ("n2", "", "n2")]
 
 
-@pytest.mark_logs.parametrize(
+@pytest.mark.parametrize(
     ("text", "error"),
     [
         ("storage:\n  siez: 1", r"storage.yaml:2: storage: unknown key 'siez'; did you mean 'size'\?"),

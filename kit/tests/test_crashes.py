@@ -237,14 +237,18 @@ BROKEN = [
     (crashes.a_clone_completes_once_after_a_crash_at_any_call, PublishFirst, "the first block differs"),
     (crashes.a_snapshot_completes_once_after_a_crash_at_any_call, CutAnew, "new resources"),
     (crashes.a_group_snapshot_completes_once_after_a_crash_at_any_call, RefusesMembers, "is being made or removed"),
-    (crashes.a_volume_deletion_completes_after_a_crash_at_any_call, RecordFirst, "left behind: data"),
-    (crashes.a_snapshot_deletion_completes_after_a_crash_at_any_call, RecordFirst, "left behind: data"),
-    (crashes.a_group_deletion_completes_after_a_crash_at_any_call, RecordFirst, "left behind: "),
+    (crashes.a_volume_deletion_completes_after_a_crash_at_any_call, RecordFirst, "remaining: data"),
+    (crashes.a_snapshot_deletion_completes_after_a_crash_at_any_call, RecordFirst, "remaining: data"),
+    (crashes.a_group_deletion_completes_after_a_crash_at_any_call, RecordFirst, "remaining: "),
     (crashes.an_expansion_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
     (crashes.a_modification_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
     (after_crash.a_creation_completes_once_after_two_crashes_at_any_call, NumbersItsTries, "2 new resources"),
-    (after_crash.another_request_can_follow_a_creation_that_crashed, LeavesTheHalfMade, "shows the bytes of what"),
-    (after_crash.another_request_can_follow_a_creation_that_crashed, NameLater, "left behind after"),
+    (
+        after_crash.another_request_can_follow_a_creation_that_crashed,
+        LeavesTheHalfMade,
+        "has the data of an earlier volume",
+    ),
+    (after_crash.another_request_can_follow_a_creation_that_crashed, NameLater, "remaining after"),
     (after_crash.a_name_is_free_after_a_crashed_deletion_was_repeated, HidesWhatItDeletes, "is being made or removed"),
     (
         after_crash.snapshots_survive_a_crashed_deletion_of_their_source,
@@ -271,13 +275,13 @@ def test_a_boundary_that_is_not_named_is_told(judged: Any) -> None:
     outcome = judged(crashes.a_creation_completes_once_after_a_crash_at_any_call, lambda: memory.storage(calls=()))
 
     assert outcome.state is State.SKIPPED
-    assert "no call through the boundary was seen" in outcome.text
+    assert "no call through the boundary was recorded" in outcome.text
 
 
 def test_the_report_says_how_many_points_were_met(judged: Any) -> None:
     outcome = judged(crashes.a_clone_completes_once_after_a_crash_at_any_call, MemoryBackend)
 
-    assert [note.rstrip("0123456789") for note in outcome.notes] == ["clone_volume dies, calls met: "] * 2
+    assert [note.rstrip("0123456789") for note in outcome.notes] == ["clone_volume dies, calls tried: "] * 2
 
 
 def test_deaths_are_not_tried_at_calls_that_only_look(judged: Any, fails: Any) -> None:

@@ -128,10 +128,10 @@ BROKEN = [
     (
         creation.a_repeated_request_may_list_its_parameters_in_another_order,
         Tokens,
-        "repeated with each capability said once",
+        "repeated with each capability once",
     ),
     (creation.a_name_is_free_again_after_the_deletion, Reserving, "used before: raised FailedPrecondition"),
-    (creation.a_name_is_free_again_after_the_deletion, Remembering, "used before: asked for"),
+    (creation.a_name_is_free_again_after_the_deletion, Remembering, "used before: 16777217 bytes requested"),
     (creation.a_deletion_may_be_repeated, Strict, "delete_volume, repeated: raised InvalidArgument"),
     (
         creation.a_restored_volume_reports_its_source_snapshot,

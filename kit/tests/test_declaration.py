@@ -143,7 +143,11 @@ BROKEN = [
     (declaration.every_answer_has_the_types_of_the_contract, Silent, "expand_volume"),
     (declaration.the_driver_accepts_the_backend_class, Unborn, "was written for contract (2, 0)"),
     (declaration.the_driver_accepts_the_backend_class, Halfway, "does not derive from NodeFacts"),
-    (declaration.every_feature_is_known_and_has_checks, Replicated, "unknown feature: Replication asks for replicate"),
+    (
+        declaration.every_feature_is_known_and_has_checks,
+        Replicated,
+        "unknown feature: Replication has the abstract methods replicate",
+    ),
     (declaration.every_field_of_a_schema_is_described, Wordless, "Parameters.tier has no description"),
     (declaration.the_constructor_makes_no_call_to_the_storage, Eager, "the constructor made 1 calls"),
     (declaration.check_and_resume_succeed_on_a_healthy_storage, Gloomy, "the session is open already"),
@@ -152,7 +156,7 @@ BROKEN = [
     (declaration.a_second_backend_object_does_not_disturb_the_first, Restless, "does not exist"),
     (declaration.a_second_backend_object_does_not_disturb_the_first, Exclusive, "does not exist"),
     (declaration.a_second_backend_object_does_not_disturb_the_first, Caching, "get_volume"),
-    (declaration.a_second_backend_object_does_not_disturb_the_first, always_the_same, "gave the same object twice"),
+    (declaration.a_second_backend_object_does_not_disturb_the_first, always_the_same, "returned the same object twice"),
     (declaration.an_unused_backend_object_can_be_closed, Orderly, "AttributeError"),
 ]
 

@@ -190,20 +190,20 @@ class Denying(Careful):
 
 
 BROKEN = [
-    (foreign.foreign_volumes_are_not_listed, beside(Listing), "once another owner's things are there"),
-    (foreign.foreign_volumes_are_not_listed, beside(Filtering), "missing, but there all the time"),
-    (foreign.foreign_volumes_are_not_listed, beside(Careful, foreign=list), "Storage.foreign put nothing"),
-    (foreign.foreign_snapshots_are_not_listed, beside(Listing), "once another owner's things are there"),
+    (foreign.foreign_volumes_are_not_listed, beside(Listing), "with foreign resources on the storage: found"),
+    (foreign.foreign_volumes_are_not_listed, beside(Filtering), "missing, although they exist"),
+    (foreign.foreign_volumes_are_not_listed, beside(Careful, foreign=list), "Storage.foreign created nothing"),
+    (foreign.foreign_snapshots_are_not_listed, beside(Listing), "with foreign resources on the storage: found"),
     (foreign.foreign_resources_are_not_found, beside(Finding), f"get_volume('another-driver'), {ALL}"),
     (foreign.foreign_resources_are_not_found, beside(FindingSnapshots), f"get_snapshot('another-driver'), {ALL}"),
     (foreign.foreign_resources_cannot_be_deleted, beside(Deleting), f"{ALL}: succeeded"),
-    (foreign.foreign_resources_cannot_be_deleted, beside(Denying), "takes for success"),
+    (foreign.foreign_resources_cannot_be_deleted, beside(Denying), "treats as success"),
     (foreign.foreign_resources_cannot_be_deleted, beside(FindingSnapshots), f"{ALL}: succeeded"),
     (foreign.foreign_volumes_cannot_be_used, beside(Attaching), f"attach on 'another-driver', {ALL}"),
     (foreign.foreign_volumes_cannot_be_used, beside(Growing), f"expand_volume on 'another-driver', {ALL}"),
-    (foreign.foreign_volumes_cannot_be_opened, beside(Opening, devices=True), "it may be formatted"),
-    (foreign.a_name_of_a_foreign_resource_is_not_taken_over, beside(Adopting), "the answer is that very one"),
-    (foreign.foreign_resources_survive_work_on_own_volumes, beside(Tidy), "resume, called for a process"),
+    (foreign.foreign_volumes_cannot_be_opened, beside(Opening, devices=True), "its device could be formatted"),
+    (foreign.a_name_of_a_foreign_resource_is_not_taken_over, beside(Adopting), "the answer is the foreign volume"),
+    (foreign.foreign_resources_survive_work_on_own_volumes, beside(Tidy), "resume, called by a starting process"),
 ]
 
 

@@ -105,7 +105,7 @@ BROKEN = [
     (groups.a_group_has_one_member_per_volume, Loose, "then get_snapshot of a member: found"),
     (groups.a_group_has_one_member_per_volume, Partial, "the sources of the members"),
     (groups.a_group_is_deleted_with_its_members_and_nothing_else, Leaving, "the members that get_snapshot finds"),
-    (groups.a_group_is_deleted_with_its_members_and_nothing_else, Greedy, "of one that was cut alone: raised"),
+    (groups.a_group_is_deleted_with_its_members_and_nothing_else, Greedy, "of a snapshot without a group: raised"),
     (groups.a_member_is_not_deleted_without_its_group, Loose, "succeeded, the contract requires InvalidArgument"),
     (groups.a_group_with_a_deleted_volume_is_not_created_at_all, OneByOne, "refused, but the storage changed"),
     (groups.a_repeated_request_gets_the_same_group, Again, "create_group_snapshot, repeated: found"),

@@ -155,14 +155,22 @@ class Long(Local):
 
 
 BROKEN = [
-    (handles.an_unknown_handle_of_any_shape_is_not_found, Malformed, "get_volume(''), a handle that was never"),
+    (handles.an_unknown_handle_of_any_shape_is_not_found, Malformed, "get_volume(''), a handle that never existed"),
     (handles.an_unknown_handle_of_any_shape_is_not_found, Crashing, "raised AssertionError"),
-    (handles.an_unknown_handle_of_any_shape_is_not_found, Strict, "delete_volume(''), a handle that was never"),
+    (handles.an_unknown_handle_of_any_shape_is_not_found, Strict, "delete_volume(''), a handle that never existed"),
     (handles.an_almost_correct_handle_is_not_found, Pathlike, "a handle that never existed: found"),
     (handles.an_almost_correct_handle_is_not_found, Deleting, "a handle that never existed: found"),
     (handles.an_almost_correct_handle_is_not_found, Insensitive, "a handle that never existed: found"),
-    (handles.an_unknown_snapshot_handle_of_any_shape_is_not_found, CutMalformed, "get_snapshot(''), a handle that was"),
-    (handles.an_unknown_snapshot_handle_of_any_shape_is_not_found, CutStrict, "delete_snapshot('') of nothing: raised"),
+    (
+        handles.an_unknown_snapshot_handle_of_any_shape_is_not_found,
+        CutMalformed,
+        "get_snapshot(''), a handle that never",
+    ),
+    (
+        handles.an_unknown_snapshot_handle_of_any_shape_is_not_found,
+        CutStrict,
+        "delete_snapshot('') of an unknown snapshot: raised",
+    ),
     (
         handles.handles_of_volumes_and_snapshots_are_not_confused,
         OneTable,

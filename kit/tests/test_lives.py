@@ -158,7 +158,7 @@ BROKEN = [
     ),
     (budgets.no_method_makes_more_calls_than_its_budget, within_budget(AsksOneByOne, list_volumes=4), "beside 20"),
     (kills.a_creation_survives_kill_9_at_any_moment, Torn, "draft"),
-    (kills.a_deletion_survives_kill_9_at_any_moment, Torn, "left behind"),
+    (kills.a_deletion_survives_kill_9_at_any_moment, Torn, "remaining"),
     (kills.an_expansion_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
     (kills.a_snapshot_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
 ]

@@ -144,17 +144,17 @@ class Hangs(MemoryBackend):
 
 
 BROKEN = [
-    (races.processes_that_create_the_same_volume_create_it_once, LooksThenMakes, "a handle that was answered"),
-    (races.processes_that_create_the_same_clone_create_it_once, LooksThenMakes, "a handle that was answered"),
-    (races.processes_that_create_the_same_snapshot_create_it_once, LooksThenMakes, "a handle that was answered"),
-    (races.threads_that_create_the_same_volume_create_it_once, Forgetful, "a handle that was answered"),
+    (races.processes_that_create_the_same_volume_create_it_once, LooksThenMakes, "the handle of an answer"),
+    (races.processes_that_create_the_same_clone_create_it_once, LooksThenMakes, "the handle of an answer"),
+    (races.processes_that_create_the_same_snapshot_create_it_once, LooksThenMakes, "the handle of an answer"),
+    (races.threads_that_create_the_same_volume_create_it_once, Forgetful, "the handle of an answer"),
     (races.concurrent_creations_and_deletions_of_one_name_are_serialized, Blunt, "is being deleted"),
     (races.concurrent_deletions_of_one_volume_all_succeed, Blunt, "is not there"),
     (races.concurrent_operations_on_different_volumes_are_independent, RewritesTheTable, "after work on other volumes"),
     (races.a_concurrent_expansion_and_snapshot_are_serialized, Blunt, "raised InvalidArgument"),
     (races.a_concurrent_snapshot_and_deletion_of_its_source_are_serialized, Lazy, "the first block differs"),
     (races.a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized, Lazy, "the first block differs"),
-    (races.existing_volumes_stay_listed_while_others_are_created_and_deleted, RewritesTheTable, "leaves out"),
+    (races.existing_volumes_stay_listed_while_others_are_created_and_deleted, RewritesTheTable, "deleted: missing"),
 ]
 
 
@@ -169,5 +169,5 @@ def test_a_call_that_hangs_is_named(fails: Any, monkeypatch: pytest.MonkeyPatch)
     fails(
         races.processes_that_create_the_same_volume_create_it_once,
         Hangs,
-        "create_volume, 8 times at once: does not come back",
+        "create_volume, 8 times at once: does not return",
     )

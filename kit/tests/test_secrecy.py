@@ -88,17 +88,25 @@ def locked() -> Storage:
 
 
 BROKEN = [
-    (secrecy.a_secret_is_not_stored_with_the_volume, Keeping, "create_volume: the answer shows the value of secret"),
+    (secrecy.a_secret_is_not_stored_with_the_volume, Keeping, "create_volume: the answer contains the value of secret"),
     (
         secrecy.a_secret_is_not_stored_with_the_volume,
         KeepingQuietly,
-        "get_volume: the answer shows the value of secret",
+        "get_volume: the answer contains the value of secret",
     ),
-    (secrecy.a_secret_is_not_in_the_arguments_of_a_command, Arguing, "a call to 'true' shows the value of secret"),
-    (secrecy.a_secret_is_not_in_the_arguments_of_a_command, telling_the_right_word, "shows the value of secret 'word'"),
-    (secrecy.a_secret_is_not_in_an_error_message, Telling, "too large: the text of ResourceExhausted shows"),
-    (secrecy.a_secret_is_not_in_an_error_message, TellingAtTheEnd, "of nothing: the text of NotFound shows"),
-    (secrecy.a_secret_is_not_in_an_error_message, locked, "wrong secrets: the text of Unauthenticated shows"),
+    (secrecy.a_secret_is_not_in_the_arguments_of_a_command, Arguing, "a call to 'true' contains the value of secret"),
+    (
+        secrecy.a_secret_is_not_in_the_arguments_of_a_command,
+        telling_the_right_word,
+        "contains the value of secret 'word'",
+    ),
+    (secrecy.a_secret_is_not_in_an_error_message, Telling, "too large: the message of ResourceExhausted contains"),
+    (
+        secrecy.a_secret_is_not_in_an_error_message,
+        TellingAtTheEnd,
+        "of an unknown volume: the message of NotFound contains",
+    ),
+    (secrecy.a_secret_is_not_in_an_error_message, locked, "wrong secrets: the message of Unauthenticated contains"),
 ]
 
 

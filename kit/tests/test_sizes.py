@@ -172,15 +172,15 @@ def ending_early() -> Storage:
 
 
 BROKEN = [
-    (sizes.a_volume_has_at_least_the_required_size, Stingy, "answered a size of 15728640 bytes"),
-    (sizes.a_required_size_is_rounded_up_and_never_down, Truncating, "answered a size of"),
+    (sizes.a_volume_has_at_least_the_required_size, Stingy, "returned a size of 15728640 bytes"),
+    (sizes.a_required_size_is_rounded_up_and_never_down, Truncating, "returned a size of"),
     (sizes.a_required_size_is_rounded_up_and_never_down, Forgetting, "the size of get_volume"),
     (sizes.a_rounded_size_stays_within_the_limit, Careful, "raised OutOfRange (the limit is too near)"),
-    (sizes.a_size_limit_alone_is_enough, Unlimited, f"answered a size of {GIB} bytes"),
-    (sizes.a_volume_without_a_size_gets_the_default, Empty, "answered a size of 0 bytes"),
+    (sizes.a_size_limit_alone_is_enough, Unlimited, f"returned a size of {GIB} bytes"),
+    (sizes.a_volume_without_a_size_gets_the_default, Empty, "returned a size of 0 bytes"),
     (sizes.a_volume_without_a_size_gets_the_default, Demanding, "raised InvalidArgument (a size is required)"),
-    (sizes.an_exact_size_is_created_exactly, Generous, "answered a size of 17825792 bytes"),
-    (sizes.a_size_range_without_a_possible_size_is_refused, Unlimited, "answered a size of 4096 bytes"),
+    (sizes.an_exact_size_is_created_exactly, Generous, "returned a size of 17825792 bytes"),
+    (sizes.a_size_range_without_a_possible_size_is_refused, Unlimited, "returned a size of 4096 bytes"),
     (sizes.a_size_range_without_a_possible_size_is_refused, Confused, "the contract requires OutOfRange"),
     (
         sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing,
@@ -190,7 +190,7 @@ BROKEN = [
     (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Littering, "refused, but: new on the storage"),
     (sizes.a_size_that_is_too_large_is_refused_and_leaves_nothing, Blocking, "with the same name: raised Failed"),
     (sizes.a_volume_holds_data_up_to_its_end, ending_early, "the last block differs"),
-    (sizes.a_device_is_as_large_as_its_volume, Short, "against the size that create_volume told"),
+    (sizes.a_device_is_as_large_as_its_volume, Short, "compared with the size of create_volume"),
 ]
 
 

@@ -176,7 +176,7 @@ class Orphaned(MemoryBackend):
 
 BROKEN = [
     (snapshots.a_snapshot_can_be_created_found_and_deleted, Hoarder, "get_snapshot after delete_snapshot: succeeded"),
-    (snapshots.a_snapshot_can_be_created_found_and_deleted, Anonymous, "the source that it answers: found ''"),
+    (snapshots.a_snapshot_can_be_created_found_and_deleted, Anonymous, "the source: found ''"),
     (snapshots.an_unknown_snapshot_is_not_found, Prefix, "a name that was never used"),
     (snapshots.a_repeated_request_gets_the_same_snapshot, Moving, "create_snapshot, repeated after a restart"),
     (snapshots.a_repeated_request_gets_the_same_snapshot, Copying, "create_snapshot, repeated: found"),
@@ -191,7 +191,7 @@ BROKEN = [
     (snapshots.a_snapshot_has_its_creation_time, Local, "which is in the future"),
     (snapshots.a_snapshot_has_its_creation_time, Timeless, "before the request"),
     (snapshots.the_size_of_a_snapshot_is_enough_to_restore_it, Unmeasured, "Snapshot.size is 0, the contract requires"),
-    (snapshots.the_size_of_a_snapshot_is_enough_to_restore_it, Optimistic, "with exactly that: raised OutOfRange"),
+    (snapshots.the_size_of_a_snapshot_is_enough_to_restore_it, Optimistic, "with exactly that size: raised OutOfRange"),
     (snapshots.a_snapshot_keeps_its_data_when_its_volume_is_written, Live, "restored: the first block differs"),
     (snapshots.deleting_a_snapshot_keeps_the_data_of_others, Chained, "then a volume restored from another"),
     (

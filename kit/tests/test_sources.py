@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing.checks import sources
-from csi_multi_testing.memory import MemoryBackend, _origin
+from csi_multi_testing.memory import MemoryBackend, _data_key
 
 from csi_multi.contract import InUse, NotFound, SizeRange, Snapshot, SourceKind, Strings, Volume, VolumeRequest
 
@@ -52,7 +52,7 @@ class Sharing(MemoryBackend):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(request, default)
         if request.source:
-            shared = self.storage.data.setdefault(_origin(request.source), {})
+            shared = self.storage.data.setdefault(_data_key(request.source), {})
             self.storage.data[made.handle] = shared
         return made
 
@@ -127,7 +127,7 @@ class Shallow(MemoryBackend):
         made = super().create_snapshot(request)
         source = self.get_volume(made.source).stamp.source
         if source:
-            whole, base = self.storage.data[f"@{made.handle}"], self.storage.data[_origin(source)]
+            whole, base = self.storage.data[f"@{made.handle}"], self.storage.data[_data_key(source)]
             own = {at: data for at, data in whole.items() if base.get(at) != data}
             self.storage.data[f"@{made.handle}"] = own
         return made
@@ -136,9 +136,9 @@ class Shallow(MemoryBackend):
 BROKEN = [
     (sources.a_restored_volume_holds_the_data_of_its_snapshot, Hollow, "restore_volume, the new volume: the first"),
     (sources.a_cloned_volume_holds_the_data_of_its_source, Hollow, "clone_volume, the new volume: the first block"),
-    (sources.a_restored_volume_may_be_larger_than_its_snapshot, Fixed, "answered a size of"),
+    (sources.a_restored_volume_may_be_larger_than_its_snapshot, Fixed, "returned a size of"),
     (sources.a_restored_volume_may_be_larger_than_its_snapshot, Growing, "the first block differs"),
-    (sources.a_cloned_volume_may_be_larger_than_its_source, Fixed, "answered a size of"),
+    (sources.a_cloned_volume_may_be_larger_than_its_source, Fixed, "returned a size of"),
     (
         sources.a_restored_volume_is_never_smaller_than_its_snapshot,
         Squeezing,
@@ -149,7 +149,7 @@ BROKEN = [
         Squeezing,
         "succeeded, the contract requires OutOfRange",
     ),
-    (sources.a_restored_volume_and_its_origin_share_no_writes, Sharing, "again after writes to the first copy"),
+    (sources.a_restored_volume_and_its_origin_share_no_writes, Sharing, "repeated after writes to the first copy"),
     (sources.a_cloned_volume_and_its_source_share_no_writes, Sharing, "the source, after writes to the new volume"),
     (sources.a_restore_from_a_deleted_snapshot_is_refused, Lenient, "succeeded, the contract requires NotFound"),
     (sources.a_restore_from_a_deleted_snapshot_is_refused, Hasty, "refused, but the storage changed"),

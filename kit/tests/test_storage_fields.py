@@ -35,12 +35,12 @@ BROKEN = [
     (
         storage_fields.the_files_are_where_the_backend_works,
         storage_with(files=(Path("pool"),)),
-        "absolute paths are needed",
+        "give absolute paths",
     ),
     (
         storage_fields.the_parameters_are_valid_and_differ,
         storage_with(other_parameters={"tier": "hdd"}),
-        "would be no conflict",
+        "so it is no conflict",
     ),
     (
         storage_fields.the_parameters_are_valid_and_differ,
@@ -88,14 +88,22 @@ BROKEN = [
     (
         storage_fields.fields_that_need_each_other_are_given_together,
         storage_with(resources=lambda: "all"),
-        "a collection of names is needed",
+        "it must return a collection of str",
     ),
-    (storage_fields.the_nodes_have_ids_that_the_driver_can_read, storage_with(nodes=FACTS[:1]), "two different ones"),
-    (storage_fields.the_nodes_have_ids_that_the_driver_can_read, storage_with(nodes=HALF), "read by the driver, means"),
+    (
+        storage_fields.the_nodes_have_ids_that_the_driver_can_read,
+        storage_with(nodes=FACTS[:1]),
+        "give two different nodes",
+    ),
+    (
+        storage_fields.the_nodes_have_ids_that_the_driver_can_read,
+        storage_with(nodes=HALF),
+        "but the driver reads its id as",
+    ),
     (
         storage_fields.no_segments_are_both_reachable_and_unreachable,
         storage_with(reachable=(ZONE,), unreachable=(ZONE,)),
-        "both have",
+        "both contain",
     ),
 ]
 

@@ -381,10 +381,14 @@ class Nowhere(Local):
 
 
 BROKEN = [
-    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Silent), "offers no segments"),
+    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Silent), "this node has no segments"),
     (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Shouting), "keys are lower case"),
     (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Addressed), "rack='10.0.0.1/24' is not"),
-    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Renamed), "names ['zone'], which no node offers"),
+    (
+        topology.nodes_and_volumes_have_the_same_segment_keys,
+        zonal(Renamed),
+        "names ['zone'], which this node does not have",
+    ),
     (topology.the_node_segment_is_the_name_of_the_node, zonal(Nodal), "node_segments()['node']"),
     (
         topology.a_volume_is_created_in_its_requisite_segments,
@@ -395,7 +399,7 @@ BROKEN = [
     (
         topology.a_volume_is_created_in_its_preferred_segments,
         zonal(Unwishing),
-        "{'zone': 'b'} preferred: it is reachable",
+        "{'zone': 'b'} preferred: the volume is reachable",
     ),
     (
         topology.unreachable_segments_are_refused_and_nothing_is_created,
@@ -403,19 +407,27 @@ BROKEN = [
         "the contract requires ResourceExhausted",
     ),
     (topology.unreachable_segments_are_refused_and_nothing_is_created, zonal(Homebound), "succeeded"),
-    (topology.unreachable_segments_are_refused_and_nothing_is_created, zonal(Late), "left behind by a creation"),
+    (
+        topology.unreachable_segments_are_refused_and_nothing_is_created,
+        zonal(Late),
+        "resources remaining after a refused creation",
+    ),
     (topology.the_reachable_one_of_many_segments_is_used, zonal(Hasty), "no volume can be made there"),
     (
         topology.unreachable_preferred_segments_do_not_prevent_a_creation,
         zonal(Binding),
-        "the contract requires a volume anywhere",
+        "the contract requires a volume in any segments",
     ),
     (topology.a_volume_in_other_segments_is_a_conflict, zonal(Moving), "succeeded"),
     (topology.a_volume_is_reachable_from_the_node_it_was_created_for, zonal(Elsewhere), "create_volume for this node"),
     (topology.a_copy_is_in_its_requisite_segments_or_refused, zonal(Clinging), "clone_volume for {'zone': 'b'}: it is"),
-    (topology.a_copy_is_in_its_requisite_segments_or_refused, zonal(Sourced), "where its source is: no copy there"),
-    (capacity.unreachable_segments_have_no_capacity, zonal(Everywhere), "where no volume can be made"),
-    (capacity.reachable_segments_have_capacity, zonal(Narrow), "where volumes can be made: 0 bytes"),
+    (
+        topology.a_copy_is_in_its_requisite_segments_or_refused,
+        zonal(Sourced),
+        "the segments of its source: no copy there",
+    ),
+    (capacity.unreachable_segments_have_no_capacity, zonal(Everywhere), "where no volume can be created"),
+    (capacity.reachable_segments_have_capacity, zonal(Narrow), "where volumes can be created, is 0 bytes"),
     (node_local.the_node_and_its_volumes_have_the_same_segments, local(Roaming), "of the next process"),
     (node_local.a_handle_starts_with_the_name_of_its_node, local(Nameless), "does not start with the node's name"),
     (node_local.the_node_of_a_handle_is_known_without_a_call_to_the_storage, local(Looking), "node_of made calls"),
@@ -425,10 +437,14 @@ BROKEN = [
         "the contract requires 'node-10'",
     ),
     (node_local.a_handle_without_a_node_is_not_found, local(Splitting), "node_of('?'): succeeded"),
-    (node_local.a_volume_is_created_on_this_node_or_not_at_all, local(Wandering), "the node of a volume made here"),
+    (
+        node_local.a_volume_is_created_on_this_node_or_not_at_all,
+        local(Wandering),
+        "the node of a volume for this or another node",
+    ),
     (node_local.a_volume_is_created_on_this_node_or_not_at_all, local(Adrift), "no such node"),
     (node_local.a_handle_of_another_node_is_refused, local(Lax), "a handle of another node"),
-    (capacity.other_nodes_have_no_capacity, local(Nowhere), "where this node is: 0 bytes"),
+    (capacity.other_nodes_have_no_capacity, local(Nowhere), "the segments of this node, is 0 bytes"),
 ]
 
 

@@ -157,7 +157,7 @@ class Clipped(MemoryBackend):
 
 
 BROKEN = [
-    (stamps.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp that get_volume answers"),
+    (stamps.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp of get_volume"),
     (
         stamps.creating_under_a_taken_name_raises_already_exists,
         Obliging,
@@ -179,19 +179,19 @@ BROKEN = [
     (stamps.an_unknown_name_is_not_found, Searching, "a name that was never used"),
     (stamps.an_unknown_name_is_not_found, Nothing, "a name that was never used"),
     (stamps.an_unknown_name_is_not_found, Lasting, "find_volume after delete_volume: succeeded"),
-    (stamps.a_stamp_comes_back_unchanged, Sparing, "get_volume answers: .context['empty'] is None"),
-    (stamps.a_stamp_comes_back_unchanged, Ascii, "get_volume answers: .context['ünïcode'] is"),
-    (stamps.a_stamp_comes_back_unchanged, Listed, "list_volumes answers: [0].digest is ''"),
-    (stamps.a_stamp_comes_back_unchanged, Unstored, "the stamp that get_volume answers after a restart"),
+    (stamps.a_stamp_comes_back_unchanged, Sparing, "the stamp of get_volume: .context['empty'] is None"),
+    (stamps.a_stamp_comes_back_unchanged, Ascii, "the stamp of get_volume: .context['ünïcode'] is"),
+    (stamps.a_stamp_comes_back_unchanged, Listed, "the stamp of list_volumes: [0].digest is ''"),
+    (stamps.a_stamp_comes_back_unchanged, Unstored, "the stamp of get_volume after a restart"),
     (
         stamps.unusual_metadata_does_not_change_the_volume,
         Tagging,
-        "odd metadata: raised InvalidArgument (a tag is malformed)",
+        "unusual metadata: raised InvalidArgument (a tag is malformed)",
     ),
     (
         stamps.unusual_metadata_does_not_change_the_volume,
         Mixing,
-        "the stamp that create_volume answers to odd metadata",
+        "the stamp of create_volume to unusual metadata",
     ),
 ]
 

@@ -18,7 +18,7 @@ BLANK_STATES = (Blank.ZEROED, Blank.STAMPED)
 
 
 def blank_of(t: CheckContext, volume: Volume, what: str) -> Blank:
-    """Open a volume's device and close it; return Device.blank, which open_device and find_device must report equally."""
+    """Open and close a volume's device; return Device.blank, the same from open_device and find_device."""
     device = opened(t, volume)
     found = t.backend.find_device(volume.handle)
     same(found and found.blank, device.blank, f"{what}: Device.blank of find_device, against open_device's")
@@ -27,7 +27,7 @@ def blank_of(t: CheckContext, volume: Volume, what: str) -> Blank:
 
 
 def volume_with_notes(t: CheckContext) -> Volume:
-    """Return a new volume. Raises CheckSkipped if the backend keeps no format notes: it needs none if its volumes are zeroed."""
+    """Return a new volume. Raises CheckSkipped if the backend keeps no format notes, as one with zeroed volumes."""
     volume = t.volume()
     fresh, own = blank_of(t, volume, "a new volume"), type(t.backend)
     if own.formatting is b.Backend.formatting and own.formatted is b.Backend.formatted:

@@ -45,7 +45,7 @@ def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
         expect(
             feature in b.FEATURES,
             f"unknown feature: {name} has the abstract methods {', '.join(methods)}, which the driver never calls; "
-            "the features are those of csi_multi.contract.FEATURES (abstract methods of your own base class must begin with _)",
+            "csi_multi.contract.FEATURES has the features; begin abstract methods of your own base class with _",
         )
         expect(feature in covered, f"the kit has no check for the feature {name}; install a newer csi-multi-testing")
 

@@ -32,8 +32,10 @@ def expect_true_or_unsettled(
         for name, read in reads.items()
     }
     if unrecorded := [name for name, calls in calls_tried.items() if not calls]:
-        text = f"{' and '.join(unrecorded)}: no call through the boundary was recorded; "
+        text = (
+            f"{' and '.join(unrecorded)}: no call through the boundary was recorded; "
             "name the calls in Storage.calls or Storage.files"
+        )
         if len(unrecorded) == len(calls_tried):
             raise CheckSkipped(text)
         t.note(text)

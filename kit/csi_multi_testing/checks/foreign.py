@@ -1,4 +1,4 @@
-"""What carries another stamp, or none, belongs to another owner: not listed, not found, never touched."""
+"""A resource with another owner's stamp, or none, is foreign: not listed, not found, never changed."""
 
 from __future__ import annotations
 

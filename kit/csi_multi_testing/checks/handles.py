@@ -6,6 +6,7 @@ node_local.py has the further rules for handles of NodeLocal backends.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from csi_multi.contract import NotFound
 from csi_multi.contract import backend as b
@@ -29,7 +30,7 @@ def unknown_handles(t: CheckContext) -> tuple[str, ...]:
 
 
 def similar_handles(handle: str) -> tuple[str, ...]:
-    """Return handles that never existed, but come close to one that was."""
+    """Return handles that never existed but are similar to an existing one."""
     last = handle.rpartition("/")[2]
     return (
         f"{handle}x",
@@ -72,11 +73,8 @@ def an_almost_correct_handle_is_not_found(t: CheckContext) -> None:
 def an_unknown_snapshot_handle_of_any_shape_is_not_found(t: CheckContext) -> None:
     for handle in unknown_handles(t):
         what = f"get_snapshot({handle!r}), a handle that never existed"
-        expect_not_found(lambda handle=handle: t.client.get_snapshot(handle), what)  # type: ignore[misc]
-        retry(
-            lambda handle=handle: t.client.delete_snapshot(handle),
-            f"delete_snapshot({handle!r}) of an unknown snapshot",
-        )  # type: ignore[misc]
+        expect_not_found(partial(t.client.get_snapshot, handle), what)
+        retry(partial(t.client.delete_snapshot, handle), f"delete_snapshot({handle!r}) of an unknown snapshot")
 
 
 @check(b.Snapshots)

@@ -31,7 +31,7 @@ def the_parameters_are_valid_and_differ(t: CheckContext) -> None:
     for name in ("parameters", "mutable"):
         expect(
             getattr(t.storage, f"other_{name}") is None or parsed(t, name) != parsed(t, f"other_{name}"),
-            f"Storage.other_{name} means the same as Storage.{name}: a request with them is not a conflict; give different ones",
+            f"Storage.other_{name} means the same as Storage.{name}, so it is no conflict; give different ones",
         )
         parsed(t, name)
     use = t.storage.capability or BLOCK
@@ -45,7 +45,7 @@ def the_sizes_are_consistent(t: CheckContext) -> None:
     expect(size > 0, f"Storage.size is {size}; it must be a positive number of bytes")
     expect(
         t.storage.too_large > least,
-        f"Storage.too_large is {t.storage.too_large}, but volumes of {least} bytes (three times Storage.size) must be possible",
+        f"Storage.too_large is {t.storage.too_large}, but three times Storage.size, {least} bytes, must be possible",
     )
     for exact in t.storage.exact_sizes:
         expect(0 < exact < t.storage.too_large, f"Storage.exact_sizes: {exact} is not between 0 and Storage.too_large")
