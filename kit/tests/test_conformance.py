@@ -249,7 +249,7 @@ def test_a_broken_package_fails_with_the_reason(
     [
         (["--backend", "kti"], "unknown instance 'kti'; did you mean 'kit'?"),
         (["--backend", "kit"], "unknown kind 'memory'"),
-        (["--backend", "kit", "--only", "no such check"], "--list shows them"),
+        (["--backend", "kit", "--only", "no such check"], "--list shows all of them"),
         (["--backend", "kit", "--sanity", "/no/such/program"], "no such program"),
         (["--backend", "kit", "--json", "/no/such/directory/report"], "cannot be written"),
         ([], "--backend NAME are required"),
@@ -270,7 +270,7 @@ def test_the_list_tells_what_a_check_and_a_file_take(
     assert cli.main(["conformance", "--list", "--only", "finds"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "own: it finds (backend; needs Clone, the bytes of volumes)"
+    assert lines[0] == "own: it finds (backend; needs Clone, the data of volumes)"
     assert any(line.startswith("  nodes: node ids") for line in lines)
 
 

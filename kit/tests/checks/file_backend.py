@@ -1,4 +1,4 @@
-"""A backend over real files, whose every system call is met by the kit; and what goes wrong with such."""
+"""A correct backend over files with devices that are links, which tests break."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-import pytest
-from csi_multi_testing.check import State
-from csi_multi_testing.checks import CHECKS, failed_reads, faults, node_crashes
 from csi_multi_testing.memory import CURSOR
-from csi_multi_testing.operations import base
 from csi_multi_testing.storage import Storage, setting
 
 from csi_multi.contract import (
@@ -50,6 +46,8 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 VOLUMES, SNAPSHOTS, OPEN, LOCK = "volumes", "snapshots", "open", "lock"
+
+
 SIZE = 64 << 10
 
 
@@ -325,19 +323,7 @@ class RefreshesByRemoving(FileBackend):
             (self.root / OPEN / handle).symlink_to(self._entry(VOLUMES, handle) / "data")
 
 
-class NotesInTwoSteps(FileBackend):
-    """Writes notes that say something else for a moment."""
-
-    def formatting(self, handle: str) -> None:
-        self._note(handle, Blank.NEVER)
-        self._note(handle, Blank.INTERRUPTED)
-
-    def formatted(self, handle: str) -> None:
-        (self._entry(VOLUMES, handle) / "state").unlink(missing_ok=True)
-        self._note(handle, Blank.NEVER)
-
-
-class LetsThrough(FileBackend):
+class LetsFilesThrough(FileBackend):
     """Raises what the operating system raises, and does not notice when a look fails."""
 
     def formatting(self, handle: str) -> None:
@@ -355,93 +341,3 @@ class LetsThrough(FileBackend):
     def check(self) -> None:
         with suppress(Unavailable):
             super().check()
-
-
-class CleansUpOnce(FileBackend):
-    """Collects what is to be cleaned up in a directory that must not be there yet."""
-
-    def resume(self) -> None:
-        with failures():
-            (self.root / "trash").mkdir()
-            super().resume()
-            (self.root / "trash").rmdir()
-
-
-BROKEN = [
-    (node_crashes.opening_a_device_completes_after_a_crash_at_any_call, over_files(OpensAndRegisters), "remaining"),
-    (
-        node_crashes.a_device_can_be_closed_after_a_crash_at_any_call_of_opening_it,
-        over_files(OpensAndRegisters),
-        "remaining",
-    ),
-    (node_crashes.closing_a_device_completes_after_a_crash_at_any_call, over_files(OpensAndRegisters), "remaining"),
-    (
-        node_crashes.refreshing_a_device_completes_after_a_crash_at_any_call,
-        over_files(RefreshesByRemoving),
-        "raised Unavailable",
-    ),
-    (
-        node_crashes.the_formatting_note_is_old_or_new_after_a_crash_at_any_call,
-        over_files(NotesInTwoSteps),
-        "Blank.NEVER",
-    ),
-    (
-        node_crashes.the_formatted_note_is_old_or_new_after_a_crash_at_any_call,
-        over_files(NotesInTwoSteps),
-        "Blank.ZEROED",
-    ),
-    (
-        faults.opening_a_device_can_be_retried_after_any_call_fails,
-        over_files(OpensAndRegisters),
-        "not an error of csi_multi.contract",
-    ),
-    (
-        faults.closing_a_device_can_be_retried_after_any_call_fails,
-        over_files(OpensAndRegisters),
-        "not an error of csi_multi.contract",
-    ),
-    (
-        faults.refreshing_a_device_can_be_retried_after_any_call_fails,
-        over_files(RefreshesByRemoving),
-        "raised Unavailable",
-    ),
-    (
-        faults.the_formatting_note_can_be_retried_after_any_call_fails,
-        over_files(LetsThrough),
-        "not an error of csi_multi.contract",
-    ),
-    (
-        faults.the_formatted_note_can_be_retried_after_any_call_fails,
-        over_files(LetsThrough),
-        "not an error of csi_multi.contract",
-    ),
-    (
-        failed_reads.a_failed_search_for_a_device_is_not_reported_as_closed,
-        over_files(LetsThrough),
-        "answered None",
-    ),
-    (failed_reads.check_reports_a_storage_that_fails_every_call, over_files(LetsThrough), "fails: succeeded"),
-    (
-        node_crashes.a_crash_at_any_call_of_resume_is_repaired_by_the_next_start,
-        over_files(CleansUpOnce),
-        "resume raised",
-    ),
-]
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "PAUSES", (0, 0))
-
-
-@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
-def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
-    fails(check, backend, words)
-
-
-@pytest.mark.parametrize("name", list(CHECKS))
-def test_a_backend_over_files_passes(judged: Any, name: str) -> None:
-    devices = CHECKS[name].group in ("node_crashes", "faults", "blindness")  # links to files do for these
-    outcome = judged(CHECKS[name].body, lambda: storage(devices=devices))
-
-    assert outcome.state is not State.FAILED, outcome.text

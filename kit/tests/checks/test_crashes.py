@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from csi_multi_testing import fault_sweep, memory
 from csi_multi_testing.check import State
-from csi_multi_testing.checks import after_crash, crashes
+from csi_multi_testing.checks import crashes
 from csi_multi_testing.memory import Attachment, MemoryBackend
 from csi_multi_testing.operations import base
 
@@ -30,9 +30,10 @@ from csi_multi.contract import (
     Strings,
     Volume,
     VolumeRequest,
-    leaf,
     missing,
 )
+
+from .late_name import NameLater
 
 
 @pytest.fixture(autouse=True)
@@ -48,22 +49,6 @@ class StampLater(MemoryBackend):
         made = replace(super().create_volume(bare), stamp=request.stamp)
         self.storage.put(self.storage.volumes, made.handle, made)
         return made
-
-
-class NameLater(MemoryBackend):
-    """Makes the volume under a random name and renames it: a retry does not know what is half-made."""
-
-    def create_volume(self, request: VolumeRequest) -> Volume:
-        if request.name in {one.stamp.name for one in self.storage.volumes.values()}:
-            raise AlreadyExists(request.name)
-        draft = super().create_volume(replace(request, stamp=replace(request.stamp, name=uuid.uuid4().hex)))
-        made = replace(draft, stamp=request.stamp)
-        self.storage.put(self.storage.volumes, made.handle, made)
-        return made
-
-    def find_volume(self, name: str) -> Volume:
-        found = [handle for handle, one in self.storage.volumes.items() if one.stamp.name == name]
-        return self.get_volume(found[0] if found else name)
 
 
 class PublishFirst(MemoryBackend):
@@ -169,57 +154,6 @@ class AttachesInTwoSteps(MemoryBackend):
         self.storage.drop(self.storage.attached, handle)
 
 
-class LeavesTheHalfMade(MemoryBackend):
-    """Makes an empty volume over the bytes that a dead process had copied under its name."""
-
-    def create_volume(self, request: VolumeRequest) -> Volume:
-        left = self.storage.data.get(leaf(request.name), {})
-        made = super().create_volume(request)
-        if left:
-            self.storage.data[made.handle] = left
-        return made
-
-
-class HidesWhatItDeletes(MemoryBackend):
-    """Marks a volume as deleted first, and takes the mark of a dead process for the end."""
-
-    def delete_volume(self, handle: str, secrets: Strings) -> None:
-        volume = self.get_volume(handle)
-        self.storage.put(self.storage.volumes, handle, replace(volume, stamp=replace(volume.stamp, name="")))
-        super().delete_volume(handle, secrets)
-
-    def get_volume(self, handle: str) -> Volume:
-        found = super().get_volume(handle)
-        if not found.stamp.name:
-            raise missing("volume", handle)
-        return found
-
-
-class TakesSnapshotsAlong(MemoryBackend):
-    """Deletes the snapshots of a volume, and notices at the end that they stay."""
-
-    def delete_volume(self, handle: str, secrets: Strings) -> None:
-        blocks = {key: rows for key, rows in self.storage.data.items() if key != handle}
-        for key in blocks:
-            self.storage.drop(self.storage.data, key)
-        super().delete_volume(handle, secrets)
-        for key, rows in blocks.items():
-            self.storage.put(self.storage.data, key, rows)
-
-
-class NumbersItsTries(MemoryBackend):
-    """Keeps a draft per try, under the number of the try, and cleans up the last one only."""
-
-    def create_volume(self, request: VolumeRequest) -> Volume:
-        drafts = [key for key in self.storage.data if key.startswith(f"{request.name}.")]
-        number = len(drafts) + 1
-        self.storage.put(self.storage.data, f"{request.name}.{number}", {})
-        made = super().create_volume(request)
-        for last in (number, number - 1):
-            self.storage.drop(self.storage.data, f"{request.name}.{last}")
-        return made
-
-
 class FinishesRemoval(MemoryBackend):
     """Correct: does not show what it deletes any more, and finishes that when it is deleted again."""
 
@@ -242,19 +176,6 @@ BROKEN = [
     (crashes.a_group_deletion_completes_after_a_crash_at_any_call, RecordFirst, "remaining: "),
     (crashes.an_expansion_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
     (crashes.a_modification_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
-    (after_crash.a_creation_completes_once_after_two_crashes_at_any_call, NumbersItsTries, "2 new resources"),
-    (
-        after_crash.another_request_can_follow_a_creation_that_crashed,
-        LeavesTheHalfMade,
-        "has the data of an earlier volume",
-    ),
-    (after_crash.another_request_can_follow_a_creation_that_crashed, NameLater, "remaining after"),
-    (after_crash.a_name_is_free_after_a_crashed_deletion_was_repeated, HidesWhatItDeletes, "is being made or removed"),
-    (
-        after_crash.snapshots_survive_a_crashed_deletion_of_their_source,
-        TakesSnapshotsAlong,
-        "the first block differs",
-    ),
     (crashes.an_attachment_completes_after_a_crash_at_any_call, AttachesInTwoSteps, "is attached with read_only"),
     (crashes.a_detachment_completes_after_a_crash_at_any_call, AttachesInTwoSteps, "published_nodes: found"),
 ]

@@ -7,25 +7,20 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from csi_multi_testing.checks import failed_reads, faults
+from csi_multi_testing.checks import faults
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.operations import base
 
 from csi_multi.contract import (
-    CapacityReport,
-    CapacityRequest,
     FailedPrecondition,
-    HealthEntry,
-    Page,
-    PageRequest,
-    Snapshot,
-    Strings,
     Timeout,
     Unavailable,
     Volume,
     VolumeRequest,
     missing,
 )
+
+from .file_backend import LetsFilesThrough, OpensAndRegisters, RefreshesByRemoving, over_files
 
 CHANGES = (
     *("create_volume", "restore_volume", "clone_volume", "delete_volume", "create_snapshot", "delete_snapshot"),
@@ -106,50 +101,6 @@ class Swallows(MemoryBackend):
     """Logs a failure and goes on."""
 
 
-class Blind(MemoryBackend):
-    """Answers a failed look with what an empty storage would say."""
-
-    def get_volume(self, handle: str) -> Volume:
-        try:
-            return super().get_volume(handle)
-        except (Unavailable, Timeout):
-            raise missing("volume", handle) from None
-
-    def get_snapshot(self, handle: str) -> Snapshot:
-        try:
-            return super().get_snapshot(handle)
-        except Unavailable:
-            raise missing("snapshot", handle) from None
-
-    def get_group_snapshot(self, handle: str) -> Any:
-        try:
-            return super().get_group_snapshot(handle)
-        except Timeout:
-            raise missing("group snapshot", handle) from None
-
-    def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        try:
-            return super().list_volumes(page)
-        except Unavailable:
-            return Page(items=())
-
-    def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        try:
-            return super().list_snapshots(page, source)
-        except Timeout:
-            return Page(items=())
-
-    def capacity(self, request: CapacityRequest) -> CapacityReport:
-        try:
-            return super().capacity(request)
-        except Timeout:
-            return CapacityReport(available=0)
-
-    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
-        self.get_volume(handle)
-        return ()
-
-
 BROKEN = [
     (
         faults.a_creation_can_be_retried_after_any_call_fails,
@@ -171,13 +122,31 @@ BROKEN = [
     (faults.a_modification_can_be_retried_after_any_call_fails, GivesUp, "which is final"),
     (faults.an_attachment_can_be_retried_after_any_call_fails, TakesSilenceForAbsence, "which is not true"),
     (faults.a_detachment_can_be_retried_after_any_call_fails, Swallows, "but the method succeeded"),
-    (failed_reads.a_failed_read_of_a_volume_is_not_reported_as_not_found, Blind, "raised NotFound"),
-    (failed_reads.a_failed_read_of_a_snapshot_is_not_reported_as_not_found, Blind, "raised NotFound"),
-    (failed_reads.a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found, Blind, "raised NotFound"),
-    (failed_reads.a_failed_read_never_shortens_the_list_of_volumes, Blind, "answered set()"),
-    (failed_reads.a_failed_read_never_shortens_the_list_of_snapshots, Blind, "answered set()"),
-    (failed_reads.a_failed_read_of_the_capacity_is_not_reported_as_zero, Blind, "answered CapacityReport(available=0"),
-    (failed_reads.a_failed_read_of_health_is_not_reported_as_a_missing_volume, Blind, "raised NotFound"),
+    (
+        faults.opening_a_device_can_be_retried_after_any_call_fails,
+        over_files(OpensAndRegisters),
+        "not an error of csi_multi.contract",
+    ),
+    (
+        faults.closing_a_device_can_be_retried_after_any_call_fails,
+        over_files(OpensAndRegisters),
+        "not an error of csi_multi.contract",
+    ),
+    (
+        faults.refreshing_a_device_can_be_retried_after_any_call_fails,
+        over_files(RefreshesByRemoving),
+        "raised Unavailable",
+    ),
+    (
+        faults.the_formatting_note_can_be_retried_after_any_call_fails,
+        over_files(LetsFilesThrough),
+        "not an error of csi_multi.contract",
+    ),
+    (
+        faults.the_formatted_note_can_be_retried_after_any_call_fails,
+        over_files(LetsFilesThrough),
+        "not an error of csi_multi.contract",
+    ),
 ]
 
 

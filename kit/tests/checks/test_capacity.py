@@ -15,6 +15,8 @@ from csi_multi_testing.storage import MIB, Storage
 
 from csi_multi.contract import CapacityReport, CapacityRequest, ResourceExhausted, Strings, Volume, VolumeRequest
 
+from .placed import Local, Zonal, local, zonal
+
 ROOM = 512 * MIB  # little enough to be filled by one volume
 
 
@@ -103,6 +105,28 @@ class Picky(MemoryBackend):
         return super().capacity(request)
 
 
+class Everywhere(Zonal):
+    """Tells the same capacity for any place."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        return MemoryBackend.capacity(self, request)
+
+
+class Narrow(Zonal):
+    """Has capacity where the place is described by nothing else."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        odd = request.segments is not None and set(request.segments) != {"zone"}
+        return CapacityReport(available=0) if odd else super().capacity(request)
+
+
+class Nowhere(Local):
+    """Has capacity only where no place is asked for."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=0 if request.segments else ROOM)
+
+
 BROKEN = [
     (capacity.the_capacity_numbers_are_consistent, small(Indebted), "it must not be negative"),
     (capacity.the_capacity_numbers_are_consistent, small(Upended), "greater than maximum"),
@@ -124,6 +148,9 @@ BROKEN = [
         "is 0, but unsupported() accepts the use",
     ),
     (capacity.capacity_of_any_segments_is_answered_without_an_error, small(Picky), "KeyError"),
+    (capacity.unreachable_segments_have_no_capacity, zonal(Everywhere), "where no volume can be created"),
+    (capacity.reachable_segments_have_capacity, zonal(Narrow), "where volumes can be created, is 0 bytes"),
+    (capacity.other_nodes_have_no_capacity, local(Nowhere), "the segments of this node, is 0 bytes"),
 ]
 
 

@@ -156,10 +156,14 @@ BROKEN = [
     (sources.a_clone_of_a_deleted_volume_is_refused, Lenient, "succeeded, the contract requires NotFound"),
     (sources.a_clone_of_a_deleted_volume_is_refused, Hasty, "refused, but the storage changed"),
     (sources.a_restored_volume_survives_the_deletion_of_its_snapshot, Layered, "served, then the copy: the first"),
-    (sources.a_restored_volume_survives_the_deletion_of_its_snapshot, TooLate, "then asked for it: raised NotFound"),
+    (
+        sources.a_restored_volume_survives_the_deletion_of_its_snapshot,
+        TooLate,
+        "then read of the source: raised NotFound",
+    ),
     (sources.a_cloned_volume_survives_the_deletion_of_its_source, Layered, "served, then the copy: the first block"),
-    (sources.a_cloned_volume_survives_the_deletion_of_its_source, TooLate, "then asked for it: raised NotFound"),
-    (sources.a_copy_of_a_copy_holds_the_data_of_both, Shallow, "bytes of the first are missing"),
+    (sources.a_cloned_volume_survives_the_deletion_of_its_source, TooLate, "then read of the source: raised NotFound"),
+    (sources.a_copy_of_a_copy_holds_the_data_of_both, Shallow, "data of the first volume is missing"),
 ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +27,9 @@ from csi_multi.contract import (
     VolumeHealth,
 )
 from csi_multi.contract import backend as b
+from csi_multi.host import loopdev
+
+from .loop_devices import ROOTS, Looped, looped
 
 ILL = HealthEntry(status=Health.DEGRADED, reason="OneDiskLeft", message="one disk is left of two; replace the other")
 FULL = StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason="PoolAlmostFull", message="97 % are used")
@@ -140,6 +145,29 @@ class Percent(Nodal):
         return (replace(FULL, reason="Pool97%Full"),)
 
 
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    while ROOTS:
+        root = ROOTS.pop()
+        for device, file in loopdev.bound().items():
+            if file.startswith(f"{root}/"):
+                os.system(f"losetup --detach {device}")
+        shutil.rmtree(root)
+
+
+class Occupied(Looped):
+    """Finds that a volume in use is in use."""
+
+    def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
+        if not self.find_device(handle):
+            return super().node_volume_health(handle)
+        return (HealthEntry(status=Health.INACCESSIBLE, reason="InUse", message="it is open"),)
+
+
 BROKEN = [
     (health.a_new_volume_is_healthy, Chatty, "volume_health of a new volume: found"),
     (health.a_new_volume_is_healthy, Careless, "succeeded, the contract requires NotFound"),
@@ -157,6 +185,7 @@ BROKEN = [
     (health.a_new_volume_is_healthy_on_its_node, Unused, "which is not open: found"),
     (health.a_new_volume_is_healthy_on_its_node, Unaware, "succeeded, the contract requires NotFound"),
     (health.storage_problems_have_a_reason_and_a_message, Percent, "is not a CamelCase word"),
+    (health.an_open_volume_is_healthy_on_its_node, looped(Occupied), "a new volume that is open: found"),
 ]
 
 

@@ -1,24 +1,22 @@
-"""Backends that remember what they should store, count too many calls, or do not survive being killed."""
+"""Backends that do not survive being killed, and the checks that find it."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, State, run
-from csi_multi_testing.checks import budgets, kills, restarts
-from csi_multi_testing.context import CheckContext, features_of
-from csi_multi_testing.fault_injection import FaultInjector, ProcessDied
-from csi_multi_testing.in_process import InProcessClient
+from csi_multi_testing.check import CHECKS, State
+from csi_multi_testing.checks import kills
+from csi_multi_testing.fault_injection import ProcessDied
 from csi_multi_testing.memory import MemoryBackend, MemoryStorage
 from csi_multi_testing.operations import base
 from csi_multi_testing.protocol import Target
-from csi_multi_testing.storage import Storage
 
-from csi_multi.contract import AttachRequest, PageRequest, Strings, Volume, VolumeRequest
+from csi_multi.contract import Strings, Volume, VolumeRequest
+
+from .killable import judged_killed
 
 STEP = 0.001  # seconds that one call takes which can be killed
 
@@ -26,35 +24,6 @@ STEP = 0.001  # seconds that one call takes which can be killed
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAUSES", (0, 0))
-
-
-class RemembersAttachments(MemoryBackend):
-    """Knows from memory where volumes are attached."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.seen: dict[str, str] = {}
-
-    def attach(self, request: AttachRequest) -> Strings:
-        self.seen[request.handle] = request.node.id
-        return super().attach(request)
-
-    def _shown(self, volume: Volume) -> Volume:
-        nodes = (self.seen[volume.handle],) if volume.handle in self.seen else ()
-        return replace(super()._shown(volume), published_nodes=nodes)
-
-
-class AsksOneByOne(MemoryBackend):
-    """Looks at each volume of a listing once more."""
-
-    def list_volumes(self, page: PageRequest) -> Any:
-        for one in super().list_volumes(page).items:
-            self.get_volume(one.handle)
-        return super().list_volumes(page)
-
-
-def within_budget(kind: type[MemoryBackend], **budgets: int) -> Any:
-    return lambda: memory.storage(kind, budgets=budgets)
 
 
 class Mortal(MemoryBackend):
@@ -85,24 +54,6 @@ class _Through:
             return found(*args)
 
         return change
-
-
-class Process(InProcessClient):
-    """A door to a backend that can be killed: stands for the one over the wire."""
-
-    target = Target.WIRE
-
-    def restart(self, *, resume: bool = True) -> None:
-        self.backend.dead = True
-        super().restart(resume=resume)
-
-
-def judged_killed(check: Any, storage: Storage) -> Any:
-    client = Process(storage, FaultInjector())
-    return run(
-        CHECKS[check.__name__.replace("_", " ")],
-        CheckContext(storage, client, features_of(type(client.backend)), FaultInjector()),
-    )
 
 
 class Torn(Mortal):
@@ -145,18 +96,6 @@ class TornCopies(Mortal):
 
 
 BROKEN = [
-    (restarts.restarts_between_calls_do_not_change_any_answer, RemembersAttachments, "get_volume, attached"),
-    (
-        budgets.no_method_makes_more_calls_than_its_budget,
-        within_budget(MemoryBackend, create_volume=1),
-        "create_volume: ",
-    ),
-    (
-        budgets.no_method_makes_more_calls_than_its_budget,
-        within_budget(MemoryBackend, creat_volume=1),
-        "has no such method",
-    ),
-    (budgets.no_method_makes_more_calls_than_its_budget, within_budget(AsksOneByOne, list_volumes=4), "beside 20"),
     (kills.a_creation_survives_kill_9_at_any_moment, Torn, "draft"),
     (kills.a_deletion_survives_kill_9_at_any_moment, Torn, "remaining"),
     (kills.an_expansion_survives_kill_9_at_any_moment, TornCopies, "the first block differs"),
@@ -179,10 +118,3 @@ def test_who_can_be_killed_at_any_moment_passes(check: Any) -> None:
     outcome = judged_killed(check, memory.storage(Mortal))
 
     assert outcome.state is State.PASSED, outcome.text
-
-
-def test_a_budget_that_is_kept_passes_and_is_noted(judged: Any) -> None:
-    outcome = judged(budgets.no_method_makes_more_calls_than_its_budget, within_budget(MemoryBackend, get_volume=1))
-
-    assert outcome.state is State.PASSED, outcome.text
-    assert "get_volume: 1 calls, budget 1" in outcome.notes
