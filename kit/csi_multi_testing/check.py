@@ -65,7 +65,7 @@ def check(
     return register
 
 
-class State(enum.Enum):
+class CheckState(enum.Enum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -74,7 +74,7 @@ class State(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     check: Check
-    state: State
+    state: CheckState
     text: str = ""
     seconds: float = 0.0
     notes: tuple[str, ...] = ()  # measurements, for example the number of crash points
@@ -85,23 +85,23 @@ def run(one: Check, context: CheckContext) -> Outcome:
     """Run a check, clean up after it, and look for what remains. A failed check is a result, not an exception."""
     started = time.monotonic()
 
-    def outcome(state: State, text: str = "", error: BaseException | None = None) -> Outcome:
+    def outcome(state: CheckState, text: str = "", error: BaseException | None = None) -> Outcome:
         seconds = time.monotonic() - started
         return Outcome(check=one, state=state, text=text, seconds=seconds, notes=tuple(context.notes), error=error)
 
     if reason := one.missing(context):
-        return outcome(State.SKIPPED, reason)
+        return outcome(CheckState.SKIPPED, reason)
     try:
         with context:
             one.body(context)
     except CheckSkipped as reason:
-        return outcome(State.SKIPPED, str(reason))
+        return outcome(CheckState.SKIPPED, str(reason))
     except CheckFailed as error:
-        return outcome(State.FAILED, str(error), error)
+        return outcome(CheckState.FAILED, str(error), error)
     except Exception as error:
         before = f"; the last injected fault: {context.injector.description}" if context.injector.description else ""
-        return outcome(State.FAILED, f"{contract_method(error)}{type(error).__name__}: {error}{before}", error)
-    return outcome(State.PASSED)
+        return outcome(CheckState.FAILED, f"{contract_method(error)}{type(error).__name__}: {error}{before}", error)
+    return outcome(CheckState.PASSED)
 
 
 def contract_method(error: Exception) -> str:

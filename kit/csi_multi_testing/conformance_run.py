@@ -14,7 +14,7 @@ from csi_multi.contract import StorageError
 from csi_multi.process.driver_process import NotServing
 
 from .assertions import CheckFailed
-from .check import Check, Outcome, State, run
+from .check import Check, CheckState, Outcome, run
 from .context import CheckContext
 from .csi_wire import CsiClient
 from .driver import InstanceDriver
@@ -95,7 +95,7 @@ class ConformanceRun:
             text=found.text,
             seconds=round(found.seconds, 3),
             notes=found.notes,
-            log=self._log(found) if found.state is State.FAILED else "",
+            log=self._log(found) if found.state is CheckState.FAILED else "",
         )
         self._add(result)
 
@@ -106,7 +106,7 @@ class ConformanceRun:
 
     def _add_result(self, where: str, name: str, text: str) -> None:
         """Add a result about the run as a whole; `text` is "" if it passed."""
-        state = State.FAILED if text else State.PASSED
+        state = CheckState.FAILED if text else CheckState.PASSED
         self._progress.more(1)
         self._add(CheckResult(group=WHOLE, name=name, where=where, state=state, text=text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from .check import State
+from .check import CheckState
 from .report import CheckResult, ConformanceReport, groups
 
 
@@ -25,8 +25,8 @@ def as_junit(report: ConformanceReport) -> str:
 
 
 def _numbers(results: tuple[CheckResult, ...] | list[CheckResult], seconds: float) -> dict[str, str]:
-    failed = sum(one.state is State.FAILED for one in results)
-    skipped = sum(one.state is State.SKIPPED for one in results)
+    failed = sum(one.state is CheckState.FAILED for one in results)
+    skipped = sum(one.state is CheckState.SKIPPED for one in results)
     counts = {"tests": len(results), "failures": failed, "errors": 0, "skipped": skipped}
     return {**{name: str(count) for name, count in counts.items()}, "time": f"{seconds:.3f}"}
 
@@ -34,10 +34,10 @@ def _numbers(results: tuple[CheckResult, ...] | list[CheckResult], seconds: floa
 def _case(suite: Element, one: CheckResult) -> None:
     about = {"classname": one.group, "name": one.name, "time": f"{one.seconds:.3f}"}
     case = SubElement(suite, "testcase", about)
-    if one.state is State.FAILED:
+    if one.state is CheckState.FAILED:
         first = one.text.partition("\n")[0]
         SubElement(case, "failure", message=first, type=one.where).text = one.text
-    if one.state is State.SKIPPED:
+    if one.state is CheckState.SKIPPED:
         SubElement(case, "skipped", message=one.text)
     if one.notes:
         SubElement(case, "system-out").text = "\n".join(one.notes)

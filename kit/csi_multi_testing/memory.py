@@ -69,7 +69,7 @@ GRANULE = 4096
 CURSOR = re.compile(r"[a-z0-9][-a-z0-9]*")
 
 
-class Config(Schema, frozen=True):
+class MemoryConfig(Schema, frozen=True):
     capacity: Annotated[int, Doc("total size of all volumes", ge=0)] = 1 << 50
     nodes: Annotated[tuple[str, ...], Doc("names of the nodes beside this one")] = ()
 
@@ -147,7 +147,7 @@ class MemoryBackend(
     """Every controller feature over a MemoryStorage."""
 
     contract: ClassVar[tuple[int, int]] = (1, 0)
-    Config = Config
+    Config = MemoryConfig
     Parameters = Parameters
     MutableParameters = MutableParameters
 
@@ -404,7 +404,7 @@ def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, 
     """Return the Storage of a new MemoryStorage, with all fields; `given` replaces some of them."""
     storage = MemoryStorage()
     names = (NODE, "node-2", "node-3")
-    config = Config(nodes=names, capacity=capacity)
+    config = MemoryConfig(nodes=names, capacity=capacity)
 
     def connect(host: Host) -> Backend:
         return kind(config, setting(host), storage)

@@ -36,13 +36,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def csi_contract(request: pytest.FixtureRequest, storage: Storage) -> Callable[[], None]:
     """Return one check of the kit as a function; it runs against the `storage` fixture."""
     from .assertions import CheckFailed
-    from .check import CHECKS, State, run
+    from .check import CHECKS, CheckState, run
     from .context import in_process
 
     def judge() -> None:
         outcome = run(CHECKS[request.param], in_process(storage))
         request.node.user_properties += [("note", note) for note in outcome.notes]
-        if outcome.state is State.SKIPPED:
+        if outcome.state is CheckState.SKIPPED:
             pytest.skip(outcome.text)
         if isinstance(outcome.error, CheckFailed):
             pytest.fail(outcome.text, pytrace=False)

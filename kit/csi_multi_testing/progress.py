@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TextIO
 
-from .check import State
+from .check import CheckState
 from .report import CheckResult
 
 BAR = 24  # characters
@@ -32,7 +32,7 @@ class Progress:
 
     def end(self, one: CheckResult) -> None:
         self._done += 1
-        self._failed += one.state is State.FAILED
+        self._failed += one.state is CheckState.FAILED
         if not self._live:
             self._write(f"{one.state.value.upper():<8}{one.seconds:7.2f} s  {one.group}: {one.name} ({one.where})\n")
 

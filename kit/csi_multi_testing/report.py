@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import msgspec
 
-from .check import State
+from .check import CheckState
 
 LAST = ("csi-sanity", "instance")  # groups
 SCHEMA = 1  # of the JSON report: raised when a field changes its meaning or goes away
@@ -33,7 +33,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     name: str
     where: str  # wire, backend or csi-sanity
-    state: State
+    state: CheckState
     text: str = ""  # why it failed or was skipped
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -70,18 +70,18 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool  # False: interrupted
     results: tuple[CheckResult, ...]
 
-    def count(self, state: State) -> int:
+    def count(self, state: CheckState) -> int:
         return sum(one.state is state for one in self.results)
 
     @property
     def logs(self) -> dict[str, str]:
         """The log of each failure, by the name of its file."""
-        failed = [one for one in self.results if one.state is State.FAILED]
+        failed = [one for one in self.results if one.state is CheckState.FAILED]
         return {f"failure-{number}.log": one.log for number, one in enumerate(failed, 1)}
 
     @property
     def passed(self) -> bool:
-        return self.complete and not self.count(State.FAILED)
+        return self.complete and not self.count(CheckState.FAILED)
 
 
 def as_json(report: ConformanceReport) -> str:
@@ -104,18 +104,20 @@ def as_text(report: ConformanceReport, log: str = "") -> str:
 
 
 def _table(report: ConformanceReport) -> str:
-    rows: list[Sequence[str]] = [("group", *(state.value for state in State), "seconds")]
+    rows: list[Sequence[str]] = [("group", *(state.value for state in CheckState), "seconds")]
     for group, results in groups(report.results).items():
         counts = Counter(one.state for one in results)
-        rows.append((group, *(str(counts[state]) for state in State), f"{sum(one.seconds for one in results):.1f}"))
-    totals = (str(report.count(state)) for state in State)
+        rows.append(
+            (group, *(str(counts[state]) for state in CheckState), f"{sum(one.seconds for one in results):.1f}")
+        )
+    totals = (str(report.count(state)) for state in CheckState)
     rows.append(("all", *totals, f"{report.seconds:.1f}"))
     wide = max(len(row[0]) for row in rows)
     return "\n".join(f"  {name:<{wide}}" + "".join(f"{cell:>10}" for cell in cells) for name, *cells in rows)
 
 
 def _failures(report: ConformanceReport, directory: str) -> str:
-    failed = [one for one in report.results if one.state is State.FAILED]
+    failed = [one for one in report.results if one.state is CheckState.FAILED]
     lines = []
     for one, (file, log) in zip(failed, report.logs.items(), strict=True):
         lines += [f"FAILED  {one.group}: {one.name} ({one.where})", *_indented(one.text)]
@@ -126,7 +128,7 @@ def _failures(report: ConformanceReport, directory: str) -> str:
 def _skips(results: Iterable[CheckResult]) -> str:
     reasons: dict[str, list[str]] = defaultdict(list)
     for one in results:
-        if one.state is State.SKIPPED:
+        if one.state is CheckState.SKIPPED:
             reasons[one.text].append(one.name)
     lines = []
     for reason, names in sorted(reasons.items()):
@@ -146,7 +148,7 @@ def _notes(results: Iterable[CheckResult]) -> str:
 
 
 def _last_line(report: ConformanceReport, log: str) -> str:
-    counts = ", ".join(f"{report.count(state)} {state.value}" for state in State)
+    counts = ", ".join(f"{report.count(state)} {state.value}" for state in CheckState)
     verdict = "passed" if report.passed else "failed" if report.complete else "stopped early"
     about = f"backend {report.backend.instance} ({report.backend.kind}, {report.backend.package})"
     kept = f"\nlogs: {log}" if log else ""

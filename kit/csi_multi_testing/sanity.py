@@ -16,13 +16,17 @@ from csi_multi.config.document import ConfigError
 from csi_multi.contract import CommandTimedOut
 from csi_multi.host.command import LocalHost
 
-from .check import State
+from .check import CheckState
 from .driver import InstanceDriver
 from .report import CheckResult
 from .storage import Storage
 
 NAME = "csi-sanity"
-STATES = {"passed": State.PASSED, "skipped": State.SKIPPED, "pending": State.SKIPPED}  # all others: failed
+STATES = {
+    "passed": CheckState.PASSED,
+    "skipped": CheckState.SKIPPED,
+    "pending": CheckState.SKIPPED,
+}  # all others: failed
 OUTPUT = "sanity.out"
 TIME_LIMIT = 900.0  # seconds for all specs
 RPCS = (
@@ -115,7 +119,7 @@ class SanitySuite:
         if self.disabled:
             return
         if reason := self.missing or self._unfit(storage):
-            yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.SKIPPED, text=reason)
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=CheckState.SKIPPED, text=reason)
             return
         try:
             found = run(
@@ -129,13 +133,13 @@ class SanitySuite:
                 mutable=storage.mutable,
             )
         except CommandTimedOut as error:
-            yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=str(error))
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=CheckState.FAILED, text=str(error))
             return
         if not found:
             text = f"csi-sanity wrote no report; its output is in {process.directory}/{OUTPUT}"
-            yield CheckResult(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=text)
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=CheckState.FAILED, text=text)
         for one in found:
-            state = STATES.get(one.state, State.FAILED)
+            state = STATES.get(one.state, CheckState.FAILED)
             text = one.message or ("disabled in csi-sanity itself" if one.state == "pending" else "")
             yield CheckResult(group=NAME, name=one.name, where=NAME, state=state, text=text, seconds=one.seconds)
 

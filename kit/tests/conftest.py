@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import Outcome, State, run
+from csi_multi_testing.check import CheckState, Outcome, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import in_process
 from csi_multi_testing.storage import CLUSTER, DRIVER, NODE, Storage
@@ -41,7 +41,7 @@ def fails(judged: Callable[..., Outcome]) -> Fails:
 
     def fails(check: Callable[..., None], subject: Any, words: str) -> None:
         outcome = judged(check, subject)
-        assert outcome.state is State.FAILED, f"{outcome.state.value}: {outcome.text}"
+        assert outcome.state is CheckState.FAILED, f"{outcome.state.value}: {outcome.text}"
         assert words in outcome.text
 
     return fails

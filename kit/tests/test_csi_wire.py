@@ -10,7 +10,7 @@ import grpc
 import pytest
 from csi_multi_testing import memory, messages
 from csi_multi_testing.assertions import CheckFailed
-from csi_multi_testing.check import State, run
+from csi_multi_testing.check import CheckState, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import CheckContext, features_of
 from csi_multi_testing.csi_wire import CsiClient
@@ -48,7 +48,7 @@ def client(door_to: Callable[..., CsiClient]) -> CsiClient:
 def test_the_backend_in_memory_passes_over_the_wire(client: CsiClient, name: str) -> None:
     outcome = run(CHECKS[name], CheckContext(client.storage, client, features_of(MemoryBackend), FaultInjector()))
 
-    assert outcome.state is not State.FAILED, outcome.text
+    assert outcome.state is not CheckState.FAILED, outcome.text
 
 
 def test_a_volume_is_the_same_in_every_answer(client: CsiClient) -> None:

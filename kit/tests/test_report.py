@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from csi_multi_testing import memory, sanity
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.junit import as_junit
 from csi_multi_testing.progress import Progress
 from csi_multi_testing.report import BackendInfo, CheckResult, ConformanceReport, as_json, as_text, escape
@@ -19,13 +19,15 @@ from csi_multi.config.document import ConfigError
 
 NASTY = '\x00\x1b[31m]]> <b> & "q" \ud800 ￾ 🙂\ttab'
 PASSED = CheckResult(
-    group="creation", name="one", where="wire", state=State.PASSED, seconds=1.5, notes=("3 calls met",)
+    group="creation", name="one", where="wire", state=CheckState.PASSED, seconds=1.5, notes=("3 calls met",)
 )
 FAILED = CheckResult(
-    group="creation", name="two", where="backend", state=State.FAILED, text="found 1\nwanted 2", log="{}"
+    group="creation", name="two", where="backend", state=CheckState.FAILED, text="found 1\nwanted 2", log="{}"
 )
-SKIPPED = CheckResult(group="sizes", name="three", where="wire", state=State.SKIPPED, text="Storage.nodes not given")
-FOREIGN = CheckResult(group="csi-sanity", name="spec", where="csi-sanity", state=State.PASSED)
+SKIPPED = CheckResult(
+    group="sizes", name="three", where="wire", state=CheckState.SKIPPED, text="Storage.nodes not given"
+)
+FOREIGN = CheckResult(group="csi-sanity", name="spec", where="csi-sanity", state=CheckState.PASSED)
 
 
 def report(*results: CheckResult, complete: bool = True) -> ConformanceReport:
@@ -91,7 +93,9 @@ def test_the_junit_report_has_a_suite_per_group() -> None:
 
 
 def test_no_text_can_spoil_the_junit_report() -> None:
-    nasty = [CheckResult(group="g", name=NASTY, where="wire", state=state, text=NASTY, log=NASTY) for state in State]
+    nasty = [
+        CheckResult(group="g", name=NASTY, where="wire", state=state, text=NASTY, log=NASTY) for state in CheckState
+    ]
 
     top = ElementTree.fromstring(as_junit(report(*nasty)).encode())
 
@@ -102,7 +106,7 @@ def test_no_text_can_spoil_the_junit_report() -> None:
 
 
 def test_the_json_report_takes_any_text_that_a_driver_can_say() -> None:
-    nasty = CheckResult(group="g", name="n", where="wire", state=State.FAILED, text=NASTY)
+    nasty = CheckResult(group="g", name="n", where="wire", state=CheckState.FAILED, text=NASTY)
 
     assert json.loads(as_json(report(nasty)))["results"][0]["text"] == escape(NASTY)
 
@@ -163,7 +167,7 @@ def test_csi_sanity_that_is_not_there_is_skipped_unless_it_was_named(monkeypatch
     skipped = list(sanity.choose_suite("auto", "").results(None, memory.storage()))  # type: ignore[arg-type]
 
     assert [(one.state, one.text.partition(":")[0]) for one in skipped] == [
-        (State.SKIPPED, "csi-sanity was not found"),
+        (CheckState.SKIPPED, "csi-sanity was not found"),
     ]
     with pytest.raises(ConfigError, match="no such program"):
         sanity.choose_suite("/opt/csi-sanity", "")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import State, run
+from csi_multi_testing.check import CheckState, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import in_process
 from csi_multi_testing.memory import GIB, MemoryBackend
@@ -96,4 +96,4 @@ class Peculiar(MemoryBackend):
 def test_freedoms_are_no_faults(name: str) -> None:
     outcome = run(CHECKS[name], in_process(memory.storage(Peculiar, exact_sizes=(GIB,), size=GIB // 2)))
 
-    assert outcome.state is not State.FAILED, outcome.text
+    assert outcome.state is not CheckState.FAILED, outcome.text

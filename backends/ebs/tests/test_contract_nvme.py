@@ -16,7 +16,7 @@ import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_testing import Storage, setting
-from csi_multi_testing.check import State, run
+from csi_multi_testing.check import CheckState, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import in_process
 
@@ -93,6 +93,6 @@ def storage(outside: ServerProxy) -> Storage:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract_about_devices_holds(name: str, storage: Storage) -> None:
     outcome = run(CHECKS[name], in_process(storage))
-    if outcome.state is State.SKIPPED:
+    if outcome.state is CheckState.SKIPPED:
         pytest.skip(outcome.text)
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text

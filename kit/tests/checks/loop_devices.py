@@ -119,7 +119,7 @@ def looped(kind: type[Looped]) -> Callable[[], Storage]:
         root, storage = Path(tempfile.mkdtemp(prefix="kit-devices-")), MemoryStorage()
         ROOTS.append(root)
         return Storage(
-            connect=lambda host: kind(memory.Config(), setting(host), storage, root),
+            connect=lambda host: kind(memory.MemoryConfig(), setting(host), storage, root),
             size=MIB,
             resources=lambda: [*storage.names(), *os.listdir(root)],
             nodes=(Node(name=NODE, id=NODE),),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import blocks
 from csi_multi_testing.memory import GRANULE, MemoryBackend
 
@@ -154,5 +154,5 @@ class Untracked(MemoryBackend):
 def test_a_storage_that_does_not_track_changes_is_not_asked_for_them(judged: Any) -> None:
     outcome = judged(blocks.blocks_changed_between_snapshots_are_reported, Untracked)
 
-    assert (outcome.state, outcome.text) == (State.SKIPPED, "changes are not tracked: changes are not tracked")
-    assert judged(blocks.a_block_map_can_be_continued_from_any_offset, Untracked).state is State.PASSED
+    assert (outcome.state, outcome.text) == (CheckState.SKIPPED, "changes are not tracked: changes are not tracked")
+    assert judged(blocks.a_block_map_can_be_continued_from_any_offset, Untracked).state is CheckState.PASSED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, State
+from csi_multi_testing.check import CHECKS, CheckState
 from csi_multi_testing.checks import budgets
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.operations import base
@@ -56,12 +56,12 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
         fails(check, backend, words)
         return
     outcome = judged_killed(check, memory.storage(backend))
-    assert outcome.state is State.FAILED, outcome.text
+    assert outcome.state is CheckState.FAILED, outcome.text
     assert words in outcome.text
 
 
 def test_a_budget_that_is_kept_passes_and_is_noted(judged: Any) -> None:
     outcome = judged(budgets.no_method_makes_more_calls_than_its_budget, within_budget(MemoryBackend, get_volume=1))
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text
     assert "get_volume: 1 calls, budget 1" in outcome.notes

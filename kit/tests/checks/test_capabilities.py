@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import CHECKS, capabilities
 from csi_multi_testing.memory import MemoryBackend
 
@@ -113,4 +113,4 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_backend_may_refuse_filesystems(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, BlockOnly)
 
-    assert outcome.state is not State.FAILED, outcome.text
+    assert outcome.state is not CheckState.FAILED, outcome.text

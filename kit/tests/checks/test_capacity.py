@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, Outcome, State
+from csi_multi_testing.check import CHECKS, CheckState, Outcome
 from csi_multi_testing.checks import capacity
 from csi_multi_testing.memory import GRANULE, MemoryBackend
 from csi_multi_testing.storage import MIB, Storage
@@ -164,7 +164,7 @@ def test_a_small_storage_passes(judged: Callable[..., Outcome], one: Any) -> Non
     outcome = judged(one.body, small(MemoryBackend))
 
     places = {"NodeLocal", "Topology"} & {feature.__name__ for feature in one.features}
-    assert outcome.state is (State.SKIPPED if places else State.PASSED), outcome.text
+    assert outcome.state is (CheckState.SKIPPED if places else CheckState.PASSED), outcome.text
 
 
 class Full(MemoryBackend):
@@ -187,4 +187,4 @@ class Shared(MemoryBackend):
 def test_what_cannot_be_judged_is_skipped(judged: Callable[..., Outcome], kind: Any) -> None:
     outcome = judged(capacity.a_volume_as_large_as_the_reported_capacity_can_be_created, small(kind))
 
-    assert outcome.state is State.SKIPPED, outcome.text
+    assert outcome.state is CheckState.SKIPPED, outcome.text

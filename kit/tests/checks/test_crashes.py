@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import fault_sweep, memory
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import crashes
 from csi_multi_testing.memory import Attachment, MemoryBackend
 from csi_multi_testing.operations import base
@@ -189,13 +189,13 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_removal_may_be_invisible_before_it_is_finished(judged: Any) -> None:
     outcome = judged(crashes.a_snapshot_deletion_completes_after_a_crash_at_any_call, FinishesRemoval)
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text
 
 
 def test_a_boundary_that_is_not_named_is_told(judged: Any) -> None:
     outcome = judged(crashes.a_creation_completes_once_after_a_crash_at_any_call, lambda: memory.storage(calls=()))
 
-    assert outcome.state is State.SKIPPED
+    assert outcome.state is CheckState.SKIPPED
     assert "no call through the boundary was recorded" in outcome.text
 
 

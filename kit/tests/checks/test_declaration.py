@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from csi_multi_testing import check as registry
 from csi_multi_testing import memory
-from csi_multi_testing.check import Outcome, State
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import declaration
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.storage import Storage
@@ -169,7 +169,7 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_base_of_an_authors_own_is_no_feature(judged: Callable[..., Outcome]) -> None:
     outcome = judged(declaration.every_feature_is_known_and_has_checks, Pooled)
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text
 
 
 def test_a_feature_that_the_kit_cannot_check_is_told(monkeypatch: pytest.MonkeyPatch, fails: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import CHECKS, devices
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.storage import MIB
@@ -199,11 +199,11 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_loop_devices_pass(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, looped(Looped))
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text
 
 
 @pytest.mark.parametrize("name", [name for name, one in CHECKS.items() if one.group == "blanks"])
 def test_loop_devices_without_notes_pass(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, looped(Noteless))
 
-    assert outcome.state is State.PASSED or "keeps no format notes" in outcome.text
+    assert outcome.state is CheckState.PASSED or "keeps no format notes" in outcome.text

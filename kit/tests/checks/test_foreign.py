@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, Outcome, State
+from csi_multi_testing.check import CHECKS, CheckState, Outcome
 from csi_multi_testing.checks import foreign
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.storage import CLUSTER, DRIVER, Storage
@@ -217,4 +217,4 @@ def test_a_backend_that_looks_at_stamps_passes(judged: Callable[..., Outcome], o
     outcome = judged(one.body, beside(Careful, devices=True))
 
     words = "volumes in memory have no device"
-    assert outcome.state is State.PASSED or words in outcome.text, outcome.text
+    assert outcome.state is CheckState.PASSED or words in outcome.text, outcome.text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import CHECKS, health
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.storage import Storage
@@ -198,5 +198,5 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_ward_that_is_told_well_passes(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, ward(Asked))
 
-    assert outcome.state in (State.PASSED, State.SKIPPED), outcome.text
-    assert outcome.state is State.PASSED or "Storage.devices" in outcome.text
+    assert outcome.state in (CheckState.PASSED, CheckState.SKIPPED), outcome.text
+    assert outcome.state is CheckState.PASSED or "Storage.devices" in outcome.text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, State
+from csi_multi_testing.check import CHECKS, CheckState
 from csi_multi_testing.checks import kills
 from csi_multi_testing.fault_injection import ProcessDied
 from csi_multi_testing.memory import MemoryBackend, MemoryStorage
@@ -109,7 +109,7 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
         fails(check, backend, words)
         return
     outcome = judged_killed(check, memory.storage(backend))
-    assert outcome.state is State.FAILED, outcome.text
+    assert outcome.state is CheckState.FAILED, outcome.text
     assert words in outcome.text
 
 
@@ -117,4 +117,4 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_who_can_be_killed_at_any_moment_passes(check: Any) -> None:
     outcome = judged_killed(check, memory.storage(Mortal))
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text

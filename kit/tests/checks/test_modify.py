@@ -59,7 +59,7 @@ class Anything(Schema, frozen=True):
 
 
 class Accepting(MemoryBackend):
-    """Takes any parameter, and deleted: missing what it does not know."""
+    """Takes any parameter and ignores unknown ones."""
 
     MutableParameters = Anything  # type: ignore[assignment]
 

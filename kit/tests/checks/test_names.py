@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import CHECKS, State
+from csi_multi_testing.check import CHECKS, CheckState
 from csi_multi_testing.checks import names
 from csi_multi_testing.memory import MemoryBackend
 
@@ -172,4 +172,4 @@ class Counting(MemoryBackend):
 def test_handles_may_be_numbers(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, Counting)
 
-    assert outcome.state is not State.FAILED, outcome.text
+    assert outcome.state is not CheckState.FAILED, outcome.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import CHECKS, node_crashes
 from csi_multi_testing.operations import base
 
@@ -92,4 +92,4 @@ def test_a_backend_over_files_passes(judged: Any, name: str) -> None:
     devices = CHECKS[name].group in ("node_crashes", "faults", "failed_reads")  # links to files do for these
     outcome = judged(CHECKS[name].body, lambda: storage(devices=devices))
 
-    assert outcome.state is not State.FAILED, outcome.text
+    assert outcome.state is not CheckState.FAILED, outcome.text

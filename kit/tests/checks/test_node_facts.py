@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import Outcome, State
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import node_facts
 from csi_multi_testing.memory import MemoryBackend
 
@@ -68,4 +68,4 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_backend_that_knows_its_node_passes(judged: Callable[..., Outcome], one: Any) -> None:
     outcome = judged(one.body, Knowing)
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text

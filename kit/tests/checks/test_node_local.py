@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import Outcome, State
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import node_local
 
 from csi_multi.contract import (
@@ -128,4 +128,4 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_backend_of_one_node_passes(judged: Callable[..., Outcome], one: Any) -> None:
     outcome = judged(one.body, local())
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text

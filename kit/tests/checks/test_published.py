@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import Outcome, State
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import published
 from csi_multi_testing.memory import Attachment, MemoryBackend
 
@@ -125,4 +125,4 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_backend_that_shares_volumes_passes(judged: Callable[..., Outcome], one: Any) -> None:
     outcome = judged(one.body, Shared)
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text

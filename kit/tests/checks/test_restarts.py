@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, State
+from csi_multi_testing.check import CHECKS, CheckState
 from csi_multi_testing.checks import restarts
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.operations import base
@@ -50,5 +50,5 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
         fails(check, backend, words)
         return
     outcome = judged_killed(check, memory.storage(backend))
-    assert outcome.state is State.FAILED, outcome.text
+    assert outcome.state is CheckState.FAILED, outcome.text
     assert words in outcome.text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CHECKS, State, run
+from csi_multi_testing.check import CHECKS, CheckState, run
 from csi_multi_testing.checks import sizes
 from csi_multi_testing.context import in_process
 from csi_multi_testing.memory import GIB, GRANULE, MemoryBackend
@@ -215,7 +215,7 @@ def test_the_check_sees_it(fails: Any, shown: Any, check: Any, backend: Any, wor
 def test_devices_of_the_right_size_pass(judged: Any, shown: Any) -> None:
     outcome = judged(sizes.a_device_is_as_large_as_its_volume, shown(Files))
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text
 
 
 class Gibibytes(MemoryBackend):
@@ -230,4 +230,4 @@ class Gibibytes(MemoryBackend):
 def test_large_units_pass(name: str) -> None:
     outcome = run(CHECKS[name], in_process(memory.storage(Gibibytes, exact_sizes=(GIB,))))
 
-    assert outcome.state is not State.FAILED, outcome.text
+    assert outcome.state is not CheckState.FAILED, outcome.text

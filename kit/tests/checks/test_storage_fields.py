@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import Outcome, State
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import storage_fields
 from csi_multi_testing.storage import MIB, Storage
 
@@ -116,7 +116,7 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_nodes_may_know_facts(judged: Callable[..., Outcome]) -> None:
     assert (
         judged(storage_fields.the_nodes_have_ids_that_the_driver_can_read, storage_with(nodes=FACTS)).state
-        is State.PASSED
+        is CheckState.PASSED
     )
 
 

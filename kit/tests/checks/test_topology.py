@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import CHECKS, Outcome, State, run
+from csi_multi_testing.check import CHECKS, CheckState, Outcome, run
 from csi_multi_testing.checks import topology
 from csi_multi_testing.context import CheckContext, features_of
 from csi_multi_testing.csi_wire import CsiClient
@@ -219,7 +219,7 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 def test_a_backend_with_zones_passes(judged: Callable[..., Outcome], one: Any) -> None:
     outcome = judged(one.body, zonal())
 
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text
 
 
 @pytest.mark.parametrize(
@@ -234,4 +234,4 @@ def test_both_pass_over_the_wire(driver_of: Any, tmp_path: Path, feature: type[b
     outcomes = [run(one, CheckContext(storage, client, features, FaultInjector())) for one in wired]
 
     client.close()
-    assert {one.check.name: one.text for one in outcomes if one.state is not State.PASSED} == {}
+    assert {one.check.name: one.text for one in outcomes if one.state is not CheckState.PASSED} == {}
