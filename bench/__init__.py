@@ -1,1 +1,1 @@
-"""Speed as ratios against the bare operation, measured side by side in one run."""
+"""Speed as ratios against the bare operation, both measured in one run."""

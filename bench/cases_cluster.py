@@ -1,6 +1,6 @@
-"""What it costs that the controller sends RPCs on to nodes: three of them on loopback, with mutual TLS.
+"""The cost of forwarding RPCs from the controller to nodes: three nodes on loopback, with mutual TLS.
 
-Loop instances, on the disk of the workspace; what a real network adds is its round trip.
+The instances are of the loop backend, on the disk of the workspace. A real network adds its round trip.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ cluster:
   nodes: {{{nodes}}}
   tls: {{ca: {tls}/ca.pem, certificate: {tls}/certificate.pem, key: {tls}/key.pem}}
 """
-Sides = tuple[list[float], list[float]]  # sent on, direct
+Sides = tuple[list[float], list[float]]  # forwarded, direct
 
 
 def cluster(directory: Path, *, quick: bool) -> list[Row]:
-    """An RPC that is sent on beside a direct one, creations spread over the nodes, and what the controller holds."""
+    """A forwarded RPC compared with a direct one, creations spread over the nodes, and the controller's memory."""
     with ExitStack() as stack:
         alone = stack.enter_context(driver(directory))
         controller = stack.enter_context(_cluster(directory))
@@ -54,7 +54,7 @@ def cluster(directory: Path, *, quick: bool) -> list[Row]:
 
 
 def _overhead(sent: Client, direct: Client, *, rounds: int) -> list[Row]:
-    """The cheapest RPC about a volume; without a topology its creation is more RPCs, so that has one here."""
+    """Measure the cheapest RPC about a volume, which has a topology: without one its creation takes more RPCs."""
     place = pb.Topology(segments={"bench.csi-multi.example/node": "node-1"})
     near = _create(direct, "near", parameters={"backend": "scratch"})
     far = _create(sent, "far", accessibility_requirements={"requisite": [place]})
@@ -67,20 +67,20 @@ def _overhead(sent: Client, direct: Client, *, rounds: int) -> list[Row]:
     for round_ in range(-1, rounds):
         for side in (0, 1) if round_ % 2 else (1, 0):
             took = sorted(_latencies(calls[side]))
-            if round_ >= 0:  # the first one warms up
+            if round_ >= 0:  # the first call is not measured
                 medians[side].append(statistics.median(took))
                 tails[side].append(took[len(took) * 99 // 100])
     sent.DeleteVolume(volume_id=far)
     direct.DeleteVolume(volume_id=near)
     note = "ValidateVolumeCapabilities over loopback"
     return [
-        compared("sent on to a node, p50", "us", *medians, target=OVERHEAD, note=note),
-        compared("sent on to a node, p99", "us", *tails, note=note),
+        compared("forwarded to a node, p50", "us", *medians, target=OVERHEAD, note=note),
+        compared("forwarded to a node, p99", "us", *tails, note=note),
     ]
 
 
 def _creations(sent: Client, controller: Server, many: int) -> list[Row]:
-    """Volumes without a topology: every node is asked for the name, and for its room, before one makes it."""
+    """Volumes without a topology: the controller asks every node for the name and its capacity before a creation."""
     before = controller.memory()["Rss"]
     began = time.perf_counter()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -117,7 +117,7 @@ def _latencies(call: Callable[[], Any]) -> Iterator[float]:
 
 @contextmanager
 def _cluster(directory: Path) -> Iterator[Server]:
-    """Three nodes and their controller, which is returned."""
+    """Start three nodes and their controller; return the controller."""
     authority = CertificateAuthority(directory / "tls", LocalHost(), days=1)
     ports = dict(zip(NAMES, _free_ports(len(NAMES)), strict=True))
     nodes = ", ".join(f"{name}: 127.0.0.1:{port}" for name, port in ports.items())

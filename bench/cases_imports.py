@@ -1,4 +1,4 @@
-"""What `csi-multi serve` imports before it listens, and what that costs by package."""
+"""The time of the imports of `csi-multi serve` before it listens, by package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 10
 
 
 def imports(directory: Path, *, quick: bool) -> list[Row]:
-    """`python -X importtime`, self times added up by package; what both import is in both totals."""
+    """Add up the self times of `python -X importtime` by package; common imports are in both totals."""
     del directory
     ours, bare = [], []
     for _ in range(3 if quick else 9):

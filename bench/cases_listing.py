@@ -1,4 +1,4 @@
-"""Ten thousand volumes: what a page of them costs, wherever it is, and what they weigh in the driver."""
+"""Ten thousand volumes: the time of a page at any position, and the memory of the driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROWTH = Target(limit=30, absolute=True)
 
 
 def listing(directory: Path, *, quick: bool) -> list[Row]:
-    """List the volumes page by page, and watch what the driver's memory does."""
+    """List the volumes page by page, and measure the driver's memory."""
     count = 1000 if quick else 10_000
     rate = _make(directory, count)
     with driver(directory) as server, client(server) as caller:
@@ -42,9 +42,9 @@ def listing(directory: Path, *, quick: bool) -> list[Row]:
 
 
 def _make(directory: Path, count: int) -> float:
-    """Make the volumes through the RPC, in several stores, and move them into one. Return how many per second.
+    """Create the volumes with the RPC in several stores, and move them into one. Return the rate per second.
 
-    CreateVolume looks at all volumes of its store, so that making ten thousand in one takes minutes.
+    CreateVolume looks at all volumes of its store, so creating ten thousand in one store takes minutes.
     """
     numbers = range(count)
     with driver(directory, PARTS) as server, client(server) as caller, ThreadPoolExecutor(len(PARTS)) as pool:
@@ -60,7 +60,7 @@ def _make(directory: Path, count: int) -> float:
 
 
 def _create(caller: Client, store: str, number: int) -> float:
-    """Make one volume; return the seconds it took."""
+    """Create one volume; return the seconds it took."""
     began = time.perf_counter()
     caller.CreateVolume(
         name=f"bench-{number:05}",
@@ -72,7 +72,7 @@ def _create(caller: Client, store: str, number: int) -> float:
 
 
 def _walk(caller: Client, count: int) -> list[str]:
-    """List everything once and return the token of every page; fail unless each volume came once."""
+    """List everything once and return the token of every page; fail unless each volume is listed once."""
     tokens, seen = [""], []
     while True:
         page = caller.ListVolumes(max_entries=PAGE, starting_token=tokens[-1])
@@ -81,7 +81,7 @@ def _walk(caller: Client, count: int) -> list[str]:
             break
         tokens.append(page.next_token)
     if len(seen) != count or len(set(seen)) != count:
-        raise Unmeasurable(f"{count} volumes were made, but {len(seen)} listed, {len(set(seen))} of them different")
+        raise Unmeasurable(f"{count} volumes were created, but {len(seen)} listed, {len(set(seen))} of them different")
     return tokens
 
 

@@ -1,4 +1,4 @@
-"""A fresh volume's way to a mounted path and back, beside a shell script that runs the same commands."""
+"""Mounting and unmounting a new volume, compared with a shell script that runs the same commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def node(directory: Path, *, quick: bool) -> list[Row]:
         run = Run(directory, caller, took)
         for round_ in range(-2, 6 if quick else 40):
             if round_ == 0:
-                took.clear()  # what came before was to warm up
+                took.clear()  # the rounds before are not measured
             sides = (run.ours, run.bare) if round_ % 2 == 0 else (run.bare, run.ours)
             for side in sides:
                 side(round_)
@@ -59,7 +59,7 @@ def node(directory: Path, *, quick: bool) -> list[Row]:
 
 
 class Run:
-    """Both sides of a round. All times go to `took`, in milliseconds."""
+    """Run both sides of one round. All times go into `took`, in milliseconds."""
 
     def __init__(self, directory: Path, caller: Client, took: dict[str, list[float]]) -> None:
         self._directory = directory
@@ -102,7 +102,7 @@ class Run:
             try:
                 status = process.wait()
             finally:
-                process.wait(timeout=60)  # on Ctrl-C too: then it has undone what it did
+                process.wait(timeout=60)  # also after Ctrl-C: the script has then undone its work
         if status:
             raise Unmeasurable(f"the bare script exited with status {status}: {log.read_text(errors='replace')}")
 

@@ -1,4 +1,4 @@
-"""The cheapest RPCs through the whole driver, beside a grpcio server with empty handlers."""
+"""The cheapest RPCs through the whole driver, compared with a grpcio server with empty handlers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _latency(servers: tuple[Server, ...], *, rounds: int) -> list[Row]:
         for round_ in range(-1, rounds):
             for name, side in _turns(round_):
                 median = median_latency(getattr(callers[side], name), CALLS)
-                if round_ >= 0:  # the first one warms up
+                if round_ >= 0:  # the first call is not measured
                     figures[name][side].append(median)
     return [compared(f"{name} p50", "us", *figures[name], target=LATENCY) for name in RPCS]
 
@@ -53,6 +53,6 @@ def _throughput(servers: tuple[Server, ...], *, rounds: int) -> list[Row]:
 
 
 def _turns(round_: int) -> list[tuple[str, int]]:
-    """Return who is called in a round; the order changes, so that drift of the machine hits both sides alike."""
+    """Return the order of the two sides in a round; it alternates, so that drift affects both sides alike."""
     turns = [(name, side) for name in RPCS for side in (0, 1)]
     return turns if round_ % 2 == 0 else turns[::-1]

@@ -1,4 +1,4 @@
-"""From nothing to the first successful Probe, and the memory the driver then takes."""
+"""The time from start to the first successful Probe, and the memory of the driver after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROBES = 1000
 
 
 def startup(directory: Path, *, quick: bool) -> list[Row]:
-    """Start both servers in turn; each gets its first Probe, then a thousand more."""
+    """Start both servers in turn; send each one Probe, then a thousand more."""
     seconds: tuple[list[float], ...] = ([], [])
     memory: dict[str, tuple[list[float], ...]] = {"Rss": ([], []), "Pss": ([], [])}
     for _ in range(3 if quick else 11):

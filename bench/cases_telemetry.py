@@ -1,4 +1,4 @@
-"""What metrics and traces cost an RPC and a process: the driver with them, beside the driver without."""
+"""The cost of metrics and traces per RPC and per process: the driver with them and without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEEDED = {"metrics": "prometheus_client", "traces": "opentelemetry.sdk"}
 
 
 def telemetry(directory: Path, *, quick: bool) -> list[Row]:
-    """Latency of the cheapest RPCs, where overhead shows most, and memory; one in ten RPCs is traced."""
+    """Latency of the cheapest RPCs, where overhead is most visible, and memory; one in ten RPCs is traced."""
     for name in NEEDED.values():
         if not importlib.util.find_spec(name.partition(".")[0]):
             raise Unmeasurable(f"the package of {name} is not installed")
@@ -49,7 +49,7 @@ def _rows(
             for name in RPCS:
                 for side in (0, 1) if round_ % 2 else (1, 0):
                     median = median_latency(getattr(callers[side], name), CALLS)
-                    if round_ >= 0:  # the first one warms up
+                    if round_ >= 0:  # the first call is not measured
                         figures[name][side].append(median)
     rows = [compared(f"{name} p50 with {what}", "us", *figures[name], target=latency) for name in RPCS]
     sizes = ([ours.memory()["Rss"]], [plain.memory()["Rss"]])
@@ -71,7 +71,7 @@ def _driver(directory: Path, name: str, *, metrics: bool = False, collector: str
 
 @contextmanager
 def _collector() -> Iterator[str]:
-    """A collector that takes everything and keeps nothing, for the block; yields its address."""
+    """Run a collector that accepts everything and keeps nothing; yield its address."""
     server = grpc.server(ThreadPoolExecutor(1))
     taking = grpc.unary_unary_rpc_method_handler(lambda *_: b"")
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COLLECTOR, {"Export": taking}),))

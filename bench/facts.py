@@ -1,4 +1,4 @@
-"""What a figure means nothing without: the machine and the versions."""
+"""The facts that belong to every figure: the machine and the versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from csi_multi.host.command import LocalHost
 
 
 def facts(started: datetime.datetime) -> dict[str, Any]:
-    """Return the facts that the JSON file begins with."""
+    """Return the facts at the head of the JSON file."""
     return {
         "date": started.isoformat(timespec="seconds"),
         "commit": _commit(),

@@ -1,4 +1,4 @@
-"""Calls as fast as they go: one after the other for latency, from many processes for throughput."""
+"""Load: calls one after the other for latency, from many processes for throughput."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def throughput(pool: Pool, endpoint: str, rpc: str, seconds: float) -> float:
 
 
 def _deaf() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends the pool
 
 
 def _process(endpoint: str, rpc: str, seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""The two servers that are compared, each a process of its own, and what the kernel knows about them."""
+"""The two servers that are compared, each in its own process, and their figures from the kernel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Server:
             self._process: subprocess.Popen[bytes] = start(*words, environment=environment, stderr=stderr)
 
     def wait(self) -> None:
-        """Wait until it listens; grpc's own waiting would add its back-off of a second."""
+        """Wait until the server listens; grpc's own waiting would add a back-off of one second."""
         ends = time.monotonic() + START
         while not _listens(self.socket):
             if self._process.poll() is not None or time.monotonic() > ends:
@@ -95,7 +95,7 @@ def bare_words(socket: Path) -> tuple[str, ...]:
 
 @contextmanager
 def running(directory: Path, name: str, words: tuple[str, ...]) -> Iterator[Server]:
-    """A server for the block, listening."""
+    """Run a server for the block; it listens."""
     server = Server(directory / f"{name}.sock", directory / f"{name}.log", words)
     try:
         server.wait()

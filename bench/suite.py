@@ -1,4 +1,4 @@
-"""Run the cases, one after the other, and tell what came out: a table and a JSON file."""
+"""Run the cases one after the other; write a table and a JSON file."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 when all was measured, targets met or not, 1 when something could not be, 2 for bad usage."""
+    """Return 0 if all cases were measured (targets met or not), 1 if a case could not be measured, 2 for bad usage."""
     options = _parser().parse_args(arguments)
     if os.geteuid() != 0:
-        print("the benchmarks make loop devices and mounts, so they need root", file=sys.stderr)
+        print("the benchmarks need root: they create loop devices and mounts", file=sys.stderr)
         return 2
     started = datetime.datetime.now(datetime.UTC)
     about, rows = facts(started), []
@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", choices=CASES, action="append", metavar="NAME", help=f"of {', '.join(CASES)}; may be repeated"
     )
-    parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds, to test the benchmark itself; the figures are not meaningful"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What was measured, as rows: for eyes, and for the JSON file."""
+"""The measurements as rows of a table and of the JSON file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAD = ("name", "unit", "ours", "bare", "ratio", "spread", "target", "met")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A limit for the ratio or, with `absolute`, for our own figure."""
+    """A limit for the ratio or, with `absolute`, for the driver's figure."""
 
     limit: float
     at_least: bool = False
@@ -27,14 +27,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One comparison. `bare` None: there is nothing to compare with; `target` None: shown to be known."""
+    """One comparison. `bare` is None without a counterpart, `target` is None without a limit."""
 
     name: str
     unit: str
     ours: float
     bare: float | None = None
     ratio: float | None = None
-    spread: tuple[float, float] | None = None  # of the ratio, or of our own figure: the quartiles of the rounds
+    spread: tuple[float, float] | None = None  # quartiles of the rounds, of the ratio or of the driver's figure
     target: Target | None = None
     note: str = ""
 
@@ -46,7 +46,7 @@ class Row:
         return figure is not None and self.target.met(figure)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the JSON file holds."""
+        """Return the row of the JSON file."""
         return {
             "name": self.name,
             "unit": self.unit,

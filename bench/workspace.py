@@ -1,4 +1,4 @@
-"""One temporary directory for everything, and nothing left of it: no mount, loop device or file."""
+"""One temporary directory for a run, removed with all its mounts, loop devices and files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from csi_multi.host import loopdev, mounts
 from csi_multi.host.command import LocalHost
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-EXEC = 0.1  # seconds for the kernel to show the words of a program that began a moment ago: first there are none
-PATIENCE = 10.0  # seconds for the kernel to let go of what was in use a moment ago
+EXEC = 0.1  # seconds for the kernel to show the arguments of a new program: at first there are none
+PATIENCE = 10.0  # seconds for the kernel to release what was just in use
 
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """A directory for the block; also when that is interrupted, all in it is undone."""
+    """A directory for the block; afterwards everything in it is undone, also after an interrupt."""
     directory = Path(tempfile.mkdtemp(prefix="csi-multi-bench-")).resolve()
     try:
         yield directory
@@ -33,7 +33,7 @@ def workspace() -> Iterator[Path]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first signal that ends a program into KeyboardInterrupt; no second one stops the cleaning up."""
+    """Turn the first signal that ends a program into KeyboardInterrupt; a second one does not stop the clean-up."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         for number in SIGNALS:
@@ -63,15 +63,15 @@ def _sweep(directory: Path) -> None:
             with suppress(StorageError):
                 host.run(*(("losetup", "--detach", one) if one.startswith("/dev/loop") else ("umount", one)))
     if left:
-        raise RuntimeError(f"cannot undo {left}: something holds them")
+        raise RuntimeError(f"cannot undo {left}: another process uses them")
     shutil.rmtree(directory)
 
 
 def _end_processes(directory: Path) -> None:
-    """End what an interrupt kept us from knowing: every program here has a path below the directory in its words."""
+    """End programs that an interrupt left unknown: each has a path below the directory in its arguments."""
     for pause in (EXEC, 0.0):
         for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it ended by itself
+            with suppress(OSError):  # it ended without us
                 if f"{directory}/".encode() in (process / "cmdline").read_bytes():
                     os.kill(int(process.name), signal.SIGKILL)
         time.sleep(pause)

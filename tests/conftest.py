@@ -37,7 +37,7 @@ class Served:
     client: Client
     registry: Registry
     endpoint: str
-    shelves: dict[str, MemoryStorage] = field(default_factory=dict)
+    storages: dict[str, MemoryStorage] = field(default_factory=dict)
 
     def backend(self, name: str) -> Any:
         return self.registry.get(name).backend
@@ -83,13 +83,13 @@ def make() -> Make:
     """Make an instance: make("fast"), make("fast", OwnBackend, capacity=1)."""
 
     def instance(
-        name: str, kind: type[Backend] = MemoryBackend, shelf: MemoryStorage | None = None, **config: Any
+        name: str, kind: type[Backend] = MemoryBackend, storage: MemoryStorage | None = None, **config: Any
     ) -> Instance:
         host: Host = LocalHost()
         setting = Setting(instance=name, driver=DRIVER, cluster="default", node=NODE, host=host)
         options = kind.Config(**config)
         if issubclass(kind, MemoryBackend):
-            return Instance(name, kind.__name__, kind(options, setting, shelf or MemoryStorage()))
+            return Instance(name, kind.__name__, kind(options, setting, storage or MemoryStorage()))
         return Instance(name, kind.__name__, kind(options, setting))
 
     return instance
@@ -127,8 +127,8 @@ def _servers(directory: Path) -> Iterator[Serve]:
         server.start()
         client = Client(endpoint, timeout=20)
         running.append((client, server))
-        shelves = {one.name: one.backend.shelf for one in instances if isinstance(one.backend, MemoryBackend)}
-        return Served(client, registry, endpoint, shelves)
+        storages = {one.name: one.backend.storage for one in instances if isinstance(one.backend, MemoryBackend)}
+        return Served(client, registry, endpoint, storages)
 
     yield start
     for client, server in running:

@@ -16,11 +16,18 @@ from .explain import arguments as explain_arguments
 from .importing import arguments as import_arguments
 
 VERBS = "csi_multi.verbs"  # entry point group: verbs of other packages, each a function that adds its parser
+VERB_PACKAGES = {"conformance": "csi-multi-testing"}  # verbs of this project that are in packages of their own
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; return the exit code: 0 done, 1 a problem was found, 2 bad usage or configuration."""
     given = sys.argv[1:] if arguments is None else arguments
+    if package := _missing_package(given):
+        print(
+            f"csi-multi: verb {given[0]!r} is in package {package}, which is not installed: pip install {package}",
+            file=sys.stderr,
+        )
+        return 2
     options = parser(given).parse_args(given)
     try:
         return int(options.run(options) or 0)
@@ -31,7 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser. It has the verbs of other packages only if the first argument is none of our own."""
-    top = argparse.ArgumentParser(prog="csi-multi", description="One CSI driver, many storage backends.")
+    top = argparse.ArgumentParser(
+        prog="csi-multi",
+        description="One CSI driver, many storage backends.",
+        epilog="; ".join(f"verb {verb}: needs package {package}" for verb, package in VERB_PACKAGES.items()),
+    )
     verbs = top.add_subparsers(required=True, metavar="VERB")
     _add_serve(verbs)
     _add_check(verbs)
@@ -44,6 +55,12 @@ def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     if not arguments or arguments[0] not in verbs.choices:
         _add_verbs_of_packages(verbs)
     return top
+
+
+def _missing_package(arguments: Sequence[str]) -> str:
+    """Return the package that the verb needs and that is not installed; "" if it is installed, or none is needed."""
+    package = VERB_PACKAGES.get(arguments[0], "") if arguments else ""
+    return "" if not package or entry_points(group=VERBS, name=arguments[0]) else package
 
 
 def _add_verbs_of_packages(verbs: Any) -> None:

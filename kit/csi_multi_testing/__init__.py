@@ -1,4 +1,4 @@
-"""For authors of backends: the contract as checks, a backend in memory, an orchestrator that does not give up.
+"""For authors of backends: the contract as checks, fault injection, a backend in memory, an orchestrator that retries.
 
 docs/writing-a-backend.md shows how to use it. `Storage` is what an author fills in.
 """

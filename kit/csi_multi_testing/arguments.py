@@ -1,4 +1,4 @@
-"""The words of `csi-multi conformance` on the command line; the kit itself is imported when it runs."""
+"""The arguments of `csi-multi conformance`. The rest of the kit is imported when the verb runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 CONFORMANCE = """\
-Makes and deletes volumes on the instance; everything else there is left alone, and the listing must be the
-same afterwards. Stop a driver that serves the instance first. On a terminal it asks before it begins; elsewhere it
-runs when the instance lists nothing, or with --yes. Exit code: 0 nothing failed, 1 something did, 2 not run."""
+Creates and deletes volumes on the instance. Nothing else on the storage is changed, and the instance must list the
+same volumes and snapshots afterwards. Stop a driver that serves the instance first. On a terminal the command asks for
+confirmation; elsewhere it runs only if the instance lists nothing, or with --yes.
+Exit code: 0 no check failed, 1 a check failed, 2 nothing was run."""
 
 
 def add(verbs: Any) -> None:
@@ -17,20 +18,28 @@ def add(verbs: Any) -> None:
     conformance = verbs.add_parser(
         "conformance", help="test a configured backend against the contract and CSI", description=CONFORMANCE
     )
-    conformance.add_argument("--config", type=Path, metavar="FILE", help="the driver's YAML file")
+    conformance.add_argument("--config", type=Path, metavar="FILE", help="the driver's configuration file")
     conformance.add_argument("--backend", metavar="NAME", help="the instance to test, as the file names it")
     conformance.add_argument(
-        "--storage", type=Path, metavar="FILE", help="YAML: what may be asked of the storage; see --list"
+        "--storage",
+        type=Path,
+        metavar="FILE",
+        help="YAML file that describes the storage to the checks; --list shows its keys",
     )
-    conformance.add_argument("--only", default="", metavar="TEXT", help="checks with this in 'group: name' only")
     conformance.add_argument(
-        "--list", action="store_true", help="print the checks, what each needs, and what --storage takes"
+        "--only", default="", metavar="TEXT", help="run only the checks with this text in 'group: name'"
     )
-    conformance.add_argument("--yes", action="store_true", help="do not ask")
-    conformance.add_argument("--json", type=Path, metavar="FILE", help="also write the report for programs")
-    conformance.add_argument("--junit", type=Path, metavar="FILE", help="also write the report for CI systems")
     conformance.add_argument(
-        "--sanity", default="auto", metavar="PATH", help="csi-sanity: its path, no, or auto (CSI_SANITY, PATH)"
+        "--list", action="store_true", help="print all checks, what each needs, and the keys of --storage; run nothing"
+    )
+    conformance.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    conformance.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    conformance.add_argument("--junit", type=Path, metavar="FILE", help="also write the report as JUnit XML")
+    conformance.add_argument(
+        "--sanity",
+        default="auto",
+        metavar="PATH",
+        help="path of csi-sanity, no (do not run it), or auto (CSI_SANITY or PATH; the default)",
     )
     conformance.set_defaults(run=_conformance)
 

@@ -1,4 +1,4 @@
-"""How a check says no: plain functions, because a report must be as good without pytest as with it."""
+"""How a check fails or is skipped: plain functions, so that reports are the same without pytest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CheckFailed(AssertionError):
-    """The backend broke a rule. The text names the method, what was found, and what the rule wants."""
+    """The backend broke a rule. The text names the method, what was found, and what the contract requires."""
 
 
 class CheckSkipped(Exception):
@@ -14,15 +14,15 @@ class CheckSkipped(Exception):
 
 
 def expect(condition: object, text: str) -> None:
-    """Raise Broken with this text unless the condition holds."""
+    """Raise CheckFailed with this text unless the condition holds."""
     if not condition:
         raise CheckFailed(text)
 
 
 def same(found: Any, wanted: Any, what: str) -> None:
-    """Raise Broken unless both are equal."""
+    """Raise CheckFailed unless both are equal."""
     if found != wanted:
-        raise CheckFailed(f"{what}: found {_short(found)}, the rule wants {_short(wanted)}")
+        raise CheckFailed(f"{what}: found {_short(found)}, the contract requires {_short(wanted)}")
 
 
 def _short(value: Any, most: int = 400) -> str:

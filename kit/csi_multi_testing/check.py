@@ -1,4 +1,4 @@
-"""The checks of the kit by name, and how one is run: needs, verdict, clean-up, leaks."""
+"""The registry of checks, and how one check runs: requirements, result, clean-up, search for leaks."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from csi_multi.contract import FEATURES, Backend
 
 from .assertions import CheckFailed, CheckSkipped
+from .context import CheckContext
+from .protocol import Target
 
-if TYPE_CHECKING:
-    from .context import CheckContext
-
-Body = Callable[["CheckContext"], None]
-
-
-class On(enum.Enum):
-    """Where a check can be run."""
-
-    ANY = "any"
-    BACKEND = "backend"  # needs the backend object: crashes at every call, truthfulness, budgets
-    WIRE = "wire"  # needs a driver process
+CheckFunction = Callable[[CheckContext], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,47 +23,49 @@ class Check:
 
     name: str  # a sentence
     group: str
-    body: Body
+    body: CheckFunction
     features: tuple[type[Backend], ...]
-    given: tuple[str, ...]  # fields of Storage
-    data: bool  # needs the bytes of volumes
-    on: On
+    needs: tuple[str, ...]  # fields of Storage
+    data: bool  # needs to read and write the data of volumes
+    target: Target
 
-    def missing(self, trial: CheckContext) -> str:
+    def missing(self, context: CheckContext) -> str:
         """Why the check does not apply; "" if it does."""
-        if absent := [one.__name__ for one in self.features if one not in trial.features]:
+        if absent := [one.__name__ for one in self.features if one not in context.features]:
             return f"the backend does not declare {' and '.join(absent)}"
-        if absent := [name for name in self.given if not getattr(trial.storage, name)]:
+        if absent := [name for name in self.needs if not getattr(context.storage, name)]:
             return f"Storage.{' and Storage.'.join(absent)} not given"
-        if self.on not in (On.ANY, trial.door.on):
-            return f"runs on the {self.on.value} only"
-        return trial.no_data() if self.data else ""
+        if self.target not in (Target.ANY, context.client.target):
+            return f"runs only against the {self.target.value}"
+        return context.no_data() if self.data else ""
 
 
 CHECKS: dict[str, Check] = {}  # by name, in the order they are defined
 
 
 def check(
-    *features: type[Backend], given: tuple[str, ...] = (), data: bool = False, on: On = On.ANY
-) -> Callable[[Body], Body]:
+    *features: type[Backend], needs: tuple[str, ...] = (), data: bool = False, target: Target = Target.ANY
+) -> Callable[[CheckFunction], CheckFunction]:
     """Make a function a check: its name becomes the sentence, its module the group.
 
-    It runs when the backend has all features, when all `given` fields of Storage are there, and, with
-    `data`, when the bytes of volumes can be read and written.
+    It runs if the backend has all features, if all fields of Storage in `needs` are given, and, with `data`, if
+    the data of volumes can be read and written.
     """
 
-    def register(body: Body) -> Body:
+    def register(body: CheckFunction) -> CheckFunction:
         name = body.__name__.replace("_", " ")
         if name in CHECKS and CHECKS[name].body.__module__ != body.__module__:
-            raise ValueError(f"two checks are called {name!r}")
+            raise ValueError(f"two checks have the name {name!r}; rename one")
         group = body.__module__.rpartition(".")[2]
-        CHECKS[name] = Check(name=name, group=group, body=body, features=features, given=given, data=data, on=on)
+        CHECKS[name] = Check(
+            name=name, group=group, body=body, features=features, needs=needs, data=data, target=target
+        )
         return body
 
     return register
 
 
-class State(enum.Enum):
+class CheckState(enum.Enum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -82,38 +74,38 @@ class State(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     check: Check
-    state: State
+    state: CheckState
     text: str = ""
     seconds: float = 0.0
-    notes: tuple[str, ...] = ()  # what was measured, for example how many crash points were met
+    notes: tuple[str, ...] = ()  # measurements, for example the number of crash points
     error: BaseException | None = None
 
 
-def run(one: Check, trial: CheckContext) -> Outcome:
-    """Run a check, clean up behind it, and look for what it left. Never raises for a verdict."""
+def run(one: Check, context: CheckContext) -> Outcome:
+    """Run a check, clean up after it, and look for what remains. A failed check is a result, not an exception."""
     started = time.monotonic()
 
-    def outcome(state: State, text: str = "", error: BaseException | None = None) -> Outcome:
+    def outcome(state: CheckState, text: str = "", error: BaseException | None = None) -> Outcome:
         seconds = time.monotonic() - started
-        return Outcome(check=one, state=state, text=text, seconds=seconds, notes=tuple(trial.notes), error=error)
+        return Outcome(check=one, state=state, text=text, seconds=seconds, notes=tuple(context.notes), error=error)
 
-    if reason := one.missing(trial):
-        return outcome(State.SKIPPED, reason)
+    if reason := one.missing(context):
+        return outcome(CheckState.SKIPPED, reason)
     try:
-        with trial:
-            one.body(trial)
+        with context:
+            one.body(context)
     except CheckSkipped as reason:
-        return outcome(State.SKIPPED, str(reason))
+        return outcome(CheckState.SKIPPED, str(reason))
     except CheckFailed as error:
-        return outcome(State.FAILED, str(error), error)
+        return outcome(CheckState.FAILED, str(error), error)
     except Exception as error:
-        before = f"; the last fault before it: {trial.fuse.story}" if trial.fuse.story else ""
-        return outcome(State.FAILED, f"{asked(error)}{type(error).__name__}: {error}{before}", error)
-    return outcome(State.PASSED)
+        before = f"; the last injected fault: {context.injector.description}" if context.injector.description else ""
+        return outcome(CheckState.FAILED, f"{contract_method(error)}{type(error).__name__}: {error}{before}", error)
+    return outcome(CheckState.PASSED)
 
 
-def asked(error: Exception) -> str:
-    """Return which contract method raised the error that no check reckoned with, as "create_volume raised "."""
+def contract_method(error: Exception) -> str:
+    """Return the contract method that raised an unexpected error, as "create_volume raised "; "" if unknown."""
     calls = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
     found = next((name for name in calls if any(hasattr(one, name) for one in (Backend, *FEATURES))), "")
     return f"{found} raised " if found and not found.startswith("_") else ""

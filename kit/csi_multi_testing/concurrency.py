@@ -1,4 +1,4 @@
-"""Several calls at the same moment, and no waiting for ever."""
+"""Run several calls at the same time, with a time limit."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from csi_multi.core.idempotent import NOT_FINAL
 
 from .assertions import CheckFailed, expect
 from .context import CheckContext
-from .operations.base import described
+from .operations.base import describe_error
 
-Act = tuple[str, Callable[[], Any]]  # and what it is called in a verdict
+NamedCall = tuple[str, Callable[[], Any]]  # its name in messages, and the call
 
-PATIENCE = 60.0  # seconds for all of them together
+TIME_LIMIT = 60.0  # seconds for all of them together
 OFTEN = 1e-5  # seconds between two switches of Python's threads
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallResult:
     words: str
     answer: Any = None
     error: Exception | None = None
 
 
-def at_once(acts: Sequence[Act]) -> list[Outcome]:
-    """Do these, each in a thread, at the same moment. Raises Broken for one that does not come back."""
+def run_concurrently(acts: Sequence[NamedCall]) -> list[CallResult]:
+    """Run these calls at the same time, each in a thread. Raises CheckFailed for a call that does not return."""
     barrier = threading.Barrier(len(acts))
-    found: list[Outcome | None] = [None] * len(acts)
+    found: list[CallResult | None] = [None] * len(acts)
 
     def run(number: int, words: str, act: Callable[[], Any]) -> None:
         barrier.wait()
         try:
-            found[number] = Outcome(words, answer=act())
+            found[number] = CallResult(words, answer=act())
         except Exception as error:
-            found[number] = Outcome(words, error=error)
+            found[number] = CallResult(words, error=error)
 
     threads = [threading.Thread(target=run, args=(number, *act), daemon=True) for number, act in enumerate(acts)]
     with _switching_often():
         for thread in threads:
             thread.start()
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + TIME_LIMIT
         for thread in threads:
             thread.join(max(0.0, ends - time.monotonic()))
     hung = [words for (words, _), outcome in zip(acts, found, strict=True) if outcome is None]
-    expect(not hung, f"{' and '.join(sorted(set(hung)))}: does not come back within {PATIENCE:g} s")
+    expect(not hung, f"{' and '.join(sorted(set(hung)))}: does not return within {TIME_LIMIT:g} s")
     return [outcome for outcome in found if outcome]
 
 
@@ -64,14 +64,14 @@ def _switching_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def answers(t: CheckContext, outcomes: Sequence[Outcome], *allowed: type[StorageError]) -> list[Any]:
-    """Return the answers. Raises Broken for an error that is neither unsettled nor of these classes."""
-    wanted: tuple[type[StorageError], ...] = (*NOT_FINAL, *allowed)
-    fine = tuple(t.door.kind_of(kind) for kind in wanted)
+def expect_answers(t: CheckContext, outcomes: Sequence[CallResult], *allowed: type[StorageError]) -> list[Any]:
+    """Return the answers. Raises CheckFailed for an error that is neither retryable nor of these classes."""
+    wanted: tuple[type[StorageError], ...] = (*UNSETTLED, *allowed)
+    fine = tuple(t.client.kind_of(kind) for kind in wanted)
     for one in outcomes:
         if one.error and not isinstance(one.error, fine):
             names = ", ".join(kind.__name__ for kind in wanted)
             raise CheckFailed(
-                f"{one.words}: raised {described(one.error)}, the rule wants one of {names}"
+                f"{one.words}: raised {describe_error(one.error)}, the contract requires one of {names}"
             ) from one.error
     return [one.answer for one in outcomes if not one.error]

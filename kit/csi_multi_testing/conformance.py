@@ -1,4 +1,4 @@
-"""`csi-multi conformance`: every check of the kit against a configured instance, for people without pytest."""
+"""`csi-multi conformance`: every check of the kit against a configured instance, without pytest."""
 
 from __future__ import annotations
 
@@ -19,55 +19,56 @@ from csi_multi.config.settings import load_config
 from csi_multi.loading.loader import UnusableBackend
 from csi_multi.logs.handlers import set_up_logging
 
-from . import sanity, storage_file, tested_instance
-from .check import Check, On
+from . import instance_under_test, sanity, storage_file
+from .check import Check
 from .checks import CHECKS
 from .conformance_run import ConformanceRun
-from .driver import Process, alone
+from .driver import InstanceDriver, only_instance
+from .instance_under_test import InstanceUnderTest, InstanceUnreadable
 from .junit import as_junit
 from .progress import Progress
-from .report import Backend, Report, as_json, as_text
-from .tested_instance import TestedInstance, Unusable
+from .protocol import Target
+from .report import BackendInfo, ConformanceReport, as_json, as_text
 
 
 def conformance(options: argparse.Namespace) -> int:
-    """Return 0 when nothing failed, 1 when something did, 2 when the run was refused. Raises ConfigError."""
+    """Return 0 if no check failed, 1 if one did, 2 if the run was refused. Raises ConfigError."""
     checks = [one for one in CHECKS.values() if options.only in f"{one.group}: {one.name}"]
     if options.list:
-        print("\n".join(map(described, checks)))
-        print(f"\n{storage_file.explained()}")
+        print("\n".join(map(describe_check, checks)))
+        print(f"\n{storage_file.help_text()}")
         return 0
     if not (options.config and options.backend):
         raise ConfigError("conformance: --config FILE and --backend NAME are required")
-    suite = sanity.chosen(options.sanity, options.only)
-    if not checks and suite.silent:
-        raise ConfigError(f"--only {options.only!r} is part of no name of a check or a group; --list shows them")
+    suite = sanity.choose_suite(options.sanity, options.only)
+    if not checks and suite.disabled:
+        raise ConfigError(f"--only {options.only!r} matches no group and no check; --list shows all of them")
     for file in (options.json, options.junit):
         _writable(file)
     return _run(options, checks, suite)
 
 
-def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Suite) -> int:
-    """Judge the instance in a directory of its own, which stays when something failed: it has the logs."""
+def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.SanitySuite) -> int:
+    """Test the instance. The logs are in a temporary directory, which is kept if a check failed."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a report is not lost to a terminal's encoding
-    settings = alone(load_config(options.config), options.backend)
-    told = storage_file.load(options.storage)
-    process = Process(settings)
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack characters of the report
+    settings = only_instance(load_config(options.config), options.backend)
+    described = storage_file.load(options.storage)
+    process = InstanceDriver(settings)
     report = None
     try:
         with _logging_to(process.directory / "kit.log"):
-            loaded = tested_instance.load(settings, told)
+            loaded = instance_under_test.load(settings, described)
             before = loaded.inventory()
-            if not permitted(loaded, before, yes=options.yes):
+            if not is_permitted(loaded, before, yes=options.yes):
                 return 2
-            report = judged(loaded, process, checks, suite, before)
-    except (UnusableBackend, Unusable) as error:
+            report = run_checks(loaded, process, checks, suite, before)
+    except (UnfitBackend, InstanceUnreadable) as error:
         print(f"csi-multi: backend {options.backend!r} cannot be tested: {error}", file=sys.stderr)
         return 1
     finally:
         kept = report is not None and not report.passed
-        process.forget(logs=not kept)
+        process.remove_files(logs=not kept)
     for name, text in report.logs.items():
         (process.directory / name).write_text(text, encoding="utf-8")
     print(as_text(report, str(process.directory) if kept else ""))
@@ -77,52 +78,59 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.Sui
     return 0 if report.passed else 1
 
 
-def described(one: Check) -> str:
-    """Return a line that tells what a check is and what it needs."""
-    needs = [feature.__name__ for feature in one.features] + [f"Storage.{name}" for name in one.given]
-    needs += ["the bytes of volumes"] if one.data else []
-    where = {On.ANY: "wire", On.WIRE: "wire", On.BACKEND: "backend"}[one.on]
+def describe_check(one: Check) -> str:
+    """Return a line with a check's name, where it runs, and what it needs."""
+    needs = [feature.__name__ for feature in one.features] + [f"Storage.{name}" for name in one.needs]
+    needs += ["the data of volumes"] if one.data else []
+    where = {Target.ANY: "wire", Target.WIRE: "wire", Target.BACKEND: "backend"}[one.target]
     return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"
 
 
-def permitted(loaded: TestedInstance, before: set[str], *, yes: bool) -> bool:
-    """Say what is about to happen; return whether it may."""
+def is_permitted(loaded: InstanceUnderTest, before: set[str], *, yes: bool) -> bool:
+    """Print what the run does to the instance; return whether it may start."""
     count = f"lists {len(before)} volumes and snapshots" if before else "lists nothing"
-    holds = count if loaded.lists else "cannot say what it holds"
-    about = f"backend {loaded.name!r} ({loaded.kind}, {loaded.package}), which {holds} now"
-    print(f"WARNING: this makes volumes and deletes them again on {about}", flush=True)
+    contents = count if loaded.lists else "has no listing of volumes"
+    about = f"backend {loaded.name!r} ({loaded.kind}, {loaded.package}), which {contents} now"
+    print(f"WARNING: this creates and deletes volumes on {about}", flush=True)
     if yes:
         return True
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+        return input("Continue? [y/N] ").strip().lower() in ("y", "yes")
     if loaded.lists and not before:
         return True
-    print("csi-multi: refused: it may be in use. Give --yes, or a backend that lists nothing", file=sys.stderr)
+    print(
+        "csi-multi: refused: the instance may be in use; give --yes, or test an instance that lists nothing",
+        file=sys.stderr,
+    )
     return False
 
 
-def judged(
-    loaded: TestedInstance, process: Process, checks: Sequence[Check], suite: sanity.Suite, before: set[str]
-) -> Report:
-    """Run everything; interrupted, what is known so far."""
+def run_checks(
+    loaded: InstanceUnderTest,
+    process: InstanceDriver,
+    checks: Sequence[Check],
+    suite: sanity.SanitySuite,
+    before: set[str],
+) -> ConformanceReport:
+    """Run all checks and csi-sanity; after an interrupt, return the results so far."""
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     progress = Progress(len(checks), sys.stdout)
     with Interrupt() as interrupt:
-        session = ConformanceRun(loaded.measured(), process, progress, interrupt)
+        session = ConformanceRun(loaded.with_real_size(), process, progress, interrupt)
         try:
-            outside = [one for one in checks if one.on is not On.BACKEND]
-            if outside or not suite.silent:
-                session.wire(outside, lambda: suite.results(process, loaded.storage))
-            session.backend([one for one in checks if one.on is On.BACKEND])
+            outside = [one for one in checks if one.target is not Target.BACKEND]
+            if outside or not suite.disabled:
+                session.run_over_csi(outside, lambda: suite.results(process, loaded.storage))
+            session.run_on_backend([one for one in checks if one.target is Target.BACKEND])
             complete = True
         except KeyboardInterrupt:
             complete = False
-            progress.say("interrupted: what was made is removed; looking at what is left")
-        session.unchanged(before)
+            progress.say("interrupted: everything that was created is removed; checking what remains")
+        session.compare_listing(before)
     progress.done()
     features = tuple(sorted(one.__name__ for one in loaded.features))
-    return Report(
-        backend=Backend(instance=loaded.name, kind=loaded.kind, package=loaded.package, features=features),
+    return ConformanceReport(
+        backend=BackendInfo(instance=loaded.name, kind=loaded.kind, package=loaded.package, features=features),
         started=started.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - clock, 3),
         complete=complete,
@@ -131,14 +139,14 @@ def judged(
 
 
 def _writable(file: Path | None) -> None:
-    """Find out before an hour of checks."""
+    """Raise ConfigError for a file that cannot be written: better now than after all checks."""
     if file and not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ConfigError(f"{file} cannot be written")
+        raise ConfigError(f"report file {file} cannot be written; choose another path")
 
 
 @contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
-    """What the backend object logs in this process belongs into a file, not between the results."""
+    """Write the logs of this process to a file, so that they do not appear between the results."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     root.handlers.clear()

@@ -1,7 +1,6 @@
-"""One run of the checks against one instance: over the wire first, then on the backend object.
+"""One run of the checks against one instance: over CSI first, then on the backend object.
 
-The two never overlap, so that no driver process works on the storage while a check looks at it from
-inside.
+The two never overlap, so that no driver process changes the storage while a check runs on the backend object.
 """
 
 from __future__ import annotations
@@ -15,104 +14,108 @@ from csi_multi.contract import StorageError
 from csi_multi.process.driver_process import NotServing
 
 from .assertions import CheckFailed
-from .check import Check, Outcome, State, run
+from .check import Check, CheckState, Outcome, run
 from .context import CheckContext
-from .csi_wire import CsiWire
-from .driver import Process
+from .csi_wire import CsiClient
+from .driver import InstanceDriver
 from .fault_injection import FaultInjector
-from .interrupt import interruptible
+from .instance_under_test import InstanceUnderTest, InstanceUnreadable
+from .interruptible import interruptible
 from .progress import Progress
 from .protocol import BackendProtocol
-from .report import Result
-from .tested_instance import TestedInstance, Unusable
+from .report import CheckResult
 
-WHOLE = "instance"  # the group of what is demanded of the run as a whole
+WHOLE = "instance"  # the group of the results about the run as a whole
 
-Suite = Callable[[], Iterable[Result]]
+SuiteResults = Callable[[], Iterable[CheckResult]]
 
 
 class ConformanceRun:
-    """Keeps the results, those of an interrupted run too."""
+    """Runs checks and collects the results, also those of an interrupted run."""
 
-    def __init__(self, subject: TestedInstance, driver: Process, progress: Progress, interrupt: Interrupt) -> None:
-        self.results: list[Result] = []
+    def __init__(
+        self, instance: InstanceUnderTest, driver: InstanceDriver, progress: Progress, interrupt: Interrupt
+    ) -> None:
+        self.results: list[CheckResult] = []
         self.run_id = uuid.uuid4().hex[:6]
-        self._subject = subject
+        self._instance = instance
         self._driver = driver
         self._progress = progress
         self._interrupt = interrupt
 
-    def wire(self, checks: Sequence[Check], suite: Suite) -> None:
-        """Run checks over the wire, then csi-sanity; at last the driver must end as a supervisor wants it to."""
+    def run_over_csi(self, checks: Sequence[Check], suite: SuiteResults) -> None:
+        """Run checks over CSI, then csi-sanity; at the end the driver must stop cleanly."""
         try:
-            door = CsiWire(self._subject.storage, self._subject.name, self._driver)
+            client = CsiClient(self._instance.storage, self._instance.name, self._driver)
         except (NotServing, StorageError, CheckFailed) as error:
-            self._demand("wire", "the driver starts", str(error))
+            self._add_result("wire", "the driver starts", str(error))
             return
         try:
             for one in checks:
-                self._judge(one, door, FaultInjector())
+                self._run_check(one, client, FaultInjector())
             for result in suite():
                 self._progress.more(1)
-                self._keep(result)
+                self._add(result)
                 self._interrupt.raise_if_received()
         finally:
-            self._demand("wire", "the driver ends at SIGTERM and removes its socket", _refusal(door.close))
+            self._add_result("wire", "the driver ends at SIGTERM and removes its socket", _failure_text(client.close))
 
-    def backend(self, checks: Sequence[Check]) -> None:
+    def run_on_backend(self, checks: Sequence[Check]) -> None:
         """Run checks in this process, each on a new backend object."""
         for one in checks:
-            self._judge(one, *self._subject.direct())
+            self._run_check(one, *self._instance.in_process())
 
-    def unchanged(self, before: set[str]) -> None:
-        """Demand that the instance lists what it did before the run."""
-        name = "what it listed before the run is what it lists after it"
+    def compare_listing(self, before: set[str]) -> None:
+        """Require that the instance lists the same resources as before the run."""
+        name = "the listing after the run equals the listing before it"
         try:
-            after = self._subject.inventory()
-        except Unusable as error:
-            self._demand("backend", name, str(error))
+            after = self._instance.inventory()
+        except InstanceUnreadable as error:
+            self._add_result("backend", name, str(error))
             return
         changes = [f"gone: {one}" for one in sorted(before - after)] + [f"new: {one}" for one in sorted(after - before)]
         if changes:
-            changes.append(f"names of this run contain {self.run_id!r}; what else changed was somebody else's doing")
-        self._demand("backend", name, "\n".join(changes))
+            changes.append(f"names of this run contain {self.run_id!r}; other changes have another cause")
+        self._add_result("backend", name, "\n".join(changes))
 
-    def _judge(self, one: Check, door: BackendProtocol, fuse: FaultInjector) -> None:
-        subject, number = self._subject, len(self.results)
-        watched = interruptible(door, self._interrupt)
-        trial = CheckContext(subject.storage, watched, subject.features, fuse, f"{self.run_id}-{number}")
+    def _run_check(self, one: Check, client: BackendProtocol, injector: FaultInjector) -> None:
+        instance, number = self._instance, len(self.results)
+        interruptible_client = interruptible(client, self._interrupt)
+        context = CheckContext(
+            instance.storage, interruptible_client, instance.features, injector, f"{self.run_id}-{number}"
+        )
         self._progress.begin(one.group, one.name)
-        self._driver.mark()
-        found = run(one, trial)
-        result = Result(
+        self._driver.mark_logs()
+        found = run(one, context)
+        result = CheckResult(
             group=one.group,
             name=one.name,
-            where=door.on.value,
+            where=client.target.value,
             state=found.state,
             text=found.text,
             seconds=round(found.seconds, 3),
             notes=found.notes,
-            log=self._log(found) if found.state is State.FAILED else "",
+            log=self._log(found) if found.state is CheckState.FAILED else "",
         )
-        self._keep(result)
+        self._add(result)
 
     def _log(self, found: Outcome) -> str:
-        """Return what was logged during a check that failed, and how an error came about that is no verdict."""
+        """Return the log of a failed check, and the traceback of an error that the check did not expect."""
         foreign = found.error if not isinstance(found.error, CheckFailed) else None
-        return self._driver.since_mark() + ("".join(traceback.format_exception(foreign)) if foreign else "")
+        return self._driver.logs_since_mark() + ("".join(traceback.format_exception(foreign)) if foreign else "")
 
-    def _demand(self, where: str, name: str, text: str) -> None:
-        """Keep what is demanded of the run as a whole; `text` is "" when it holds."""
-        state = State.FAILED if text else State.PASSED
+    def _add_result(self, where: str, name: str, text: str) -> None:
+        """Add a result about the run as a whole; `text` is "" if it passed."""
+        state = CheckState.FAILED if text else CheckState.PASSED
         self._progress.more(1)
-        self._keep(Result(group=WHOLE, name=name, where=where, state=state, text=text))
+        self._add(CheckResult(group=WHOLE, name=name, where=where, state=state, text=text))
 
-    def _keep(self, result: Result) -> None:
+    def _add(self, result: CheckResult) -> None:
         self.results.append(result)
         self._progress.end(result)
 
 
-def _refusal(act: Callable[[], None]) -> str:
+def _failure_text(act: Callable[[], None]) -> str:
     try:
         act()
     except CheckFailed as error:

@@ -1,4 +1,4 @@
-"""One check's view of the storage: short ways to ask, names that nobody else uses, and the clean-up."""
+"""The context of one check: short ways to create things, unique names, and the clean-up at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from csi_multi.contract import (
 
 from .assertions import CheckFailed, expect
 from .fault_injection import FaultInjector
-from .in_process import InProcess
+from .in_process import InProcessClient
 from .protocol import BLOCK, BackendProtocol, VolumeSpec, read_from, write_to
 from .storage import Storage
 
@@ -43,21 +43,21 @@ def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
 
 
 class CheckContext:
-    """Use it as a context: leaving it removes what was made, and raises Broken when anything stays."""
+    """A `with` block: its end removes what the check created, and raises CheckFailed if anything remains."""
 
     def __init__(
         self,
         storage: Storage,
-        door: BackendProtocol,
+        client: BackendProtocol,
         features: Collection[type[Backend]],
-        fuse: FaultInjector,
+        injector: FaultInjector,
         run: str = "",
     ) -> None:
-        """`run` stands in all names, and must be used for one trial only."""
+        """`run` is a part of all names and must be unique for each check."""
         self.storage = storage
-        self.door = door
+        self.client = client
         self.features = features
-        self.fuse = fuse
+        self.injector = injector
         self.notes: list[str] = []
         self._names = itertools.count(1)
         self._run = run or uuid.uuid4().hex[:8]
@@ -70,14 +70,14 @@ class CheckContext:
         self._calls = ExitStack()
 
     @property
-    def direct(self) -> InProcess:
-        """The in-process door, for checks that are `On.BACKEND`."""
-        return cast(InProcess, self.door)
+    def in_process(self) -> InProcessClient:
+        """The in-process client, for checks with `Target.BACKEND`."""
+        return cast(InProcessClient, self.client)
 
     @property
     def backend(self) -> Any:
-        """The backend object, for checks that are `On.BACKEND`."""
-        return self.direct.backend
+        """The backend object, for checks with `Target.BACKEND`."""
+        return self.in_process.backend
 
     @property
     def size(self) -> int:
@@ -91,9 +91,9 @@ class CheckContext:
         """Add a measured fact to the report."""
         self.notes.append(text)
 
-    # Asking
+    # Creating
 
-    def wish(
+    def spec(
         self,
         name: str = "",
         size: int | None = None,
@@ -102,42 +102,42 @@ class CheckContext:
         capability: Capability | None = None,
         **more: Any,
     ) -> VolumeSpec:
-        """Return a request for a volume; `size` None is the storage's cheap size."""
+        """Return a request for a volume; `size` None stands for Storage.size."""
         wanted = SizeRange(required=self.size if size is None else size, limit=limit)
         used = (capability or self.storage.capability or BLOCK,)
         more = {"parameters": self.storage.parameters, "mutable": self.storage.mutable, "capabilities": used, **more}
         return VolumeSpec(name=name or self.name(), size=wanted, **more)
 
-    def create(self, wish: VolumeSpec) -> Volume:
-        """Make a volume, to be removed at the end."""
-        volume = self.door.create(wish)
+    def create(self, spec: VolumeSpec) -> Volume:
+        """Create a volume, to be removed at the end."""
+        volume = self.client.create(spec)
         self._volumes[volume.handle] = None
         return volume
 
     def volume(self, name: str = "", size: int | None = None, **more: Any) -> Volume:
-        return self.create(self.wish(name, size, **more))
+        return self.create(self.spec(name, size, **more))
 
     def copy(self, of: Volume | Snapshot, name: str = "", size: int | None = 0, **more: Any) -> Volume:
-        """Make a volume from a snapshot or another volume; size 0 leaves it to the backend."""
-        return self.create(self.wish(name, size, source=source(of), **more))
+        """Create a volume from a snapshot or another volume; size 0 leaves the size to the backend."""
+        return self.create(self.spec(name, size, source=source(of), **more))
 
     def snapshot(self, of: Volume, name: str = "") -> Snapshot:
-        snapshot = self.door.snapshot(name or self.name("cut"), of.handle)
+        snapshot = self.client.snapshot(name or self.name("snapshot"), of.handle)
         self._snapshots[snapshot.handle] = None
         return snapshot
 
     def group(self, of: Collection[Volume], name: str = "") -> GroupSnapshot:
-        group = self.door.group(name or self.name("group"), [one.handle for one in of])
+        group = self.client.group(name or self.name("group"), [one.handle for one in of])
         self._groups[group.handle] = None
         return group
 
     def attach(self, volume: Volume, node: Node, **more: Any) -> Any:
-        context = self.door.attach(volume.handle, node, **more)
+        context = self.client.attach(volume.handle, node, **more)
         self._attached[volume.handle] = None
         return context
 
     def made(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
-        """Remember what was made past this object, to be removed at the end."""
+        """Register what was created by other means, to be removed at the end."""
         for thing in things:
             self._home(thing)[thing.handle] = None
 
@@ -145,39 +145,41 @@ class CheckContext:
         return {Volume: self._volumes, Snapshot: self._snapshots, GroupSnapshot: self._groups}[type(thing)]
 
     def forget(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
-        """Do not remove at the end what the check itself has deleted: some checks make hundreds."""
+        """Leave out of the clean-up what the check itself has deleted: some checks create hundreds of volumes."""
         for thing in things:
             self._home(thing).pop(thing.handle, None)
             if isinstance(thing, Volume):
                 self._attached.pop(thing.handle, None)
                 self._open.pop(thing.handle, None)
 
-    def opens(self, volume: Volume) -> None:
-        """Close the volume's device at the end: a check that is `On.BACKEND` opens it."""
+    def close_at_end(self, volume: Volume) -> None:
+        """Close the volume's device at the end. Call it before a check with `Target.BACKEND` opens the device."""
         self._open[volume.handle] = None
 
     @contextmanager
     def refused(self, *kinds: type[StorageError], what: str) -> Iterator[None]:
-        """Demand that the block raises one of these classes; `what` says what was tried."""
-        wanted = tuple(self.door.kind_of(kind) for kind in kinds)
+        """Require that the block raises one of these classes; `what` describes the request."""
+        wanted = tuple(self.client.kind_of(kind) for kind in kinds)
         names = " or ".join(kind.__name__ for kind in kinds)
         try:
             yield
         except wanted:
             return
         except StorageError as error:
-            raise CheckFailed(f"{what}: raised {type(error).__name__} ({error}), the rule wants {names}") from error
-        raise CheckFailed(f"{what}: succeeded, the rule wants {names}")
+            raise CheckFailed(
+                f"{what}: raised {type(error).__name__} ({error}), the contract requires {names}"
+            ) from error
+        raise CheckFailed(f"{what}: succeeded, the contract requires {names}")
 
     # Bytes
 
     def no_data(self) -> str:
-        """Why the bytes of volumes cannot be seen; "" if they can."""
+        """Why the data of volumes cannot be read and written; "" if it can."""
         if self.storage.read and self.storage.write:
             return ""
         if not self.storage.devices:
-            return "the bytes of volumes cannot be seen: neither Storage.devices nor Storage.read and write given"
-        return "" if os.geteuid() == 0 else "devices can only be opened by root"
+            return "the data of volumes cannot be read: give Storage.devices, or Storage.read and Storage.write"
+        return "" if os.geteuid() == 0 else "only root can open devices"
 
     def write(self, volume: Volume, data: bytes, offset: int = 0) -> None:
         self._write(volume, (offset, data))
@@ -186,19 +188,19 @@ class CheckContext:
         return self._read(volume, (offset, length))[0]
 
     def _write(self, volume: Volume, *pieces: tuple[int, bytes]) -> None:
-        """Write them in one opening of the volume: each may cost commands, or seconds."""
+        """Write all pieces with one opening of the device: each opening may cost commands, or seconds."""
         if write := self.storage.write:
             for offset, data in pieces:
                 write(volume.handle, offset, data)
             return
-        with self.door.shown(volume.handle) as path:
+        with self.client.device_path(volume.handle) as path:
             for offset, data in pieces:
                 write_to(path, offset, data)
 
     def _read(self, volume: Volume, *places: tuple[int, int]) -> list[bytes]:
         if read := self.storage.read:
             return [read(volume.handle, offset, length) for offset, length in places]
-        with self.door.shown(volume.handle, read_only=True) as path:
+        with self.client.device_path(volume.handle, read_only=True) as path:
             return [read_from(path, offset, length) for offset, length in places]
 
     def fill(self, volume: Volume, seed: str) -> None:
@@ -206,22 +208,22 @@ class CheckContext:
         self._write(volume, (0, pattern(seed)), (volume.size - BLOCK_SIZE, pattern(f"{seed} tail")))
 
     def expect_filled(self, volume: Volume, seed: str, size: int, what: str) -> None:
-        """Demand the bytes that `fill` wrote when the volume had this size."""
+        """Require the bytes that `fill` wrote when the volume had this size."""
         head, tail = self._read(volume, (0, BLOCK_SIZE), (size - BLOCK_SIZE, BLOCK_SIZE))
         expect(head == pattern(seed), f"{what}: the first block differs from what was written")
         expect(tail == pattern(f"{seed} tail"), f"{what}: the last block differs from what was written")
 
-    # What is there
+    # What is on the storage
 
     def resources(self) -> set[str]:
-        """Return everything on the storage, as far as it can be told."""
+        """Return everything on the storage, as far as Storage.resources or the listings show it."""
         if self.storage.resources:
             return set(self.storage.resources())
         found: set[str] = set()
         if ListVolumes in self.features:
-            found |= {f"volume {one.handle}" for one in pages(self.door.list_volumes)}
+            found |= {f"volume {one.handle}" for one in pages(self.client.list_volumes)}
         if ListSnapshots in self.features:
-            found |= {f"snapshot {one.handle}" for one in pages(self.door.list_snapshots)}
+            found |= {f"snapshot {one.handle}" for one in pages(self.client.list_snapshots)}
         return found
 
     def new(self) -> set[str]:
@@ -229,7 +231,7 @@ class CheckContext:
         return self.resources() - self._before
 
     def foreign(self) -> set[str]:
-        """Let the author put things of somebody else on the storage; return what is new. It is to stay."""
+        """Call Storage.foreign; return the resources that it created. They must remain until the end."""
         before = self.resources()
         (self.storage.foreign or (lambda: None))()
         theirs = self.resources() - before
@@ -237,7 +239,7 @@ class CheckContext:
         return theirs
 
     def __enter__(self) -> CheckContext:
-        self._calls.enter_context(self.fuse.around(self.storage.calls))
+        self._calls.enter_context(self.injector.around(self.storage.calls))
         self._before = self.resources()
         return self
 
@@ -246,24 +248,24 @@ class CheckContext:
             if error is None:
                 self._leave()
                 return
-            with suppress(Exception):  # the verdict is more important than the clean-up after it
+            with suppress(Exception):  # the failure of the check is more important than one of the clean-up
                 self._remove()
 
     def _leave(self) -> None:
         self._remove()
         if left := self.new():
-            raise CheckFailed(f"left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
+            raise CheckFailed(f"remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def _remove(self) -> None:
         for handle in self._open:
             self.backend.close_device(handle)
         for handle in self._attached:
-            self.door.detach(handle, None)
+            self.client.detach(handle, None)
         for handle in self._groups:
-            self.door.delete_group(handle)
-        # What depends on what differs between storage systems: copies first, then whatever is left.
-        rest = [(self.door.delete, handle) for handle in reversed(self._volumes)]
-        rest += [(self.door.delete_snapshot, handle) for handle in reversed(self._snapshots)]
+            self.client.delete_group(handle)
+        # Which resource depends on which differs between storage systems: three rounds, copies first.
+        rest = [(self.client.delete, handle) for handle in reversed(self._volumes)]
+        rest += [(self.client.delete_snapshot, handle) for handle in reversed(self._snapshots)]
         for last in (False, False, True):
             kept = []
             for delete, handle in rest:
@@ -282,12 +284,12 @@ def source(of: Volume | Snapshot) -> Source:
 
 
 def pattern(seed: str, length: int = BLOCK_SIZE) -> bytes:
-    """Return bytes that only this seed gives."""
+    """Return bytes that are different for every seed."""
     return hashlib.shake_128(seed.encode()).digest(length)
 
 
 def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:
-    """Return all items of a paged listing. Raises Broken for a cursor that does not move on."""
+    """Return all items of a paged listing. Raises CheckFailed for a cursor that repeats."""
     items, cursor = [], ""
     while True:
         page = read(cursor, limit, **more)
@@ -299,10 +301,10 @@ def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:
 
 
 def in_process(storage: Storage) -> CheckContext:
-    """Return a trial of the backend object that the storage connects to."""
-    fuse = FaultInjector(storage.files)
-    door = InProcess(storage, fuse)
-    features = features_of(type(door.backend))
-    if isinstance(door.backend, Topology) and door.backend.everywhere:
-        features -= {Topology}  # as the driver advertises none, then
-    return CheckContext(storage, door, features, fuse)
+    """Return the context of a check that runs on a backend object in this process."""
+    injector = FaultInjector(storage.files)
+    client = InProcessClient(storage, injector)
+    features = features_of(type(client.backend))
+    if isinstance(client.backend, Topology) and client.backend.everywhere:
+        features -= {Topology}  # the driver advertises no topology for such a backend
+    return CheckContext(storage, client, features, injector)

@@ -1,6 +1,6 @@
-"""The door over CSI: every operation a gRPC call to a driver, as an orchestrator and a kubelet make them.
+"""The client over CSI: every operation is a gRPC call to a driver, as an orchestrator and a kubelet make it.
 
-The driver is whatever can be started, killed and stopped; driver.py has the process that
+The driver is anything that can be started, killed and stopped; driver.py has the process that
 `csi-multi conformance` uses.
 """
 
@@ -35,43 +35,42 @@ from csi_multi.contract import (
 from csi_multi.rpc.client import Client
 
 from . import messages
-from .check import On
 from .kubelet import published
 from .messages import Messages
-from .protocol import BLOCK, VolumeSpec
+from .protocol import BLOCK, Target, VolumeSpec
 from .storage import Storage
 
 
-class Driver(Protocol):
+class RestartableDriver(Protocol):
     """A driver that serves one instance."""
 
     def start(self) -> Client:
-        """Start it (again) and return a client once it answers."""
+        """Start the driver, or start it again, and return a client once it answers."""
         ...
 
     def kill(self) -> None:
-        """End it without any chance to clean up."""
+        """Kill the driver; it cannot clean up."""
         ...
 
     def close(self) -> None:
-        """End it as a supervisor does. Raises Broken when it does not go as it should."""
+        """Stop the driver as a supervisor does. Raises CheckFailed if it does not end cleanly."""
         ...
 
 
-class CsiWire:
-    """CSI spoken to one instance. What CSI keeps secret is empty: names, digests and clusters of stamps.
+class CsiClient:
+    """Calls one instance over CSI. What CSI does not show is empty: names, digests and clusters of stamps.
 
-    Bytes are read and written as on a node: attach, stage, publish as a raw block, undo all of it.
+    Data is read and written as on a node: attach, stage and publish as a raw block device, then undo all of it.
     """
 
-    on = On.WIRE
+    target = Target.WIRE
 
-    def __init__(self, storage: Storage, instance: str, driver: Driver) -> None:
+    def __init__(self, storage: Storage, instance: str, driver: RestartableDriver) -> None:
         self.storage = storage
         self._driver = driver
         self._client = driver.start()
         self._messages = Messages(self._client.GetPluginInfo().name, instance)
-        self._members: dict[str, list[str]] = {}  # snapshot ids by group: CSI wants them repeated
+        self._members: dict[str, list[str]] = {}  # snapshot ids by group: CSI requires them in later calls
         self.attached: set[tuple[str, str]] = set()  # (handle, node id)
 
     def kind_of(self, error: type[StorageError]) -> type[StorageError]:
@@ -87,7 +86,7 @@ class CsiWire:
         self._driver.close()
 
     def call(self, rpc: str, **fields: Any) -> Any:
-        """Make any RPC with the storage's secrets. Raises the class of errors.py that its code stands for."""
+        """Make any RPC with the storage's secrets. Raises the contract's error that its code stands for."""
         if rpc in messages.TAKES_SECRETS:
             fields = {"secrets": self.storage.secrets, **fields}
         try:
@@ -104,20 +103,20 @@ class CsiWire:
 
     # Volumes
 
-    def create(self, wish: VolumeSpec) -> Volume:
-        fields: dict[str, Any] = {"secrets": wish.secrets} if wish.secrets else {}
-        if wish.size.required or wish.size.limit:  # a range that says nothing is left out
-            fields["capacity_range"] = messages.size_range(wish.size)
-        if wish.source:
-            fields["volume_content_source"] = self._messages.source(wish.source)
-        if wish.topology:
-            fields["accessibility_requirements"] = self._messages.requirement(wish.topology)
+    def create(self, spec: VolumeSpec) -> Volume:
+        fields: dict[str, Any] = {"secrets": spec.secrets} if spec.secrets else {}
+        if spec.size.required or spec.size.limit:  # an empty range is left out
+            fields["capacity_range"] = messages.size_range(spec.size)
+        if spec.source:
+            fields["volume_content_source"] = self._messages.source(spec.source)
+        if spec.topology:
+            fields["accessibility_requirements"] = self._messages.requirement(spec.topology)
         answer = self.call(
             "CreateVolume",
-            name=wish.name,
-            volume_capabilities=[messages.capability(one) for one in wish.capabilities],
-            parameters=self._parameters(wish.parameters),
-            mutable_parameters=wish.mutable,
+            name=spec.name,
+            volume_capabilities=[messages.capability(one) for one in spec.capabilities],
+            parameters=self._parameters(spec.parameters),
+            mutable_parameters=spec.mutable,
             **fields,
         )
         return self._messages.volume(answer.volume)
@@ -205,7 +204,7 @@ class CsiWire:
 
     @property
     def block(self) -> Capability:
-        """How a volume is used whose bytes are looked at."""
+        """The capability with which a volume is published to read or write its data."""
         wanted = self.storage.capability
         return wanted if wanted and wanted.block else BLOCK
 
@@ -253,5 +252,5 @@ class CsiWire:
         answer = self.call("NodeGetInfo")
         return self._messages.segments(answer.accessible_topology)
 
-    def shown(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
+    def device_path(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
         return published(self, handle, read_only=read_only)

@@ -1,4 +1,4 @@
-"""A driver process of its own for one instance: a configuration with nothing else, a socket, a log."""
+"""A driver process for one instance: its configuration, socket and log in a temporary directory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SOCKET = "csi.sock"
 LOG_TAIL = 4000  # bytes
 
 
-def alone(config: Config, instance: str) -> Config:
-    """Return the configuration with one instance only, everything advertised. Raises ConfigError."""
+def only_instance(config: Config, instance: str) -> Config:
+    """Return the configuration with this instance only, and alpha features on. Raises ConfigError."""
     found = [section for section in config.instances if section.name == instance]
     if not found:
         names = [section.name for section in config.instances]
@@ -37,13 +37,13 @@ def alone(config: Config, instance: str) -> Config:
 
 
 def as_yaml(config: Config) -> str:
-    """Return a file that loads as this configuration."""
+    """Return the text of a configuration file that loads as this configuration."""
     backends: dict[str, Any] = {section.name: {"kind": section.kind, **section.values} for section in config.instances}
     return yaml.safe_dump({"driver": msgspec.to_builtins(config.driver), "backends": backends}, sort_keys=False)
 
 
-class Process:
-    """`csi-multi serve` in a short temporary directory that only its owner can read: the file may hold secrets."""
+class InstanceDriver:
+    """`csi-multi serve` in a temporary directory that only its owner can read: the configuration may hold secrets."""
 
     def __init__(self, config: Config) -> None:
         self.directory = _directory()
@@ -73,19 +73,21 @@ class Process:
 
     def close(self) -> None:
         code = self.process.stop()
-        expect(code == 0, f"the driver ended with exit code {code} after SIGTERM; its log is {self.log}")
-        expect(not self.process.socket.exists(), f"the driver left its socket {self.process.socket} behind")
+        expect(code == 0, f"the driver ended with exit code {code} after SIGTERM, the rule is 0; its log is {self.log}")
+        expect(
+            not self.process.socket.exists(), f"the driver ended and did not remove its socket {self.process.socket}"
+        )
 
-    def mark(self) -> None:
-        """Remember where the logs in the directory end now."""
+    def mark_logs(self) -> None:
+        """Record where the logs in the directory end now."""
         self._marked = {file: file.stat().st_size for file in self.directory.glob("*.log")}
 
-    def since_mark(self) -> str:
-        """Return the end of what was logged since the mark."""
+    def logs_since_mark(self) -> str:
+        """Return the end of what was logged since mark_logs."""
         return "".join(_tail(file, self._marked.get(file, 0)) for file in sorted(self.directory.glob("*.log")))
 
-    def forget(self, *, logs: bool) -> None:
-        """Remove what was written; without `logs`, all but the logs: the configuration may hold secrets."""
+    def remove_files(self, *, logs: bool) -> None:
+        """Remove the directory; without `logs`, only the configuration, which may hold secrets."""
         for file in self.directory.glob("*.yaml"):
             file.unlink()
         if logs:
@@ -99,7 +101,7 @@ def _tail(file: Path, start: int) -> str:
 
 
 def _directory() -> Path:
-    """Return a new directory in which a socket's path is not too long."""
+    """Return a new directory with a path that is short enough for a socket."""
     directory = Path(tempfile.mkdtemp(prefix="csi-multi-"))
     if len(str(directory / SOCKET).encode()) > endpoint.PATH_LIMIT:
         directory.rmdir()

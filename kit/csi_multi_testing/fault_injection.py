@@ -1,7 +1,7 @@
-"""The boundary of a backend: count the calls that leave it, and at a chosen one die, fail or time out.
+"""The boundary of a backend: record the calls that cross it, and inject a death, failure or timeout at one of them.
 
-Three kinds of calls count: commands of the host it was given, functions its author names (Call), and
-operating system calls on files below the directories its author names (charge.py).
+Three kinds of calls are recorded: commands of the backend's host, functions that its author names (Call), and
+operating system calls on files below the directories that its author names (fault_plan.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from csi_multi.contract import TIME_LIMIT, CommandFailed, CommandTimedOut, Host, Result
 
-from .fault_plan import Died, Fault, FaultPlan, spellings, unseen, watched
+from .fault_plan import Fault, FaultPlan, ProcessDied, not_counted, path_prefixes, watch_files
 
-__all__ = ["Call", "Died", "Fault", "FaultInjector"]
+__all__ = ["Call", "Fault", "FaultInjector", "ProcessDied"]
 
 UNEXPECTED = range(70, 80)  # exit statuses that no program uses for an answer
 
@@ -35,79 +35,79 @@ def _silent() -> Exception:
 class Call:
     """A function through which a backend reaches its storage, for example botocore's _make_api_call.
 
-    `error` and `timeout` make the exceptions that the function raises when the storage fails or does
-    not answer: the real library's own. Name it where it is looked up when it is called: the module
-    that imported a function, the class that defines a method. `told` puts a call into words from its arguments
-    (those of a method without self), for Storage.looks and for the reports; default: the name.
+    `error` and `timeout` return the exceptions that the real library raises when the storage fails or does not
+    answer. `owner` is where Python looks the function up at the call: the module that imported a function, or the
+    class that defines a method. `describe` makes the text of a call from its
+    arguments (those of a method without self), for Storage.read_only_calls and for the reports; default: the name.
     """
 
     owner: Any  # a class, module or object
     name: str
-    told: Callable[..., str] | None = None
+    describe: Callable[..., str] | None = None
     error: Callable[[], Exception] = _unreachable
     timeout: Callable[[], Exception] = _silent
 
 
 class FaultInjector:
-    """All calls of one backend's boundary. Use one at a time: `with fuse.blown(3, Fault.DEATH): ...`"""
+    """Records the calls of one backend's boundary and injects faults: `with injector.inject(3, Fault.DEATH): ...`"""
 
     def __init__(self, files: tuple[Path, ...] = ()) -> None:
-        self._files = spellings(files)
-        self._charge: FaultPlan | None = None
+        self._files = path_prefixes(files)
+        self._plan: FaultPlan | None = None
         self._last = FaultPlan(0, Fault.DEATH)
-        self._lives = 0  # of the process that the backend stands for
+        self._lives = 0  # number of simulated processes so far
 
     @property
     def calls(self) -> list[str]:
-        """The calls of the current or last block, in words."""
+        """The calls of the current or last block, as text."""
         return list(self._last.calls)
 
     @property
-    def may_be_silent(self) -> list[bool]:
-        """Which of these calls can time out: those on files of this machine cannot."""
-        return list(self._last.may_be_silent)
+    def can_time_out(self) -> list[bool]:
+        """Whether each of these calls can time out: calls on files of this machine cannot."""
+        return list(self._last.can_time_out)
 
     @property
     def reached(self) -> bool:
-        """Whether the last block came as far as the chosen call."""
+        """Whether the last block reached the chosen call."""
         return self._last.reached
 
     @property
-    def struck(self) -> bool:
-        """Whether the fault happened there: a timeout never does at a call on a file."""
-        return self._last.struck
+    def happened(self) -> bool:
+        """Whether the fault happened in the last block: a call on a file cannot time out."""
+        return self._last.happened
 
     @property
-    def story(self) -> str:
-        """What the last fault was, in words; "" when none happened."""
+    def description(self) -> str:
+        """The last fault as text; "" if none happened."""
         last = self._last
-        if not (last.struck and last.at):
+        if not (last.happened and last.at):
             return ""
         return f"call {last.at} ({last.calls[last.at - 1]}) {last.fault.value}"
 
     @contextmanager
-    def blown(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
-        """Let the fault strike at this call (from 1) of the block, and at all after it if it is lasting.
+    def inject(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
+        """Let the fault happen at this call (from 1) of the block; if it is lasting, at all later calls too.
 
-        0 counts only. After a death nothing gets through until the end of the block, and no command
-        ever after through a host that was given out before.
+        0 only records the calls. After a death no call gets through until the end of the block, and no command
+        through a host that was returned before, not even after the block.
         """
-        charge = FaultPlan(at, fault, lasting, self._files)
-        self._charge = self._last = charge
+        plan = FaultPlan(at, fault, lasting, self._files)
+        self._plan = self._last = plan
         try:
-            with watched(charge):
+            with watch_files(plan):
                 yield
         finally:
-            self._charge = None
-            self._lives += charge.dead
+            self._plan = None
+            self._lives += plan.dead
 
     def host(self, host: Host) -> Host:
-        """Return a door to the machine whose commands count."""
-        return _Door(host, self, self._lives)
+        """Return a host whose commands are recorded and can fail."""
+        return _CountedHost(host, self, self._lives)
 
     @contextmanager
     def around(self, calls: tuple[Call, ...]) -> Iterator[None]:
-        """Let the author's own functions count for the block."""
+        """Record the calls of the author's functions during the block."""
         with ExitStack() as stack:
             for call in calls:
                 stack.enter_context(self._patched(call))
@@ -127,7 +127,7 @@ class FaultInjector:
                 setattr(call.owner, call.name, own)
 
     def _counted(self, call: Call) -> Any:
-        """Return what to put in the function's place: a descriptor of its own kind on a class."""
+        """Return the replacement of a function: on a class, a descriptor of the same kind."""
         found = inspect.getattr_static(call.owner, call.name)
         on_class = isinstance(call.owner, type)
         kind = type(found) if on_class and isinstance(found, staticmethod | classmethod) else None
@@ -137,48 +137,48 @@ class FaultInjector:
         @wraps(real)
         def counted(*args: Any, **words: Any) -> Any:
             shown = args[1:] if bound else args
-            what = call.told(*shown, **words) if call.told else call.name
-            return self.through(what, lambda: real(*args, **words), call.error, call.timeout)
+            what = call.describe(*shown, **words) if call.describe else call.name
+            return self.call(what, lambda: real(*args, **words), call.error, call.timeout)
 
         return kind(counted) if kind else counted
 
-    def through(
+    def call(
         self, what: str, act: Callable[[], Any], error: Callable[[], Exception], timeout: Callable[[], Exception]
     ) -> Any:
-        """Make a call through the boundary. Raises what the fault makes of it."""
-        charge = self._charge
-        if charge is None or not charge.pass_through(what):
+        """Make a call through the boundary, or raise the fault."""
+        plan = self._plan
+        if plan is None or not plan.record(what):
             return act()
-        if charge.fault.late:
+        if plan.fault.late:
             act()
-        raise error() if charge.fault is Fault.ERROR else timeout()
+        raise error() if plan.fault is Fault.ERROR else timeout()
 
-    def alive(self, life: int) -> None:
-        """Raise Died for a process that died in an earlier block."""
+    def require_alive(self, life: int) -> None:
+        """Raise ProcessDied for a process that died in an earlier block."""
         if life != self._lives:
-            raise Died("this process has died")
+            raise ProcessDied("this process has died")
 
 
-class _Door:
-    """A Host whose commands count."""
+class _CountedHost:
+    """A Host whose commands are recorded and can fail."""
 
-    def __init__(self, host: Host, fuse: FaultInjector, life: int) -> None:
+    def __init__(self, host: Host, injector: FaultInjector, life: int) -> None:
         self._host = host
-        self._fuse = fuse
+        self._injector = injector
         self._life = life
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
         def act() -> Result:
-            with unseen():
+            with not_counted():
                 return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
 
         def failed() -> Exception:
             status = next(status for status in UNEXPECTED if status not in ok)
             return CommandFailed(argv, Result(status, "", "the kit made this command fail"))
 
-        self._fuse.alive(self._life)
-        return self._fuse.through(  # type: ignore[no-any-return]
+        self._injector.require_alive(self._life)
+        return self._injector.call(  # type: ignore[no-any-return]
             " ".join(argv), act, failed, lambda: CommandTimedOut(argv, timeout)
         )

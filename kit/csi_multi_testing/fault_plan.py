@@ -1,9 +1,9 @@
-"""What is to happen at which call of a backend's boundary, and what has; with the calls on files.
+"""The plan of one fault: at which call of a backend's boundary it happens, and the calls made so far.
 
-Operating system calls on files are seen by an audit hook, so that nothing in the backend has to be
-prepared for it: those that Python announces (https://docs.python.org/3/library/audit_events.html), which
-are neither stat nor read, write or fsync. They count when they are about a path, or a descriptor, below the
-storage's directories; what names a relative path counts in the thread that the block began in.
+An audit hook sees the operating system calls on files, so the backend needs no preparation. It sees the calls
+that Python announces (https://docs.python.org/3/library/audit_events.html), which are not stat, read, write and
+fsync. A call counts if its path or descriptor is below the storage's directories. A call with a relative path
+counts only in the thread that entered the block.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TWO_PATHS = frozenset({"os.rename", "os.link", "os.symlink"})
 DESCRIPTORS = frozenset({"fcntl.ioctl", "fcntl.flock", "fcntl.fcntl", "fcntl.lockf"})
 
 
-class Died(BaseException):
-    """The process dies here. Nothing it does afterwards, cleaning up included, gets through the boundary."""
+class ProcessDied(BaseException):
+    """The simulated death of the process. No later call gets through the boundary, those of clean-ups included."""
 
 
 class Fault(enum.Enum):
-    """What happens at the chosen call."""
+    """The fault that happens at the chosen call."""
 
-    DEATH = "dies"  # instead of the call, so that call - 1 was the last one
-    ERROR = "fails"  # and has done nothing
-    TIMEOUT = "times out"  # and has done nothing
+    DEATH = "dies"  # instead of the call: the call before it was the last one
+    ERROR = "fails"  # without an effect
+    TIMEOUT = "times out"  # without an effect
     LATE_TIMEOUT = "is done, but times out"
 
     @property
@@ -44,75 +44,75 @@ class Fault(enum.Enum):
         return self is Fault.LATE_TIMEOUT
 
     @property
-    def silent(self) -> bool:
-        """Whether no answer comes: files of this machine always answer."""
+    def no_answer(self) -> bool:
+        """Whether the call gets no answer. Calls on files of this machine always get one."""
         return self in (Fault.TIMEOUT, Fault.LATE_TIMEOUT)
 
 
 @dataclass(slots=True)
 class FaultPlan:
-    """One block's calls, and the fault among them."""
+    """The calls of one block, and the fault at one of them."""
 
-    at: int  # which call, from 1; 0: only count
+    at: int  # number of the call, from 1; 0: only count the calls
     fault: Fault
-    lasting: bool = False  # whether all later calls meet it, too
+    lasting: bool = False  # whether the fault happens at all later calls too
     files: tuple[str, ...] = ()
     thread: int = field(default_factory=threading.get_ident)
     calls: list[str] = field(default_factory=list)
-    may_be_silent: list[bool] = field(default_factory=list)  # of each call
-    reached: bool = False  # whether there were as many calls
-    struck: bool = False  # whether the fault could happen there
+    can_time_out: list[bool] = field(default_factory=list)  # of each call
+    reached: bool = False  # whether the block made that many calls
+    happened: bool = False  # whether the fault happened: a call on a file cannot time out
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def dead(self) -> bool:
-        return self.struck and self.fault is Fault.DEATH
+        return self.happened and self.fault is Fault.DEATH
 
-    def pass_through(self, what: str, *, silent: bool = True) -> bool:
-        """Count a call; return whether the fault strikes at it. Raises Died, also ever after."""
+    def record(self, what: str, *, can_time_out: bool = True) -> bool:
+        """Record a call; return whether the fault happens at it. Raises ProcessDied at a death and after it."""
         with self.guard:
             if self.dead:
-                raise Died(what)
+                raise ProcessDied(what)
             self.calls.append(what)
-            self.may_be_silent.append(silent)
+            self.can_time_out.append(can_time_out)
             number = len(self.calls)
             if not self.at or number < self.at or (number > self.at and not self.lasting):
                 return False
             self.reached = True
-            if self.fault.silent and not silent:
+            if self.fault.no_answer and not can_time_out:
                 return False
-            self.struck = True
+            self.happened = True
             if self.fault is Fault.DEATH:
-                raise Died(what)
+                raise ProcessDied(what)
             return True
 
 
-# One hook for the life of the process: audit hooks cannot be removed.
+# One hook for the lifetime of the process: audit hooks cannot be removed.
 _WATCHED: list[FaultPlan] = []
 _hooked = False
 _outside = threading.local()
 
 
 @contextmanager
-def watched(charge: FaultPlan) -> Iterator[None]:
-    """Let calls on the charge's files count for the block."""
+def watch_files(plan: FaultPlan) -> Iterator[None]:
+    """Record the calls on the plan's files during the block."""
     global _hooked
-    if not charge.files:
+    if not plan.files:
         yield
         return
     if not _hooked:
         sys.addaudithook(_audit)
         _hooked = True
-    _WATCHED.append(charge)
+    _WATCHED.append(plan)
     try:
         yield
     finally:
-        _WATCHED[:] = [one for one in _WATCHED if one is not charge]
+        _WATCHED[:] = [one for one in _WATCHED if one is not plan]
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
-    """What this thread does in the block is part of a call that has been counted."""
+def not_counted() -> Iterator[None]:
+    """Record no calls of this thread during the block: they belong to a call that was recorded."""
     before = getattr(_outside, "here", False)
     _outside.here = True
     try:
@@ -121,8 +121,8 @@ def unseen() -> Iterator[None]:
         _outside.here = before
 
 
-def spellings(directories: tuple[Path, ...]) -> tuple[str, ...]:
-    """Return how a path below the directories may begin: as it is given, and without symbolic links."""
+def path_prefixes(directories: tuple[Path, ...]) -> tuple[str, ...]:
+    """Return the prefixes of paths below the directories: as given, and with symbolic links resolved."""
     return tuple({*map(os.path.abspath, directories), *map(os.path.realpath, directories)})
 
 
@@ -132,15 +132,15 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     named = () if event in DESCRIPTORS else args[: 2 if event in TWO_PATHS else 1]
     texts = [_text(one) for one in (named or args[:1])]
     vague = not all(text.startswith("/") for text in texts)
-    for charge in list(_WATCHED):
-        own = charge.thread == threading.get_ident()
-        seen = (vague and own) or any(_below(text, charge.files) for text in texts)
-        if seen and charge.pass_through(" ".join([event, *texts]), silent=False):
+    for plan in list(_WATCHED):
+        own = plan.thread == threading.get_ident()
+        seen = (vague and own) or any(_below(text, plan.files) for text in texts)
+        if seen and plan.record(" ".join([event, *texts]), can_time_out=False):
             raise OSError(errno.EIO, "the kit made this call fail", texts[0])
 
 
 def _text(path: Any) -> str:
-    """Return a path, also that of a descriptor's file. What has none is no file of the storage's."""
+    """Return the path of a file or of a descriptor's file; "/" for what has none."""
     try:
         return os.fsdecode(path)
     except TypeError:

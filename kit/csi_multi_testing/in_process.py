@@ -1,4 +1,4 @@
-"""The door in process: the idempotent core, and the locks it holds, around a backend object."""
+"""The client in process: the idempotent core, and the locks it holds, around a backend object."""
 
 from __future__ import annotations
 
@@ -43,27 +43,26 @@ from csi_multi.core.idempotent import FS_TYPE, digest, require
 from csi_multi.core.locks import Locks
 from csi_multi.host.command import LocalHost
 
-from .check import On
 from .fault_injection import FaultInjector
-from .protocol import BLOCK, VolumeSpec
+from .protocol import BLOCK, Target, VolumeSpec
 from .storage import Storage
 
 B = TypeVar("B", bound=b.Backend)
 
 
-class InProcess:
-    """The idempotent core over a backend object, with the locks that the core holds."""
+class InProcessClient:
+    """Calls a backend object through the idempotent core, with the core's locks."""
 
-    on = On.BACKEND
+    target = Target.BACKEND
 
-    def __init__(self, storage: Storage, fuse: FaultInjector) -> None:
+    def __init__(self, storage: Storage, injector: FaultInjector) -> None:
         self.storage = storage
-        self.fuse = fuse
+        self.injector = injector
         self.attached: set[tuple[str, str]] = set()  # (handle, node id)
         self._connect()
 
     def _connect(self) -> None:
-        self.backend: Any = self.storage.connect(self.fuse.host(LocalHost()))
+        self.backend: Any = self.storage.connect(self.injector.host(LocalHost()))
         self._locks = Locks()
 
     def kind_of(self, error: type[StorageError]) -> type[StorageError]:
@@ -85,30 +84,30 @@ class InProcess:
         setting = self.backend.setting
         return Stamp(driver=setting.driver, cluster=setting.cluster, name=name, digest=digest(*parameters), **more)
 
-    def request(self, wish: VolumeSpec) -> VolumeRequest:
+    def request(self, spec: VolumeSpec) -> VolumeRequest:
         """Return what the core hands to the backend for this wish."""
-        fs_types = {one.mount.fs_type or "ext4" for one in wish.capabilities if one.mount}
+        fs_types = {one.mount.fs_type or "ext4" for one in spec.capabilities if one.mount}
         kind = type(self.backend)
         return VolumeRequest(
             stamp=self._stamp(
-                wish.name,
-                wish.parameters,
-                wish.mutable,
-                source=wish.source,
+                spec.name,
+                spec.parameters,
+                spec.mutable,
+                source=spec.source,
                 context={FS_TYPE: fs_types.pop()} if fs_types else {},
             ),
-            size=wish.size,
-            capabilities=wish.capabilities,
-            parameters=parse(kind.Parameters, wish.parameters, "parameters"),
-            mutable=parse(kind.MutableParameters, wish.mutable, "mutable_parameters") if wish.mutable else None,
-            topology=wish.topology if topology.constrained(self.backend) else None,
-            secrets=wish.secrets or self.storage.secrets,
+            size=spec.size,
+            capabilities=spec.capabilities,
+            parameters=parse(kind.Parameters, spec.parameters, "parameters"),
+            mutable=parse(kind.MutableParameters, spec.mutable, "mutable_parameters") if spec.mutable else None,
+            topology=spec.topology if topology.constrained(self.backend) else None,
+            secrets=spec.secrets or self.storage.secrets,
         )
 
-    def create(self, wish: VolumeSpec) -> Volume:
-        shared = [(wish.source.kind.value, wish.source.handle)] if wish.source else []
-        with self._locks.hold("CreateVolume", [("new volume", wish.name)], shared):
-            return idempotent.create_volume(self.backend, self.request(wish), self.backend.setting.node)
+    def create(self, spec: VolumeSpec) -> Volume:
+        shared = [(spec.source.kind.value, spec.source.handle)] if spec.source else []
+        with self._locks.hold("CreateVolume", [("new volume", spec.name)], shared):
+            return idempotent.create_volume(self.backend, self.request(spec), self.backend.setting.node)
 
     def delete(self, handle: str) -> None:
         with self._locks.hold("DeleteVolume", [("volume", handle)]):
@@ -183,7 +182,7 @@ class InProcess:
         self.attached -= {pair for pair in self.attached if pair[0] == handle and (not node or pair[1] == node.id)}
 
     def node(self) -> Node:
-        """Return the node that this process runs on."""
+        """Return the node of this process."""
         name, fact = self.backend.setting.node, ""
         if isinstance(self.backend, b.NodeFacts):
             fact = self.backend.node_fact()
@@ -210,7 +209,7 @@ class InProcess:
 
     @contextmanager
     def opened(self, handle: str, *, read_only: bool = False) -> Iterator[Device]:
-        """Open a volume's device for the block, and close it."""
+        """Open a volume's device; close it after the block."""
         with self._attached(handle) as context:
             wanted = OpenRequest(
                 handle=handle, read_only=read_only, block=True, publish_context=context, secrets=self.storage.secrets
@@ -223,7 +222,7 @@ class InProcess:
 
     @contextmanager
     def _attached(self, handle: str) -> Iterator[Strings]:
-        """Attach a volume to this node where the backend attaches; one that is attached here already stays so."""
+        """Attach a volume to this node if the backend attaches. A volume that was attached before stays attached."""
         if not isinstance(self.backend, b.Attach):
             yield {}
             return
@@ -237,6 +236,6 @@ class InProcess:
                 self.detach(handle, node)
 
     @contextmanager
-    def shown(self, handle: str, *, read_only: bool = False) -> Iterator[Path]:
+    def device_path(self, handle: str, *, read_only: bool = False) -> Iterator[Path]:
         with self.opened(handle, read_only=read_only) as device:
             yield device.path

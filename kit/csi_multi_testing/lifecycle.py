@@ -1,4 +1,4 @@
-"""A volume's whole life, one call after the other, in words that are the same for every such life."""
+"""A volume's whole lifecycle, call by call, with answers in a form that is comparable between two runs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from csi_multi.core.idempotent import NOT_FINAL
 
 from .assertions import CheckFailed
 from .context import CheckContext, source
-from .operations.base import PAUSES, attempt, described, ready
+from .operations.base import PAUSES, attempt, describe_error, wait_until_ready
 
 
 class Lifecycle:
-    """`between` is called before each call. `told` has (what was asked, what came back) when it is over."""
+    """`between` is called before each call. `transcript` has (call, comparable answer) for every call."""
 
-    def __init__(self, trial: CheckContext, between: Callable[[], None]) -> None:
-        self.t = trial
+    def __init__(self, t: CheckContext, between: Callable[[], None]) -> None:
+        self.t = t
         self.between = between
-        self.told: list[tuple[str, Any]] = []
+        self.transcript: list[tuple[str, Any]] = []
         self._own: set[str] = set()  # handles
 
     def run(self) -> None:
         t = self.t
-        wish = t.wish()
-        volume = self.make("create_volume", lambda: t.create(wish))
-        self.ask("get_volume", lambda: t.door.get(volume.handle))
+        spec = t.spec()
+        volume = self.make("create_volume", lambda: t.create(spec))
+        self.call("get_volume", lambda: t.client.get(volume.handle))
         if b.Attach in t.features and t.storage.nodes:
             self.attachment(volume)
         if b.ListVolumes in t.features:
-            self.ask("list_volumes", lambda: t.door.list_volumes())
+            self.call("list_volumes", lambda: t.client.list_volumes())
         if b.VolumeHealthReporter in t.features:
-            self.ask("volume_health", lambda: t.door.health(volume.handle))
+            self.call("volume_health", lambda: t.client.health(volume.handle))
         if b.Clone in t.features:
             self.copy(volume, "clone_volume")
         if b.Snapshots in t.features:
@@ -42,57 +42,59 @@ class Lifecycle:
         if b.GroupSnapshots in t.features:
             self.group(volume)
         if b.Modify in t.features and (mutable := t.storage.other_mutable):
-            self.twice("modify_volume", lambda: t.door.modify(volume.handle, mutable))
+            self.call_twice("modify_volume", lambda: t.client.modify(volume.handle, mutable))
         if b.Expand in t.features:
-            self.twice("expand_volume", lambda: t.door.expand(volume.handle, SizeRange(required=2 * t.size)))
-        self.ask("get_volume, at the end", lambda: t.door.get(volume.handle))
-        self.twice("delete_volume", lambda: t.door.delete(volume.handle))
-        self.ask("get_volume, of what was deleted", lambda: t.door.get(volume.handle))
+            self.call_twice("expand_volume", lambda: t.client.expand(volume.handle, SizeRange(required=2 * t.size)))
+        self.call("get_volume, at the end", lambda: t.client.get(volume.handle))
+        self.call_twice("delete_volume", lambda: t.client.delete(volume.handle))
+        self.call("get_volume, after the deletion", lambda: t.client.get(volume.handle))
 
     def attachment(self, volume: Volume) -> None:
         t, node = self.t, self.t.storage.nodes[0]
-        self.twice("attach", lambda: sorted(t.attach(volume, node)))
-        self.ask("get_volume, attached", lambda: t.door.get(volume.handle))
-        self.twice("detach", lambda: t.door.detach(volume.handle, node))
+        self.call_twice("attach", lambda: sorted(t.attach(volume, node)))
+        self.call("get_volume, attached", lambda: t.client.get(volume.handle))
+        self.call_twice("detach", lambda: t.client.detach(volume.handle, node))
 
     def copy(self, of: Volume | Snapshot, method: str) -> None:
-        wish = self.t.wish(size=0, source=source(of))
-        copy = self.make(method, lambda: self.t.create(wish))
-        self.twice(f"delete_volume after {method}", lambda: self.t.door.delete(copy.handle))
+        spec = self.t.spec(size=0, source=source(of))
+        copy = self.make(method, lambda: self.t.create(spec))
+        self.call_twice(f"delete_volume after {method}", lambda: self.t.client.delete(copy.handle))
 
     def snapshot(self, volume: Volume) -> None:
-        t, name = self.t, self.t.name("cut")
-        cut = self.make("create_snapshot", lambda: t.snapshot(volume, name))
-        self.ask("get_snapshot", lambda: t.door.get_snapshot(cut.handle))
+        t, name = self.t, self.t.name("snapshot")
+        snapshot = self.make("create_snapshot", lambda: t.snapshot(volume, name))
+        self.call("get_snapshot", lambda: t.client.get_snapshot(snapshot.handle))
         if b.ListSnapshots in t.features:
-            self.ask("list_snapshots", lambda: t.door.list_snapshots(source=volume.handle))
-        ready(t, cut)
-        self.copy(cut, "restore_volume")
-        self.twice("delete_snapshot", lambda: t.door.delete_snapshot(cut.handle))
-        self.ask("get_snapshot, of what was deleted", lambda: t.door.get_snapshot(cut.handle))
+            self.call("list_snapshots", lambda: t.client.list_snapshots(source=volume.handle))
+        wait_until_ready(t, snapshot)
+        self.copy(snapshot, "restore_volume")
+        self.call_twice("delete_snapshot", lambda: t.client.delete_snapshot(snapshot.handle))
+        self.call("get_snapshot, after the deletion", lambda: t.client.get_snapshot(snapshot.handle))
 
     def group(self, volume: Volume) -> None:
         t, name = self.t, self.t.name("group")
         group = self.make("create_group_snapshot", lambda: t.group([volume], name))
-        self.ask("get_group_snapshot", lambda: t.door.get_group(group.handle))
-        self.twice("delete_group_snapshot", lambda: t.door.delete_group(group.handle))
+        self.call("get_group_snapshot", lambda: t.client.get_group(group.handle))
+        self.call_twice("delete_group_snapshot", lambda: t.client.delete_group(group.handle))
 
     def make(self, words: str, act: Callable[[], Any]) -> Any:
-        """Ask for something twice and return it. Raises Broken when there is no answer."""
-        made, error = self.ask(words, act)
+        """Create something, repeat the request, and return the resource. Raises CheckFailed for an error."""
+        made, error = self.call(words, act)
         if error:
-            raise CheckFailed(f"{words}: raised {described(error)}, the rule wants it to succeed") from error
+            raise CheckFailed(
+                f"{words}: raised {describe_error(error)}, the contract requires it to succeed"
+            ) from error
         self._own.add(made.handle)
-        self.told[-1] = (words, self.shape(made))
-        self.ask(f"{words}, repeated", act)
+        self.transcript[-1] = (words, self.comparable(made))
+        self.call(f"{words}, repeated", act)
         return made
 
-    def twice(self, words: str, act: Callable[[], Any]) -> None:
-        self.ask(words, act)
-        self.ask(f"{words}, repeated", act)
+    def call_twice(self, words: str, act: Callable[[], Any]) -> None:
+        self.call(words, act)
+        self.call(f"{words}, repeated", act)
 
-    def ask(self, words: str, act: Callable[[], Any]) -> tuple[Any, Exception | None]:
-        """Make a call, again while it is not settled, and keep what came back."""
+    def call(self, words: str, act: Callable[[], Any]) -> tuple[Any, Exception | None]:
+        """Make a call, repeat it while its error is retryable, and record the answer."""
         self.between()
         answer, error = attempt(act)
         for pause in PAUSES:
@@ -102,24 +104,24 @@ class Lifecycle:
             answer, error = attempt(act)
         if error and not isinstance(error, StorageError):
             raise error
-        self.told.append((words, type(error).__name__ if error else self.shape(answer)))
+        self.transcript.append((words, type(error).__name__ if error else self.comparable(answer)))
         return answer, error
 
-    def shape(self, answer: Any) -> Any:
-        """Return an answer without what differs between two lives: handles, names, times."""
+    def comparable(self, answer: Any) -> Any:
+        """Return an answer without what differs between two runs: handles, names, times."""
         if isinstance(answer, Volume):
             nodes, context = answer.published_nodes, dict(answer.stamp.context)
-            return "volume", self.own(answer), answer.size, nodes, context, self.kind(answer), len(answer.topology)
+            return "volume", self.is_own(answer), answer.size, nodes, context, self.kind(answer), len(answer.topology)
         if isinstance(answer, Snapshot):
-            return "snapshot", self.own(answer), answer.size, answer.source in self._own, bool(answer.group)
+            return "snapshot", self.is_own(answer), answer.size, answer.source in self._own, bool(answer.group)
         if isinstance(answer, GroupSnapshot):
-            return "group", self.own(answer), [self.shape(one) for one in answer.snapshots]
+            return "group", self.is_own(answer), [self.comparable(one) for one in answer.snapshots]
         if isinstance(answer, Page):
-            return "listing", sorted(str(self.shape(one)) for one in answer.items if self.own(one))
+            return "listing", sorted(str(self.comparable(one)) for one in answer.items if self.is_own(one))
         return ("expansion", answer.size) if isinstance(answer, Expansion) else answer
 
-    def own(self, thing: Any) -> bool:
-        """Whether it was made in this life."""
+    def is_own(self, thing: Any) -> bool:
+        """Whether this run created it."""
         return thing.handle in self._own
 
     def kind(self, volume: Volume) -> str:

@@ -1,4 +1,4 @@
-"""model -> requests and answers -> model, as an orchestrator needs them: rpc/convert.py the other way round."""
+"""Conversions of an orchestrator: model -> requests, answers -> model. The reverse of csi_multi.rpc.convert."""
 
 from __future__ import annotations
 
@@ -46,18 +46,20 @@ TAKES_SECRETS = frozenset(
 
 
 def kind_of(error: type[StorageError]) -> type[StorageError]:
-    """Return the class as which a failure arrives that was raised as this one."""
+    """Return the class as which this error arrives over CSI."""
     if error is StorageError:
         return error
     return next(KINDS[CODES[one]] for one in error.__mro__ if one in CODES)
 
 
 def failure(rpc: str, error: grpc.RpcError) -> Exception:
-    """Return what a failed call means. A code that no class maps to is a bug behind the wire."""
+    """Return the error of a failed call. A code that no class maps to is a bug of the driver or the backend."""
     code, text = error.code(), error.details() or ""
     if code in KINDS:
         return KINDS[code](text)
-    return CheckFailed(f"{rpc} answered {code.name} ({text}): a backend may raise only the classes of errors.py")
+    return CheckFailed(
+        f"{rpc} answered {code.name} ({text}): a backend may raise only the errors of csi_multi.contract"
+    )
 
 
 def capability(item: Capability) -> pb.VolumeCapability:
@@ -76,7 +78,7 @@ def size_range(item: SizeRange) -> pb.CapacityRange:
 
 
 def extents(answers: Iterable[Any]) -> list[Extent]:
-    """Return what a stream of block metadata says."""
+    """Return the extents of a stream of block metadata."""
     return [
         Extent(offset=block.byte_offset, length=block.size_bytes)
         for answer in answers
@@ -102,7 +104,7 @@ class Messages:
         return ids.join(self.instance, handle)
 
     def handle(self, kind: str, text: str) -> str:
-        """Raises Broken for an id that is not of the instance."""
+        """Raises CheckFailed for an id that is not of the instance."""
         owner, _, handle = text.partition("/")
         if owner != self.instance or not handle:
             raise CheckFailed(f"{kind} id {text!r} is not {self.instance}/<handle>")
@@ -126,7 +128,7 @@ class Messages:
         return pb.Topology(segments=topology.add_prefix(self.driver, segments))
 
     def segments(self, message: pb.Topology) -> dict[str, str]:
-        """Return segments with the keys as they are written. Raises Broken for a prefix that is not the driver's."""
+        """Return segments without the driver's prefix. Raises CheckFailed for a key that has another prefix."""
         prefix = f"{self.driver}/"
         if foreign := [key for key in message.segments if not key.startswith(prefix)]:
             raise CheckFailed(f"topology key {foreign[0]!r} does not start with {prefix!r}")
@@ -170,5 +172,5 @@ class Messages:
         return Source(kind=SourceKind.VOLUME, handle=self.handle("volume", message.content_source.volume.volume_id))
 
     def _stamp(self, source: Source | None = None, context: Mapping[str, str] | None = None) -> Stamp:
-        """What CSI shows of a stamp."""
+        """Return a stamp with what CSI shows of it."""
         return Stamp(driver=self.driver, cluster="", name="", digest="", source=source, context=dict(context or {}))

@@ -1,4 +1,4 @@
-"""An orchestrator that does not give up: it repeats calls by the CO's rules while the driver dies and returns."""
+"""An orchestrator that retries: it repeats calls by CSI's rules while the driver is killed and started again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 
 from csi_multi.rpc.client import Client
 
-# Not final: the work may still be running, or the driver is not there (external-provisioner, kubelet).
+# Codes that are not final: the operation may still run, or the driver is not there (external-provisioner, kubelet).
 RETRIED = frozenset(
     {
         grpc.StatusCode.ABORTED,
@@ -19,20 +19,20 @@ RETRIED = frozenset(
         grpc.StatusCode.CANCELLED,
     }
 )
-PATIENCE = 60.0  # seconds
+TIME_LIMIT = 60.0  # seconds
 PAUSE = 0.02  # seconds between tries; a real orchestrator waits longer
 
 
 class Orchestrator:
-    """Calls RPCs until they succeed or fail for good. `connect` returns a client of the driver that runs now."""
+    """Calls RPCs until they succeed or fail with a final code. `connect` returns a client of the current driver."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
         self.retries = 0
 
     def call(self, rpc: str, **fields: Any) -> Any:
-        """Raises grpc.RpcError for a final code, or when patience ends."""
-        until = time.monotonic() + PATIENCE
+        """Raises grpc.RpcError for a final code, or for any code after TIME_LIMIT."""
+        until = time.monotonic() + TIME_LIMIT
         while True:
             try:
                 return getattr(self._connect(), rpc)(**fields)
@@ -41,6 +41,6 @@ class Orchestrator:
                     raise
                 self.retries += 1
                 time.sleep(PAUSE)
-            except ValueError:  # the channel was closed under the call: the driver is being replaced
+            except ValueError:  # the channel was closed during the call: the driver is being replaced
                 self.retries += 1
                 time.sleep(PAUSE)

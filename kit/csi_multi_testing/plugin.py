@@ -1,4 +1,4 @@
-"""The pytest plugin: a test that asks for `csi_contract` runs once per check of the kit.
+"""The pytest plugin: a test with the fixture `csi_contract` runs once per check of the kit.
 
     @pytest.fixture
     def storage(tmp_path):
@@ -7,8 +7,8 @@
     def test_contract(csi_contract):
         csi_contract()
 
-Registered under the entry point group pytest11; nothing but this module needs pytest, and nothing is
-imported until a test asks for `csi_contract`.
+Registered under the entry point group pytest11. Only this module needs pytest, and it imports the kit when a test
+uses `csi_contract`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def csi_contract(request: pytest.FixtureRequest, storage: Storage) -> Callable[[], None]:
-    """One check of the kit against the module's `storage` fixture; call it."""
+    """Return one check of the kit as a function; it runs against the `storage` fixture."""
     from .assertions import CheckFailed
-    from .check import CHECKS, State, run
+    from .check import CHECKS, CheckState, run
     from .context import in_process
 
     def judge() -> None:
         outcome = run(CHECKS[request.param], in_process(storage))
         request.node.user_properties += [("note", note) for note in outcome.notes]
-        if outcome.state is State.SKIPPED:
+        if outcome.state is CheckState.SKIPPED:
             pytest.skip(outcome.text)
         if isinstance(outcome.error, CheckFailed):
             pytest.fail(outcome.text, pytrace=False)

@@ -1,12 +1,12 @@
-"""How far a run is: one line that changes on a terminal, one line per check elsewhere."""
+"""The progress of a run: one changing line on a terminal, one line per check elsewhere."""
 
 from __future__ import annotations
 
 import shutil
 from typing import TextIO
 
-from .check import State
-from .report import Result
+from .check import CheckState
+from .report import CheckResult
 
 BAR = 24  # characters
 CLEAR = "\r\x1b[K"
@@ -30,18 +30,18 @@ class Progress:
         line = f"{bar} {self._done}/{self._total}, {self._failed} failed  {group}: {name}"
         self._write(CLEAR + line[: shutil.get_terminal_size().columns - 1])
 
-    def end(self, one: Result) -> None:
+    def end(self, one: CheckResult) -> None:
         self._done += 1
-        self._failed += one.state is State.FAILED
+        self._failed += one.state is CheckState.FAILED
         if not self._live:
             self._write(f"{one.state.value.upper():<8}{one.seconds:7.2f} s  {one.group}: {one.name} ({one.where})\n")
 
     def more(self, count: int) -> None:
-        """Expect more results than was known at the beginning."""
+        """Raise the expected number of results."""
         self._total += count
 
     def say(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a line that remains."""
         self._write((CLEAR if self._live else "") + text + "\n")
 
     def done(self) -> None:

@@ -1,11 +1,12 @@
-"""What an orchestrator can ask of one backend, so that the same checks run in process and over the wire.
+"""The operations of an orchestrator on one backend, so that the same checks run in process and over CSI.
 
-direct.py has the door in process, wire.py the other one. Answers are model values, failures the classes
-of errors.py.
+in_process.py has the client for a backend object, csi_wire.py the one for a driver. Answers are values of the
+contract's model, failures are the contract's errors.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -34,14 +35,20 @@ from csi_multi.contract import (
     VolumeHealth,
 )
 
-from .check import On
-
 BLOCK = Capability(mode=AccessMode.SINGLE_NODE_WRITER)
+
+
+class Target(enum.Enum):
+    """What a check is run against."""
+
+    ANY = "any"  # either of the two
+    BACKEND = "backend"  # the backend object in this process, with faults at every call
+    WIRE = "wire"  # a driver process, over CSI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeSpec:
-    """CreateVolume in the orchestrator's terms: class parameters are still strings."""
+    """A CreateVolume request as an orchestrator makes it: class parameters are strings."""
 
     name: str
     size: SizeRange = field(default_factory=SizeRange)
@@ -54,15 +61,15 @@ class VolumeSpec:
 
 
 class BackendProtocol(Protocol):
-    """The operations. Over the wire a Volume's stamp holds what CSI shows: its context and source."""
+    """The operations of a client. Over CSI a Volume's stamp has only its context and source: CSI shows no more."""
 
-    on: On
+    target: Target
 
     def kind_of(self, error: type[StorageError]) -> type[StorageError]:
-        """Return the class as precisely as this door can tell it."""
+        """Return the class as which this error arrives: CSI has fewer codes than the contract has classes."""
         ...
 
-    def create(self, wish: VolumeSpec) -> Volume: ...
+    def create(self, spec: VolumeSpec) -> Volume: ...
     def delete(self, handle: str) -> None: ...
     def get(self, handle: str) -> Volume: ...
     def list_volumes(self, cursor: str = "", limit: int = 0) -> Page[Volume]: ...
@@ -87,26 +94,26 @@ class BackendProtocol(Protocol):
     def health(self, handle: str) -> tuple[HealthEntry, ...]: ...
     def list_health(self, cursor: str = "", limit: int = 0) -> Page[VolumeHealth]: ...
     def places(self, volume: Volume) -> tuple[Segments, ...]:
-        """Return from where a volume is reachable; empty: from everywhere."""
+        """Return the segments from which a volume is reachable; empty: reachable from everywhere."""
         ...
 
     def segments(self) -> Segments:
-        """Return what this node offers."""
+        """Return the topology segments of this node."""
         ...
 
-    def shown(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
-        """Have a block device with the volume's bytes, for the block."""
+    def device_path(self, handle: str, *, read_only: bool = False) -> AbstractContextManager[Path]:
+        """Yield the path of a block device with the volume's data; it is closed after the block."""
         ...
 
     def restart(self) -> None:
-        """End the process without warning, and start it again."""
+        """Kill the process without warning, and start it again."""
         ...
 
     def close(self) -> None: ...
 
 
 def read_from(path: Path, offset: int, length: int) -> bytes:
-    """Read a device's bytes."""
+    """Read from a device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(descriptor, length, offset)
@@ -115,7 +122,7 @@ def read_from(path: Path, offset: int, length: int) -> bytes:
 
 
 def write_to(path: Path, offset: int, data: bytes) -> None:
-    """Write to a device, through to the medium."""
+    """Write to a device and sync."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(descriptor, data, offset)

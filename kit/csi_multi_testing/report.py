@@ -1,4 +1,4 @@
-"""What a conformance run found: for people as text, for programs as JSON. junit.py has the form for CI systems."""
+"""The report of a conformance run, as text and as JSON. junit.py writes it for CI systems."""
 
 from __future__ import annotations
 
@@ -11,111 +11,113 @@ from importlib.metadata import version
 
 import msgspec
 
-from .check import State
+from .check import CheckState
 
 LAST = ("csi-sanity", "instance")  # groups
 SCHEMA = 1  # of the JSON report: raised when a field changes its meaning or goes away
 
 
-# What XML 1.0 cannot hold, not even escaped: control characters, which would also play with a terminal,
-# and halves of characters, which no encoding takes.
-UNFIT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Characters that XML 1.0 cannot hold, not even escaped: control characters, which would also change a terminal,
+# and surrogates, which no encoding accepts.
+UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def clean(text: str) -> str:
-    """Return the text with everything unfit for a report written as an escape."""
-    return UNFIT.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+def escape(text: str) -> str:
+    """Return the text with every character that a report cannot hold as an escape sequence."""
+    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """One check, or one spec of csi-sanity."""
 
     group: str
     name: str
     where: str  # wire, backend or csi-sanity
-    state: State
-    text: str = ""  # the verdict, or why it was skipped
+    state: CheckState
+    text: str = ""  # why it failed or was skipped
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
-    log: str = ""  # of a failure: the end of what was logged meanwhile, and the traceback of an unexpected error
+    log: str = ""  # of a failure: the end of the log, and the traceback of an unexpected error
 
     def __post_init__(self) -> None:
-        """Foreign code and foreign programs said some of this."""
+        """Escape the texts: some come from foreign code and programs."""
         for name in ("name", "text", "log"):
-            msgspec.structs.force_setattr(self, name, clean(getattr(self, name)))
-        msgspec.structs.force_setattr(self, "notes", tuple(map(clean, self.notes)))
+            msgspec.structs.force_setattr(self, name, escape(getattr(self, name)))
+        msgspec.structs.force_setattr(self, "notes", tuple(map(escape, self.notes)))
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     system: str = msgspec.field(default_factory=platform.platform)
     python: str = msgspec.field(default_factory=platform.python_version)
     cpus: int = msgspec.field(default_factory=lambda: os.cpu_count() or 0)
     root: bool = msgspec.field(default_factory=lambda: os.geteuid() == 0)
 
 
-class Backend(msgspec.Struct, frozen=True, kw_only=True):
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     kind: str
     package: str
     features: tuple[str, ...]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     driver: str = msgspec.field(default_factory=lambda: f"csi-multi {version('csi-multi')}")
-    machine: Machine = msgspec.field(default_factory=Machine)
-    backend: Backend
+    machine: MachineInfo = msgspec.field(default_factory=MachineInfo)
+    backend: BackendInfo
     started: str  # ISO 8601, UTC
     seconds: float
     complete: bool  # False: interrupted
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
 
-    def count(self, state: State) -> int:
+    def count(self, state: CheckState) -> int:
         return sum(one.state is state for one in self.results)
 
     @property
     def logs(self) -> dict[str, str]:
-        """What belongs to each failure, by the name of a file for it."""
-        failed = [one for one in self.results if one.state is State.FAILED]
+        """The log of each failure, by the name of its file."""
+        failed = [one for one in self.results if one.state is CheckState.FAILED]
         return {f"failure-{number}.log": one.log for number, one in enumerate(failed, 1)}
 
     @property
     def passed(self) -> bool:
-        return self.complete and not self.count(State.FAILED)
+        return self.complete and not self.count(CheckState.FAILED)
 
 
-def as_json(report: Report) -> str:
+def as_json(report: ConformanceReport) -> str:
     return msgspec.json.format(msgspec.json.encode(report)).decode()
 
 
-def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Return the results by group: the contract's first, then what is not the kit's own."""
-    found: dict[str, list[Result]] = defaultdict(list)
+def groups(results: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
+    """Return the results by group: the kit's groups first, then csi-sanity and the run as a whole."""
+    found: dict[str, list[CheckResult]] = defaultdict(list)
     for one in sorted(results, key=lambda one: LAST.index(one.group) if one.group in LAST else -1):
         found[one.group].append(one)
     return found
 
 
-def as_text(report: Report, log: str = "") -> str:
-    """Return the whole report for a terminal; `log` names the directory where the logs are kept."""
+def as_text(report: ConformanceReport, log: str = "") -> str:
+    """Return the report for a terminal; `log` is the directory of the logs, "" if they are removed."""
     parts = [_notes(report.results), _skips(report.results), _failures(report, log), _table(report)]
     parts.append(_last_line(report, log))
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(report: Report) -> str:
-    rows: list[Sequence[str]] = [("group", *(state.value for state in State), "seconds")]
+def _table(report: ConformanceReport) -> str:
+    rows: list[Sequence[str]] = [("group", *(state.value for state in CheckState), "seconds")]
     for group, results in groups(report.results).items():
         counts = Counter(one.state for one in results)
-        rows.append((group, *(str(counts[state]) for state in State), f"{sum(one.seconds for one in results):.1f}"))
-    totals = (str(report.count(state)) for state in State)
+        rows.append(
+            (group, *(str(counts[state]) for state in CheckState), f"{sum(one.seconds for one in results):.1f}")
+        )
+    totals = (str(report.count(state)) for state in CheckState)
     rows.append(("all", *totals, f"{report.seconds:.1f}"))
     wide = max(len(row[0]) for row in rows)
     return "\n".join(f"  {name:<{wide}}" + "".join(f"{cell:>10}" for cell in cells) for name, *cells in rows)
 
 
-def _failures(report: Report, directory: str) -> str:
-    failed = [one for one in report.results if one.state is State.FAILED]
+def _failures(report: ConformanceReport, directory: str) -> str:
+    failed = [one for one in report.results if one.state is CheckState.FAILED]
     lines = []
     for one, (file, log) in zip(failed, report.logs.items(), strict=True):
         lines += [f"FAILED  {one.group}: {one.name} ({one.where})", *_indented(one.text)]
@@ -123,10 +125,10 @@ def _failures(report: Report, directory: str) -> str:
     return "\n".join(lines)
 
 
-def _skips(results: Iterable[Result]) -> str:
+def _skips(results: Iterable[CheckResult]) -> str:
     reasons: dict[str, list[str]] = defaultdict(list)
     for one in results:
-        if one.state is State.SKIPPED:
+        if one.state is CheckState.SKIPPED:
             reasons[one.text].append(one.name)
     lines = []
     for reason, names in sorted(reasons.items()):
@@ -134,22 +136,22 @@ def _skips(results: Iterable[Result]) -> str:
         lines += [f"    {name}" for name in names]
     if any("Storage." in reason for reason in reasons):
         lines.append(
-            "Storage.<name>: --storage FILE takes what --list shows; foreign, resources, calls, budgets, read and "
-            "write are code, and can be given in pytest only."
+            "Storage.<name>: set it in the file of --storage; --list shows its keys. "
+            "foreign, resources, calls, budgets, read and write are code and can be given only in pytest."
         )
     return "\n".join(lines)
 
 
-def _notes(results: Iterable[Result]) -> str:
+def _notes(results: Iterable[CheckResult]) -> str:
     lines = [f"  {one.name}: {note}" for one in results for note in one.notes]
     return "\n".join(["Measured:", *lines]) if lines else ""
 
 
-def _last_line(report: Report, log: str) -> str:
-    counts = ", ".join(f"{report.count(state)} {state.value}" for state in State)
+def _last_line(report: ConformanceReport, log: str) -> str:
+    counts = ", ".join(f"{report.count(state)} {state.value}" for state in CheckState)
     verdict = "passed" if report.passed else "failed" if report.complete else "stopped early"
     about = f"backend {report.backend.instance} ({report.backend.kind}, {report.backend.package})"
-    kept = f"\nThe logs are kept in {log}" if log else ""
+    kept = f"\nlogs: {log}" if log else ""
     return f"{about}: {verdict}: {counts}, {report.seconds:.1f} s{kept}"
 
 

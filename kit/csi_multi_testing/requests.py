@@ -1,10 +1,10 @@
-"""Requests nobody would send on purpose: hypothesis strategies made from the descriptors.
+"""Hostile requests: hypothesis strategies made from the protobuf descriptors.
 
     @given(request("CreateVolume"))
     def test_nothing_hostile_is_a_bug(message): ...
 
-Values come from three pools: what the field wants, what breaks its rules, and noise. `known` adds
-ids and names that exist, so that requests get past the first check. Needs hypothesis.
+Values are of three sorts: valid ones, ones that break the field's rules, and random ones. `known` adds ids and names
+that exist, so that requests get past the first check. Needs hypothesis (csi-multi-testing[hypothesis]).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from csi_multi._proto import csi_pb2
 
-Known = Mapping[str, Sequence[str]]  # field name -> values that mean something to the driver
+Known = Mapping[str, Sequence[str]]  # field name -> values that exist in the driver under test
 
 HOSTILE = (
     *("", "/", "//", "..", "fast/", "/fast", "fast/../slow", "fast//v", "a/b/c", "FAST/v", "fast/\x00", "fast/v\n"),
@@ -86,13 +86,13 @@ def methods() -> dict[str, MethodDescriptor]:
 
 
 def request(rpc: str, known: Known = KNOWN) -> st.SearchStrategy[Any]:
-    """Requests of one RPC: half of them hostile in any field, half made of what the driver knows."""
+    """Requests of one RPC: half of them hostile in any field, half made of known values."""
     kind = methods()[rpc].input_type
     return message(kind, known) | message(kind, known, hostile=False)
 
 
 def message(descriptor: Descriptor, known: Known = KNOWN, *, hostile: bool = True) -> st.SearchStrategy[Any]:
-    """Messages of one type, each field set or not; one member of a oneof wins."""
+    """Messages of one type, each field set or not; the last member of a oneof is kept."""
     made = GetMessageClass(descriptor)
     fields = {field.name: st.none() | _field(field, known, hostile) for field in descriptor.fields}
     return st.fixed_dictionaries(fields).map(
@@ -130,5 +130,5 @@ def _scalar(field: FieldDescriptor, known: Known, hostile: bool) -> st.SearchStr
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Text that breaks rules, or any text that protobuf takes (no surrogates)."""
+    """Text that breaks rules, or any text that protobuf accepts (no surrogates)."""
     return st.sampled_from(HOSTILE) | st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -1,4 +1,4 @@
-"""csi-sanity, the CSI project's own suite: its command line, and what its JSON report says."""
+"""csi-sanity, the CSI project's test suite: its command line and its JSON report."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from csi_multi.config.document import ConfigError
 from csi_multi.contract import CommandTimedOut
 from csi_multi.host.command import LocalHost
 
-from .check import State
-from .driver import Process
-from .report import Result
+from .check import CheckState
+from .driver import InstanceDriver
+from .report import CheckResult
 from .storage import Storage
 
 NAME = "csi-sanity"
-STATES = {"passed": State.PASSED, "skipped": State.SKIPPED, "pending": State.SKIPPED}  # all others: failed
+STATES = {
+    "passed": CheckState.PASSED,
+    "skipped": CheckState.SKIPPED,
+    "pending": CheckState.SKIPPED,
+}  # all others: failed
 OUTPUT = "sanity.out"
 TIME_LIMIT = 900.0  # seconds for all specs
 RPCS = (
@@ -32,7 +36,7 @@ RPCS = (
 )
 
 
-class Spec(msgspec.Struct, frozen=True):
+class GinkgoSpec(msgspec.Struct, frozen=True):
     """One test of csi-sanity."""
 
     name: str
@@ -51,8 +55,8 @@ def run(
     secrets: Mapping[str, str] | None = None,
     parameters: Mapping[str, str] | None = None,
     mutable: Mapping[str, str] | None = None,
-) -> list[Spec]:
-    """Run the suite against the endpoints of node and controller; its files go into the directory.
+) -> list[GinkgoSpec]:
+    """Run the suite against the endpoints of node and controller, with its files in the directory.
 
     `access` is mount or block. Raises CommandTimedOut.
     """
@@ -88,34 +92,34 @@ def run(
     return specs(report)
 
 
-def specs(report: Path) -> list[Spec]:
-    """Read ginkgo's JSON report; empty when there is none."""
+def specs(report: Path) -> list[GinkgoSpec]:
+    """Read ginkgo's JSON report; empty if there is none."""
     if not report.exists():
         return []
     found = json.loads(report.read_text())[0]["SpecReports"]
     return [_spec(one) for one in found if one["LeafNodeType"] == "It"]
 
 
-def _spec(one: Mapping[str, Any]) -> Spec:
+def _spec(one: Mapping[str, Any]) -> GinkgoSpec:
     name = " > ".join([*one["ContainerHierarchyTexts"], one["LeafNodeText"]])
     message = (one.get("Failure") or {}).get("Message", "")
-    return Spec(name=name, state=one["State"], message=message, seconds=round(one.get("RunTime", 0) / 1e9, 3))
+    return GinkgoSpec(name=name, state=one["State"], message=message, seconds=round(one.get("RunTime", 0) / 1e9, 3))
 
 
 @dataclass(frozen=True)
-class Suite:
-    """csi-sanity as a part of a conformance run; `silent`: it is not wanted."""
+class SanitySuite:
+    """csi-sanity as a part of a conformance run."""
 
     binary: str = ""
     missing: str = ""  # why it cannot run
-    silent: bool = False
+    disabled: bool = False  # not requested
 
-    def results(self, process: Process, storage: Storage) -> Iterator[Result]:
-        """Run it against the driver, with raw block volumes: filesystems are the core's own business."""
-        if self.silent:
+    def results(self, process: InstanceDriver, storage: Storage) -> Iterator[CheckResult]:
+        """Run it against the driver with raw block volumes: filesystems are the core's work, not the backend's."""
+        if self.disabled:
             return
         if reason := self.missing or self._unfit(storage):
-            yield Result(group=NAME, name=NAME, where=NAME, state=State.SKIPPED, text=reason)
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=CheckState.SKIPPED, text=reason)
             return
         try:
             found = run(
@@ -129,31 +133,33 @@ class Suite:
                 mutable=storage.mutable,
             )
         except CommandTimedOut as error:
-            yield Result(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=str(error))
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=CheckState.FAILED, text=str(error))
             return
         if not found:
-            text = f"it gave no report; its output is in {process.directory}/{OUTPUT}"
-            yield Result(group=NAME, name=NAME, where=NAME, state=State.FAILED, text=text)
+            text = f"csi-sanity wrote no report; its output is in {process.directory}/{OUTPUT}"
+            yield CheckResult(group=NAME, name=NAME, where=NAME, state=CheckState.FAILED, text=text)
         for one in found:
-            state = STATES.get(one.state, State.FAILED)
-            text = one.message or ("switched off in csi-sanity itself" if one.state == "pending" else "")
-            yield Result(group=NAME, name=one.name, where=NAME, state=state, text=text, seconds=one.seconds)
+            state = STATES.get(one.state, CheckState.FAILED)
+            text = one.message or ("disabled in csi-sanity itself" if one.state == "pending" else "")
+            yield CheckResult(group=NAME, name=one.name, where=NAME, state=state, text=text, seconds=one.seconds)
 
     def _unfit(self, storage: Storage) -> str:
         if os.geteuid() != 0:
-            return "its tests of the node need root"
-        return "" if storage.devices else "its tests of the node need Storage.devices"
+            return "csi-sanity's tests of the node need root"
+        return "" if storage.devices else "csi-sanity's tests of the node need Storage.devices"
 
 
-def chosen(wanted: str, only: str) -> Suite:
-    """Return the suite that --sanity (a path, auto or no) and --only mean. Raises ConfigError."""
+def choose_suite(wanted: str, only: str) -> SanitySuite:
+    """Return the suite that --sanity (a path, auto or no) and --only choose. Raises ConfigError."""
     if wanted == "no" or only not in NAME:
-        return Suite(silent=True)
+        return SanitySuite(disabled=True)
     if wanted != "auto":
         if not (found := shutil.which(wanted)):
-            raise ConfigError(f"--sanity {wanted}: no such program")
-        return Suite(found)
+            raise ConfigError(f"--sanity {wanted}: no such program; give the path of csi-sanity, auto or no")
+        return SanitySuite(found)
     found = os.environ.get("CSI_SANITY") or shutil.which(NAME)
     if found:
-        return Suite(found)
-    return Suite(missing="csi-sanity was not found: put it on PATH, or name it with --sanity or in CSI_SANITY")
+        return SanitySuite(found)
+    return SanitySuite(
+        missing="csi-sanity was not found: put it on PATH, or give its path with --sanity or in CSI_SANITY"
+    )

@@ -1,4 +1,4 @@
-"""What a person tells `csi-multi conformance` about a real system: the fields of Storage, in a YAML file.
+"""The file of `csi-multi conformance --storage`: the fields of Storage that are data, in YAML.
 
 storage:
   size: 1073741824
@@ -27,10 +27,12 @@ Text = dict[str, str]
 
 
 class StorageFile(Schema, frozen=True, kw_only=True):
-    """The `storage:` section; what is left out skips the checks that need it."""
+    """The `storage:` section. A key that is left out skips the checks that need it."""
 
-    size: Annotated[int, Doc("bytes of a volume that is cheap to make; three times as much too", ge=1)] = 16 * MIB
-    exact_sizes: Annotated[tuple[int, ...], Doc("sizes that can be made exactly")] = ()
+    size: Annotated[
+        int, Doc("bytes of a volume that is cheap to create; three times as much must be possible too", ge=1)
+    ] = 16 * MIB
+    exact_sizes: Annotated[tuple[int, ...], Doc("sizes that can be created exactly")] = ()
     too_large: Annotated[int, Doc("bytes that no volume can have", ge=1)] = 1 << 60
     parameters: Annotated[Text, Doc("StorageClass parameters of the volumes, without `backend`")] = msgspec.field(
         default_factory=dict
@@ -41,19 +43,21 @@ class StorageFile(Schema, frozen=True, kw_only=True):
     )
     other_mutable: Annotated[Text | None, Doc("different, equally valid ones")] = None
     secrets: Annotated[Text, Doc("sent with every request that takes secrets")] = msgspec.field(default_factory=dict)
-    nodes: Annotated[tuple[str, ...], Doc("node ids that volumes can be attached to, two or more")] = ()
-    reachable: Annotated[tuple[Text, ...], Doc("segments where volumes can be made, without prefix")] = ()
-    unreachable: Annotated[tuple[Text, ...], Doc("segments where they cannot")] = ()
-    devices: Annotated[bool, Doc("whether devices can be opened here; default: as root")] = msgspec.field(
-        default_factory=lambda: os.geteuid() == 0
+    nodes: Annotated[tuple[str, ...], Doc("node ids to which volumes can be attached, two or more")] = ()
+    reachable: Annotated[tuple[Text, ...], Doc("segments where volumes can be created, without prefix")] = ()
+    unreachable: Annotated[tuple[Text, ...], Doc("segments where volumes cannot be created")] = ()
+    devices: Annotated[bool, Doc("whether devices can be opened on this machine; default: true for root")] = (
+        msgspec.field(default_factory=lambda: os.geteuid() == 0)
     )
-    files: Annotated[tuple[str, ...], Doc("directories of the storage: failures of files are tried there")] = ()
+    files: Annotated[
+        tuple[str, ...], Doc("directories of the storage: faults are injected at calls on files below them")
+    ] = ()
 
 
-def explained() -> str:
-    """Return a line for every key that the section takes."""
+def help_text() -> str:
+    """Return a line for every key of the section."""
     lines = [f"  {name}: {text} ({kind})" for name, kind, _, text in describe(StorageFile)]
-    return "\n".join([f"The file of --storage has one section, `{SECTION}:`, with any of", *lines])
+    return "\n".join([f"The file of --storage has one section, `{SECTION}:`, with any of these keys:", *lines])
 
 
 def load(file: Path | None) -> StorageFile:
@@ -71,7 +75,7 @@ def load(file: Path | None) -> StorageFile:
 
 
 def storage(given: StorageFile, settings: Config, connect: Connect) -> Storage:
-    """Return what the checks get. Raises ConfigError for what only a Storage can judge."""
+    """Return the Storage for the checks. Raises ConfigError for node ids that the driver cannot read."""
     known = {name: getattr(given, name) for name in given.__struct_fields__}
     instance = settings.instances[0].name
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import Outcome, State, run
+from csi_multi_testing.check import CheckState, Outcome, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import in_process
 from csi_multi_testing.storage import CLUSTER, DRIVER, NODE, Storage
@@ -37,11 +37,11 @@ def judged() -> Callable[[Callable[..., None], Any], Outcome]:
 
 @pytest.fixture
 def fails(judged: Callable[..., Outcome]) -> Fails:
-    """Demand that a check fails on a broken backend, with these words in its verdict."""
+    """Require that a check fails on a broken backend, with these words in its verdict."""
 
     def fails(check: Callable[..., None], subject: Any, words: str) -> None:
         outcome = judged(check, subject)
-        assert outcome.state is State.FAILED, f"{outcome.state.value}: {outcome.text}"
+        assert outcome.state is CheckState.FAILED, f"{outcome.state.value}: {outcome.text}"
         assert words in outcome.text
 
     return fails
@@ -71,13 +71,13 @@ class InProcess:
     def close(self) -> None:
         self.kill()
 
-    def mark(self) -> None:
+    def mark_logs(self) -> None:
         """Its log never ends."""
 
-    def since_mark(self) -> str:
+    def logs_since_mark(self) -> str:
         return self.log
 
-    def forget(self, *, logs: bool) -> None:
+    def remove_files(self, *, logs: bool) -> None:
         """It wrote nothing."""
 
 

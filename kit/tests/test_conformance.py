@@ -14,15 +14,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from csi_multi_testing import conformance, memory, storage_file, tested_instance
+from csi_multi_testing import conformance, instance_under_test, memory, storage_file
 from csi_multi_testing.assertions import expect
-from csi_multi_testing.check import Check, On
+from csi_multi_testing.check import Check
 from csi_multi_testing.context import CheckContext, in_process
-from csi_multi_testing.driver import alone
+from csi_multi_testing.driver import only_instance
+from csi_multi_testing.instance_under_test import InstanceUnderTest
 from csi_multi_testing.memory import MemoryBackend
-from csi_multi_testing.protocol import VolumeSpec
+from csi_multi_testing.protocol import Target, VolumeSpec
 from csi_multi_testing.storage import Storage
-from csi_multi_testing.tested_instance import TestedInstance
 
 from csi_multi.commands import cli
 from csi_multi.config.document import ConfigError
@@ -42,21 +42,21 @@ Conform = Callable[..., int]
 
 def deletes(t: CheckContext) -> None:
     made = t.volume()
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
     with t.refused(NotFound, what="get_volume after delete_volume"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)
 
 
 def finds(t: CheckContext) -> None:
-    wish = t.wish()
-    expect(t.create(wish) == t.backend.find_volume(wish.name), "find_volume: another volume")
+    spec = t.spec()
+    expect(t.create(spec) == t.backend.find_volume(spec.name), "find_volume: another volume")
 
 
-def own(name: str, body: Callable[[CheckContext], None], on: On) -> Check:
-    return Check(name=name, group="own", body=body, features=(), given=(), data=False, on=on)
+def own(name: str, body: Callable[[CheckContext], None], target: Target) -> Check:
+    return Check(name=name, group="own", body=body, features=(), needs=(), data=False, target=target)
 
 
-OWN = [own("it deletes", deletes, On.ANY), own("it finds", finds, On.BACKEND)]
+OWN = [own("it deletes", deletes, Target.ANY), own("it finds", finds, Target.BACKEND)]
 
 
 @pytest.fixture
@@ -71,11 +71,11 @@ def conform(file: Path, monkeypatch: pytest.MonkeyPatch, driver_of: Any) -> Conf
     """Run the verb over a storage: conform(storage, "--yes", ...)."""
 
     def conform(storage: Storage, *words: str) -> int:
-        def load(settings: Config, _told: storage_file.StorageFile) -> TestedInstance:
-            return TestedInstance(settings, type(storage.backend()), "memory 1.0", replace(storage, resources=None))
+        def load(settings: Config, _described: storage_file.StorageFile) -> InstanceUnderTest:
+            return InstanceUnderTest(settings, type(storage.backend()), "memory 1.0", replace(storage, resources=None))
 
-        monkeypatch.setattr(tested_instance, "load", load)
-        monkeypatch.setattr(conformance, "Process", lambda _settings: driver_of(storage, file.parent))
+        monkeypatch.setattr(instance_under_test, "load", load)
+        monkeypatch.setattr(conformance, "InstanceDriver", lambda _settings: driver_of(storage, file.parent))
         monkeypatch.setattr(conformance, "CHECKS", {one.name: one for one in OWN})
         standard = ["--config", str(file), "--backend", "kit", "--sanity", "no"]
         return cli.main(["conformance", *standard, *words])
@@ -152,7 +152,7 @@ def test_what_a_run_leaves_behind_is_named(conform: Conform, capsys: pytest.Capt
     assert conform(memory.storage(Hoarder)) == 1
 
     out = capsys.readouterr().out
-    assert "FAILED  instance: what it listed before the run is what it lists after it" in out
+    assert "FAILED  instance: the listing after the run equals the listing before it" in out
     assert "    new: volume kit-" in out
     assert "names of this run contain" in out
 
@@ -189,7 +189,7 @@ def test_an_instance_that_holds_something_is_not_touched_without_consent(
     conform: Conform, capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage = memory.storage()
-    in_process(storage).door.create(VolumeSpec(name="precious"))
+    in_process(storage).client.create(VolumeSpec(name="precious"))
 
     refused, allowed = conform(storage), conform(storage, "--yes")
 
@@ -209,10 +209,13 @@ def test_a_terminal_is_asked(conform: Conform, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_size_is_one_that_the_backend_makes(file: Path) -> None:
-    storage, settings = memory.storage(size=5000), alone(load_config(file), "kit")
+    storage, settings = memory.storage(size=5000), only_instance(load_config(file), "kit")
 
-    assert TestedInstance(settings, MemoryBackend, "memory 1.0", storage).measured().storage.size == 8192
-    assert TestedInstance(settings, Hoarder, "memory 1.0", memory.storage(Hoarder)).measured().storage.size == 16 << 20
+    assert InstanceUnderTest(settings, MemoryBackend, "memory 1.0", storage).with_real_size().storage.size == 8192
+    assert (
+        InstanceUnderTest(settings, Hoarder, "memory 1.0", memory.storage(Hoarder)).with_real_size().storage.size
+        == 16 << 20
+    )
 
 
 class Down(MemoryBackend):
@@ -226,16 +229,16 @@ def test_an_instance_that_cannot_be_asked_fails_with_the_reason(
     conform: Conform, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert conform(memory.storage(Down)) == 1
-    assert "backend 'kit' cannot be tested: listing what is there raised KeyError" in capsys.readouterr().err
+    assert "backend 'kit' cannot be tested: listing its volumes raised KeyError" in capsys.readouterr().err
 
 
 def test_a_broken_package_fails_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: Any) -> TestedInstance:
-        raise UnusableBackend("package memory 1.0: lacks find_volume")
+    def broken(*_: Any) -> InstanceUnderTest:
+        raise UnfitBackend("package memory 1.0: lacks find_volume")
 
-    monkeypatch.setattr(tested_instance, "load", broken)
+    monkeypatch.setattr(instance_under_test, "load", broken)
 
     assert cli.main(["conformance", "--config", str(file), "--backend", "kit"]) == 1
     assert "lacks find_volume" in capsys.readouterr().err
@@ -246,7 +249,7 @@ def test_a_broken_package_fails_with_the_reason(
     [
         (["--backend", "kti"], "unknown instance 'kti'; did you mean 'kit'?"),
         (["--backend", "kit"], "unknown kind 'memory'"),
-        (["--backend", "kit", "--only", "no such check"], "--list shows them"),
+        (["--backend", "kit", "--only", "no such check"], "--list shows all of them"),
         (["--backend", "kit", "--sanity", "/no/such/program"], "no such program"),
         (["--backend", "kit", "--json", "/no/such/directory/report"], "cannot be written"),
         ([], "--backend NAME are required"),
@@ -267,18 +270,18 @@ def test_the_list_tells_what_a_check_and_a_file_take(
     assert cli.main(["conformance", "--list", "--only", "finds"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "own: it finds (backend; needs Clone, the bytes of volumes)"
+    assert lines[0] == "own: it finds (backend; needs Clone, the data of volumes)"
     assert any(line.startswith("  nodes: node ids") for line in lines)
 
 
 def test_a_storage_file_becomes_a_storage(tmp_path: Path, file: Path) -> None:
-    told = tmp_path / "storage.yaml"
-    told.write_text(
+    described = tmp_path / "storage.yaml"
+    described.write_text(
         "storage:\n  size: 1024\n  nodes: ['n1;kit=i-1', n2]\n  files: [/srv]\n  unreachable: [{zone: b}]\n"
     )
-    settings = alone(load_config(file), "kit")
+    settings = only_instance(load_config(file), "kit")
 
-    made = storage_file.storage(storage_file.load(told), settings, memory.storage().connect)
+    made = storage_file.storage(storage_file.load(described), settings, memory.storage().connect)
 
     assert (made.size, made.files, made.unreachable) == (1024, (Path("/srv"),), ({"zone": "b"},))
     assert [(node.name, node.fact, node.id) for node in made.nodes] == [("n1", "i-1", "n1;kit=i-1"), ("n2", "", "n2")]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
-from csi_multi_testing.csi_wire import CsiWire
+from csi_multi_testing.csi_wire import CsiClient
 from csi_multi_testing.protocol import VolumeSpec, read_from, write_to
 from csi_multi_testing.storage import MIB, Storage, setting
 
@@ -51,57 +51,57 @@ class Attaching(LoopBackend, Attach):
 
 
 @pytest.fixture
-def door(tmp_path: Path, driver_of: Any) -> Iterator[CsiWire]:
+def client(tmp_path: Path, driver_of: Any) -> Iterator[CsiClient]:
     options = Config(directory=str(tmp_path / "volumes"), reserve_percent=0, min_size=MIB)
     storage = Storage(connect=lambda host: Attaching(options, setting(host)), size=MIB, devices=True)
-    door = CsiWire(storage, "kit", driver_of(storage, tmp_path))
-    yield door
-    door.close()
+    client = CsiClient(storage, "kit", driver_of(storage, tmp_path))
+    yield client
+    client.close()
     assert not [file for file in loopdev.bound().values() if file.startswith(f"{tmp_path}/")]
     assert not [mount.target for mount in mounts.table() if "csi-multi-kit-" in mount.target]
     assert not list(Path("/tmp").glob("csi-multi-kit-*"))
 
 
-def test_bytes_come_back(door: CsiWire) -> None:
-    volume = door.create(VolumeSpec(name="bytes", size=SizeRange(required=MIB)))
+def test_bytes_come_back(client: CsiClient) -> None:
+    volume = client.create(VolumeSpec(name="bytes", size=SizeRange(required=MIB)))
 
-    with door.shown(volume.handle) as path:
+    with client.device_path(volume.handle) as path:
         write_to(path, 4096, b"data")
 
-    with door.shown(volume.handle, read_only=True) as path:
+    with client.device_path(volume.handle, read_only=True) as path:
         assert read_from(path, 4096, 4) == b"data"
     assert Attaching.attached == {}
-    door.delete(volume.handle)
+    client.delete(volume.handle)
 
 
-def test_what_is_only_read_cannot_be_written(door: CsiWire) -> None:
-    volume = door.create(VolumeSpec(name="read", size=SizeRange(required=MIB)))
+def test_what_is_only_read_cannot_be_written(client: CsiClient) -> None:
+    volume = client.create(VolumeSpec(name="read", size=SizeRange(required=MIB)))
 
-    with door.shown(volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
+    with client.device_path(volume.handle, read_only=True) as path, pytest.raises(OSError, match="not permitted"):
         write_to(path, 0, b"data")
 
-    with door.shown(volume.handle, read_only=True) as path:
+    with client.device_path(volume.handle, read_only=True) as path:
         assert read_from(path, 0, 4) == bytes(4)
-    door.delete(volume.handle)
+    client.delete(volume.handle)
 
 
-def test_a_volume_that_a_check_has_attached_here_stays_attached(door: CsiWire) -> None:
-    volume = door.create(VolumeSpec(name="held", size=SizeRange(required=MIB)))
-    door.attach(volume.handle, door.node())
+def test_a_volume_that_a_check_has_attached_here_stays_attached(client: CsiClient) -> None:
+    volume = client.create(VolumeSpec(name="held", size=SizeRange(required=MIB)))
+    client.attach(volume.handle, client.node())
 
-    with door.shown(volume.handle) as path:
+    with client.device_path(volume.handle) as path:
         write_to(path, 0, b"data")
 
-    assert Attaching.attached == {volume.handle: door.node().id}
-    door.detach(volume.handle, None)
-    door.delete(volume.handle)
+    assert Attaching.attached == {volume.handle: client.node().id}
+    client.detach(volume.handle, None)
+    client.delete(volume.handle)
 
 
-def test_a_failure_is_told_and_everything_undone(door: CsiWire, monkeypatch: pytest.MonkeyPatch) -> None:
-    volume = door.create(VolumeSpec(name="broken", size=SizeRange(required=MIB)))
+def test_a_failure_is_told_and_everything_undone(client: CsiClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = client.create(VolumeSpec(name="broken", size=SizeRange(required=MIB)))
     monkeypatch.setattr(Attaching, "deaf", True)
 
-    with pytest.raises(FailedPrecondition, match="is not attached"), door.shown(volume.handle):
+    with pytest.raises(FailedPrecondition, match="is not attached"), client.device_path(volume.handle):
         pass
 
-    door.delete(volume.handle)
+    client.delete(volume.handle)

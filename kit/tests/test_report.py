@@ -10,23 +10,31 @@ from xml.etree import ElementTree
 
 import pytest
 from csi_multi_testing import memory, sanity
-from csi_multi_testing.check import State
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.junit import as_junit
 from csi_multi_testing.progress import Progress
-from csi_multi_testing.report import Backend, Report, Result, as_json, as_text, clean
+from csi_multi_testing.report import BackendInfo, CheckResult, ConformanceReport, as_json, as_text, escape
 
 from csi_multi.config.document import ConfigError
 
 NASTY = '\x00\x1b[31m]]> <b> & "q" \ud800 ￾ 🙂\ttab'
-PASSED = Result(group="creation", name="one", where="wire", state=State.PASSED, seconds=1.5, notes=("3 calls met",))
-FAILED = Result(group="creation", name="two", where="backend", state=State.FAILED, text="found 1\nwanted 2", log="{}")
-SKIPPED = Result(group="sizes", name="three", where="wire", state=State.SKIPPED, text="Storage.nodes not given")
-FOREIGN = Result(group="csi-sanity", name="spec", where="csi-sanity", state=State.PASSED)
+PASSED = CheckResult(
+    group="creation", name="one", where="wire", state=CheckState.PASSED, seconds=1.5, notes=("3 calls met",)
+)
+FAILED = CheckResult(
+    group="creation", name="two", where="backend", state=CheckState.FAILED, text="found 1\nwanted 2", log="{}"
+)
+SKIPPED = CheckResult(
+    group="sizes", name="three", where="wire", state=CheckState.SKIPPED, text="Storage.nodes not given"
+)
+FOREIGN = CheckResult(group="csi-sanity", name="spec", where="csi-sanity", state=CheckState.PASSED)
 
 
-def report(*results: Result, complete: bool = True) -> Report:
-    backend = Backend(instance="fast", kind="lvm", package="csi-multi-lvm 1.2", features=("Clone",))
-    return Report(backend=backend, started="2026-01-01T00:00:00+00:00", seconds=2.0, complete=complete, results=results)
+def report(*results: CheckResult, complete: bool = True) -> ConformanceReport:
+    backend = BackendInfo(instance="fast", kind="lvm", package="csi-multi-lvm 1.2", features=("Clone",))
+    return ConformanceReport(
+        backend=backend, started="2026-01-01T00:00:00+00:00", seconds=2.0, complete=complete, results=results
+    )
 
 
 def test_the_text_has_every_failure_skip_note_and_a_table() -> None:
@@ -40,7 +48,7 @@ def test_the_text_has_every_failure_skip_note_and_a_table() -> None:
     assert ["all", "2", "1", "1", "2.0"] in rows
     assert [row[0] for row in rows if row[0] in ("creation", "sizes", "csi-sanity")][-1] == "csi-sanity"
     assert "backend fast (lvm, csi-multi-lvm 1.2): failed: 2 passed, 1 failed, 1 skipped, 2.0 s" in text
-    assert text.endswith("kept in /tmp/logs")
+    assert text.endswith("\nlogs: /tmp/logs")
 
 
 def test_a_run_that_did_not_end_has_not_passed() -> None:
@@ -85,20 +93,22 @@ def test_the_junit_report_has_a_suite_per_group() -> None:
 
 
 def test_no_text_can_spoil_the_junit_report() -> None:
-    nasty = [Result(group="g", name=NASTY, where="wire", state=state, text=NASTY, log=NASTY) for state in State]
+    nasty = [
+        CheckResult(group="g", name=NASTY, where="wire", state=state, text=NASTY, log=NASTY) for state in CheckState
+    ]
 
     top = ElementTree.fromstring(as_junit(report(*nasty)).encode())
 
     assert len(list(top.iter("testcase"))) == 3
-    assert next(top.iter("failure")).text == clean(NASTY)
-    assert clean(NASTY).startswith(r"\x00\x1b[31m]]>")
-    assert r"\ud800" in clean(NASTY)
+    assert next(top.iter("failure")).text == escape(NASTY)
+    assert escape(NASTY).startswith(r"\x00\x1b[31m]]>")
+    assert r"\ud800" in escape(NASTY)
 
 
 def test_the_json_report_takes_any_text_that_a_driver_can_say() -> None:
-    nasty = Result(group="g", name="n", where="wire", state=State.FAILED, text=NASTY)
+    nasty = CheckResult(group="g", name="n", where="wire", state=CheckState.FAILED, text=NASTY)
 
-    assert json.loads(as_json(report(nasty)))["results"][0]["text"] == clean(NASTY)
+    assert json.loads(as_json(report(nasty)))["results"][0]["text"] == escape(NASTY)
 
 
 class Terminal(io.StringIO):
@@ -137,30 +147,30 @@ def test_elsewhere_every_check_has_a_line() -> None:
 @pytest.mark.parametrize(
     ("wanted", "only", "suite"),
     [
-        ("no", "", sanity.Suite(silent=True)),
-        ("auto", "creation", sanity.Suite(silent=True)),
-        ("auto", "sanity", sanity.Suite("/opt/csi-sanity")),
-        ("sh", "", sanity.Suite("/bin/sh")),
+        ("no", "", sanity.SanitySuite(disabled=True)),
+        ("auto", "creation", sanity.SanitySuite(disabled=True)),
+        ("auto", "sanity", sanity.SanitySuite("/opt/csi-sanity")),
+        ("sh", "", sanity.SanitySuite("/bin/sh")),
     ],
 )
 def test_csi_sanity_is_chosen(monkeypatch: pytest.MonkeyPatch, wanted: str, only: str, suite: Any) -> None:
     monkeypatch.setenv("CSI_SANITY", "/opt/csi-sanity")
     monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
 
-    assert sanity.chosen(wanted, only) == suite
+    assert sanity.choose_suite(wanted, only) == suite
 
 
 def test_csi_sanity_that_is_not_there_is_skipped_unless_it_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CSI_SANITY", raising=False)
     monkeypatch.setattr("shutil.which", lambda _program: None)
 
-    skipped = list(sanity.chosen("auto", "").results(None, memory.storage()))  # type: ignore[arg-type]
+    skipped = list(sanity.choose_suite("auto", "").results(None, memory.storage()))  # type: ignore[arg-type]
 
     assert [(one.state, one.text.partition(":")[0]) for one in skipped] == [
-        (State.SKIPPED, "csi-sanity was not found"),
+        (CheckState.SKIPPED, "csi-sanity was not found"),
     ]
     with pytest.raises(ConfigError, match="no such program"):
-        sanity.chosen("/opt/csi-sanity", "")
+        sanity.choose_suite("/opt/csi-sanity", "")
 
 
 def test_ginkgos_report_is_read(tmp_path: Path) -> None:
@@ -178,5 +188,5 @@ def test_ginkgos_report_is_read(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(json.dumps([{"SpecReports": specs}]))
 
-    assert sanity.specs(file) == [sanity.Spec("Node Service > should work", "failed", "expected\nmore", 1.5)]
+    assert sanity.specs(file) == [sanity.GinkgoSpec("Node Service > should work", "failed", "expected\nmore", 1.5)]
     assert sanity.specs(tmp_path / "absent.json") == []

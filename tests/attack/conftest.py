@@ -1,4 +1,4 @@
-"""A real driver process over the loop backend, and the eye that sees what it leaves behind."""
+"""A real driver process over the loop backend, and a search for the mounts, devices and files that remain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ backends:
 
 @pytest.fixture
 def make_driver(tmp_path: Path) -> Iterator[Callable[..., DriverProcess]]:
-    """Return a maker of driver processes over one directory; what still runs at the end is killed."""
+    """Return a function that starts driver processes over one directory; those that run at the end are killed."""
     made: list[DriverProcess] = []
 
     def make(driver: str = "log_level: info", **options: str) -> DriverProcess:
@@ -32,11 +32,11 @@ def make_driver(tmp_path: Path) -> Iterator[Callable[..., DriverProcess]]:
     for one in made:
         if hasattr(one, "process") and one.process.poll() is None:
             one.kill()
-    sweep(tmp_path)  # after a test that failed: the next one is not to suffer
+    sweep(tmp_path)  # after a failed test, so that the next one is not affected
 
 
 def sweep(directory: Path) -> None:
-    """Unmount and detach whatever is left below a directory."""
+    """Unmount and detach everything that remains below a directory."""
     host = LocalHost()
     for mount in reversed([one for one in mounts.table() if one.target.startswith(f"{directory}/")]):
         host.run("umount", mount.target, ok=(0, 1, 32))

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 REQUESTS = 20_000
 RPCS = sorted(requests.methods())
-EACH = 720  # hypothesis stops early for the seven RPCs that have nothing to vary
+EACH = 720  # hypothesis stops early for the seven RPCs that have no fields to vary
 BUGS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED}
 LIMIT = 30.0  # seconds; an RPC that takes longer hangs
 CONFIG = """\
@@ -45,7 +45,7 @@ class Attacked:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    """A driver whose mounts nobody else sees, beside a tree of files that are none of its business."""
+    """A driver in a mount namespace of its own, and a tree of files that it must not change."""
     directory = tmp_path_factory.mktemp("fuzz")
     outside = strangers(directory / "outside")
     for name in ("staging", "targets"):
@@ -88,7 +88,7 @@ def make(client: Client, name: str) -> str:
 
 
 def strangers(place: Path) -> Path:
-    """Files of all kinds that the driver must leave alone."""
+    """Create files of all kinds that the driver must not change."""
     place.mkdir()
     (place / "file").write_text("precious")
     (place / "full").mkdir()
@@ -101,7 +101,7 @@ def strangers(place: Path) -> Path:
 
 
 def state(place: Path) -> dict[str, tuple[Any, ...]]:
-    """Everything about a tree that an intruder could change."""
+    """Return everything about a tree that an intruder could change."""
     found = {}
     for path in sorted([place, *place.rglob("*")]):
         status = path.lstat()

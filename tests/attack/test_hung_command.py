@@ -1,4 +1,4 @@
-"""A host command that hangs holds one thread and one lock; everybody else is served, and told who holds it."""
+"""A host command that hangs holds one thread and one lock; other calls are served, or refused with its name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ backends:
 
 
 class HungHost(LocalHost):
-    """The real machine, on which mkfs does not come back until it is released."""
+    """The real machine, on which mkfs does not return until the test releases it."""
 
     def __init__(self) -> None:
         self.hanging = 0

@@ -1,4 +1,4 @@
-"""The driver is killed at random moments of 100 whole lifecycles; the orchestrator goes on by its rules."""
+"""The driver is killed at random moments of 100 whole lifecycles; the orchestrator continues by its rules."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_nothing_is_lost_or_leaked_when_the_driver_is_killed_at_random(
 
 
 def lifecycle(orchestrator: Orchestrator, directory: Path, number: int) -> None:
-    """Make, fill, snapshot, restore, compare, grow, compare, remove."""
+    """Create, fill, snapshot, restore, compare, expand, compare, delete."""
     fs_type, size = "ext4", SIZE
     volume = create(orchestrator, f"life-{number}", size, fs_type)
     with mounted(orchestrator, directory, volume, fs_type) as path:

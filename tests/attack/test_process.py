@@ -61,7 +61,7 @@ def test_a_second_driver_on_a_live_socket_is_refused(make_driver: Callable[..., 
 
 
 def started_alone(driver: DriverProcess) -> None:
-    """Start a driver that must not come up: the client would reach the other one."""
+    """Start a driver that must not start: the client would reach the other one."""
     driver.launch()
     code = driver.process.wait(timeout=20)
     raise NotServing(f"exit code {code}\n{driver.log_tail()}")

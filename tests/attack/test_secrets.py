@@ -1,4 +1,4 @@
-"""Secrets and mount flags are in no log line, no error message, and no command's words."""
+"""Secrets and mount flags are in no log line, no error message, and no command's arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HIDDEN = (SECRET, *FLAGS, "7331", "4242", BAD_FLAG, "swordfish", "no_such_option
 
 @pytest.fixture
 def traced(make_driver: Callable[..., DriverProcess], tmp_path: Path) -> tuple[DriverProcess, Path]:
-    """A driver at log level debug, every command of which is recorded with all its words."""
+    """A driver at log level debug; strace records the arguments of every command."""
     words = tmp_path / "execve"
     wrapper = ("strace", "-f", "-qq", "-v", "-e", "trace=execve", "-s", "65535", "-o", str(words))
     driver = make_driver("log_level: debug", wrapper=wrapper)
@@ -37,7 +37,7 @@ def traced(make_driver: Callable[..., DriverProcess], tmp_path: Path) -> tuple[D
 def test_they_are_nowhere_to_be_seen(traced: tuple[DriverProcess, Path], tmp_path: Path) -> None:
     driver, words = traced
     client = driver.start()
-    told: list[str] = []
+    messages: list[str] = []
 
     def call(rpc: str, **fields: Any) -> Any:
         takes = requests.methods()[rpc].input_type.fields_by_name
@@ -45,7 +45,7 @@ def test_they_are_nowhere_to_be_seen(traced: tuple[DriverProcess, Path], tmp_pat
         try:
             return getattr(client, rpc)(**fields, **secrets)
         except grpc.RpcError as error:
-            told.append(f"{error.code().name} {error.details()} {error.trailing_metadata()}")
+            messages.append(f"{error.code().name} {error.details()} {error.trailing_metadata()}")
             return None
 
     lifecycle(call, tmp_path, list(FLAGS))
@@ -56,15 +56,15 @@ def test_they_are_nowhere_to_be_seen(traced: tuple[DriverProcess, Path], tmp_pat
     log, commands = driver.log.read_text(), words.read_text()
 
     assert [hidden for hidden in HIDDEN if hidden in log] == []
-    assert [hidden for hidden in HIDDEN if hidden in "\n".join(told)] == []
+    assert [hidden for hidden in HIDDEN if hidden in "\n".join(messages)] == []
     assert [hidden for hidden in HIDDEN if hidden in commands] == []
-    assert "***" in log  # what was hidden had been there
+    assert "***" in log  # the hidden values were used
     assert '"mkfs.ext4"' in commands
-    assert any("FAILED_PRECONDITION" in text for text in told)  # the bad flag
+    assert any("FAILED_PRECONDITION" in text for text in messages)  # the bad flag
 
 
 def stop_traced(driver: DriverProcess) -> None:
-    """strace keeps SIGTERM to itself, so the driver itself is told."""
+    """Send SIGTERM to the driver itself: strace does not pass it on."""
     serving = next(line for line in driver.log.read_text().splitlines() if '"message":"serving"' in line)
     os.kill(json.loads(serving)["pid"], signal.SIGTERM)
     assert driver.process.wait(timeout=60) == 0
@@ -92,7 +92,7 @@ def lifecycle(call: Callable[..., Any], directory: Path, flags: list[str]) -> No
 
 
 def everything_else(call: Callable[..., Any]) -> None:
-    """Every RPC that takes secrets, with ids of nothing, so that it fails or does nothing."""
+    """Every RPC that takes secrets, with ids that do not exist, so that it fails or does nothing."""
     for rpc, method in requests.methods().items():
         if "secrets" in method.input_type.fields_by_name and not method.server_streaming:
             ids = [name for name in method.input_type.fields_by_name if name.endswith("_id")]

@@ -79,9 +79,9 @@ class LocalMemory(Plain):  # type: ignore[misc,valid-type]
     Parameters = MemoryBackend.Parameters
     MutableParameters = MemoryBackend.MutableParameters
 
-    def __init__(self, config: Any, setting: Setting, shelf: MemoryStorage) -> None:
+    def __init__(self, config: Any, setting: Setting, storage: MemoryStorage) -> None:
         b.Backend.__init__(self, config, setting)
-        self.shelf = shelf
+        self.storage = storage
 
     def leaf(self, name: str) -> str:
         return f"{self.setting.node}/{ids.leaf(name)}"
@@ -113,10 +113,10 @@ class LocalMemory(Plain):  # type: ignore[misc,valid-type]
         return super().get_snapshot(self._here(handle))
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return listed({handle.partition("/")[2]: one for handle, one in self.shelf.volumes.items()}, page)
+        return listed({handle.partition("/")[2]: one for handle, one in self.storage.volumes.items()}, page)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        found = {key: one for key, one in self.shelf.snapshots.items() if source in (None, one.source)}
+        found = {key: one for key, one in self.storage.snapshots.items() if source in (None, one.source)}
         return listed({handle.partition("/")[2]: one for handle, one in found.items()}, page)
 
 
@@ -125,7 +125,7 @@ class Machine:
     """One node: its storage, and its driver as long as it runs."""
 
     name: str
-    shelf: MemoryStorage = field(default_factory=MemoryStorage)
+    storage: MemoryStorage = field(default_factory=MemoryStorage)
     capacity: int = 1 << 40
     port: int = 0
     server: Any = None
@@ -134,7 +134,7 @@ class Machine:
     @property
     def volumes(self) -> list[str]:
         """The names that were asked for of what is here."""
-        return sorted(volume.stamp.name for volume in self.shelf.volumes.values())
+        return sorted(volume.stamp.name for volume in self.storage.volumes.values())
 
 
 class Rig:
@@ -159,7 +159,7 @@ class Rig:
         machine = self.machines[name]
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node=name, host=LocalHost())
         default = more.pop("default", "disk")
-        machine.backend = self.kind(self.kind.Config(capacity=machine.capacity), setting, machine.shelf)
+        machine.backend = self.kind(self.kind.Config(capacity=machine.capacity), setting, machine.storage)
         registry = Registry([Instance("disk", "memory", machine.backend)], None, default)
         driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=16)
         part = ServerOptions(

@@ -113,7 +113,7 @@ def test_snapshots_are_listed_by_volume_by_id_and_all_together(filled: Any) -> N
 
 def test_what_is_wrong_with_volumes_is_gathered_too(filled: Any) -> None:
     bad = HealthEntry(status=Health.DATA_LOSS, reason="Torn", message="half of it is gone")
-    filled.machines["node-3"].shelf.health["node-3/d"] = (bad,)
+    filled.machines["node-3"].storage.health["node-3/d"] = (bad,)
 
     entries = filled.client.ControllerListVolumeHealth().entries
 
@@ -174,7 +174,7 @@ class Unknowing(b.NodeLocal):
     open_device, find_device = MemoryBackend.open_device, MemoryBackend.find_device
     close_device = MemoryBackend.close_device
 
-    def __init__(self, config: Any, setting: b.Setting, shelf: Any) -> None:
+    def __init__(self, config: Any, setting: b.Setting, storage: Any) -> None:
         super().__init__(config, setting)
 
     def node_of(self, handle: str) -> str:

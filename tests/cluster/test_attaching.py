@@ -99,7 +99,7 @@ def zones(rig: Any, make: Any) -> Any:
     instance = make("disk")
     far = Far.__new__(Far)
     b.Backend.__init__(far, MemoryBackend.Config(), instance.backend.setting)
-    far.shelf = MemoryStorage()
+    far.storage = MemoryStorage()
     for name in rig.machines:
         rig.start_node(name)
     rig.start_controller(Instance("far", "memory", far), topology={"node-1": {"zone": "a"}, "node-2": {"zone": "b"}})

@@ -41,7 +41,7 @@ def test_every_rpc_about_a_volume_is_done_where_it_is(cluster: Any) -> None:
     client.DeleteVolume(volume_id=volume)
 
     assert expanded.capacity_bytes == shown.capacity_bytes == 2 * GIB
-    assert cluster.machines["node-3"].shelf.iops == {}
+    assert cluster.machines["node-3"].storage.iops == {}
     assert list(confirmed.volume_capabilities) == [MOUNT]
     assert health.volume_id == volume
     assert cluster.machines["node-3"].volumes == []
@@ -59,7 +59,7 @@ def test_snapshots_and_copies_are_made_where_their_source_is(cluster: Any) -> No
     assert (restored.volume_id, cloned.volume_id) == ("disk/node-2/r", "disk/node-2/c")
     assert cluster.machines["node-2"].volumes == ["c", "r", "v"]
     client.DeleteSnapshot(snapshot_id=snapshot.snapshot_id)
-    assert cluster.machines["node-2"].shelf.snapshots == {}
+    assert cluster.machines["node-2"].storage.snapshots == {}
 
 
 def test_a_copy_that_may_not_be_where_its_source_is_is_refused_with_the_reason(cluster: Any, refused: Any) -> None:
@@ -83,7 +83,7 @@ def test_groups_of_volumes_on_one_node_are_cut_there_and_others_refused(cluster:
     assert client.GetVolumeGroupSnapshot(group_snapshot_id=group.group_snapshot_id, snapshot_ids=members)
     assert (refusal.code, "'node-1', 'node-2'" in refusal.text) == (Code.INVALID_ARGUMENT, True)
     client.DeleteVolumeGroupSnapshot(group_snapshot_id=group.group_snapshot_id, snapshot_ids=members)
-    assert cluster.machines["node-1"].shelf.snapshots == {}
+    assert cluster.machines["node-1"].storage.snapshots == {}
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_a_snapshots_name_is_taken_on_all_nodes(cluster: Any, refused: Any) -> N
 
     assert (refusal.code, first.snapshot_id) == (Code.ALREADY_EXISTS, "disk/node-1/s")
     assert cluster.client.CreateSnapshot(name="s", source_volume_id=one).snapshot == first
-    assert cluster.machines["node-2"].shelf.snapshots == {}
+    assert cluster.machines["node-2"].storage.snapshots == {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from csi_multi_testing.memory import Config as MemoryConfig
+from csi_multi_testing.memory import MemoryConfig
 
 from csi_multi.config.document import ConfigError, Document, read_document
 from csi_multi.config.settings import Config, load_config

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -55,10 +56,27 @@ def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return environment(tmp_path_factory.mktemp("clean"), wheels["csi_multi"], wheels["csi_multi_ramdisk"])
 
 
-@pytest.fixture
-def with_kit(wheels: dict[str, Path], tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def with_kit(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin directory of an environment with the core, the example and the kit."""
-    return environment(tmp_path / "with-kit", *wheels.values())
+    return environment(tmp_path_factory.mktemp("with-kit"), *wheels.values())
+
+
+def test_without_the_kit_its_verb_names_the_package(clean: Path) -> None:
+    done = subprocess.run(
+        [str(clean / "csi-multi"), "conformance", "--list"], capture_output=True, text=True, check=False, cwd="/"
+    )
+
+    assert done.returncode == 2
+    assert "which is not installed: pip install csi-multi-testing" in done.stderr
+    assert "conformance: needs package csi-multi-testing" in run(str(clean / "csi-multi"), "--help")
+
+
+def test_the_kit_brings_its_verb_and_needs_no_pytest(with_kit: Path) -> None:
+    conformance = (str(with_kit / "python"), "-m", "csi_multi", "conformance")
+
+    assert "--storage FILE" in run(*conformance, "--help")
+    assert "creation: a volume can be created found and deleted (wire)" in run(*conformance, "--list")
 
 
 @pytest.fixture
@@ -266,6 +284,6 @@ def test_the_kit_passes_over_the_wire_and_in_process(with_kit: Path, memory: Pat
     results = json.loads(report.read_text())["results"]
     states = {one["name"]: one["state"] for one in results}
     assert "failed" not in states.values()
-    for name in ("a creation that died anywhere is made once", "a creation survives kill 9 at any moment"):
+    for name in ("a creation completes once after a crash at any call", "a creation survives kill 9 at any moment"):
         assert states[name] == "passed"
     assert os.listdir(memory) == []

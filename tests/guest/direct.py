@@ -1,4 +1,4 @@
-"""A guest's task on this machine itself: as alone as in a guest, and with its time limit."""
+"""Run a guest's task on this machine instead: one at a time, as in a guest, and with its time limit."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from guest import TIMED_OUT, Task
 
 LOCK = Path("/run/csi-multi-tests.lock")
-GRACE = 60.0  # seconds to clean up in, after the time limit or a signal
+GRACE = 60.0  # seconds for the clean-up after the time limit or a signal
 
 
 def run(task: Task) -> int:
     """Run the command, and return its exit status.
 
-    One at a time on this machine: the tests compare what its kernel has before and after.
+    Only one task at a time runs on this machine: the tests compare the state of its kernel before and after.
     """
     with LOCK.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("waiting for the other tests of this kind on this machine", file=sys.stderr)
+            print("waiting for another task of this kind on this machine", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
         process = subprocess.Popen(task.command, start_new_session=True)
         try:
@@ -39,7 +39,7 @@ def run(task: Task) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let it clean up, as Ctrl-C does, then end what is left of its session."""
+    """Interrupt it as Ctrl-C does, let it clean up, then kill the rest of its session."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):

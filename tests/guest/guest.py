@@ -1,4 +1,4 @@
-"""The life of one QEMU guest: it starts, runs one command, and is gone, whatever happens to either."""
+"""Start one QEMU guest, run one command in it, and end it in every case."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from types import FrameType
 
 from image import PROJECT, Kernel, initramfs, work_disk
 
-TIMED_OUT = 124  # as timeout(1) says it
+TIMED_OUT = 124  # as timeout(1) does
 BROKEN = 125  # the guest ended without an exit status of the command
-WORK = "/run/work"  # the guest's TMPDIR, on a disk of its own
-# Emulated, mitigations cost more than half of all time: every system call would flush the emulator's TLB.
+WORK = "/run/work"  # size of the disk for the guest's TMPDIR
+# In an emulated guest, mitigations take more than half of the time: every system call flushes the emulator's TLB.
 COMMAND_LINE = "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off"
-# Emulated processors wait for each other at every change of a page table: beside other load, two take three times as
-# long as one for what starts many short processes.
+# Emulated processors wait for each other at every change of a page table: with other load on the machine, two
+# processors take three times as long as one for a task with many short processes.
 CPUS = 1
 MODPROBE = """\
 #!/bin/sh
@@ -35,7 +35,7 @@ exec modprobe {options} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What to run in the guest, and in what guest."""
+    """A command and the guest for it."""
 
     command: tuple[str, ...]  # none: an interactive shell on this terminal
     directory: Path
@@ -47,7 +47,7 @@ class Task:
 
 
 def run(kernel: Kernel, task: Task) -> int:
-    """Boot a guest, let it do the task, and return the command's exit status. Leaves nothing behind."""
+    """Boot a guest, run the task, and return the command's exit status. Nothing remains."""
     with Signals() as signals, tempfile.TemporaryDirectory(prefix="csi-multi-guest-") as directory:
         control = Path(directory)
         _prepare(kernel, task, control)
@@ -69,7 +69,7 @@ def run(kernel: Kernel, task: Task) -> int:
 def _prepare(kernel: Kernel, task: Task, control: Path) -> None:
     """Write what init.sh and the kernel read in the guest, where this directory is /run/guest."""
     if not any(path.is_relative_to("/tmp") for path in (PROJECT, task.directory)):
-        (control / "private-tmp").touch()  # else the guest's own /tmp would hide the checkout
+        (control / "private-tmp").touch()  # otherwise the guest's /tmp would hide the checkout
     options = shlex.join(kernel.modprobe)
     (control / "modprobe").write_text(MODPROBE.format(options=options))
     (control / "modprobe").chmod(0o755)
@@ -80,7 +80,7 @@ def _script(task: Task, modprobe: str) -> str:
     """Return the shell script that runs the command as the caller would have run it, on the guest's terminal."""
     environment = {**task.environment, "TMPDIR": WORK, "MODPROBE_OPTIONS": modprobe}
     if not sys.stdout.isatty():
-        environment["TERM"] = "dumb"  # its output is always a terminal, ours is not: no colours
+        environment["TERM"] = "dumb"  # its output is always a terminal, ours may not be: no colours
     command = task.command or (task.environment.get("SHELL", "/bin/sh"),)
     size = shutil.get_terminal_size()
     mode = "raw -echo" if task.command else f"sane rows {size.lines} cols {size.columns}"
@@ -140,7 +140,7 @@ def _terminal() -> Iterator[None]:
 
 
 class Signals:
-    """Notes the signals that ask to end, instead of ending anywhere: cleaning up is never cut short."""
+    """Records the signals that end a program instead of obeying at once, so that the clean-up is complete."""
 
     WANTED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -1,4 +1,4 @@
-"""What a guest boots from: a stock Debian kernel, downloaded but never installed, and a small initramfs."""
+"""The boot image of a guest: a stock Debian kernel, downloaded but never installed, and a small initramfs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / ".tools" / "guest"
-WORK_SIZE = 8 << 30  # bytes; takes only what is written
+WORK_SIZE = 8 << 30  # bytes; the file is sparse
 META_PACKAGE = "linux-image-amd64"  # depends on the package that has the newest kernel of the distribution
 BOOT_MODULES = ("virtio_pci", "virtio_console", "virtio_blk", "9pnet_virtio", "9p", "ext4")  # what init.sh mounts
 
@@ -40,9 +40,9 @@ class Kernel:
 
 
 def kernel() -> Kernel:
-    """Return the kernel in the cache; download it, and install missing programs, when there is none yet."""
+    """Return the kernel in the cache; if there is none, download it and install missing programs."""
     if os.geteuid() != 0:
-        raise ImageError("needs root: the guest uses this machine's files as root does")
+        raise ImageError("needs root: the guest uses this machine's files as root")
     print(_call(str(PROJECT / "scripts" / "guest-packages")), end="", file=sys.stderr)
     root = CACHE / "kernel"
     if not root.is_dir():
@@ -54,7 +54,7 @@ def kernel() -> Kernel:
 
 
 def initramfs(kernel: Kernel, modules: Iterable[str], file: Path) -> None:
-    """Write an initramfs that loads these modules too, mounts the machine's files and goes on there."""
+    """Write an initramfs that loads these modules, mounts the machine's files and switches to them."""
     busybox = shutil.which("busybox") or "busybox"
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
@@ -88,7 +88,7 @@ def _with_dependencies(kernel: Kernel, modules: tuple[str, ...]) -> list[Path]:
 
 
 def _download(root: Path) -> None:
-    """Unpack the kernel package at root. Complete or not there: two downloads at once do no harm."""
+    """Unpack the kernel package at root, all of it or nothing, so that two downloads at once are safe."""
     package = _package()
     print(f"guest: downloading {package} (about 70 MB) into {CACHE}, not installing it", file=sys.stderr)
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def _download(root: Path) -> None:
         try:
             unpacked.rename(root)
         except OSError:
-            if not root.is_dir():  # else somebody else's is there now
+            if not root.is_dir():  # otherwise another process has put it there
                 raise
 
 
@@ -124,7 +124,7 @@ def _depends() -> list[str]:
 
 
 def _call(*command: str, stdin: str = "", directory: Path | None = None) -> str:
-    """Run a command and return what it prints; its errors go where ours go."""
+    """Run a command and return its standard output; its standard error is inherited."""
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What tests may need of a kernel, and whether they would find it here: looked at, never assumed."""
+"""Kernel features that tests need, and whether this machine has them. Every answer is tested, not assumed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ TARGETS = {  # of device-mapper, with their modules
     "flakey": "dm-flakey",
     "delay": "dm-delay",
 }
-PERSONALITIES = ("raid1", "raid10", "raid456")  # what dm-raid loads by itself for a volume of that type
-LOOK = 20.0  # seconds for a program that only looks
+PERSONALITIES = ("raid1", "raid10", "raid456")  # modules that dm-raid loads for a volume of that type
+LOOK = 20.0  # seconds for a program that only reads
 
 
 @dataclass(frozen=True)
 class Feature:
-    """Something that a stock kernel has, and this machine's may lack."""
+    """A feature of a stock kernel that this machine may lack."""
 
-    missing: Callable[[], str]  # why tests would not find it in this process; "" if they would
-    modules: tuple[str, ...]  # that a guest loads at boot to have it
+    missing: Callable[[], str]  # why this process does not have it; "" if it does
+    modules: tuple[str, ...]  # that a guest loads at boot to provide it
 
 
 def _device_mapper() -> str:

@@ -1,10 +1,10 @@
-"""Run a command in a QEMU guest that has this machine's files, and a kernel of its own.
+"""Run a command in a QEMU guest that has this machine's files and its own kernel.
 
-For tests of what this machine's kernel or privileges do not allow; docs/testing.md says more. The command
-sees the same root filesystem, environment and working directory as here, but runs as root with all
-capabilities; /run, /tmp and TMPDIR are the guest's own, in memory. Output and errors come out together.
-Files that it writes elsewhere are really written. Without a command: a shell. With --unless the guest is
-started only when this machine lacks a feature; it says which of the two it does.
+It is for tests that need another kernel or more privileges than this machine has; see docs/testing.md. The command has
+the same root filesystem, environment and working directory as on the machine, and runs as root with all capabilities.
+/run, /tmp and TMPDIR belong to the guest. Standard output and standard error are one stream. Files that the command
+writes elsewhere are written to the machine. Without a command, a shell starts. With --unless the guest is started only
+if this machine lacks a feature; the tool prints where the command runs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from guest import BROKEN, Task, run
 from image import ImageError, kernel
 from kernel import FEATURES
 
-# QEMU's own network: no privileges, no bridge, and nobody outside this machine's loopback reaches the guest.
+# QEMU's user network: no privileges, no bridge, and only this machine's loopback can reach the guest.
 NETWORK = ("-netdev", "user,id=network", "-device", "virtio-net-pci,netdev=network,romfile=")
 
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     task = task_of(options)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # while the image is prepared; a guest has its own handlers
+    for number in (signal.SIGTERM, signal.SIGHUP):  # during the preparation of the image; a guest has its own handlers
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     if options.unless:
         reason = FEATURES[options.unless].missing()

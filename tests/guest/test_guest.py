@@ -1,4 +1,4 @@
-"""The guest as a tool, and what only it can show on a machine that lacks the privilege: ext4 growing in use."""
+"""The guest as a tool, and a test that needs it on a machine without the privilege: expanding a mounted ext4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command runs on this machine when it has what the command needs, and otherwise in a guest."""
+"""A command runs on this machine if it has the feature that the command needs, otherwise in a guest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.exit(run.main(["--unless", "something", *sys.argv[2:]]))
 
 
 def start(missing: str, *words: str) -> subprocess.Popen[str]:
-    """Start the tool where a feature that it needs is there, or missing for this reason."""
+    """Run the tool with a feature that is present, or missing for this reason."""
     command = (sys.executable, "-c", TOOL, missing, *words)
     return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -48,7 +48,7 @@ def test_what_this_machine_lacks_is_looked_for_in_a_guest_with_its_modules() -> 
 def test_a_command_that_takes_too_long_here_may_clean_up_and_is_ended_with_its_children() -> None:
     began = time.monotonic()
     process = start("", "--timeout", "2", "--", "sh", "-c", "trap 'echo cleaned; exit' INT; sleep 600 & wait")
-    output, _ = process.communicate(timeout=60)  # ends when nobody has the pipe any more, the child neither
+    output, _ = process.communicate(timeout=60)  # ends when no process has the pipe open, including the child
 
     assert "cleaned\nnot done after 2 s, stopped" in output or "not done after 2 s, stopped\ncleaned" in output
     assert process.returncode == 124

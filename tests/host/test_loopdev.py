@@ -58,9 +58,9 @@ def test_a_file_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path)
 def test_a_device_that_cannot_be_asked_is_not_taken_for_another(image: Path, call: int) -> None:
     """Else a volume that is attached would seem free: it could be deleted, or attached twice."""
     device = loopdev.attach(LocalHost(), image)
-    fuse = FaultInjector((device,))
-    with fuse.blown(call, Fault.ERROR), pytest.raises(Unavailable, match="cannot tell"):
+    injector = FaultInjector((device,))
+    with injector.inject(call, Fault.ERROR), pytest.raises(Unavailable, match="cannot tell"):
         loopdev.find(image)
     loopdev.detach(LocalHost(), device)
 
-    assert fuse.struck
+    assert injector.happened

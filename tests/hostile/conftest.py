@@ -1,4 +1,4 @@
-"""A hostile instance beside a good one, and the eye that sees the good one serve."""
+"""A driver with a hostile instance and a good one, and a check that the good one serves."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def wanted() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def beside(serve: Any, make: Any) -> Callable[..., Any]:
-    """beside(Kind) serves an instance `bad` of that kind, and `good` in memory."""
+    """beside(Kind) serves an instance `bad` of that kind, and an instance `good` in memory."""
     return lambda kind, **fields: serve(make("bad", kind), make("good"), **fields)
 
 
 @pytest.fixture
 def serves(wanted: Any) -> Callable[..., None]:
-    """Assert that an instance does all its work, soon."""
+    """Assert that an instance serves a whole lifecycle within a short time."""
 
     def whole_life(client: Any, name: str = "good") -> None:
         volume = client.CreateVolume(**wanted("alive", name), timeout=5).volume.volume_id
@@ -60,13 +60,13 @@ def errors(stream: Any) -> Callable[[], list[dict[str, Any]]]:
 
 @pytest.fixture
 def behind() -> Iterator[Callable[..., Future[Any]]]:
-    """Call in the background."""
+    """Make a call in a thread."""
     with ThreadPoolExecutor(64) as pool:
         yield pool.submit
 
 
 class Hanging(MemoryBackend):
-    """Every method named in `hangs` waits until a test lets go."""
+    """Every method named in `hangs` waits until a test releases it."""
 
     hangs: tuple[str, ...] = ()
 
@@ -95,7 +95,7 @@ for _name in ("create_volume", "get_volume", "list_volumes", "capacity", "alloca
 
 @pytest.fixture
 def hanging(beside: Any) -> Iterator[Callable[..., Any]]:
-    """hanging("create_volume") serves `bad`, where that hangs, beside `good`."""
+    """hanging("create_volume") serves `bad`, in which this method hangs, and `good`."""
     made: list[Any] = []
 
     def serve(*names: str, **fields: Any) -> Any:

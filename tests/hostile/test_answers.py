@@ -1,4 +1,4 @@
-"""What a backend answers wrongly is named, for the operator and the caller, and makes nobody forget a volume."""
+"""A wrong answer of a backend is named in the log and in the error, and no orchestrator forgets a volume."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ GOOD = Volume(handle="v", size=1, stamp=OURS)
 
 
 class Liar(MemoryBackend):
-    """Answers what a test puts into `lies`, by method."""
+    """Returns what a test puts into `lies`, by method."""
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
         self.lies: dict[str, Any] = {}
 
-    def told(self, name: str, *words: Any) -> Any:
+    def answer(self, name: str, *words: Any) -> Any:
         truth = getattr(MemoryBackend, name)(self, *words)
         return self.lies[name](truth) if name in self.lies else truth
 
 
 def _lying(name: str) -> Any:
-    return lambda self, *words: self.told(name, *words)
+    return lambda self, *words: self.answer(name, *words)
 
 
 for _name in (
@@ -58,7 +58,7 @@ for _name in (
 
 
 class Odd(Mapping[str, str]):
-    """A mapping that cannot be looked at."""
+    """A mapping that cannot be read."""
 
     def __getitem__(self, key: str) -> str:
         raise KeyError(key)
@@ -114,7 +114,7 @@ def test_a_volume_that_cannot_be_is_refused_with_what_is_wrong_and_is_not_forgot
 
     refusal = refused(served.client.CreateVolume, **wanted("v"))
 
-    assert refusal.code is Code.UNAVAILABLE, "a final code would make the orchestrator forget what was made"
+    assert refusal.code is Code.UNAVAILABLE, "a final code would make the orchestrator forget the created volume"
     assert words in refusal.text
     (line,) = errors()
     assert words.strip() in line["problem"]
@@ -125,7 +125,7 @@ def test_a_volume_that_cannot_be_is_refused_with_what_is_wrong_and_is_not_forgot
         assert (line["instance"], line["kind"], line["method"]) == ("bad", "Liar", "create_volume")
     serves(served.client)
     del served.backend("bad").lies["create_volume"]
-    assert served.client.CreateVolume(**wanted("v")).volume.volume_id == "bad/v", "the retry finds what was made"
+    assert served.client.CreateVolume(**wanted("v")).volume.volume_id == "bad/v", "the retry finds the created volume"
 
 
 OTHERS = {
@@ -153,7 +153,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "DeleteVolume": {"volume_id": "bad/v"},
     "ControllerExpandVolume": {
         "volume_id": "bad/v",
-        "capacity_range": {"required_bytes": 1 << 31, "limit_bytes": 1 << 31},  # with a limit get_volume is asked too
+        "capacity_range": {"required_bytes": 1 << 31, "limit_bytes": 1 << 31},  # with a limit get_volume is called too
     },
     "ControllerPublishVolume": {"volume_id": "bad/v", "node_id": "node-1"},
     "ControllerUnpublishVolume": {"volume_id": "bad/v", "node_id": "node-1"},

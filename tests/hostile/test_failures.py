@@ -1,4 +1,4 @@
-"""Whatever a backend raises, the caller gets an answer, the log has its name, and the thread lives on."""
+"""Whatever a backend raises, the caller gets an answer, the log names the backend, and the thread continues."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_anything_outside_of_the_tree_of_errors_is_a_bug_with_the_name_of_its_pa
     for _ in range(10):  # more often than there are threads
         refusal = refused(served.client.CreateVolume, **wanted("v"))
 
-    assert refusal.code is Code.UNAVAILABLE  # not final: nobody knows what was made
+    assert refusal.code is Code.UNAVAILABLE  # not final: something may have been created
     line = errors()[-1]
     assert line["error_id"] in refusal.text
     facts = (line["instance"], line["kind"], line["package"], line["method"])

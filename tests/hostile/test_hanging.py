@@ -1,4 +1,4 @@
-"""An instance that hangs holds its share of the threads, is named, and the others have room."""
+"""An instance that hangs holds only its share of the threads, errors name it, and the others are served."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
 
             return BlockMap(size=1 << 30, extents=extents())
 
-    served = serve(make("bad", Endless), make("good"), workers=8)  # two streams, and then three creations
+    served = serve(make("bad", Endless), make("good"), workers=8)  # two streams, then three creations
     served.client.CreateVolume(**wanted("v"))
     served.client.CreateSnapshot(name="s", source_volume_id="bad/v")
     fields = {"snapshot_id": "bad/s", "max_results": 1}
@@ -115,8 +115,8 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
 def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_name_of_the_one_that_hangs(
     rpc: str, method: str, hanging: Any, behind: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(admission, "HANGING_AFTER", 0.05)
-    served = hanging(method, workers=64)  # places enough
+    monkeypatch.setattr(admission, "PATIENCE", 0.05)
+    served = hanging(method, workers=64)  # enough threads
     call = behind(getattr(served.client, rpc))
     inside(served, 1)
     time.sleep(0.1)

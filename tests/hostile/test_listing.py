@@ -16,12 +16,12 @@ from csi_multi.contract import Page, PageRequest, Stamp, Volume
 from csi_multi.rpc import listing
 
 Code = grpc.StatusCode
-MESSAGE = 4 << 20  # what a client written in Go takes
+MESSAGE = 4 << 20  # the default limit of a gRPC client in Go
 STAMP = Stamp(driver="multi.csi.example.com", cluster="default", name="n", digest="x")
 
 
 class Long(MemoryBackend):
-    """Lists `count` volumes that it makes up as it goes, each with so many bytes of context."""
+    """Lists `count` volumes that it invents, each with so many bytes of context."""
 
     count = 100_000
     context = 0
@@ -50,7 +50,7 @@ def walk(client: Any, limit: int = 0) -> tuple[int, int]:
 
 def test_100_000_volumes_come_in_pages_that_every_client_takes(beside: Any, serves: Any) -> None:
     served = beside(Long)
-    served.client.ListVolumes(max_entries=1)  # what is imported and cached on the way
+    served.client.ListVolumes(max_entries=1)  # modules and caches that the first call loads
     tracemalloc.start()
     began = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""A driver process with every hostile package at once beside a good one, and its end while they hang."""
+"""A driver process with every hostile package and a good one, and its stop while the hostile ones hang."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ registry.CHECK_LIMIT = registry.CLOSE_LIMIT = serve.DRAIN_LIMIT = 1.0
 OWN = HEAD + "class Own(MemoryBackend):\n"
 GOOD = OWN + "    pass"
 
-# What is broken before it serves: source, and what is said of it.
+# Packages that are broken before they serve: source, and the message about each.
 BROKEN = {
     "absent": ("import absent_module_of_nobody", "cannot be imported: ModuleNotFoundError"),
     "endless": ("import time; time.sleep(600)", "its import did not return within 1 s"),
@@ -49,7 +49,7 @@ BROKEN = {
         "its constructor raised CallExited: SystemExit",
     ),
 }
-# What breaks when it is used: source of create_volume, and what its caller is told.
+# Packages that break when they are used: source of create_volume, and the error of its caller.
 CREATE = OWN + "    def create_volume(self, request):\n        "
 WRONG = {
     "raises": (CREATE + "raise KeyError('k')", Code.UNAVAILABLE, "internal error"),
@@ -203,7 +203,7 @@ def test_the_process_ends_soon_although_a_call_hangs_and_says_which(drive: Any, 
         with pytest.raises(grpc.RpcError):
             call.result(5)
 
-    assert code == 1, "it was not a clean end"
+    assert code == 1, "the driver did not end cleanly"
     assert time.monotonic() - began < 15
     assert "left behind: CreateVolume for" in logged(driver)[-1]["message"]
     assert "in backend hangs" in logged(driver)[-1]["message"]

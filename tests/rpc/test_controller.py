@@ -85,7 +85,7 @@ def test_unpublishing_is_done_when_nothing_is_attached(node_id: str, publish: An
     for volume_id in ("fast/v", "fast/v", "fast/absent", "odd"):
         client.ControllerUnpublishVolume(volume_id=volume_id, node_id=node_id)
 
-    assert not both.shelves["fast"].attached
+    assert not both.storages["fast"].attached
 
 
 @pytest.mark.parametrize("node_id", ["node-2", "a b"])
@@ -96,7 +96,7 @@ def test_unpublishing_from_another_node_leaves_this_one_alone(
 
     client.ControllerUnpublishVolume(volume_id="fast/v", node_id=node_id)
 
-    assert both.shelves["fast"].attached
+    assert both.storages["fast"].attached
 
 
 def test_a_published_volume_is_not_deleted(publish: Any, client: Client, refused: Any, both: Any) -> None:
@@ -106,7 +106,7 @@ def test_a_published_volume_is_not_deleted(publish: Any, client: Client, refused
 
     assert refusal.code is Code.FAILED_PRECONDITION
     assert "node-1" in refusal.text
-    assert both.shelves["fast"].volumes
+    assert both.storages["fast"].volumes
 
 
 # Validate
@@ -202,7 +202,7 @@ def test_a_modification_is_all_or_nothing(
     refusal = refused(client.ControllerModifyVolume, volume_id="fast/v", mutable_parameters=bad)
 
     assert (refusal.code, words in refusal.text) == (Code.INVALID_ARGUMENT, True)
-    assert both.shelves["fast"].iops == {"v": 5}
+    assert both.storages["fast"].iops == {"v": 5}
 
 
 def test_what_the_resizer_adds_about_the_claim_is_no_parameter(client: Client, create: Any, both: Any) -> None:
@@ -212,7 +212,7 @@ def test_what_the_resizer_adds_about_the_claim_is_no_parameter(client: Client, c
     client.ControllerModifyVolume(volume_id="fast/v", mutable_parameters={"iops": "5", **claim})
     client.ControllerModifyVolume(volume_id="fast/v", mutable_parameters=claim)
 
-    assert both.shelves["fast"].iops == {"v": 5}
+    assert both.storages["fast"].iops == {"v": 5}
 
 
 def test_an_unknown_volume_is_not_modified(client: Client, refused: Any) -> None:

@@ -29,7 +29,7 @@ class Silent(Unknowing):  # type: ignore[misc,valid-type]
 
     def __init__(self, config: Any, setting: b.Setting) -> None:
         b.Backend.__init__(self, config, setting)
-        self.shelf = MemoryStorage()
+        self.storage = MemoryStorage()
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
         return "" if capability.mode.single_node else "one node at a time"

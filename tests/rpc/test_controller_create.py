@@ -31,7 +31,7 @@ def test_a_retry_finds_its_volume(create: Any, both: Any) -> None:
 
     assert create("v", capacity_range={"required_bytes": GIB}) == first
     assert first.volume_id == "fast/v"
-    assert len(both.shelves["fast"].volumes) == 1
+    assert len(both.storages["fast"].volumes) == 1
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_retry_finds_its_volume(create: Any, both: Any) -> None:
 )
 def test_any_name_that_csi_allows_makes_one_volume(name: str, create: Any, both: Any) -> None:
     assert create(name) == create(name)
-    assert len(both.shelves["fast"].volumes) == 1
+    assert len(both.storages["fast"].volumes) == 1
 
 
 BASE = {"capacity_range": {"required_bytes": GIB}, "parameters": {"tier": "hdd"}, "mutable_parameters": {"iops": "5"}}
@@ -111,7 +111,7 @@ def test_a_changed_default_does_not_make_a_retry_another_volume(serve: Any, make
     before = make("fast")
     first = serve(before, default_fs_type="ext4").client.CreateVolume(creation("v"))
 
-    after = serve(make("fast", shelf=before.backend.shelf), default_fs_type="xfs")
+    after = serve(make("fast", storage=before.backend.storage), default_fs_type="xfs")
 
     assert after.client.CreateVolume(creation("v")) == first
 
@@ -142,7 +142,7 @@ def test_a_volume_that_cannot_be_is_refused(
     refusal = refused(client.CreateVolume, creation(**fields))
 
     assert (refusal.code, words in refusal.text) == (code, True), refusal.text
-    assert not both.shelves["fast"].volumes
+    assert not both.storages["fast"].volumes
 
 
 def test_a_copy_names_its_source_and_is_never_smaller(
@@ -228,7 +228,7 @@ def test_two_hundred_requests_for_one_name_make_one_volume(serve: Any, make: Any
     assert set(codes) <= {"OK", "ABORTED"}
     assert codes["OK"]
     assert ids == {"fast/v"}
-    assert list(served.shelves["fast"].volumes) == ["v"]
+    assert list(served.storages["fast"].volumes) == ["v"]
 
 
 def test_deletion_is_done_when_nothing_is_there(client: Client, create: Any, both: Any) -> None:
@@ -236,7 +236,7 @@ def test_deletion_is_done_when_nothing_is_there(client: Client, create: Any, bot
     for volume_id in ("fast/v", "fast/v", "fast/absent", "none-exist-id", "/b/c", "💾"):
         client.DeleteVolume(volume_id=volume_id)
 
-    assert not both.shelves["fast"].volumes
+    assert not both.storages["fast"].volumes
 
 
 @pytest.mark.parametrize(

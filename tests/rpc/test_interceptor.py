@@ -165,7 +165,7 @@ def test_a_caller_that_stops_waiting_does_not_stop_the_work(hanging: Any, creati
             break
         except grpc.RpcError as error:
             assert error.code() is Code.ABORTED  # noqa: PT017
-    assert list(hanging.shelves["fast"].volumes) == ["hang"]
+    assert list(hanging.storages["fast"].volumes) == ["hang"]
 
 
 def test_a_source_that_is_being_copied_is_shared_and_not_deleted(

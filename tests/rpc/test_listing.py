@@ -235,7 +235,7 @@ def test_only_unhealthy_volumes_are_listed(client: Client, both: Any, create: An
     for name in ("v", "w"):
         create(name)
     entry = HealthEntry(status=Health.DEGRADED, reason="MirrorLost", message="one of two copies is gone")
-    both.shelves["fast"].health["v"] = (entry,)
+    both.storages["fast"].health["v"] = (entry,)
 
     (found,) = client.ControllerListVolumeHealth().entries
 
@@ -250,7 +250,7 @@ def test_an_answer_without_a_wish_for_its_size_still_fits_into_a_message(serve: 
     stamp = Stamp(driver="multi.csi.example.com", cluster="default", name="n", digest="x", context={"fsType": "ext4"})
     for number in range(5_003):
         name = f"pvc-{number:039}"
-        served.shelves["fast"].volumes[name] = Volume(handle=name, size=1 << 30, stamp=stamp)
+        served.storages["fast"].volumes[name] = Volume(handle=name, size=1 << 30, stamp=stamp)
     first = served.client.ListVolumes()
     rest = served.client.ListVolumes(starting_token=first.next_token)
 

@@ -39,7 +39,7 @@ OTHERWISE = {"Tier": "ssd", "BLOCKSIZE": "4096", "inodesize": ""}
 
 
 def stamp(both: Any) -> model.Stamp:
-    (volume,) = both.shelves["fast"].volumes.values()
+    (volume,) = both.storages["fast"].volumes.values()
     found: model.Stamp = volume.stamp
     return found
 
@@ -62,7 +62,7 @@ def test_a_backend_that_does_not_ask_for_it_makes_no_difference_to_a_volume(both
     create("v", parameters=AS_DOCUMENTED, mutable_parameters={"iops": "5"})
     loose = stamp(both).digest
     create("v", backend="slow", parameters=AS_DOCUMENTED, mutable_parameters={"iops": "5"})
-    (strict,) = both.shelves["slow"].volumes.values()
+    (strict,) = both.storages["slow"].volumes.values()
 
     assert loose == strict.stamp.digest
 

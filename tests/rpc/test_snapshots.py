@@ -144,7 +144,7 @@ def test_the_members_given_must_be_the_groups(
     refusal = refused(getattr(client, rpc), group_snapshot_id="fast/g", snapshot_ids=members)
 
     assert refusal.code is Code.INVALID_ARGUMENT
-    assert len(both.shelves["fast"].snapshots) == 2
+    assert len(both.storages["fast"].snapshots) == 2
 
 
 def test_a_group_goes_with_all_its_members(client: Client, group: Any, both: Any, refused: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_group_goes_with_all_its_members(client: Client, group: Any, both: Any
     for members in (ids, ids, []):
         client.DeleteVolumeGroupSnapshot(group_snapshot_id="fast/g", snapshot_ids=members)
 
-    assert not both.shelves["fast"].snapshots
+    assert not both.storages["fast"].snapshots
     assert refused(client.GetVolumeGroupSnapshot, group_snapshot_id="fast/g").code is Code.NOT_FOUND
 
 

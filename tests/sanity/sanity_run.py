@@ -1,6 +1,6 @@
-"""One run of csi-sanity 5.6.0 over a driver of our own, and what every spec of it must answer.
+"""One run of csi-sanity 5.6.0 over a driver of this project, and the required result of every spec.
 
-For the tests of all backends: pyproject.toml puts this directory on their path.
+The tests of all backends use it: pyproject.toml puts this directory on their path.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from csi_multi.rpc.client import Client
 MIB = 1 << 20
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}
 
-# Why a spec may be skipped, as csi-sanity words it, and how many are. Anything else fails the test. For
-# backends without group snapshots (Groups), modifiable parameters (Modify) and attaching (Attach).
+# The messages with which csi-sanity may skip specs, and how many specs. Any other skip fails the test. There are
+# numbers for backends without group snapshots, modifiable parameters and attachment.
 ALLOWED_SKIPS = {
-    # one point in time across several volumes cannot be promised
+    # the backend cannot snapshot several volumes at one point in time
     "GroupControllerService not supported": 6,
-    # such a volume has nothing that could be modified
+    # such a volume has no modifiable parameter
     "ControllerModifyVolume not supported": 6,
     "Modify volume not supported": 1,
     "Modify Volume not supported": 1,
-    # its device is on the node already
+    # its device is on the node
     "ControllerPublishVolume not supported": 7,
     "ControllerUnpublishVolume not supported": 1,
     "Controller Publish, UnpublishVolume not supported": 2,
@@ -38,7 +38,7 @@ ALLOWED_SKIPS = {
     "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": 1,
 }
 START = 120.0  # seconds for a driver to listen: in a guest on a busy machine its imports alone take half a minute
-PENDING = 1  # switched off in csi-sanity itself
+PENDING = 1  # disabled in csi-sanity itself
 SPECS = 103
 
 CONFIG = """\
@@ -53,20 +53,20 @@ MODES = {"one": ["all"], "split": ["node", "controller"]}  # endpoints
 def binary() -> str:
     found = os.environ.get("CSI_SANITY", "")
     if not found:
-        pytest.fail("CSI_SANITY must name the csi-sanity binary; the targets of make do that")
+        pytest.fail("CSI_SANITY must be the path of csi-sanity; the make targets set it")
     return found
 
 
 def online_growth() -> list[str]:
-    """The filesystems that can grow while mounted here: ext4 only with CAP_SYS_RESOURCE."""
-    if held(LinuxCapability.CAP_SYS_RESOURCE):
+    """Return the filesystems that can grow while mounted on this machine: ext4 only with CAP_SYS_RESOURCE."""
+    if held(Capability.CAP_SYS_RESOURCE):
         return ["ext4", "xfs", "btrfs"]
     print("ext4 is left out: this process lacks CAP_SYS_RESOURCE, so the kernel refuses to grow it online")
     return ["xfs", "btrfs"]
 
 
 def every_spec_passes(directory: Path, backend: str, *, access: str, fs_type: str, endpoints: str = "one") -> None:
-    """Start a driver with this backend (YAML, in one line), run the suite, and demand what every spec must answer."""
+    """Start a driver with this backend (YAML, in one line), run the suite, and require the result of every spec."""
     config = CONFIG.format(backend=backend, fs_type=fs_type)
     modes = MODES[endpoints]
     drivers = [DriverProcess(directory, config, mode=mode, name=mode) for mode in modes]
@@ -83,13 +83,13 @@ def every_spec_passes(directory: Path, backend: str, *, access: str, fs_type: st
     assert [0] * len(drivers) == codes, f"the drivers ended with {codes}"
 
 
-def answer_all(report: list[sanity.Spec], skips: Mapping[str, int]) -> None:
-    """Demand that every spec passed, but for so many of those that say these words."""
+def answer_all(report: list[sanity.GinkgoSpec], skips: Mapping[str, int]) -> None:
+    """Require that every spec passed, except as many skips as are allowed for these messages."""
     for one in report:
         assert one.state in ("passed", "skipped", "pending"), f"{one.name}: {one.state}: {one.message}"
     found = Counter(one.message for one in report if one.state == "skipped")
     assert found == skips, f"skipped: {found}"
-    assert sum(one.state == "pending" for one in report) == PENDING, "not what is switched off in csi-sanity"
+    assert sum(one.state == "pending" for one in report) == PENDING, "without the specs that are disabled in csi-sanity"
     assert len(report) == SPECS, f"{len(report)} specs"
 
 

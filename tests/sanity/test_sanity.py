@@ -1,4 +1,4 @@
-"""csi-sanity 5.6.0, the CSI project's own suite, over the loop backend with real mounts."""
+"""csi-sanity 5.6.0, the CSI project's test suite, over the loop backend with real mounts."""
 
 from __future__ import annotations
 

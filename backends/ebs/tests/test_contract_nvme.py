@@ -16,7 +16,7 @@ import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_testing import Storage, setting
-from csi_multi_testing.check import State, run
+from csi_multi_testing.check import CheckState, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import in_process
 
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.skipif("HOTPLUG_EC2" not in os.environ, reason="for a g
 GIB = 1 << 30
 LEFT_OUT = {
     # QEMU's NVMe disks do not grow while they are plugged in; test_devices_nvme.py has a disk that does
-    "an open device takes the size of its volume",
-    "a refresh whose calls fail is not forgotten",
-    "a refresh that died anywhere is finished",
+    "an open device grows with its volume",
+    "refreshing a device can be retried after any call fails",
+    "refreshing a device completes after a crash at any call",
 }
-NAMES = [name for name, one in CHECKS.items() if (one.data or "devices" in one.given) and name not in LEFT_OUT]
+NAMES = [name for name, one in CHECKS.items() if (one.data or "devices" in one.needs) and name not in LEFT_OUT]
 numbers = itertools.count(1)
 
 
@@ -93,6 +93,6 @@ def storage(outside: ServerProxy) -> Storage:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract_about_devices_holds(name: str, storage: Storage) -> None:
     outcome = run(CHECKS[name], in_process(storage))
-    if outcome.state is State.SKIPPED:
+    if outcome.state is CheckState.SKIPPED:
         pytest.skip(outcome.text)
-    assert outcome.state is State.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED, outcome.text

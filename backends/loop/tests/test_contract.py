@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
-from csi_multi_testing.check import State, run
+from csi_multi_testing.check import CheckState, run
 from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import in_process
 from csi_multi_testing.storage import MIB, Storage, setting
@@ -20,7 +20,7 @@ from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 
-CRASHES = ("crashes", "aftermath", "node_crashes")
+CRASHES = ("crashes", "after_crash", "node_crashes")
 
 
 def on(directory: Path) -> Storage:
@@ -67,7 +67,7 @@ def failed_checks(directory: Path, groups: Collection[str]) -> dict[str, str]:
     for number, one in enumerate(CHECKS.values()):
         if not groups or one.group in groups:
             outcome = run(one, in_process(on(directory / str(number))))
-            if outcome.state is State.FAILED:
+            if outcome.state is CheckState.FAILED:
                 messages[one.name] = outcome.text
     return messages
 

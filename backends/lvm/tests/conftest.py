@@ -34,29 +34,29 @@ GROUPS = {
 # Checks in these groups that execute no other line of the backend than a check that is run.
 REPEATED = {
     "thin": (
-        "a clone that died anywhere is made once",  # the test of a start after it covers every moment of its death
-        "a growth that died anywhere is finished",  # one command: the driver dies before it, or the request is repeated
-        "a closing that died anywhere is finished",
-        "a note about formatting that died anywhere is old or new",
-        "a note about use that died anywhere is old or new",
-        "a refresh that died anywhere is finished",  # it only reads
+        "a clone completes once after a crash at any call",  # a start after it is tried, for every moment of its death
+        "an expansion completes after a crash at any call",  # one command: dead before it, or its request is repeated
+        "closing a device completes after a crash at any call",
+        "the formatting note is old or new after a crash at any call",
+        "the formatted note is old or new after a crash at any call",
+        "refreshing a device completes after a crash at any call",  # it only looks
         "a cloned volume may be larger than its source",  # as a restored one
         "a cloned volume is never smaller than its source",
         "a cloned volume and its source share no writes",
-        "a cloned volume stays whole when its source is deleted",
+        "a cloned volume survives the deletion of its source",
         "a cloned volume is never blank",
-        "a copy of a copy holds the bytes of both",  # as each of them
+        "a copy of a copy holds the data of both",  # as each of them
     ),
     "linear": (
-        "what is noted about formatting lasts",  # as with thin ones
-        "a note is taken while the device is open",
-        "a volume that was formatted is never blank again",
+        "formatting notes survive a restart",  # as with thin ones
+        "formatting notes can be written while the device is open",
+        "a formatted volume is never blank again",
         "a cloned volume is never blank",
-        "a snapshot that is not there is told as such",
+        "an unknown snapshot is not found",
         "a repeated request gets the same snapshot",
         "another volume under the name of a snapshot is a conflict",
-        "a snapshot needs a volume that is there",
-        "a snapshot tells when it was cut",
+        "a snapshot of a deleted volume is refused",
+        "a snapshot has its creation time",
     ),
 }
 

@@ -71,7 +71,7 @@ class Instance:
             foreign=self.foreign,
             foreign_handles=tuple(f"{NODE}/{self.group.name}/{leaf}" for leaf in THEIRS),
             devices=True,
-            looks=("lvm lvs", "lvm fullreport"),
+            read_only_calls=("lvm lvs", "lvm fullreport"),
         )
 
 

@@ -13,9 +13,9 @@ FULL = bool(os.environ.get("MATRIX"))
 GROUPS = ("creation", "crashes", "snapshots", "sources", "foreign", "expand", "capacity", "races")
 # Checks in these groups that come by no other line of the backend than one that is run.
 REPEATED = (
-    "a restore that died anywhere is made once",  # as a snapshot is: both are copies (copies.py)
-    "a clone that died anywhere is made once",
-    "a copy of a copy holds the bytes of both",  # as each of them
+    "a restore completes once after a crash at any call",  # as a snapshot is: both are copies (copies.py)
+    "a clone completes once after a crash at any call",
+    "a copy of a copy holds the data of both",  # as each of them
 )
 MODULES = (
     "test_rig_faults.py",

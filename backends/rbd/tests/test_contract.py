@@ -58,8 +58,8 @@ def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storag
         resources=resources,
         foreign=lambda: strangers(cluster, namespace),
         foreign_handles=("theirs",),
-        calls=(Call(owner=Shell, name="run", told=told, error=failed, timeout=silent),),
-        looks=LOOKS,
+        calls=(Call(owner=Shell, name="run", describe=told, error=failed, timeout=silent),),
+        read_only_calls=LOOKS,
         read=lambda handle, offset, length: contents.read(cluster, spec(handle), offset, length),
         write=lambda handle, offset, data: contents.write(cluster, spec(handle), offset, data),
     )

@@ -18,7 +18,6 @@ from . import (
     failed_reads,
     faults,
     foreign,
-    given,
     groups,
     handles,
     health,
@@ -37,6 +36,7 @@ from . import (
     snapshots,
     sources,
     stamps,
+    storage_fields,
     topology,
 )
 
@@ -58,7 +58,6 @@ __all__ = [
     "failed_reads",
     "faults",
     "foreign",
-    "given",
     "groups",
     "handles",
     "health",
@@ -77,5 +76,6 @@ __all__ = [
     "snapshots",
     "sources",
     "stamps",
+    "storage_fields",
     "topology",
 ]

@@ -1,4 +1,4 @@
-"""Attaching: one node at a time, told truthfully, undone completely (csi-spec ControllerPublishVolume)."""
+"""Attachment: to one node at a time, reported correctly, removed completely (csi-spec ControllerPublishVolume)."""
 
 from __future__ import annotations
 
@@ -19,87 +19,87 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..protocol import BLOCK
+from ..protocol import BLOCK, Target
 
-MOST = 4096  # bytes of a publish context, keys and values (csi-spec 2.2)
-NOBODY = Node(name="no-such-node", id="no-such-node")
+MAX_CONTEXT = 4096  # bytes of a publish context, keys and values (csi-spec 2.2)
+UNKNOWN_NODE = Node(name="no-such-node", id="no-such-node")
 
 
-def use(t: CheckContext) -> Capability:
-    """Return how volumes are used, by one node."""
+def single_node_use(t: CheckContext) -> Capability:
+    """Return Storage.capability with a single-node access mode."""
     return replace(t.storage.capability or BLOCK, mode=AccessMode.SINGLE_NODE_WRITER)
 
 
-def two(t: CheckContext) -> tuple[Node, Node]:
-    expect(len(t.storage.nodes) > 1, "Storage.nodes has one node only; two are needed")
+def two_nodes(t: CheckContext) -> tuple[Node, Node]:
+    expect(len(t.storage.nodes) > 1, "Storage.nodes has one node; give two")
     return t.storage.nodes[0], t.storage.nodes[1]
 
 
 def attach(t: CheckContext, volume: Volume, node: Node, *, read_only: bool = False) -> Strings:
-    context: Strings = t.attach(volume, node, capability=use(t), read_only=read_only)
+    context: Strings = t.attach(volume, node, capability=single_node_use(t), read_only=read_only)
     return context
 
 
 def expect_only_at(t: CheckContext, volume: Volume, node: Node, what: str) -> None:
-    """Demand that the volume is attached there: nobody else gets it, and the refusal says who has it."""
+    """Require that the volume is attached to this node: another node is refused, and the error names this node."""
     other = next(one for one in t.storage.nodes if one != node)
-    said: list[str] = []
+    refusals: list[str] = []
     with t.refused(FailedPrecondition, what=f"{what}: attach to {other.id!r}, while it is attached to {node.id!r}"):
         try:
             attach(t, volume, other)
         except StorageError as error:
-            said.append(str(error))
+            refusals.append(str(error))
             raise
     names = [name for name in (node.name, node.id, node.fact) if name]
     expect(
-        any(name in said[0] for name in names),
-        f"{what}: attach to {other.id!r} was refused with {said[0]!r}, which does not name {node.id!r}, where it is",
+        any(name in refusals[0] for name in names),
+        f"{what}: attach to {other.id!r} was refused with {refusals[0]!r}, which does not name node {node.id!r}",
     )
 
 
-@check(b.Attach, given=("nodes",))
-def attaching_gives_a_context_and_repeated_the_same(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",))
+def a_repeated_attachment_returns_the_same_publish_context(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
 
     first = attach(t, volume, node)
 
     for key, value in first.items():
         good = isinstance(key, str) and isinstance(value, str)
-        expect(good, f"attach gave the context {key!r}: {value!r}: keys and values are strings")
+        expect(good, f"attach gave the context {key!r}: {value!r}: keys and values must be strings")
     size = sum(len(text.encode()) for item in first.items() for text in item)
-    expect(size <= MOST, f"attach gave a context of {size} bytes: {MOST} are allowed")
+    expect(size <= MAX_CONTEXT, f"attach gave a context of {size} bytes: the maximum is {MAX_CONTEXT}")
     same(attach(t, volume, node), first, "attach, repeated")
-    t.door.restart()
-    same(attach(t, volume, node), first, "attach, repeated in the next process")
+    t.client.restart()
+    same(attach(t, volume, node), first, "attach, repeated after a restart")
 
 
-@check(b.Attach, given=("nodes",))
-def a_volume_of_one_node_is_not_attached_to_a_second(t: CheckContext) -> None:
-    node, _ = two(t)
+@check(b.Attach, needs=("nodes",))
+def a_single_node_volume_is_not_attached_to_a_second_node(t: CheckContext) -> None:
+    node, _ = two_nodes(t)
     volume = t.volume()
     attach(t, volume, node)
 
     expect_only_at(t, volume, node, "a volume with one writer")
 
 
-@check(b.Attach, given=("nodes",))
-def an_unknown_node_is_not_found(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",))
+def attaching_to_an_unknown_node_is_not_found(t: CheckContext) -> None:
     volume = t.volume()
 
-    with t.refused(NotFound, what=f"attach to {NOBODY.id!r}, a node that does not exist"):
-        attach(t, volume, NOBODY)
+    with t.refused(NotFound, what=f"attach to {UNKNOWN_NODE.id!r}, a node that does not exist"):
+        attach(t, volume, UNKNOWN_NODE)
 
-    attach(t, volume, t.storage.nodes[0])  # and nothing stays of it
+    attach(t, volume, t.storage.nodes[0])  # the refused request leaves nothing behind
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def what_does_not_exist_can_neither_be_attached_nor_detached(t: CheckContext) -> None:
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def a_deleted_volume_can_neither_be_attached_nor_detached(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
-    t.door.delete(volume.handle)
+    t.client.delete(volume.handle)
 
-    wanted = AttachRequest(handle=volume.handle, node=node, capability=use(t), secrets=t.storage.secrets)
+    wanted = AttachRequest(handle=volume.handle, node=node, capability=single_node_use(t), secrets=t.storage.secrets)
     with t.refused(NotFound, what="attach of a volume that was deleted"):
         t.backend.attach(wanted)
     for where in (node, None):
@@ -107,36 +107,36 @@ def what_does_not_exist_can_neither_be_attached_nor_detached(t: CheckContext) ->
             t.backend.detach(volume.handle, where, t.storage.secrets)
 
 
-@check(b.ReadOnlyAttach, given=("nodes",))
-def another_kind_of_access_on_the_same_node_is_refused(t: CheckContext) -> None:
+@check(b.ReadOnlyAttach, needs=("nodes",))
+def attaching_again_with_another_access_is_refused(t: CheckContext) -> None:
     node, volume = t.storage.nodes[0], t.volume()
     for read_only in (True, False):
         first = attach(t, volume, node, read_only=read_only)
-        what = f"attach with read_only {not read_only}, while it is attached there with {read_only}"
+        what = f"attach with read_only {not read_only}, while it is attached with read_only {read_only}"
         with t.refused(AlreadyExists, what=what):
             attach(t, volume, node, read_only=not read_only)
         same(attach(t, volume, node, read_only=read_only), first, f"attach, repeated after: {what}")
-        t.door.detach(volume.handle, node)
+        t.client.detach(volume.handle, node)
 
 
-@check(b.Attach, given=("nodes",))
-def a_detached_volume_is_free_for_another_node(t: CheckContext) -> None:
-    one, other = two(t)
+@check(b.Attach, needs=("nodes",))
+def a_detached_volume_can_be_attached_to_another_node(t: CheckContext) -> None:
+    one, other = two_nodes(t)
     volume = t.volume()
     for node, where in ((one, one), (other, None)):
         attach(t, volume, node)
-        t.door.detach(volume.handle, where)
-        t.door.detach(volume.handle, where)  # an orchestrator may ask again
+        t.client.detach(volume.handle, where)
+        t.client.detach(volume.handle, where)  # an orchestrator may repeat the call
     attach(t, volume, one)
     expect_only_at(t, volume, one, "attached again")
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_of_nothing_is_told_as_such(t: CheckContext) -> None:
-    one, other = two(t)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def detaching_what_is_not_attached_is_not_found(t: CheckContext) -> None:
+    one, other = two_nodes(t)
     volume = t.volume()
-    asked: list[tuple[Node | None, str]] = [(one, "attached nowhere"), (None, "attached nowhere")]
-    for node, state in asked:
+    requests: list[tuple[Node | None, str]] = [(one, "not attached"), (None, "not attached")]
+    for node, state in requests:
         with t.refused(NotFound, what=f"detach from {node and node.id!r} of a volume that is {state}"):
             t.backend.detach(volume.handle, node, t.storage.secrets)
     attach(t, volume, one)
@@ -144,29 +144,29 @@ def a_detachment_of_nothing_is_told_as_such(t: CheckContext) -> None:
         t.backend.detach(volume.handle, other, t.storage.secrets)
 
 
-@check(b.Attach, given=("nodes",))
-def detaching_another_node_leaves_this_one_alone(t: CheckContext) -> None:
-    one, other = two(t)
+@check(b.Attach, needs=("nodes",))
+def detaching_from_another_node_leaves_the_attachment(t: CheckContext) -> None:
+    one, other = two_nodes(t)
     volume = t.volume()
     attach(t, volume, one)
 
-    t.door.detach(volume.handle, other)
+    t.client.detach(volume.handle, other)
 
     expect_only_at(t, volume, one, f"after a detach from {other.id!r}")
 
 
-@check(b.Attach, given=("nodes",))
+@check(b.Attach, needs=("nodes",))
 def an_attached_volume_is_not_deleted(t: CheckContext) -> None:
-    node, _ = two(t)
+    node, _ = two_nodes(t)
     volume = t.volume()
-    if seen := not t.no_data():
+    if has_data := not t.no_data():
         t.fill(volume, "attached")
     attach(t, volume, node)
 
     with t.refused(FailedPrecondition, what=f"delete_volume, while it is attached to {node.id!r}"):
-        t.door.delete(volume.handle)
+        t.client.delete(volume.handle)
 
     expect_only_at(t, volume, node, "after a refused delete_volume")
-    t.door.detach(volume.handle, node)
-    if seen:
+    t.client.detach(volume.handle, node)
+    if has_data:
         t.expect_filled(volume, "attached", volume.size, "after a refused delete_volume")

@@ -1,4 +1,4 @@
-"""Whether a device may be formatted: what it says about that decides over somebody's data (Blank in model.py)."""
+"""Device.blank, which decides whether a device is formatted: a wrong value destroys data (contract.Blank)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from csi_multi.contract import Blank, FailedPrecondition, SizeRange, Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import BLOCK_SIZE, CheckContext
-from ..protocol import read_from
+from ..protocol import Target, read_from
 from .devices import opened
-from .sources import cut
+from .sources import take_snapshot
 
-FRESH = (Blank.ZEROED, Blank.STAMPED)
+BLANK_STATES = (Blank.ZEROED, Blank.STAMPED)
 
 
-def blank(t: CheckContext, volume: Volume, what: str) -> Blank:
-    """Open a volume's device and close it; return what open_device and find_device say, which must be the same."""
+def blank_of(t: CheckContext, volume: Volume, what: str) -> Blank:
+    """Open and close a volume's device; return Device.blank, the same from open_device and find_device."""
     device = opened(t, volume)
     found = t.backend.find_device(volume.handle)
     same(found and found.blank, device.blank, f"{what}: Device.blank of find_device, against open_device's")
@@ -26,83 +26,89 @@ def blank(t: CheckContext, volume: Volume, what: str) -> Blank:
     return device.blank
 
 
-def noting(t: CheckContext) -> Volume:
-    """Return a new volume. Raises Skipped where no notes are kept, which zeros make unnecessary."""
+def volume_with_notes(t: CheckContext) -> Volume:
+    """Return a new volume. Raises CheckSkipped if the backend keeps no format notes, as one with zeroed volumes."""
     volume = t.volume()
-    fresh, own = blank(t, volume, "a new volume"), type(t.backend)
+    fresh, own = blank_of(t, volume, "a new volume"), type(t.backend)
     if own.formatting is b.Backend.formatting and own.formatted is b.Backend.formatted:
-        expect(fresh is Blank.ZEROED, f"Device.blank is {fresh}, but there is no formatted(): data would be formatted")
-        raise CheckSkipped("the backend keeps no notes: neither formatting nor formatted is overridden")
+        expect(
+            fresh is Blank.ZEROED,
+            f"Device.blank is {fresh}, but formatted() is not overridden: the driver would format volumes with data",
+        )
+        raise CheckSkipped("the backend keeps no format notes: neither formatting nor formatted is overridden")
     return volume
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_new_volume_is_blank_in_the_way_it_says(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_new_volume_is_as_blank_as_its_device_reports(t: CheckContext) -> None:
     """Its space may have held the bytes of a volume that was deleted."""
     used = t.volume()
     t.fill(used, "kit used")
-    t.door.delete(used.handle)
+    t.client.delete(used.handle)
     volume = t.volume()
 
     device = opened(t, volume)
-    told = f"open_device of a new volume: Device.blank is {device.blank}"
-    expect(device.blank in FRESH, f"{told}, the rule wants one of {FRESH}: otherwise nobody can ever use it")
+    message = f"open_device of a new volume: Device.blank is {device.blank}"
+    expect(
+        device.blank in BLANK_STATES,
+        f"{message}, the contract requires one of {BLANK_STATES}: otherwise the volume can never be formatted",
+    )
     if device.blank is Blank.ZEROED:
         for offset in (0, volume.size - BLOCK_SIZE):
             found = read_from(device.path, offset, BLOCK_SIZE)
-            expect(not any(found), f"{told}, but there are other bytes than zeros in the block at {offset}")
+            expect(not any(found), f"{message}, but the block is not zero at {offset}")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def what_is_noted_about_formatting_lasts(t: CheckContext) -> None:
-    """Before mkfs INTERRUPTED, after it NEVER, also for the next process."""
-    volume = noting(t)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def formatting_notes_survive_a_restart(t: CheckContext) -> None:
+    """INTERRUPTED from before mkfs, NEVER from after it, also after a restart."""
+    volume = volume_with_notes(t)
     for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER), ("formatted", Blank.NEVER)):
         getattr(t.backend, method)(volume.handle)
         for when in (method, f"{method} and a restart"):
-            same(blank(t, volume, when), wanted, f"{when}, then Device.blank")
-            t.door.restart()
+            same(blank_of(t, volume, when), wanted, f"{when}, then Device.blank")
+            t.client.restart()
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_is_taken_while_the_device_is_open(t: CheckContext) -> None:
-    """As the node engine does it: open, formatting, mkfs, formatted."""
-    volume = noting(t)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def formatting_notes_can_be_written_while_the_device_is_open(t: CheckContext) -> None:
+    """The node engine calls open_device, formatting, mkfs, formatted in this order."""
+    volume = volume_with_notes(t)
     opened(t, volume)
     for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER)):
         getattr(t.backend, method)(volume.handle)
         same(opened(t, volume).blank, wanted, f"{method} of an open device, then Device.blank of open_device")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_was_formatted_is_never_blank_again(t: CheckContext) -> None:
-    """Not even when formatting comes once more, which may be refused."""
-    volume = noting(t)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_formatted_volume_is_never_blank_again(t: CheckContext) -> None:
+    """Not even if formatting is called once more; it may be refused."""
+    volume = volume_with_notes(t)
     t.backend.formatted(volume.handle)
 
     with suppress(FailedPrecondition):
         t.backend.formatting(volume.handle)
-    same(blank(t, volume, "formatted, then formatting"), Blank.NEVER, "formatted, then formatting: Device.blank")
+    same(blank_of(t, volume, "formatted, then formatting"), Blank.NEVER, "formatted, then formatting: Device.blank")
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_has_grown_is_as_blank_as_before(t: CheckContext) -> None:
-    volume = noting(t)
+@check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
+def an_expanded_volume_is_as_blank_as_before(t: CheckContext) -> None:
+    volume = volume_with_notes(t)
     t.backend.formatted(volume.handle)
 
-    t.door.expand(volume.handle, SizeRange(required=volume.size + t.size))
-    same(blank(t, volume, "expand_volume"), Blank.NEVER, "formatted, then expand_volume: Device.blank")
+    t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    same(blank_of(t, volume, "expand_volume"), Blank.NEVER, "formatted, then expand_volume: Device.blank")
 
 
-@check(b.Snapshots, given=("devices",), data=True, on=On.BACKEND)
+@check(b.Snapshots, needs=("devices",), data=True, target=Target.BACKEND)
 def a_restored_volume_is_never_blank(t: CheckContext) -> None:
-    copy = t.copy(cut(t, t.volume()))
+    copy = t.copy(take_snapshot(t, t.volume()))
 
-    same(blank(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
+    same(blank_of(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
 
 
-@check(b.Clone, given=("devices",), data=True, on=On.BACKEND)
+@check(b.Clone, needs=("devices",), data=True, target=Target.BACKEND)
 def a_cloned_volume_is_never_blank(t: CheckContext) -> None:
     copy = t.copy(t.volume())
 
-    same(blank(t, copy, "clone_volume"), Blank.NEVER, "clone_volume, then Device.blank")
+    same(blank_of(t, copy, "clone_volume"), Blank.NEVER, "clone_volume, then Device.blank")

@@ -1,4 +1,4 @@
-"""Allocated and changed blocks: a backup made from them is whole (csi-spec SnapshotMetadata)."""
+"""Allocated and changed blocks: a backup made from them is complete (csi-spec SnapshotMetadata)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from csi_multi.contract import BlockMap, Extent, FailedPrecondition, NotFound, O
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
-from .sources import cut, served
+from ..protocol import Target
+from .sources import is_served, take_snapshot
 
 
-def written(t: CheckContext) -> tuple[Volume, Snapshot]:
-    """Return a volume with known bytes at both ends, and a snapshot of it."""
+def volume_with_snapshot(t: CheckContext) -> tuple[Volume, Snapshot]:
+    """Return a volume with known data at both ends, and a snapshot of it."""
     volume = t.volume()
     t.fill(volume, "kit blocks")
-    return volume, cut(t, volume)
+    return volume, take_snapshot(t, volume)
 
 
 def changed(t: CheckContext, base: Snapshot, target: Snapshot, offset: int = 0) -> list[Extent]:
     try:
-        return t.door.changed(base.handle, target.handle, offset)
-    except t.door.kind_of(FailedPrecondition) as error:
+        return t.client.changed(base.handle, target.handle, offset)
+    except t.client.kind_of(FailedPrecondition) as error:
         raise CheckSkipped(f"changes are not tracked: {error}") from None
 
 
@@ -31,7 +32,7 @@ def middle(volume: Volume) -> int:
     return volume.size // 2 // BLOCK_SIZE * BLOCK_SIZE
 
 
-def gap(extents: list[Extent], start: int, end: int) -> int | None:
+def first_missing(extents: list[Extent], start: int, end: int) -> int | None:
     """Return the first byte of a range that no extent has."""
     for one in extents:
         if one.offset <= start < one.offset + one.length:
@@ -40,54 +41,54 @@ def gap(extents: list[Extent], start: int, end: int) -> int | None:
 
 
 def expect_block(extents: list[Extent], offset: int, what: str) -> None:
-    absent = gap(extents, offset, offset + BLOCK_SIZE)
-    expect(absent is None, f"{what}: byte {absent} is in no extent; a backup would lose it. Found {extents[:10]}")
+    missing = first_missing(extents, offset, offset + BLOCK_SIZE)
+    expect(missing is None, f"{what}: byte {missing} is in no extent; a backup would lose it. Found {extents[:10]}")
 
 
 @check(b.ChangedBlocks, data=True)
-def what_was_written_is_allocated(t: CheckContext) -> None:
-    volume, made = written(t)
+def written_blocks_are_reported_as_allocated(t: CheckContext) -> None:
+    volume, made = volume_with_snapshot(t)
 
-    found = t.door.allocated(made.handle)
+    found = t.client.allocated(made.handle)
     for offset in (0, volume.size - BLOCK_SIZE):
-        expect_block(found, offset, f"allocated_blocks, written were {BLOCK_SIZE} bytes at {offset}")
+        expect_block(found, offset, f"allocated_blocks, after a write of {BLOCK_SIZE} bytes at {offset}")
 
 
 @check(b.ChangedBlocks, data=True)
-def what_was_changed_between_snapshots_is_told(t: CheckContext) -> None:
+def blocks_changed_between_snapshots_are_reported(t: CheckContext) -> None:
     """Written for the first time, written again, and written with zeros."""
-    volume, base = written(t)
+    volume, base = volume_with_snapshot(t)
     for offset, data in (
         (0, pattern("kit again")),
         (middle(volume), pattern("kit new")),
         (volume.size - BLOCK_SIZE, bytes(BLOCK_SIZE)),
     ):
         t.write(volume, data, offset)
-    found = changed(t, base, cut(t, volume))
+    found = changed(t, base, take_snapshot(t, volume))
 
     for offset, how in ((0, "again"), (middle(volume), "for the first time"), (volume.size - BLOCK_SIZE, "with zeros")):
-        expect_block(found, offset, f"changed_blocks, written {how} were {BLOCK_SIZE} bytes at {offset}")
+        expect_block(found, offset, f"changed_blocks, after a write of {BLOCK_SIZE} bytes {how} at {offset}")
 
 
 @check(b.ChangedBlocks, data=True)
-def changes_add_up_over_the_snapshots_between(t: CheckContext) -> None:
-    volume, base = written(t)
+def changes_are_reported_across_snapshots_in_between(t: CheckContext) -> None:
+    volume, base = volume_with_snapshot(t)
     t.write(volume, pattern("kit first change"), middle(volume))
-    cut(t, volume)
+    take_snapshot(t, volume)
     t.write(volume, pattern("kit second change"))
 
-    found = changed(t, base, cut(t, volume))
+    found = changed(t, base, take_snapshot(t, volume))
     for offset in (0, middle(volume)):
-        expect_block(found, offset, f"changed_blocks with a snapshot between the two, written was at {offset}")
+        expect_block(found, offset, f"changed_blocks with a snapshot in between, after a write at {offset}")
 
 
-def maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], BlockMap]]]:
-    """Yield both kinds of map by method: what was asked about, and how to ask."""
-    volume, base = written(t)
+def block_maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], BlockMap]]]:
+    """Yield both kinds of block map: the method, the volume, and a function that reads the map."""
+    volume, base = volume_with_snapshot(t)
     secrets = t.storage.secrets
     yield "allocated_blocks", volume, lambda offset: t.backend.allocated_blocks(base.handle, offset, secrets)
     t.write(volume, pattern("kit change"), middle(volume))
-    target = cut(t, volume)
+    target = take_snapshot(t, volume)
     try:
         t.backend.changed_blocks(base.handle, target.handle, 0, secrets)
     except FailedPrecondition as error:
@@ -100,11 +101,11 @@ def maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], BlockMa
     )
 
 
-@check(b.ChangedBlocks, data=True, on=On.BACKEND)
+@check(b.ChangedBlocks, data=True, target=Target.BACKEND)
 def extents_are_in_order_and_within_the_volume(t: CheckContext) -> None:
-    for method, volume, ask in maps(t):
-        found = ask(0)
-        same(found.size, volume.size, f"{method}: BlockMap.size, against the volume's")
+    for method, volume, read in block_maps(t):
+        found = read(0)
+        same(found.size, volume.size, f"{method}: BlockMap.size, compared with the volume's")
         kind = type(found.extents).__name__
         expect(isinstance(found.extents, Iterator), f"{method}: BlockMap.extents is a {kind}, not an iterator")
         _in_order(method, found)
@@ -115,49 +116,55 @@ def _in_order(method: str, found: BlockMap) -> None:
     end = 0
     for one in found.extents:
         expect(one.length > 0, f"{method}: {one} is empty")
-        expect(one.offset >= end, f"{method}: {one} follows an extent that ends at {end}; they overlap or go back")
+        expect(
+            one.offset >= end,
+            f"{method}: {one} follows an extent that ends at {end}; extents must be in order and must not overlap",
+        )
         fixed = found.block_size
-        expect(fixed in (0, one.length), f"{method}: {one} is not of BlockMap.block_size, which is {fixed}")
+        expect(fixed in (0, one.length), f"{method}: {one} does not have the length of BlockMap.block_size, {fixed}")
         last = one.offset + (1 if fixed else one.length)
         expect(last <= found.size, f"{method}: {one} is beyond the end at {found.size}")
         end = one.offset + one.length
 
 
-@check(b.ChangedBlocks, data=True, on=On.BACKEND)
-def a_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
-    """What ends at or before the offset is left out, everything else is told as from the start."""
-    for method, volume, ask in maps(t):
-        whole = list(ask(0).extents)
+@check(b.ChangedBlocks, data=True, target=Target.BACKEND)
+def a_block_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
+    """What ends at or before the offset is left out; everything else is as in the map from the start."""
+    for method, volume, read in block_maps(t):
+        whole = list(read(0).extents)
         for offset in (1, BLOCK_SIZE, middle(volume), middle(volume) + 1, volume.size - 1):
-            part = list(ask(offset).extents)
+            part = list(read(offset).extents)
             early = [one for one in part if one.offset + one.length <= offset]
             same(early, [], f"{method} from byte {offset}: extents that end before it")
             for one in whole:
-                absent = gap(part, max(one.offset, offset), one.offset + one.length)
-                expect(absent is None, f"{method} from byte {offset}: byte {absent} is missing, told from the start")
+                missing = first_missing(part, max(one.offset, offset), one.offset + one.length)
+                expect(
+                    missing is None,
+                    f"{method} from byte {offset}: byte {missing} is missing, but is in the map from the start",
+                )
 
 
 @check(b.ChangedBlocks, data=True)
 def an_offset_beyond_the_end_is_refused(t: CheckContext) -> None:
-    volume, base = written(t)
-    target = cut(t, volume)
+    volume, base = volume_with_snapshot(t)
+    target = take_snapshot(t, volume)
 
     with t.refused(OutOfRange, what="allocated_blocks from one byte beyond the end"):
-        t.door.allocated(base.handle, volume.size + 1)
+        t.client.allocated(base.handle, volume.size + 1)
     with t.refused(OutOfRange, what="changed_blocks from one byte beyond the end"):
         changed(t, base, target, volume.size + 1)
 
 
 @check(b.ChangedBlocks)
-def blocks_of_a_snapshot_that_is_gone_are_refused(t: CheckContext) -> None:
+def blocks_of_a_deleted_snapshot_are_refused(t: CheckContext) -> None:
     volume = t.volume()
-    old, made, gone = (cut(t, volume) for _ in range(3))
+    old, made, gone = (take_snapshot(t, volume) for _ in range(3))
     for one in (old, gone):
-        if not served(t, t.door.delete_snapshot, one.handle):
-            raise CheckSkipped("a snapshot cannot be deleted as long as its volume has others")
+        if not is_served(t, t.client.delete_snapshot, one.handle):
+            raise CheckSkipped("the backend refuses to delete a snapshot while its volume has others")
 
     with t.refused(NotFound, what="allocated_blocks of a snapshot that was deleted"):
-        t.door.allocated(gone.handle)
+        t.client.allocated(gone.handle)
     with t.refused(NotFound, what="changed_blocks since a snapshot that was deleted"):
         changed(t, old, made)
     with t.refused(NotFound, what="changed_blocks up to a snapshot that was deleted"):

@@ -1,44 +1,45 @@
-"""How many calls to the storage each method may make, where its author says so: volumes must not add any."""
+"""The number of calls to the storage per method, as its author limits it; other volumes must not add calls."""
 
 from __future__ import annotations
 
 from ..assertions import expect
 from ..call_counter import CallCounter
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
-OTHERS = 20  # volumes beside the one that is worked on: calls per volume show
-SHOWN = 12  # calls in a verdict
+OTHERS = 20  # other volumes on the storage, so that calls per volume become visible
+MAX_SHOWN = 12  # calls in a message
 
 
-@check(given=("budgets",), on=On.BACKEND)
+@check(needs=("budgets",), target=Target.BACKEND)
 def no_method_makes_more_calls_than_its_budget(t: CheckContext) -> None:
     budgets = t.storage.budgets
-    meter = CallCounter(t)
-    meter.life()
-    unknown = sorted(set(budgets) - set(meter.made))
+    counter = CallCounter(t)
+    counter.run_lifecycle()
+    unknown = sorted(set(budgets) - set(counter.calls))
     expect(
         not unknown,
-        f"Storage.budgets names {', '.join(unknown)}: not a method of the contract that this backend has; "
-        f"measured are {', '.join(sorted(meter.made))}",
+        f"Storage.budgets names {', '.join(unknown)}: this backend has no such method of the contract; "
+        f"measured are {', '.join(sorted(counter.calls))}",
     )
-    _judge(meter, "")
-    for method, calls in sorted(meter.made.items()):
+    _expect_within(counter, "")
+    for method, calls in sorted(counter.calls.items()):
         t.note(f"{method}: {len(calls)} calls" + (f", budget {budgets[method]}" if method in budgets else ""))
 
     for _ in range(OTHERS):
         t.volume()
-    crowded = CallCounter(t)
-    crowded.life()
+    with_others = CallCounter(t)
+    with_others.run_lifecycle()
 
-    _judge(crowded, f" beside {OTHERS} other volumes")
+    _expect_within(with_others, f" beside {OTHERS} other volumes")
 
 
-def _judge(meter: CallCounter, where: str) -> None:
+def _expect_within(counter: CallCounter, where: str) -> None:
     over = []
-    for method, most in meter.t.storage.budgets.items():
-        if len(calls := meter.made[method]) > most:
-            shown = "; ".join(call[:100] for call in calls[:SHOWN])
+    for method, most in counter.t.storage.budgets.items():
+        if len(calls := counter.calls[method]) > most:
+            shown = "; ".join(call[:100] for call in calls[:MAX_SHOWN])
             over.append(f"{method}: {len(calls)} calls{where}, its budget is {most}: {shown}")
-    measured = {method: len(calls) for method, calls in sorted(meter.made.items()) if calls}
+    measured = {method: len(calls) for method, calls in sorted(counter.calls.items()) if calls}
     expect(not over, "\n".join([*over, f"measured{where}: {measured}"]))

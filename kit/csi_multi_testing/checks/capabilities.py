@@ -1,4 +1,4 @@
-"""How volumes may be used: what the backend says it cannot do is refused, the rest is kept on the volume."""
+"""Volume capabilities: an unsupported one is refused, a supported one is stored with the volume."""
 
 from __future__ import annotations
 
@@ -9,97 +9,111 @@ from csi_multi.contract.params import parse
 from csi_multi.core.idempotent import FS_TYPE
 
 from ..assertions import CheckSkipped, expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..operations.base import described
-from ..protocol import BLOCK, VolumeSpec
-from .conflicts import conflict
-from .creation import nothing_new, repeats
+from ..operations.base import describe_error
+from ..protocol import BLOCK, Target, VolumeSpec
+from .conflicts import expect_conflict
+from .creation import expect_nothing_new, expect_repeats
 
 EVERY = tuple(Capability(mode=mode, mount=mount) for mode in AccessMode for mount in (None, Mount()))
 
 
-def words(capability: Capability) -> str:
+def describe_use(capability: Capability) -> str:
     return f"{capability.mode.name} as {'a raw block device' if capability.block else 'a filesystem'}"
 
 
-def mounted(t: CheckContext, fs_type: str = "") -> Capability:
+def filesystem_use(t: CheckContext, fs_type: str = "") -> Capability:
     return replace(t.storage.capability or BLOCK, mount=Mount(fs_type=fs_type))
 
 
-def made_or_skipped(t: CheckContext, wish: VolumeSpec) -> Volume:
-    """Make a volume for a use that not every backend allows."""
+def create_or_skip(t: CheckContext, spec: VolumeSpec) -> Volume:
+    """Create a volume for a use that not every backend supports. Raises CheckSkipped."""
     try:
-        return t.create(wish)
+        return t.create(spec)
     except InvalidArgument as error:
-        raise CheckSkipped(f"no volume can be used as {words(wish.capabilities[0])}: {error}") from None
+        raise CheckSkipped(f"the backend supports no volume as {describe_use(spec.capabilities[0])}: {error}") from None
 
 
-@check(on=On.BACKEND)
-def what_is_unsupported_is_told_in_words(t: CheckContext) -> None:
-    """`unsupported` answers for every use, with and without parameters, and agrees with `access_modes`."""
+@check(target=Target.BACKEND)
+def an_unsupported_use_has_a_reason_in_words(t: CheckContext) -> None:
+    """`unsupported` works for every use, with and without parameters, and agrees with `access_modes`."""
     own = parse(type(t.backend).Parameters, t.storage.parameters, "parameters")
     for capability in EVERY:
         for parameters in (None, own):
-            said = t.backend.unsupported(capability, parameters)
-            what = f"unsupported({words(capability)}, {parameters!r})"
-            expect(isinstance(said, str), f"{what}: answered {said!r}, the rule wants a text, empty for what is fine")
+            reason = t.backend.unsupported(capability, parameters)
+            what = f"unsupported({describe_use(capability)}, {parameters!r})"
+            expect(
+                isinstance(reason, str),
+                f"{what}: answered {reason!r}, the contract requires a str, empty for a supported use",
+            )
             if capability.mode not in t.backend.access_modes:
-                expect(said, f"{what}: answered '', but the mode is not in access_modes")
+                expect(reason, f"{what}: answered '', but the mode is not in access_modes")
 
 
-@check(on=On.BACKEND)
-def every_declared_access_mode_can_be_used_somehow(t: CheckContext) -> None:
-    """As a filesystem or as a raw block device, as far as is known before the parameters are."""
+@check(target=Target.BACKEND)
+def every_declared_access_mode_has_a_supported_use(t: CheckContext) -> None:
+    """As a filesystem or as a raw block device, without parameters."""
     for mode in t.backend.access_modes:
-        said = [t.backend.unsupported(one) for one in EVERY if one.mode is mode]
-        expect(not all(said), f"{mode.name} is in access_modes, but unsupported refuses every use of it: {said}")
+        reason = [t.backend.unsupported(one) for one in EVERY if one.mode is mode]
+        expect(
+            not all(reason), f"{mode.name} is in access_modes, but unsupported() refuses every use with it: {reason}"
+        )
 
 
 @check()
-def an_unsupported_use_is_refused_before_anything_is_made(t: CheckContext) -> None:
-    """Every use is made possible or refused as InvalidArgument; what is made can be had again."""
+def an_unsupported_use_is_refused_before_anything_is_created(t: CheckContext) -> None:
+    """Every use is served or refused with InvalidArgument; a repeated request gets the same volume."""
     for mode in (AccessMode.MULTI_NODE_MULTI_WRITER, AccessMode.SINGLE_NODE_READER_ONLY):
         for mount in (None, Mount()):
-            wish = t.wish(capability=Capability(mode=mode, mount=mount))
-            what = f"create_volume for {words(wish.capabilities[0])}"
+            spec = t.spec(capability=Capability(mode=mode, mount=mount))
+            what = f"create_volume for {describe_use(spec.capabilities[0])}"
             before = t.new()
             try:
-                made = t.create(wish)
+                made = t.create(spec)
             except StorageError as error:
-                told = f"{what}: raised {described(error)}, the rule wants InvalidArgument for what is unsupported"
-                expect(isinstance(error, InvalidArgument), told)
-                nothing_new(t, before, f"{what}: refused, but")
+                message = f"{what}: raised {describe_error(error)}, the contract requires InvalidArgument"
+                expect(isinstance(error, InvalidArgument), message)
+                expect_nothing_new(t, before, f"{what}: refused, but")
                 continue
-            repeats(t, made, wish, f"repeated for {words(wish.capabilities[0])}")
-            t.door.delete(made.handle)
+            expect_repeats(t, made, spec, f"repeated for {describe_use(spec.capabilities[0])}")
+            t.client.delete(made.handle)
             t.forget(made)
 
 
 @check()
-def a_volume_for_a_filesystem_remembers_which(t: CheckContext) -> None:
-    wish = t.wish(capability=mounted(t))
-    made = made_or_skipped(t, wish)
+def a_volume_keeps_the_filesystem_type_it_was_created_for(t: CheckContext) -> None:
+    spec = t.spec(capability=filesystem_use(t))
+    made = create_or_skip(t, spec)
 
     context = dict(made.stamp.context)
-    expect(context.get(FS_TYPE), f"create_volume: the context {context!r}, the rule wants the stamp's, with {FS_TYPE}")
-    repeats(t, made, wish, "repeated for a filesystem")
+    expect(
+        context.get(FS_TYPE),
+        f"create_volume: the context {context!r}, the contract requires the context of the stamp, with {FS_TYPE}",
+    )
+    expect_repeats(t, made, spec, "repeated for a filesystem")
 
 
 @check()
-def a_block_volume_is_not_one_for_a_filesystem(t: CheckContext) -> None:
-    block, filesystem = replace(t.storage.capability or BLOCK, mount=None), mounted(t)
-    wishes = [t.wish(capability=wanted) for wanted in (block, filesystem)]
-    made = [made_or_skipped(t, wish) for wish in wishes]
+def a_block_volume_and_a_filesystem_volume_of_one_name_conflict(t: CheckContext) -> None:
+    block, filesystem = replace(t.storage.capability or BLOCK, mount=None), filesystem_use(t)
+    specs = [t.spec(capability=wanted) for wanted in (block, filesystem)]
+    made = [create_or_skip(t, spec) for spec in specs]
 
-    for wish, volume, other in zip(wishes, made, (filesystem, block), strict=True):
-        again = replace(wish, capabilities=(other,))
-        conflict(t, wish, volume, again, f"for {words(other)}, where one for {words(wish.capabilities[0])} is")
+    for spec, volume, other in zip(specs, made, (filesystem, block), strict=True):
+        again = replace(spec, capabilities=(other,))
+        expect_conflict(
+            t,
+            spec,
+            volume,
+            again,
+            f"for {describe_use(other)}, where one for {describe_use(spec.capabilities[0])} exists",
+        )
 
 
 @check()
 def another_filesystem_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
-    wish = t.wish(capability=mounted(t, "ext4"))
-    made = made_or_skipped(t, wish)
+    spec = t.spec(capability=filesystem_use(t, "ext4"))
+    made = create_or_skip(t, spec)
 
-    conflict(t, wish, made, replace(wish, capabilities=(mounted(t, "xfs"),)), "for xfs instead of ext4")
+    expect_conflict(t, spec, made, replace(spec, capabilities=(filesystem_use(t, "xfs"),)), "for xfs instead of ext4")

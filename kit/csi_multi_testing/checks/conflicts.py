@@ -1,6 +1,6 @@
-"""Another request under a name that is taken: AlreadyExists, and what is there stays as it is.
+"""Another request under a taken name: AlreadyExists, and the existing volume stays as it is.
 
-topology.py has the one for another place.
+topology.py has the conflict of other segments.
 """
 
 from __future__ import annotations
@@ -13,94 +13,98 @@ from csi_multi.contract import backend as b
 from ..assertions import CheckFailed
 from ..check import check
 from ..context import CheckContext, source
-from ..operations.base import ready
+from ..operations.base import wait_until_ready
 from ..protocol import VolumeSpec
-from .creation import nothing_new, repeats, unchanged
+from .creation import expect_nothing_new, expect_repeats, expect_unchanged
 
 
-def conflict(t: CheckContext, first: VolumeSpec, made: Volume, second: VolumeSpec, what: str) -> None:
-    """Demand that the second request is refused where the first was served, and changes nothing."""
+def expect_conflict(t: CheckContext, first: VolumeSpec, made: Volume, second: VolumeSpec, what: str) -> None:
+    """Require that the second request is refused after the first one, and that it changes nothing."""
     before = t.new()
-    what = f"create_volume with a name that is taken, {what}"
+    what = f"create_volume with a taken name, {what}"
     with t.refused(AlreadyExists, what=what):
         try:
             t.create(second)
-        except Busy as error:  # what the core makes of it: somebody must be at work under the name
-            told = f"{what}: AlreadyExists was raised, but find_volume then found nothing ({error})"
-            raise CheckFailed(told) from error
-    unchanged(t, made, f"{what}: refused, then")
-    nothing_new(t, before, f"{what}: refused, but")
-    repeats(t, made, first, "the first request again after a conflict")
+        except Busy as error:  # the core's answer: another call must be using the name
+            message = f"{what}: AlreadyExists was raised, but find_volume then found nothing ({error})"
+            raise CheckFailed(message) from error
+    expect_unchanged(t, made, f"{what}: refused, then")
+    expect_nothing_new(t, before, f"{what}: refused, but")
+    expect_repeats(t, made, first, "the first request again after a conflict")
 
 
 @check()
 def a_larger_size_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
-    conflict(
-        t, wish, made, replace(wish, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
+    expect_conflict(
+        t, spec, made, replace(spec, size=SizeRange(required=made.size + 1)), "requesting one byte more than it has"
     )
 
 
 @check()
 def a_smaller_limit_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
     smaller = SizeRange(required=1, limit=made.size - 1)
-    conflict(t, wish, made, replace(wish, size=smaller), "with a limit one byte below its size")
+    expect_conflict(t, spec, made, replace(spec, size=smaller), "with a limit one byte below its size")
 
 
 @check(data=True)
-def a_conflict_leaves_the_bytes_alone(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+def a_conflict_leaves_the_data_unchanged(t: CheckContext) -> None:
+    spec = t.spec()
+    made = t.create(spec)
     t.fill(made, "kit conflict")
 
-    conflict(
-        t, wish, made, replace(wish, size=SizeRange(required=made.size + 1)), "asking for one byte more than it has"
+    expect_conflict(
+        t, spec, made, replace(spec, size=SizeRange(required=made.size + 1)), "requesting one byte more than it has"
     )
 
-    t.expect_filled(made, "kit conflict", made.size, "the volume that was there before a refused create_volume")
+    t.expect_filled(made, "kit conflict", made.size, "the existing volume after a refused create_volume")
 
 
-@check(given=("other_parameters",))
+@check(needs=("other_parameters",))
 def other_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
-    conflict(t, wish, made, replace(wish, parameters=t.storage.other_parameters or {}), "with other parameters")
+    expect_conflict(t, spec, made, replace(spec, parameters=t.storage.other_parameters or {}), "with other parameters")
 
 
-@check(b.Modify, given=("other_mutable",))
+@check(b.Modify, needs=("other_mutable",))
 def other_mutable_parameters_under_a_taken_name_are_a_conflict(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
+    spec = t.spec()
+    made = t.create(spec)
 
-    conflict(t, wish, made, replace(wish, mutable=t.storage.other_mutable or {}), "with other mutable parameters")
+    expect_conflict(
+        t, spec, made, replace(spec, mutable=t.storage.other_mutable or {}), "with other mutable parameters"
+    )
 
 
 @check(b.Snapshots)
 def another_snapshot_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
-    origin = t.volume()
-    one, other = ready(t, t.snapshot(origin)), ready(t, t.snapshot(origin))
-    empty = t.wish(size=origin.size)
+    source_volume = t.volume()
+    one, other = wait_until_ready(t, t.snapshot(source_volume)), wait_until_ready(t, t.snapshot(source_volume))
+    empty = t.spec(size=source_volume.size)
     full = replace(empty, name=t.name(), source=source(one))
     plain, copy = t.create(empty), t.create(full)
 
-    conflict(t, empty, plain, replace(empty, source=source(one)), "from a snapshot, where an empty volume is")
-    conflict(t, full, copy, replace(full, source=None), "empty, where a volume from a snapshot is")
-    conflict(t, full, copy, replace(full, source=source(other)), "from another snapshot")
+    expect_conflict(
+        t, empty, plain, replace(empty, source=source(one)), "from a snapshot, where an empty volume exists"
+    )
+    expect_conflict(t, full, copy, replace(full, source=None), "empty, where a volume from a snapshot exists")
+    expect_conflict(t, full, copy, replace(full, source=source(other)), "from another snapshot")
 
 
 @check(b.Clone)
 def another_volume_as_source_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     one, other = t.volume(), t.volume()
-    empty = t.wish(size=one.size)
+    empty = t.spec(size=one.size)
     full = replace(empty, name=t.name(), source=source(one))
     plain, copy = t.create(empty), t.create(full)
 
-    conflict(t, empty, plain, replace(empty, source=source(one)), "as a clone, where an empty volume is")
-    conflict(t, full, copy, replace(full, source=None), "empty, where a clone is")
-    conflict(t, full, copy, replace(full, source=source(other)), "as a clone of another volume")
+    expect_conflict(t, empty, plain, replace(empty, source=source(one)), "as a clone, where an empty volume exists")
+    expect_conflict(t, full, copy, replace(full, source=None), "empty, where a clone exists")
+    expect_conflict(t, full, copy, replace(full, source=source(other)), "as a clone of another volume")

@@ -1,90 +1,106 @@
-"""A process may die at any call: the same request again gets what it asks for, once, and nothing leaks."""
+"""A process may die at any call: the repeated request is served once, and nothing leaks."""
 
 from __future__ import annotations
 
 from csi_multi.contract import AlreadyExists
 from csi_multi.contract import backend as b
 
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..disturbance import Disturbance, reborn
 from ..fault_injection import Fault
-from ..operations.base import Operation, firmly
-from ..operations.changing import Attach, DeleteGroup, DeleteSnapshot, DeleteVolume, Detach, ExpandVolume, ModifyVolume
-from ..operations.making import Clone, Create, Groups, Making, Restore, Snapshots
+from ..fault_sweep import FaultSweep, restart_process
+from ..operations.base import Operation, retry
+from ..operations.change import (
+    AttachVolume,
+    DeleteGroupSnapshot,
+    DeleteSnapshot,
+    DeleteVolume,
+    DetachVolume,
+    ExpandVolume,
+    ModifyVolume,
+)
+from ..operations.create import (
+    CloneVolume,
+    CreateGroupSnapshot,
+    CreateOperation,
+    CreateSnapshot,
+    CreateVolume,
+    RestoreVolume,
+)
+from ..protocol import Target
 
 
-def recovers(operation: Operation) -> None:
-    """Die at every call; the next process gets the same request, once after resume() and once at once."""
+def expect_recovery(operation: Operation) -> None:
+    """Let the process die at every call; the next process gets the same request, with and without resume() before."""
     for resume in (True, False):
-        deaths = Disturbance(operation, Fault.DEATH)
+        deaths = FaultSweep(operation, Fault.DEATH)
         for call in deaths:
-            deaths.strike(call)
-            what = f"{deaths.where}, repeated {'after resume' if resume else 'at once'}"
-            reborn(operation.t, what, resume=resume)
-            operation.survived(what)
-            operation.prove(firmly(operation.act, what), what)
-            if isinstance(operation, Making):
+            deaths.inject(call)
+            what = f"{deaths.where}, repeated {'after resume' if resume else 'without resume'}"
+            restart_process(operation.t, what, resume=resume)
+            operation.verify_survival(what)
+            operation.verify(retry(operation.act, what), what)
+            if isinstance(operation, CreateOperation):
                 with operation.t.refused(AlreadyExists, what=f"{what}; then another request under the name"):
                     operation.other()
-            operation.finish(what)
+            operation.clean_up(what)
 
 
-@check(on=On.BACKEND)
-def a_creation_that_died_anywhere_is_made_once(t: CheckContext) -> None:
-    recovers(Create(t))
+@check(target=Target.BACKEND)
+def a_creation_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(CreateVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_restore_that_died_anywhere_is_made_once(t: CheckContext) -> None:
-    recovers(Restore(t))
+@check(b.Snapshots, target=Target.BACKEND)
+def a_restore_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(RestoreVolume(t))
 
 
-@check(b.Clone, on=On.BACKEND)
-def a_clone_that_died_anywhere_is_made_once(t: CheckContext) -> None:
-    recovers(Clone(t))
+@check(b.Clone, target=Target.BACKEND)
+def a_clone_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(CloneVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_died_anywhere_is_cut_once(t: CheckContext) -> None:
-    recovers(Snapshots(t))
+@check(b.Snapshots, target=Target.BACKEND)
+def a_snapshot_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(CreateSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_that_died_anywhere_is_cut_once(t: CheckContext) -> None:
-    recovers(Groups(t))
+@check(b.GroupSnapshots, target=Target.BACKEND)
+def a_group_snapshot_completes_once_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(CreateGroupSnapshot(t))
 
 
-@check(on=On.BACKEND)
-def a_deletion_of_a_volume_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(DeleteVolume(t))
+@check(target=Target.BACKEND)
+def a_volume_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(DeleteVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_deletion_of_a_snapshot_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(DeleteSnapshot(t))
+@check(b.Snapshots, target=Target.BACKEND)
+def a_snapshot_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(DeleteSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
-def a_deletion_of_a_group_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(DeleteGroup(t))
+@check(b.GroupSnapshots, target=Target.BACKEND)
+def a_group_deletion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(DeleteGroupSnapshot(t))
 
 
-@check(b.Expand, on=On.BACKEND)
-def a_growth_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(ExpandVolume(t))
+@check(b.Expand, target=Target.BACKEND)
+def an_expansion_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(ExpandVolume(t))
 
 
-@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
-def a_modification_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(ModifyVolume(t))
+@check(b.Modify, needs=("other_mutable",), target=Target.BACKEND)
+def a_modification_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(ModifyVolume(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def an_attachment_that_died_anywhere_is_made(t: CheckContext) -> None:
-    recovers(Attach(t))
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def an_attachment_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(AttachVolume(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(Detach(t))
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def a_detachment_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(DetachVolume(t))

@@ -1,4 +1,4 @@
-"""Creation and deletion as an orchestrator asks for them, once and again: one name, one volume."""
+"""Creation and deletion as an orchestrator requests and repeats them: one name, one volume."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext, source
-from ..operations.base import attempt, described, firmly, ready
+from ..operations.base import attempt, describe_error, retry, wait_until_ready
 from ..protocol import VolumeSpec
 
 
 @check()
-def a_volume_can_be_made_found_and_deleted(t: CheckContext) -> None:
+def a_volume_can_be_created_found_and_deleted(t: CheckContext) -> None:
     made = t.volume()
 
-    unchanged(t, made, "after create_volume")
-    t.door.delete(made.handle)
+    expect_unchanged(t, made, "after create_volume")
+    t.client.delete(made.handle)
     with t.refused(NotFound, what="get_volume after delete_volume"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)
 
 
 def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
-    """Yield the fields in which two values differ, and how: two long values side by side are hard to read."""
+    """Yield the fields in which two values differ, and how: two long values next to each other are hard to read."""
     if is_dataclass(wanted) and type(found) is type(wanted):
         for field in fields(wanted):
             yield from differences(getattr(found, field.name), getattr(wanted, field.name), f"{where}.{field.name}")
@@ -35,48 +35,48 @@ def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
         for key in sorted({*found, *wanted}):
             yield from differences(found.get(key), wanted.get(key), f"{where}[{key!r}]")
     elif found != wanted:
-        yield f"{where or 'it'} is {found!r}, the rule wants {wanted!r}"
+        yield f"{where or 'it'} is {found!r}, the contract requires {wanted!r}"
 
 
-def same_record(found: Any, wanted: Any, what: str) -> None:
-    """Raise Broken unless both are equal."""
-    told = "; ".join(differences(found, wanted))
-    expect(not told, f"{what}: {told}")
+def expect_equal_records(found: Any, wanted: Any, what: str) -> None:
+    """Raise CheckFailed unless both are equal."""
+    message = "; ".join(differences(found, wanted))
+    expect(not message, f"{what}: {message}")
 
 
-def unchanged(t: CheckContext, volume: Volume, what: str) -> None:
-    """Demand that a volume is what it was."""
-    found, error = attempt(lambda: t.door.get(volume.handle))
-    expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {described(error) if error else ''}")
-    same_record(found, volume, f"{what}: get_volume({volume.handle!r})")
+def expect_unchanged(t: CheckContext, volume: Volume, what: str) -> None:
+    """Require that a volume has not changed."""
+    found, error = attempt(lambda: t.client.get(volume.handle))
+    expect(error is None, f"{what}: get_volume({volume.handle!r}) raised {describe_error(error) if error else ''}")
+    expect_equal_records(found, volume, f"{what}: get_volume({volume.handle!r})")
 
 
-def nothing_new(t: CheckContext, before: set[str], what: str) -> None:
-    """Demand that nothing was made. What was deleted before may go in the meantime: some systems take their time."""
+def expect_nothing_new(t: CheckContext, before: set[str], what: str) -> None:
+    """Require that nothing was created. Deleted resources may still disappear: some systems delete slowly."""
     made = t.new() - before
     expect(not made, f"{what}: new on the storage: {', '.join(sorted(made)[:10])}")
 
 
-def repeats(t: CheckContext, first: Volume, again: VolumeSpec, what: str) -> None:
-    """Demand that a request gets the volume that is there, and makes nothing."""
+def expect_repeats(t: CheckContext, first: Volume, again: VolumeSpec, what: str) -> None:
+    """Require that a request gets the existing volume and creates nothing."""
     before = t.new()
-    same_record(firmly(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
-    nothing_new(t, before, f"create_volume, {what}")
-    unchanged(t, first, f"create_volume, {what}")
+    expect_equal_records(retry(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
+    expect_nothing_new(t, before, f"create_volume, {what}")
+    expect_unchanged(t, first, f"create_volume, {what}")
 
 
 @check()
 def a_repeated_request_gets_the_same_volume(t: CheckContext) -> None:
-    wish = t.wish()
+    spec = t.spec()
 
-    repeats(t, t.create(wish), wish, "repeated")
+    expect_repeats(t, t.create(spec), spec, "repeated")
 
 
 @check()
-def a_repeated_request_may_come_with_a_wider_range(t: CheckContext) -> None:
-    """csi-spec: the volume that exists must be compatible with what is asked, not asked for in the same words."""
-    wish = t.wish()
-    made = t.create(wish)
+def a_repeated_request_may_have_a_wider_size_range(t: CheckContext) -> None:
+    """csi-spec: the existing volume must be compatible with the request; the requests need not be equal."""
+    spec = t.spec()
+    made = t.create(spec)
 
     for what, size in (
         ("a smaller required size", SizeRange(required=1)),
@@ -84,60 +84,60 @@ def a_repeated_request_may_come_with_a_wider_range(t: CheckContext) -> None:
         ("only a limit, far above its size", SizeRange(limit=4 * made.size)),
         ("no size at all", SizeRange()),
     ):
-        repeats(t, made, replace(wish, size=size), f"repeated with {what}")
+        expect_repeats(t, made, replace(spec, size=size), f"repeated with {what}")
 
 
 @check()
-def a_repeated_request_may_come_in_another_order(t: CheckContext) -> None:
-    wish = t.wish()
-    wish = replace(wish, capabilities=wish.capabilities * 2)
-    made = t.create(wish)
+def a_repeated_request_may_list_its_parameters_in_another_order(t: CheckContext) -> None:
+    spec = t.spec()
+    spec = replace(spec, capabilities=spec.capabilities * 2)
+    made = t.create(spec)
 
     once = replace(
-        wish,
-        capabilities=wish.capabilities[:1],
-        parameters=dict(reversed(list(wish.parameters.items()))),
-        mutable=dict(reversed(list(wish.mutable.items()))),
+        spec,
+        capabilities=spec.capabilities[:1],
+        parameters=dict(reversed(list(spec.parameters.items()))),
+        mutable=dict(reversed(list(spec.mutable.items()))),
     )
-    repeats(t, made, once, "repeated with each capability said once and parameters in another order")
+    expect_repeats(t, made, once, "repeated with each capability once and parameters in another order")
 
 
 @check()
 def a_name_is_free_again_after_the_deletion(t: CheckContext) -> None:
     name = t.name()
     first = t.volume(name)
-    t.door.delete(first.handle)
+    t.client.delete(first.handle)
 
     what = "create_volume with a name that was used before"
-    second = firmly(lambda: t.volume(name, first.size + 1), what)
+    second = retry(lambda: t.volume(name, first.size + 1), what)
 
-    expect(second.size > first.size, f"{what}: asked for {first.size + 1} bytes, got {second!r}")
-    unchanged(t, second, what)
+    expect(second.size > first.size, f"{what}: {first.size + 1} bytes requested, got {second!r}")
+    expect_unchanged(t, second, what)
 
 
 @check()
 def a_deletion_may_be_repeated(t: CheckContext) -> None:
-    """The answer may have been lost: the orchestrator asks until it hears that the volume is gone."""
+    """The answer may have been lost: the orchestrator repeats the deletion until it gets one."""
     made = t.volume()
 
-    t.door.delete(made.handle)
-    firmly(lambda: t.door.delete(made.handle), "delete_volume, repeated")
+    t.client.delete(made.handle)
+    retry(lambda: t.client.delete(made.handle), "delete_volume, repeated")
     with t.refused(NotFound, what="get_volume after delete_volume, twice"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)
 
 
-def _names_its_source(t: CheckContext, of: Volume | Snapshot) -> None:
+def _expect_source_reported(t: CheckContext, of: Volume | Snapshot) -> None:
     copy = t.copy(of)
 
     same(copy.stamp.source, source(of), "the content source in the answer to create_volume")
-    unchanged(t, copy, "a copy")
+    expect_unchanged(t, copy, "a copy")
 
 
 @check(b.Snapshots)
-def a_restored_volume_names_its_snapshot(t: CheckContext) -> None:
-    _names_its_source(t, ready(t, t.snapshot(t.volume())))
+def a_restored_volume_reports_its_source_snapshot(t: CheckContext) -> None:
+    _expect_source_reported(t, wait_until_ready(t, t.snapshot(t.volume())))
 
 
 @check(b.Clone)
-def a_cloned_volume_names_its_source(t: CheckContext) -> None:
-    _names_its_source(t, t.volume())
+def a_cloned_volume_reports_its_source_volume(t: CheckContext) -> None:
+    _expect_source_reported(t, t.volume())

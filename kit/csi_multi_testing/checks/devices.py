@@ -1,4 +1,4 @@
-"""Devices: there while they are open, provably the right ones, and as read-only as they say (Device in model.py)."""
+"""Devices: present while open, with a correct proof and the reported read-only state (contract.Device)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from csi_multi.contract import backend as b
 from csi_multi.host import sysfs
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
-from ..check import On, check
+from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
-from ..protocol import read_from, write_to
-from .sources import answer
+from ..protocol import Target, read_from, write_to
+from .sources import expect_success
 
 
 def attached(t: CheckContext, volume: Volume) -> Strings:
-    """Do what comes before a device can be opened, and return the publish context."""
-    context: Strings = t.attach(volume, t.direct.node()) if b.Attach in t.features else {}
+    """Attach the volume to this node if the backend attaches, and return the publish context."""
+    context: Strings = t.attach(volume, t.in_process.node()) if b.Attach in t.features else {}
     return context
 
 
 def opened(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Device:
     """Open a volume's device, to be closed at the end."""
     context = attached(t, volume)
-    t.opens(volume)
+    t.close_at_end(volume)
     device: Device = t.backend.open_device(
         OpenRequest(
             handle=volume.handle,
@@ -40,12 +40,12 @@ def opened(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Devic
 
 def expect_bytes(device: Device, seed: str, what: str) -> None:
     found = read_from(device.path, 0, BLOCK_SIZE)
-    expect(found == pattern(seed), f"{what}: {device.path} shows other bytes than were written")
+    expect(found == pattern(seed), f"{what}: {device.path} has other data than was written")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
-    """And looking for it changes nothing; closing it is fine again and again."""
+    """find_device changes nothing, and close_device can be repeated."""
     volume, other = t.volume(), t.volume()
     attached(t, volume)
     closed = t.new()
@@ -55,15 +55,15 @@ def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
 
     for _ in range(2):
         same(t.backend.find_device(volume.handle), device, "find_device after open_device")
-        same(t.backend.find_device(other.handle), None, "find_device of a volume that is not open, beside one that is")
-    same(t.new(), before, "find_device: what is on the storage afterwards")
+        same(t.backend.find_device(other.handle), None, "find_device of a volume that is not open, beside an open one")
+    same(t.new(), before, "find_device: the resources on the storage")
     for time in ("close_device", "close_device, twice"):
         t.backend.close_device(volume.handle)
         same(t.backend.find_device(volume.handle), None, f"{time}, then find_device")
-        same(t.new(), closed, f"{time}: what is on the storage afterwards")
+        same(t.new(), closed, f"{time}: the resources on the storage")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     volume = t.volume()
     first = opened(t, volume)
@@ -74,8 +74,8 @@ def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     expect_bytes(second, "kit device", "open_device, a second time")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def what_is_written_to_a_device_outlives_its_closing(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def written_data_survives_closing_the_device(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit device"))
     t.backend.close_device(volume.handle)
@@ -83,8 +83,8 @@ def what_is_written_to_a_device_outlives_its_closing(t: CheckContext) -> None:
     expect_bytes(opened(t, volume), "kit device", "open_device, written, close_device, open_device")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def two_volumes_have_two_devices(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def two_volumes_have_different_devices(t: CheckContext) -> None:
     first, second = (opened(t, volume) for volume in (t.volume(), t.volume()))
 
     for name in ("path", "number", "proof"):
@@ -95,8 +95,8 @@ def two_volumes_have_two_devices(t: CheckContext) -> None:
     expect_bytes(first, "kit first", "open_device of two volumes, both written, then the first")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_proves_what_it_is(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
     """The node engine checks this right before it formats, mounts or binds."""
     device = opened(t, t.volume())
 
@@ -104,67 +104,67 @@ def a_device_proves_what_it_is(t: CheckContext) -> None:
         number = sysfs.number_of(device.path)
     except sysfs.DeviceGone as error:
         raise CheckFailed(f"open_device: Device.path: {error}") from None
-    same(device.number, number, f"open_device: Device.number, against what {device.path} is")
-    expect(device.proof, "open_device: Device.proof is empty, so nothing tells this device from another")
+    same(device.number, number, f"open_device: Device.number, compared with the number of {device.path}")
+    expect(device.proof, "open_device: Device.proof is empty, so this device cannot be distinguished from another")
     for name, text in device.proof.items():
-        expect(text, f"open_device: Device.proof says that {name} is empty, which proves nothing")
+        expect(text, f"open_device: Device.proof says that {name} is empty; a proof needs a value")
         same(sysfs.attribute(number, name), text, f"open_device: what /sys/dev/block/{number}/{name} holds")
-    same(device.read_only, sysfs.read_only(number), "open_device: Device.read_only, against what the kernel says")
+    same(device.read_only, sysfs.read_only(number), "open_device: Device.read_only, compared with the kernel")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_opened_read_only_takes_no_writes(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
     volume = t.volume()
     write_to(opened(t, volume).path, 0, pattern("kit before"))
     t.backend.close_device(volume.handle)
     device = opened(t, volume, read_only=True)
 
-    same(device.read_only, True, "open_device, asked for read_only: Device.read_only")
+    same(device.read_only, True, "open_device, with read_only: Device.read_only")
     try:
         write_to(device.path, 0, pattern("kit written"))
     except OSError:
         refused = True
     else:
         refused = False
-    expect(refused, f"open_device, asked for read_only: {device.path} takes writes")
-    expect_bytes(device, "kit before", "open_device, asked for read_only, after an attempt to write")
+    expect(refused, f"open_device, with read_only: {device.path} accepts writes")
+    expect_bytes(device, "kit before", "open_device, with read_only, after an attempt to write")
     t.backend.close_device(volume.handle)
-    same(opened(t, volume).read_only, False, "open_device, not read_only any more: Device.read_only")
+    same(opened(t, volume).read_only, False, "open_device, then without read_only: Device.read_only")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_open_device_is_found_by_the_next_process(t: CheckContext) -> None:
-    """The driver is restarted while pods go on running."""
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def an_open_device_is_found_after_a_restart(t: CheckContext) -> None:
+    """The driver is restarted while pods continue to run."""
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, 0, pattern("kit device"))
 
-    t.door.restart()
+    t.client.restart()
     same(t.backend.find_device(volume.handle), device, "find_device after a restart")
     expect_bytes(device, "kit device", "open_device, then a restart")
-    same(opened(t, volume), device, "open_device after a restart, with the device open all the time")
+    same(opened(t, volume), device, "open_device after a restart, while the device is open")
     t.backend.close_device(volume.handle)
     same(t.backend.find_device(volume.handle), None, "close_device after a restart, then find_device")
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_volume_that_is_gone_has_no_device(t: CheckContext) -> None:
-    """A node may not know whether a volume exists; closing is fine in any case, or nodes could never be cleaned up."""
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_deleted_volume_has_no_device(t: CheckContext) -> None:
+    """A node may not know whether a volume exists. close_device must succeed, or nodes could never be cleaned up."""
     volume = t.volume()
-    t.door.delete(volume.handle)
+    t.client.delete(volume.handle)
 
     with t.refused(NotFound, what="open_device of a volume that was deleted"):
-        t.opens(volume)
+        t.close_at_end(volume)
         t.backend.open_device(OpenRequest(handle=volume.handle, block=True, secrets=t.storage.secrets))
     try:
         found = t.backend.find_device(volume.handle)
     except NotFound:
         found = None
     same(found, None, "find_device of a volume that was deleted")
-    answer("close_device of a volume that was deleted", t.backend.close_device, volume.handle)
+    expect_success("close_device of a volume that was deleted", t.backend.close_device, volume.handle)
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
+@check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     volume = t.volume()
     device = opened(t, volume)
@@ -172,30 +172,30 @@ def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
 
     what = "delete_volume of a volume whose device is open"
     with t.refused(InUse, FailedPrecondition, what=what):
-        t.door.delete(volume.handle)
+        t.client.delete(volume.handle)
     same(t.backend.find_device(volume.handle), device, f"{what}: refused, then find_device")
-    same(t.door.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp that get_volume tells")
+    same(t.client.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp of get_volume")
     expect_bytes(device, "kit device", f"{what}: refused")
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def an_open_device_takes_the_size_of_its_volume(t: CheckContext) -> None:
-    """The same device, grown: there may be a mounted filesystem on it."""
+@check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
+def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
+    """It must be the same device: it may have a mounted filesystem."""
     if not t.backend.online:
-        raise CheckSkipped("volumes grow while they are not in use (Expand.online is False)")
+        raise CheckSkipped("the backend expands only volumes that are not in use (Expand.online is False)")
     volume = t.volume()
     device = opened(t, volume)
     write_to(device.path, volume.size - BLOCK_SIZE, pattern("kit end"))
-    done = t.door.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    done = t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
     if done.node_required:
         t.backend.refresh_device(volume.handle)
 
     what = f"expand_volume of an open device{', refresh_device' if done.node_required else ''}"
     same(t.backend.find_device(volume.handle), device, f"{what}, then find_device")
     with device.path.open("rb") as file:
-        same(file.seek(0, os.SEEK_END), done.size, f"{what}: the bytes that {device.path} shows")
+        same(file.seek(0, os.SEEK_END), done.size, f"{what}: the size of {device.path}")
     found = read_from(device.path, volume.size - BLOCK_SIZE, BLOCK_SIZE)
-    expect(found == pattern("kit end"), f"{what}: what was written to the old end is not there afterwards")
+    expect(found == pattern("kit end"), f"{what}: data written at the old end cannot be read back")
     write_to(device.path, done.size - BLOCK_SIZE, pattern("kit new end"))
     found = read_from(device.path, done.size - BLOCK_SIZE, BLOCK_SIZE)
-    expect(found == pattern("kit new end"), f"{what}: what is written to the new end is not there afterwards")
+    expect(found == pattern("kit new end"), f"{what}: data written at the new end cannot be read back")

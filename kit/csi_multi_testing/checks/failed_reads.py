@@ -1,4 +1,4 @@
-"""What cannot be read is not absent, empty, closed, full or healthy: a failed look is an error, or the truth."""
+"""A failed read must not be reported as absent, empty, closed, full or healthy: an error, or the true answer."""
 
 from __future__ import annotations
 
@@ -10,53 +10,65 @@ from csi_multi.contract import backend as b
 from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import CheckSkipped, expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages
-from ..disturbance import MOST, at_call, struck
 from ..fault_injection import Fault
-from ..operations.base import described
-from ..operations.making import timeless
+from ..fault_sweep import MOST, call_text, run_with_fault
+from ..operations.base import describe_error
+from ..operations.create import as_ready
+from ..protocol import Target
 from .devices import opened
 
-Look = Callable[[], Any]
+Read = Callable[[], Any]
 ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
-def never_lies(
-    t: CheckContext, looks: dict[str, Look], true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
+def expect_true_or_unsettled(
+    t: CheckContext, reads: dict[str, Read], is_true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
 ) -> None:
-    """Let every call of these methods fail, one at a time and from there on: they answer the truth, or ask for time."""
-    met = {
-        name: sum(_one(t, name, look, true, fault, lasting) for fault, lasting in KINDS) for name, look in looks.items()
+    """Let every call of these methods fail, one at a time and from there on. Require the true or a retryable answer."""
+    calls_tried = {
+        name: sum(_sweep(t, name, read, is_true, fault, lasting) for fault, lasting in FAULTS)
+        for name, read in reads.items()
     }
-    if blind := [name for name, calls in met.items() if not calls]:
-        text = f"{' and '.join(blind)}: no call through the boundary was seen: name them in Storage.calls or files"
-        if len(blind) == len(met):
+    if unrecorded := [name for name, calls in calls_tried.items() if not calls]:
+        text = (
+            f"{' and '.join(unrecorded)}: no call through the boundary was recorded; "
+            "name the calls in Storage.calls or Storage.files"
+        )
+        if len(unrecorded) == len(calls_tried):
             raise CheckSkipped(text)
         t.note(text)
 
 
-KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
+FAULTS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
 
 
-def _one(t: CheckContext, name: str, look: Look, true: Callable[[Any, Any], bool], fault: Fault, lasting: bool) -> int:
-    wanted = look()
+def _sweep(
+    t: CheckContext, name: str, read: Read, is_true: Callable[[Any, Any], bool], fault: Fault, lasting: bool
+) -> int:
+    wanted = read()
     for call in itertools.count(1):
-        found, error = struck(t.fuse, call, fault, look, lasting=lasting)
-        if not t.fuse.reached or call > MOST:
+        found, error = run_with_fault(t.injector, call, fault, read, lasting=lasting)
+        if not t.injector.reached or call > MOST:
             return call - 1
-        where = f"{name}, whose call {call} ({at_call(t.fuse, call)}) {fault.value}"
+        where = f"{name}, whose call {call} ({call_text(t.injector, call)}) {fault.value}"
         if error:
-            expect(isinstance(error, NOT_FINAL), f"{where}: raised {described(error)}, the rule wants {ASK_AGAIN}")
+            expect(
+                isinstance(error, UNSETTLED),
+                f"{where}: raised {describe_error(error)}, the contract requires {ASK_AGAIN}",
+            )
         else:
-            expect(true(found, wanted), f"{where}: answered {found!r}, the rule wants {wanted!r} or {ASK_AGAIN}")
+            expect(
+                is_true(found, wanted), f"{where}: answered {found!r}, the contract requires {wanted!r} or {ASK_AGAIN}"
+            )
     return 0
 
 
-@check(on=On.BACKEND)
-def a_volume_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
+@check(target=Target.BACKEND)
+def a_failed_read_of_a_volume_is_not_reported_as_not_found(t: CheckContext) -> None:
     volume = t.volume()
-    never_lies(
+    expect_true_or_unsettled(
         t,
         {
             "get_volume": lambda: t.backend.get_volume(volume.handle),
@@ -65,85 +77,89 @@ def a_volume_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
     )
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
-    cut = t.snapshot(t.volume())
-    never_lies(
+@check(b.Snapshots, target=Target.BACKEND)
+def a_failed_read_of_a_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
+    snapshot = t.snapshot(t.volume())
+    expect_true_or_unsettled(
         t,
         {
-            "get_snapshot": lambda: timeless(t.backend.get_snapshot(cut.handle)),
-            "find_snapshot": lambda: timeless(t.backend.find_snapshot(cut.stamp.name)),
+            "get_snapshot": lambda: as_ready(t.backend.get_snapshot(snapshot.handle)),
+            "find_snapshot": lambda: as_ready(t.backend.find_snapshot(snapshot.stamp.name)),
         },
     )
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_that_cannot_be_read_is_not_unknown(t: CheckContext) -> None:
+@check(b.GroupSnapshots, target=Target.BACKEND)
+def a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
     group = t.group([t.volume(), t.volume()])
-    never_lies(
+    expect_true_or_unsettled(
         t,
         {
-            "get_group_snapshot": lambda: timeless(t.backend.get_group_snapshot(group.handle)),
-            "find_group_snapshot": lambda: timeless(t.backend.find_group_snapshot(group.stamp.name)),
+            "get_group_snapshot": lambda: as_ready(t.backend.get_group_snapshot(group.handle)),
+            "find_group_snapshot": lambda: as_ready(t.backend.find_group_snapshot(group.stamp.name)),
         },
     )
 
 
-@check(b.ListVolumes, on=On.BACKEND)
-def volumes_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
+@check(b.ListVolumes, target=Target.BACKEND)
+def a_failed_read_never_shortens_the_list_of_volumes(t: CheckContext) -> None:
     ours = {t.volume().handle, t.volume().handle}
-    never_lies(
+    expect_true_or_unsettled(
         t,
-        {"list_volumes": lambda: ours & {one.handle for one in pages(t.door.list_volumes)}},
+        {"list_volumes": lambda: ours & {one.handle for one in pages(t.client.list_volumes)}},
     )
 
 
-@check(b.ListSnapshots, on=On.BACKEND)
-def snapshots_that_cannot_be_listed_are_not_left_out(t: CheckContext) -> None:
+@check(b.ListSnapshots, target=Target.BACKEND)
+def a_failed_read_never_shortens_the_list_of_snapshots(t: CheckContext) -> None:
     volume = t.volume()
     ours = {t.snapshot(volume).handle, t.snapshot(volume).handle}
-    never_lies(
+    expect_true_or_unsettled(
         t,
         {
-            "list_snapshots": lambda: ours & {one.handle for one in pages(t.door.list_snapshots)},
+            "list_snapshots": lambda: ours & {one.handle for one in pages(t.client.list_snapshots)},
             "list_snapshots of a volume": lambda: (
-                ours & {one.handle for one in pages(t.door.list_snapshots, source=volume.handle)}
+                ours & {one.handle for one in pages(t.client.list_snapshots, source=volume.handle)}
             ),
         },
     )
 
 
-@check(b.Capacity, on=On.BACKEND)
-def a_capacity_that_cannot_be_read_is_not_zero(t: CheckContext) -> None:
-    never_lies(t, {"capacity": t.door.capacity}, lambda found, wanted: found.available > 0 or not wanted.available)
+@check(b.Capacity, target=Target.BACKEND)
+def a_failed_read_of_the_capacity_is_not_reported_as_zero(t: CheckContext) -> None:
+    expect_true_or_unsettled(
+        t, {"capacity": t.client.capacity}, lambda found, wanted: found.available > 0 or not wanted.available
+    )
 
 
-@check(b.VolumeHealthReporter, on=On.BACKEND)
-def health_that_cannot_be_read_is_not_a_missing_volume(t: CheckContext) -> None:
+@check(b.VolumeHealthReporter, target=Target.BACKEND)
+def a_failed_read_of_health_is_not_reported_as_a_missing_volume(t: CheckContext) -> None:
     volume = t.volume()
-    looks: dict[str, Look] = {"volume_health": lambda: t.door.health(volume.handle)}
+    reads: dict[str, Read] = {"volume_health": lambda: t.client.health(volume.handle)}
     if b.VolumeHealthLister in t.features:
-        looks["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.door.list_health)}
-    never_lies(t, looks)
+        reads["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.client.list_health)}
+    expect_true_or_unsettled(t, reads)
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_device_that_cannot_be_looked_for_is_not_told_to_be_closed(t: CheckContext) -> None:
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_failed_search_for_a_device_is_not_reported_as_closed(t: CheckContext) -> None:
     volume = t.volume()
     opened(t, volume)
 
-    never_lies(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
+    expect_true_or_unsettled(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
 
 
-@check(on=On.BACKEND)
-def a_storage_that_answers_nothing_is_told_by_check(t: CheckContext) -> None:
-    with t.fuse.blown(0):
+@check(target=Target.BACKEND)
+def check_reports_a_storage_that_fails_every_call(t: CheckContext) -> None:
+    with t.injector.inject(0):
         t.backend.check()
-    if not t.fuse.calls:
-        raise CheckSkipped("check: no call through the boundary was seen: name them in Storage.calls or files")
+    if not t.injector.calls:
+        raise CheckSkipped(
+            "check: no call through the boundary was recorded; name the calls in Storage.calls or Storage.files"
+        )
     for fault in (Fault.ERROR, Fault.TIMEOUT):
-        _, error = struck(t.fuse, 1, fault, t.backend.check, lasting=True)
-        if t.fuse.struck:
-            told = f"raised {described(error)}" if error else "succeeded"
-            text = f"check, while every call to the storage {fault.value}: {told}, the rule wants Unavailable"
-            expect(isinstance(error, NOT_FINAL), text)
+        _, error = run_with_fault(t.injector, 1, fault, t.backend.check, lasting=True)
+        if t.injector.happened:
+            message = f"raised {describe_error(error)}" if error else "succeeded"
+            text = f"check, while every call to the storage {fault.value}: {message}, the contract requires Unavailable"
+            expect(isinstance(error, UNSETTLED), text)

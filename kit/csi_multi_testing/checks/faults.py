@@ -1,7 +1,7 @@
-"""A call to the storage may fail, or not be answered: what was begun is not forgotten, and nothing untrue is said.
+"""A call to the storage may fail or time out: the request must be retryable, and its error must be true.
 
-Busy, Unavailable and Timeout make the orchestrator ask again. Every other class is final: it forgets the
-request, and whatever is half-made stays for ever.
+Busy, Unavailable and Timeout make the orchestrator repeat the request. Every other error is final: the orchestrator
+forgets the request, and an incomplete resource remains for ever.
 """
 
 from __future__ import annotations
@@ -19,125 +19,141 @@ from csi_multi.contract import backend as b
 from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..disturbance import Disturbance
 from ..fault_injection import Fault
-from ..operations.base import Operation, described, firmly
-from ..operations.changing import Attach, DeleteGroup, DeleteSnapshot, DeleteVolume, Detach, ExpandVolume, ModifyVolume
-from ..operations.device import CloseDevice, Formatted, Formatting, OpenDevice, RefreshDevice
-from ..operations.making import Clone, Create, Groups, Restore, Snapshots
+from ..fault_sweep import FaultSweep
+from ..operations.base import Operation, describe_error, retry
+from ..operations.change import (
+    AttachVolume,
+    DeleteGroupSnapshot,
+    DeleteSnapshot,
+    DeleteVolume,
+    DetachVolume,
+    ExpandVolume,
+    ModifyVolume,
+)
+from ..operations.create import CloneVolume, CreateGroupSnapshot, CreateSnapshot, CreateVolume, RestoreVolume
+from ..operations.device import CloseDevice, NoteFormatted, NoteFormatting, OpenDevice, RefreshDevice
+from ..protocol import Target
 
-KINDS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False), (Fault.LATE_TIMEOUT, False))
-UNTRUE = (AlreadyExists, InvalidArgument, InvalidToken, NotFound, OutOfRange, Unsupported)  # of these requests
+FAULTS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False), (Fault.LATE_TIMEOUT, False))
+WRONG_ERRORS = (
+    AlreadyExists,
+    InvalidArgument,
+    InvalidToken,
+    NotFound,
+    OutOfRange,
+    Unsupported,
+)  # none of them is true for these requests
 ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
-def is_not_forgotten(operation: Operation) -> None:
-    """Let every call fail in every way; then the same request succeeds, and nothing is left after a deletion."""
-    for fault, lasting in KINDS:
-        faults = Disturbance(operation, fault, lasting=lasting)
+def expect_retry_succeeds(operation: Operation) -> None:
+    """Let every call fail in every way; then the same request must succeed, and nothing may remain after a deletion."""
+    for fault, lasting in FAULTS:
+        faults = FaultSweep(operation, fault, lasting=lasting)
         for call in faults:
-            answer, error = faults.strike(call)
+            answer, error = faults.inject(call)
             if error is None:
-                operation.prove(answer, f"{faults.where}, but that succeeded all the same")
+                operation.verify(answer, f"{faults.where}, but the method succeeded")
             else:
-                _judge(operation, error, faults.where)
+                _expect_true_error(operation, error, faults.where)
             what = f"{faults.where}, repeated"
-            operation.prove(firmly(operation.act, what), what)
-            operation.finish(what)
+            operation.verify(retry(operation.act, what), what)
+            operation.clean_up(what)
 
 
-def _judge(operation: Operation, error: Exception, where: str) -> None:
-    """Demand an error that is true, and that keeps the orchestrator asking while anything is half-done."""
-    told = f"{where}: raised {described(error)}"
-    expect(isinstance(error, StorageError), f"{told}; the rule wants {ASK_AGAIN}")
-    expect(not isinstance(error, UNTRUE), f"{told}, which is not true; the rule wants {ASK_AGAIN}")
-    if not isinstance(error, NOT_FINAL):
-        text = f"{told}, which is final, though something is half-done; the rule wants {ASK_AGAIN}"
-        expect(operation.untouched(), text)
+def _expect_true_error(operation: Operation, error: Exception, where: str) -> None:
+    """Require an error that is true, and that makes the orchestrator repeat an incomplete request."""
+    message = f"{where}: raised {describe_error(error)}"
+    expect(isinstance(error, StorageError), f"{message}; the contract requires {ASK_AGAIN}")
+    expect(not isinstance(error, WRONG_ERRORS), f"{message}, which is not true; the contract requires {ASK_AGAIN}")
+    if not isinstance(error, UNSETTLED):
+        text = f"{message}, which is final, although something is incomplete; the contract requires {ASK_AGAIN}"
+        expect(operation.is_unchanged(), text)
 
 
-@check(on=On.BACKEND)
-def a_creation_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Create(t))
+@check(target=Target.BACKEND)
+def a_creation_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(CreateVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_restore_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Restore(t))
+@check(b.Snapshots, target=Target.BACKEND)
+def a_restore_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(RestoreVolume(t))
 
 
-@check(b.Clone, on=On.BACKEND)
-def a_clone_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Clone(t))
+@check(b.Clone, target=Target.BACKEND)
+def a_clone_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(CloneVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Snapshots(t))
+@check(b.Snapshots, target=Target.BACKEND)
+def a_snapshot_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(CreateSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
-def a_group_snapshot_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Groups(t))
+@check(b.GroupSnapshots, target=Target.BACKEND)
+def a_group_snapshot_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(CreateGroupSnapshot(t))
 
 
-@check(on=On.BACKEND)
-def a_deletion_of_a_volume_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(DeleteVolume(t))
+@check(target=Target.BACKEND)
+def a_volume_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(DeleteVolume(t))
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_deletion_of_a_snapshot_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(DeleteSnapshot(t))
+@check(b.Snapshots, target=Target.BACKEND)
+def a_snapshot_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(DeleteSnapshot(t))
 
 
-@check(b.GroupSnapshots, on=On.BACKEND)
-def a_deletion_of_a_group_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(DeleteGroup(t))
+@check(b.GroupSnapshots, target=Target.BACKEND)
+def a_group_deletion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(DeleteGroupSnapshot(t))
 
 
-@check(b.Expand, on=On.BACKEND)
-def a_growth_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(ExpandVolume(t))
+@check(b.Expand, target=Target.BACKEND)
+def an_expansion_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(ExpandVolume(t))
 
 
-@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
-def a_modification_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(ModifyVolume(t))
+@check(b.Modify, needs=("other_mutable",), target=Target.BACKEND)
+def a_modification_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(ModifyVolume(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def an_attachment_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Attach(t))
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def an_attachment_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(AttachVolume(t))
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_detachment_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Detach(t))
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def a_detachment_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(DetachVolume(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_opening_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(OpenDevice(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def opening_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(OpenDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_closing_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(CloseDevice(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def closing_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(CloseDevice(t))
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def a_refresh_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(RefreshDevice(t))
+@check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
+def refreshing_a_device_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(RefreshDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_formatting_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Formatting(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def the_formatting_note_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(NoteFormatting(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_use_whose_calls_fail_is_not_forgotten(t: CheckContext) -> None:
-    is_not_forgotten(Formatted(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def the_formatted_note_can_be_retried_after_any_call_fails(t: CheckContext) -> None:
+    expect_retry_succeeds(NoteFormatted(t))

@@ -1,4 +1,4 @@
-"""What carries another stamp, or none, belongs to somebody else: not listed, not found, never touched."""
+"""A resource with another owner's stamp, or none, is foreign: not listed, not found, never changed."""
 
 from __future__ import annotations
 
@@ -21,93 +21,93 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
 from ..listings import Listing, snapshots, volumes
-from ..protocol import BLOCK
+from ..protocol import BLOCK, Target
 
 REFUSALS = (NotFound, FailedPrecondition)
 
 
-def untouched(t: CheckContext, theirs: set[str], what: str) -> None:
-    lost = sorted(theirs - t.resources())
-    expect(not lost, f"{what}: {', '.join(lost[:5])} is gone, and belonged to somebody else")
+def expect_present(t: CheckContext, foreign: set[str], what: str) -> None:
+    lost = sorted(foreign - t.resources())
+    expect(not lost, f"{what}: {', '.join(lost[:5])} was removed, but belongs to another owner")
 
 
-def theirs_put(t: CheckContext) -> set[str]:
-    theirs = t.foreign()
-    expect(theirs, "Storage.foreign put nothing on the storage that Storage.resources sees")
-    return theirs
+def put_foreign(t: CheckContext) -> set[str]:
+    foreign = t.foreign()
+    expect(foreign, "Storage.foreign created nothing that Storage.resources returns")
+    return foreign
 
 
-def unlisted(listing: Listing) -> None:
-    """In pages as small as can be, too: leaving things out must not disturb what the cursor says."""
+def expect_not_listed(listing: Listing) -> None:
+    """Also in the smallest pages: items that are left out must not change the cursor."""
     t = listing.t
     ours = [listing.make(t.name()).handle]
     before = sorted(listing.handles())
-    theirs_put(t)
-    same(sorted(listing.handles()), before, f"{listing.method} once somebody else's things are there")
+    put_foreign(t)
+    same(sorted(listing.handles()), before, f"{listing.method} with foreign resources on the storage")
     ours.append(listing.make(t.name()).handle)
-    found = listing.handles(listing.small())
-    listing.expect_all(ours, found, "where somebody else's things are left out")
+    found = listing.handles(listing.small_page())
+    listing.expect_all(ours, found, "with foreign resources on the storage")
     same(sorted(found), sorted({*before, *ours}), f"{listing.method}, page by page")
 
 
-@check(b.ListVolumes, given=("foreign", "resources"))
-def volumes_of_others_are_not_listed(t: CheckContext) -> None:
-    unlisted(volumes(t))
+@check(b.ListVolumes, needs=("foreign", "resources"))
+def foreign_volumes_are_not_listed(t: CheckContext) -> None:
+    expect_not_listed(volumes(t))
 
 
-@check(b.ListSnapshots, given=("foreign", "resources"))
-def snapshots_of_others_are_not_listed(t: CheckContext) -> None:
-    unlisted(snapshots(t))
+@check(b.ListSnapshots, needs=("foreign", "resources"))
+def foreign_snapshots_are_not_listed(t: CheckContext) -> None:
+    expect_not_listed(snapshots(t))
 
 
 def names_of(handle: str) -> list[str]:
-    """Return the requested names under which a handle may have come to be."""
+    """Return the requested names that may have given a handle."""
     return sorted({handle, handle.rpartition("/")[2]})
 
 
-@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_is_not_found(t: CheckContext) -> None:
-    theirs_put(t)
+@check(needs=("foreign", "foreign_handles", "resources"), target=Target.BACKEND)
+def foreign_resources_are_not_found(t: CheckContext) -> None:
+    put_foreign(t)
     for handle in t.storage.foreign_handles:
         asked: list[tuple[str, str]] = [("get_volume", handle), *(("find_volume", name) for name in names_of(handle))]
         if b.Snapshots in t.features:
             asked += [("get_snapshot", handle), *(("find_snapshot", name) for name in names_of(handle))]
         for method, word in asked:
-            with t.refused(*REFUSALS, what=f"{method}({word!r}), which belongs to somebody else"):
+            with t.refused(*REFUSALS, what=f"{method}({word!r}), which belongs to another owner"):
                 getattr(t.backend, method)(word)
 
 
-@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_cannot_be_deleted(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+@check(needs=("foreign", "foreign_handles", "resources"), target=Target.BACKEND)
+def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
+    foreign = put_foreign(t)
     methods = ["delete_volume", *(["delete_snapshot"] if b.Snapshots in t.features else [])]
     for handle in t.storage.foreign_handles:
-        told = False
+        message = False
         for method in methods:
-            what = f"{method}({handle!r}), which belongs to somebody else"
+            what = f"{method}({handle!r}), which belongs to another owner"
             with t.refused(*REFUSALS, what=what):
                 try:
                     getattr(t.backend, method)(handle, t.storage.secrets)
                 except FailedPrecondition:
-                    told = True
+                    message = True
                     raise
-            untouched(t, theirs, what)
+            expect_present(t, foreign, what)
         expect(
-            told,
-            f"{' and '.join(methods)}, of {handle!r}, which belongs to somebody else: NotFound, which the orchestrator "
-            "takes for success; the rule wants FailedPrecondition",
+            message,
+            f"{' and '.join(methods)}, of {handle!r}, which belongs to another owner: NotFound, which the orchestrator "
+            "treats as success; the contract requires FailedPrecondition",
         )
 
 
-def uses(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
-    """Yield what could be done with a volume: the feature it takes, the method, and how it is called."""
+def operations_on(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
+    """Yield every operation on a volume: its feature, its method, and the call."""
     backend, secrets = t.backend, t.storage.secrets
     size = SizeRange(required=1 << 40)
-    stamp = t.direct.request(t.wish()).stamp
-    copy = t.direct.request(t.wish(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
+    stamp = t.in_process.request(t.spec()).stamp
+    copy = t.in_process.request(t.spec(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
     yield b.Expand, "expand_volume", lambda: backend.expand_volume(ExpandRequest(handle=handle, size=size))
     yield b.Clone, "clone_volume", lambda: t.made(backend.clone_volume(copy))
     cut = SnapshotRequest(stamp=stamp, source=handle, secrets=secrets)
@@ -119,53 +119,55 @@ def uses(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, C
         yield b.Attach, "attach", lambda: backend.attach(wanted)
 
 
-@check(given=("foreign", "foreign_handles", "resources"), on=On.BACKEND)
-def what_belongs_to_others_cannot_be_used(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+@check(needs=("foreign", "foreign_handles", "resources"), target=Target.BACKEND)
+def foreign_volumes_cannot_be_used(t: CheckContext) -> None:
+    foreign = put_foreign(t)
     for handle in t.storage.foreign_handles:
-        for feature, method, act in uses(t, handle):
+        for feature, method, act in operations_on(t, handle):
             if feature in t.features:
-                what = f"{method} on {handle!r}, which belongs to somebody else"
+                what = f"{method} on {handle!r}, which belongs to another owner"
                 with t.refused(*REFUSALS, what=what):
                     act()
-                untouched(t, theirs, what)
+                expect_present(t, foreign, what)
 
 
-@check(given=("foreign", "foreign_handles", "resources", "devices"), on=On.BACKEND)
-def a_device_of_others_is_not_opened(t: CheckContext) -> None:
-    theirs_put(t)
+@check(needs=("foreign", "foreign_handles", "resources", "devices"), target=Target.BACKEND)
+def foreign_volumes_cannot_be_opened(t: CheckContext) -> None:
+    put_foreign(t)
     for handle in t.storage.foreign_handles:
-        with t.refused(*REFUSALS, what=f"open_device({handle!r}), which belongs to somebody else: it may be formatted"):
+        with t.refused(
+            *REFUSALS, what=f"open_device({handle!r}), which belongs to another owner: its device could be formatted"
+        ):
             t.backend.open_device(OpenRequest(handle=handle, secrets=t.storage.secrets))
             t.backend.close_device(handle)
 
 
-@check(given=("foreign", "foreign_handles", "resources"))
-def a_name_that_others_use_is_not_taken_over(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+@check(needs=("foreign", "foreign_handles", "resources"))
+def a_name_of_a_foreign_resource_is_not_taken_over(t: CheckContext) -> None:
+    foreign = put_foreign(t)
     for handle in t.storage.foreign_handles:
         for name in names_of(handle):
-            what = f"create_volume {name!r}, where {handle!r} belongs to somebody else"
+            what = f"create_volume {name!r}, where {handle!r} belongs to another owner"
             try:
-                made = t.door.create(t.wish(name))
+                made = t.client.create(t.spec(name))
             except StorageError:
-                continue  # no volume is better than somebody else's
+                continue  # a refusal is correct
             finally:
-                untouched(t, theirs, what)
-            t.made(made)  # where theirs is a snapshot, a volume may well have the same handle
-            expect(made.handle != handle or t.new(), f"{what}: the answer is that very one")
+                expect_present(t, foreign, what)
+            t.made(made)  # a volume may have the same handle as a foreign snapshot
+            expect(made.handle != handle or t.new(), f"{what}: the answer is the foreign volume")
 
 
-@check(given=("foreign", "resources"))
-def what_belongs_to_others_survives_all_work_beside_it(t: CheckContext) -> None:
-    theirs = theirs_put(t)
+@check(needs=("foreign", "resources"))
+def foreign_resources_survive_work_on_own_volumes(t: CheckContext) -> None:
+    foreign = put_foreign(t)
     volume = t.volume()
     if b.Snapshots in t.features:
-        t.door.delete_snapshot(t.snapshot(volume).handle)
+        t.client.delete_snapshot(t.snapshot(volume).handle)
     if b.Expand in t.features:
-        t.door.expand(volume.handle, SizeRange(required=2 * t.size))
-    untouched(t, theirs, "work on a volume of ours")
-    t.door.restart()  # and so resume(), which finishes what an earlier process left
-    untouched(t, theirs, "resume, called for a process that starts")
-    t.door.delete(volume.handle)
-    untouched(t, theirs, "delete_volume of ours")
+        t.client.expand(volume.handle, SizeRange(required=2 * t.size))
+    expect_present(t, foreign, "work on an own volume")
+    t.client.restart()  # calls resume(), which finishes the work of an earlier process
+    expect_present(t, foreign, "resume, called by a starting process")
+    t.client.delete(volume.handle)
+    expect_present(t, foreign, "delete_volume of an own volume")

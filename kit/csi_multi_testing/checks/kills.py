@@ -1,4 +1,4 @@
-"""kill -9 at any moment: the same request again gets what it asks for, once, and nothing leaks."""
+"""kill -9 at any moment: the repeated request is served once, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -12,67 +12,70 @@ from csi_multi.contract import SizeRange, Snapshot, Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
-from ..concurrency import PATIENCE
+from ..check import check
+from ..concurrency import TIME_LIMIT
 from ..context import CheckContext
-from ..operations.base import absent, firmly, ready
-from ..operations.making import SEED, origin
+from ..operations.base import expect_not_found, retry, wait_until_ready
+from ..operations.create import SEED, source_volume
+from ..protocol import Target
 
-MOMENTS = 8  # of an operation, spread over the time it takes
+KILLS = 8  # per operation, spread over its duration
 
 
-class Killed(ABC):
-    """An operation whose driver is killed."""
+class KilledOperation(ABC):
+    """An operation during which the driver is killed."""
 
     words: str
 
-    def __init__(self, trial: CheckContext) -> None:
-        self.t = trial
-        self.wish = trial.wish()
-        self.counts: list[int] = []  # of resources that each repetition made; the first was undisturbed
+    def __init__(self, t: CheckContext) -> None:
+        self.t = t
+        self.spec = t.spec()
+        self.counts: list[int] = []  # of resources that each run created; the first run was not killed
 
     def prepare(self) -> None:
-        """Choose or make something new to work on."""
-        self.wish = self.t.wish()
+        """Choose or create a new resource."""
+        self.spec = self.t.spec()
 
     @abstractmethod
     def act(self) -> Any:
-        """Ask for it. The same request each time, until the next preparation."""
+        """Make the request. It is the same each time until the next `prepare`."""
 
     @abstractmethod
-    def prove(self, answer: Any, what: str) -> None:
-        """Demand that the state is what was asked for, and remove it."""
+    def verify(self, answer: Any, what: str) -> None:
+        """Require that the state is as requested, and delete the resource."""
 
-    def once(self, what: str) -> None:
-        """Demand that as many resources are there as after an undisturbed run."""
+    def expect_created_once(self, what: str) -> None:
+        """Require as many resources as after a run without a kill."""
         self.counts.append(len(self.t.resources() - self.before))
-        text = f"{what}: the storage holds {self.counts[-1]} new resources, an undisturbed run makes {self.counts[0]}"
+        text = (
+            f"{what}: the storage holds {self.counts[-1]} new resources, a run without a kill creates {self.counts[0]}"
+        )
         expect(self.counts[-1] == self.counts[0], text)
 
-    def survives(self) -> None:
-        """Kill the driver at several moments, ask again, and look."""
-        lasts = self._undisturbed()
-        for moment in range(MOMENTS):
-            after = lasts * moment / MOMENTS
+    def expect_survival(self) -> None:
+        """Kill the driver at several moments, repeat the request, and verify the state."""
+        duration = self._run_without_kill()
+        for number in range(KILLS):
+            after = duration * number / KILLS
             self._begin()
             thread = threading.Thread(target=self._try, daemon=True)
             thread.start()
             time.sleep(after)
-            self.t.door.restart()
-            thread.join(PATIENCE)
+            self.t.client.restart()
+            thread.join(TIME_LIMIT)
             what = f"{self.words}, killed after {after * 1000:.0f} ms and repeated"
-            expect(not thread.is_alive(), f"{what}: the first call does not come back within {PATIENCE:g} s")
-            self._end(firmly(self.act, what), what)
-        self.t.note(f"{self.words}, killed {MOMENTS} times within {lasts * 1000:.0f} ms")
+            expect(not thread.is_alive(), f"{what}: the first call does not return within {TIME_LIMIT:g} s")
+            self._end(retry(self.act, what), what)
+        self.t.note(f"{self.words}, killed {KILLS} times within {duration * 1000:.0f} ms")
 
-    def _undisturbed(self) -> float:
+    def _run_without_kill(self) -> float:
         """Return the seconds that the operation takes."""
         self._begin()
         started = time.monotonic()
         answer = self.act()
-        lasts = time.monotonic() - started
-        self._end(answer, f"{self.words}, undisturbed")
-        return lasts
+        duration = time.monotonic() - started
+        self._end(answer, f"{self.words}, without a kill")
+        return duration
 
     def _begin(self) -> None:
         self.before = self.t.resources()
@@ -81,101 +84,101 @@ class Killed(ABC):
     def _try(self) -> None:
         try:
             self.act()
-        except BaseException:  # its process has been killed: anything may come
+        except BaseException:  # its process was killed: any error may follow
             return
 
     def _end(self, answer: Any, what: str) -> None:
-        self.prove(answer, what)
+        self.verify(answer, what)
         left = self.t.resources() - self.before
-        expect(not left, f"{what}: left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{what}: remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def delete(self, volume: Volume, what: str) -> None:
-        firmly(partial(self.t.door.delete, volume.handle), f"{what}, then delete_volume")
+        retry(partial(self.t.client.delete, volume.handle), f"{what}, then delete_volume")
         self.t.forget(volume)
 
 
-class Creation(Killed):
+class KilledCreate(KilledOperation):
     words = "create_volume"
 
     def act(self) -> Volume:
-        return self.t.create(self.wish)
+        return self.t.create(self.spec)
 
-    def prove(self, answer: Volume, what: str) -> None:
+    def verify(self, answer: Volume, what: str) -> None:
         same(self.act(), answer, f"{what}: create_volume, once more")
-        self.once(what)
+        self.expect_created_once(what)
         self.delete(answer, what)
 
 
-class Deletion(Killed):
+class KilledDelete(KilledOperation):
     words = "delete_volume"
 
     def prepare(self) -> None:
         self.volume = self.t.volume()
 
     def act(self) -> None:
-        self.t.door.delete(self.volume.handle)
+        self.t.client.delete(self.volume.handle)
 
-    def prove(self, answer: None, what: str) -> None:
-        absent(partial(self.t.door.get, self.volume.handle), f"{what}, then get_volume")
+    def verify(self, answer: None, what: str) -> None:
+        expect_not_found(partial(self.t.client.get, self.volume.handle), f"{what}, then get_volume")
         self.t.forget(self.volume)
 
 
-class Growth(Killed):
+class KilledExpand(KilledOperation):
     words = "expand_volume"
 
     def prepare(self) -> None:
-        self.volume = origin(self.t)
+        self.volume = source_volume(self.t)
 
     def act(self) -> int:
-        return self.t.door.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
+        return self.t.client.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
 
-    def prove(self, answer: int, what: str) -> None:
-        expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, asked for were {2 * self.t.size}")
-        same(self.t.door.get(self.volume.handle).size, answer, f"{what}: the size that get_volume tells")
+    def verify(self, answer: int, what: str) -> None:
+        expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, requested were {2 * self.t.size}")
+        same(self.t.client.get(self.volume.handle).size, answer, f"{what}: the size of get_volume")
         if not self.t.no_data():
             self.t.expect_filled(self.volume, SEED, self.volume.size, what)
         self.delete(self.volume, what)
 
 
-class Cut(Killed):
+class KilledSnapshot(KilledOperation):
     words = "create_snapshot"
 
-    def __init__(self, trial: CheckContext) -> None:
-        super().__init__(trial)
-        self.origin = origin(trial)
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.source_volume = source_volume(t)
 
     def prepare(self) -> None:
-        self.name = self.t.name("cut")
+        self.name = self.t.name("snapshot")
 
     def act(self) -> Snapshot:
-        return self.t.snapshot(self.origin, self.name)
+        return self.t.snapshot(self.source_volume, self.name)
 
-    def prove(self, answer: Snapshot, what: str) -> None:
+    def verify(self, answer: Snapshot, what: str) -> None:
         same(self.act().handle, answer.handle, f"{what}: create_snapshot, once more")
-        self.once(what)
+        self.expect_created_once(what)
         if not self.t.no_data():
-            copy = firmly(partial(self.t.copy, ready(self.t, answer)), f"{what}, then restore_volume")
-            self.t.expect_filled(copy, SEED, self.origin.size, f"{what}: a volume restored from the snapshot")
+            copy = retry(partial(self.t.copy, wait_until_ready(self.t, answer)), f"{what}, then restore_volume")
+            self.t.expect_filled(copy, SEED, self.source_volume.size, f"{what}: a volume restored from the snapshot")
             self.delete(copy, what)
-        firmly(partial(self.t.door.delete_snapshot, answer.handle), f"{what}, then delete_snapshot")
+        retry(partial(self.t.client.delete_snapshot, answer.handle), f"{what}, then delete_snapshot")
         self.t.forget(answer)
 
 
-@check(on=On.WIRE)
+@check(target=Target.WIRE)
 def a_creation_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Creation(t).survives()
+    KilledCreate(t).expect_survival()
 
 
-@check(on=On.WIRE)
+@check(target=Target.WIRE)
 def a_deletion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Deletion(t).survives()
+    KilledDelete(t).expect_survival()
 
 
-@check(b.Expand, on=On.WIRE)
-def a_growth_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Growth(t).survives()
+@check(b.Expand, target=Target.WIRE)
+def an_expansion_survives_kill_9_at_any_moment(t: CheckContext) -> None:
+    KilledExpand(t).expect_survival()
 
 
-@check(b.Snapshots, on=On.WIRE)
+@check(b.Snapshots, target=Target.WIRE)
 def a_snapshot_survives_kill_9_at_any_moment(t: CheckContext) -> None:
-    Cut(t).survives()
+    KilledSnapshot(t).expect_survival()

@@ -1,7 +1,7 @@
-"""Modification: what is set changes, the rest stays, a mistake changes nothing (csi-spec ControllerModifyVolume).
+"""Modification: given parameters change, others stay, an error changes nothing (csi-spec ControllerModifyVolume).
 
-What a volume's mutable parameters are now, no answer of the contract tells. A storage may allow few
-changes of one volume, so every volume here gets one, repeated at most.
+The contract has no method that reads a volume's mutable parameters. A storage may allow few changes of one volume, so
+the checks change each volume once, and repeat that request at most.
 """
 
 from __future__ import annotations
@@ -15,87 +15,92 @@ from csi_multi.contract import backend as b
 from csi_multi.contract.params import camel, fields
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
-ODD = "noSuchParameterOfAnyKind"
+UNKNOWN_PARAMETER = "noSuchParameterOfAnyKind"
 
 
-def other(t: CheckContext) -> dict[str, str]:
-    """Return the parameters that a volume is to have instead."""
+def other_parameters(t: CheckContext) -> dict[str, str]:
+    """Return the parameters to which a volume is changed."""
     return dict(t.storage.other_mutable or {})
 
 
-@check(b.Modify, given=("other_mutable",))
-def a_modified_volume_is_the_same_volume(t: CheckContext) -> None:
-    wish = t.wish()
-    made = t.create(wish)
-    if seen := not t.no_data():
+@check(b.Modify, needs=("other_mutable",))
+def a_modified_volume_keeps_its_size_stamp_and_data(t: CheckContext) -> None:
+    spec = t.spec()
+    made = t.create(spec)
+    if has_data := not t.no_data():
         t.fill(made, "modified")
 
-    t.door.modify(made.handle, other(t))
-    t.door.modify(made.handle, other(t))  # the answer may have been lost
+    t.client.modify(made.handle, other_parameters(t))
+    t.client.modify(made.handle, other_parameters(t))  # the answer may have been lost
 
-    same(t.door.get(made.handle), made, "get_volume after modify_volume: size, stamp and all")
-    same(t.create(wish), made, "create_volume, repeated after modify_volume")
-    if seen:
+    same(t.client.get(made.handle), made, "get_volume after modify_volume: all fields")
+    same(t.create(spec), made, "create_volume, repeated after modify_volume")
+    if has_data:
         t.expect_filled(made, "modified", made.size, "after modify_volume")
 
 
-@check(b.Modify, given=("other_mutable",))
-def a_modification_can_be_repeated_by_the_next_process(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",))
+def a_modification_can_be_repeated_after_a_restart(t: CheckContext) -> None:
     made = t.volume()
-    t.door.modify(made.handle, other(t))
-    t.door.restart()
+    t.client.modify(made.handle, other_parameters(t))
+    t.client.restart()
 
-    t.door.modify(made.handle, other(t))
+    t.client.modify(made.handle, other_parameters(t))
 
-    same(t.door.get(made.handle), made, "get_volume after modify_volume was repeated")
+    same(t.client.get(made.handle), made, "get_volume after modify_volume was repeated")
 
 
-@check(b.Modify, given=("other_mutable",), on=On.BACKEND)
+@check(b.Modify, needs=("other_mutable",), target=Target.BACKEND)
 def a_modification_reaches_the_storage(t: CheckContext) -> None:
-    """As far as the kit sees the boundary: a creation must have been seen there, too."""
-    with t.fuse.blown(0):
+    """If the kit records calls of a creation, it must record calls of a modification too."""
+    with t.injector.inject(0):
         made = t.volume()
-    seen = t.fuse.calls
+    creation_calls = t.injector.calls
 
-    with t.fuse.blown(0):
-        t.door.modify(made.handle, other(t))
+    with t.injector.inject(0):
+        t.client.modify(made.handle, other_parameters(t))
 
-    text = f"modify_volume to {other(t)} made no call through the boundary, where create_volume made {len(seen)}"
-    expect(t.fuse.calls or not seen, f"{text}: nothing can have changed")
+    text = f"modify_volume to {other_parameters(t)} made no call through the boundary"
+    made_calls = f"create_volume made {len(creation_calls)} calls; so nothing can have changed"
+    expect(t.injector.calls or not creation_calls, f"{text}, {made_calls}")
 
 
-@check(b.Modify, given=("other_mutable",))
-def what_does_not_exist_is_not_modified(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",))
+def a_deleted_volume_cannot_be_modified(t: CheckContext) -> None:
     made = t.volume()
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
 
     with t.refused(NotFound, what="modify_volume of a volume that was deleted"):
-        t.door.modify(made.handle, other(t))
+        t.client.modify(made.handle, other_parameters(t))
 
 
-@check(b.Modify, given=("other_mutable",))
-def a_modification_with_a_mistake_is_refused_whole(t: CheckContext) -> None:
+@check(b.Modify, needs=("other_mutable",))
+def a_modification_with_an_unknown_parameter_changes_nothing(t: CheckContext) -> None:
     made = t.volume()
 
-    with t.refused(InvalidArgument, what=f"modify_volume with {other(t)} and {ODD!r}, which nobody knows"):
-        t.door.modify(made.handle, {**other(t), ODD: "1"})
+    with t.refused(
+        InvalidArgument,
+        what=f"modify_volume with {other_parameters(t)} and {UNKNOWN_PARAMETER!r}, an unknown parameter",
+    ):
+        t.client.modify(made.handle, {**other_parameters(t), UNKNOWN_PARAMETER: "1"})
 
-    same(t.door.get(made.handle), made, "get_volume after a refused modify_volume")
-    t.door.modify(made.handle, other(t))  # the refusal did not spoil the volume
+    same(t.client.get(made.handle), made, "get_volume after a refused modify_volume")
+    t.client.modify(made.handle, other_parameters(t))  # the refused request has not changed the volume
 
 
-@check(b.Modify, on=On.BACKEND)
-def a_mutable_parameter_that_is_not_set_can_be_told(t: CheckContext) -> None:
-    """With a default of its own, a field looks set in every modification, and is reset by it."""
+@check(b.Modify, target=Target.BACKEND)
+def a_mutable_parameter_has_no_default_of_its_own(t: CheckContext) -> None:
+    """A field with a default would be set by every modification that omits it."""
     schema = type(t.backend).MutableParameters
-    expect(fields(schema), "MutableParameters has no field: what could modify_volume change?")
+    expect(fields(schema), "MutableParameters has no field, so modify_volume cannot change anything")
     for field in fields(schema):
         name = f"MutableParameters.{field.name} ({camel(field.name)!r})"
-        expect(not field.required, f"{name} is required: every modification would have to set it")
+        expect(not field.required, f"{name} is required: then every modification must set it")
         default: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
         unset = default is None or default is msgspec.UNSET or default in ({}, (), [])
-        text = f"{name} has the default {default!r}, so that who sets another field resets this one"
-        expect(unset, f"{text}: let it be None, and put the default where volumes are made")
+        text = f"{name} has the default {default!r}, so a modification of another field resets this one"
+        expect(unset, f"{text}: use None as the default, and apply the real default in create_volume")

@@ -1,32 +1,34 @@
-"""Names are any text of up to 128 bytes: each is served, and no two are mixed up (csi-spec 2.2)."""
+"""Names are any text of up to 128 bytes: each works, and no two are confused (csi-spec 2.2)."""
 
 from __future__ import annotations
 
 import unicodedata
+from functools import partial
 
 from csi_multi.contract import NotFound, leaf
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..operations.base import firmly
-from .creation import repeats, unchanged
+from ..operations.base import retry
+from ..protocol import Target
+from .creation import expect_repeats, expect_unchanged
 
 MOST = 128  # bytes
 
 
-def padded(text: str, fill: str = "n") -> str:
-    """Return the text with as much behind it as a name may have."""
+def longest(text: str, fill: str = "n") -> str:
+    """Return the text, padded to the maximum length of a name."""
     room = MOST - len(text.encode())
     return text + fill * (room // len(fill.encode())) + "n" * (room % len(fill.encode()))
 
 
-def odd(unique: str) -> tuple[str, ...]:
-    """Return names that files, shells, patterns, tags or protocols may trip over, each allowed by csi-spec."""
+def unusual(unique: str) -> tuple[str, ...]:
+    """Return names that csi-spec allows but files, shells, patterns, tags or protocols may mishandle."""
     return (
-        padded(unique),
-        padded(f"{unique}-💾", "💾"),
+        longest(unique),
+        longest(f"{unique}-💾", "💾"),
         f"a/{unique}//b/",
         f"../../{unique}/..",
         f".{unique}",
@@ -37,8 +39,8 @@ def odd(unique: str) -> tuple[str, ...]:
     )
 
 
-def alike(unique: str) -> tuple[str, ...]:
-    """Return names that a careless way of making other names from them would take for the same."""
+def similar(unique: str) -> tuple[str, ...]:
+    """Return different names that a careless derivation of storage names could make equal."""
     composed = f"{unique}-é"
     return (
         unique,
@@ -50,51 +52,51 @@ def alike(unique: str) -> tuple[str, ...]:
         composed,
         unicodedata.normalize("NFD", composed),
         leaf(f"{unique}/a"),
-        padded(unique)[:-1] + "x",
-        padded(unique)[:-1] + "y",
+        longest(unique)[:-1] + "x",
+        longest(unique)[:-1] + "y",
     )
 
 
-def _served(t: CheckContext, name: str) -> None:
+def _expect_works(t: CheckContext, name: str) -> None:
     what = f"the name {name!r}"
-    made = firmly(lambda: t.volume(name), f"create_volume with {what}")
-    repeats(t, made, t.wish(name), f"repeated with {what}")
-    if t.door.on is On.BACKEND:
+    made = retry(lambda: t.volume(name), f"create_volume with {what}")
+    expect_repeats(t, made, t.spec(name), f"repeated with {what}")
+    if t.client.target is Target.BACKEND:
         same(t.backend.find_volume(name), made, f"find_volume with {what}")
-    t.door.delete(made.handle)
+    t.client.delete(made.handle)
     with t.refused(NotFound, what=f"get_volume after delete_volume of {what}"):
-        t.door.get(made.handle)
+        t.client.get(made.handle)
     t.forget(made)
 
 
 @check()
-def any_name_that_csi_allows_serves_a_volume(t: CheckContext) -> None:
-    for name in odd(t.name()):
-        _served(t, name)
+def any_name_that_csi_allows_works_for_a_volume(t: CheckContext) -> None:
+    for name in unusual(t.name()):
+        _expect_works(t, name)
 
 
 @check()
-def names_that_are_only_dots_serve_a_volume(t: CheckContext) -> None:
+def names_of_dots_only_work_for_a_volume(t: CheckContext) -> None:
     for name in (".", ".."):
-        _served(t, name)
+        _expect_works(t, name)
 
 
 @check()
-def names_that_are_nearly_the_same_are_different_volumes(t: CheckContext) -> None:
-    names = alike(t.name("Kit"))
-    made = {name: firmly(lambda name=name: t.volume(name), f"create_volume with {name!r}") for name in names}  # type: ignore[misc]
+def nearly_equal_names_give_different_volumes(t: CheckContext) -> None:
+    names = similar(t.name("Kit"))
+    made = {name: retry(partial(t.volume, name), f"create_volume with {name!r}") for name in names}
 
-    _told_apart({name: volume.handle for name, volume in made.items()}, "create_volume")
+    _expect_distinct({name: volume.handle for name, volume in made.items()}, "create_volume")
     gone, *rest = names
-    t.door.delete(made[gone].handle)
+    t.client.delete(made[gone].handle)
     for name in rest:
-        repeats(t, made[name], t.wish(name), f"repeated with {name!r} after {gone!r} was deleted")
-    if t.door.on is On.BACKEND:
+        expect_repeats(t, made[name], t.spec(name), f"repeated with {name!r} after {gone!r} was deleted")
+    if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"find_volume with {gone!r}, deleted, beside {rest[0]!r}"):
             t.backend.find_volume(gone)
 
 
-def _told_apart(handles: dict[str, str], method: str) -> None:
+def _expect_distinct(handles: dict[str, str], method: str) -> None:
     first: dict[str, str] = {}
     for name, handle in handles.items():
         other = first.setdefault(handle, name)
@@ -102,25 +104,25 @@ def _told_apart(handles: dict[str, str], method: str) -> None:
 
 
 @check()
-def a_handle_is_a_name_like_any_other(t: CheckContext) -> None:
-    """The name of one volume is the handle of another: nobody takes the one for the other."""
+def the_handle_of_a_volume_can_be_the_name_of_another(t: CheckContext) -> None:
+    """The name of one volume equals the handle of another; they are not confused."""
     first = t.volume(f"{t.name()}/first")
     second = t.volume(first.handle)
 
-    _told_apart({"the first": first.handle, first.handle: second.handle}, "create_volume")
-    t.door.delete(second.handle)
-    unchanged(t, first, "after delete_volume of the volume that has its handle as name")
+    _expect_distinct({"the first": first.handle, first.handle: second.handle}, "create_volume")
+    t.client.delete(second.handle)
+    expect_unchanged(t, first, "after delete_volume of the volume that has its handle as name")
 
 
 @check(b.Snapshots)
-def any_name_that_csi_allows_serves_a_snapshot(t: CheckContext) -> None:
-    origin, unique = t.volume(), t.name()
-    names = (*odd(unique)[:4], unique.capitalize(), unique)
-    cut = {name: firmly(lambda name=name: t.snapshot(origin, name), f"create_snapshot with {name!r}") for name in names}  # type: ignore[misc]
+def any_name_that_csi_allows_works_for_a_snapshot(t: CheckContext) -> None:
+    volume, unique = t.volume(), t.name()
+    names = (*unusual(unique)[:4], unique.capitalize(), unique)
+    made = {name: retry(partial(t.snapshot, volume, name), f"create_snapshot with {name!r}") for name in names}
 
-    _told_apart({name: snapshot.handle for name, snapshot in cut.items()}, "create_snapshot")
-    for name, snapshot in cut.items():
-        again = t.snapshot(origin, name)
+    _expect_distinct({name: snapshot.handle for name, snapshot in made.items()}, "create_snapshot")
+    for name, snapshot in made.items():
+        again = t.snapshot(volume, name)
         same(again.handle, snapshot.handle, f"create_snapshot, repeated with the name {name!r}")
 
 
@@ -129,9 +131,9 @@ def a_volume_and_a_snapshot_may_have_the_same_name(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
     what = "create_snapshot with the name of a volume"
-    cut = firmly(lambda: t.snapshot(made, name), what)
+    cut = retry(lambda: t.snapshot(made, name), what)
 
-    unchanged(t, made, what)
-    same(t.door.get_snapshot(cut.handle).source, made.handle, f"{what}: the source that get_snapshot answers")
-    t.door.delete_snapshot(cut.handle)
-    unchanged(t, made, "after delete_snapshot of the snapshot with its name")
+    expect_unchanged(t, made, what)
+    same(t.client.get_snapshot(cut.handle).source, made.handle, f"{what}: the source of get_snapshot")
+    t.client.delete_snapshot(cut.handle)
+    expect_unchanged(t, made, "after delete_snapshot of the snapshot with its name")

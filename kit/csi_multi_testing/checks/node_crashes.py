@@ -1,59 +1,60 @@
-"""A process may die at any call while it opens, closes or notes something on this node, or while it starts."""
+"""A process may die at any call while it opens or closes a device, writes a format note, or starts."""
 
 from __future__ import annotations
 
 from csi_multi.contract import backend as b
 
 from ..assertions import same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from ..disturbance import Disturbance, reborn
 from ..fault_injection import Fault
-from ..operations.base import firmly
-from ..operations.device import CloseDevice, Formatted, Formatting, OpenDevice, RefreshDevice
-from ..operations.starting import Start
-from .crashes import recovers
+from ..fault_sweep import FaultSweep, restart_process
+from ..operations.base import retry
+from ..operations.device import CloseDevice, NoteFormatted, NoteFormatting, OpenDevice, RefreshDevice
+from ..operations.startup import ResumeProcess
+from ..protocol import Target
+from .crashes import expect_recovery
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_opening_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(OpenDevice(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def opening_a_device_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(OpenDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def an_opening_that_died_anywhere_can_be_closed(t: CheckContext) -> None:
-    """The pod is gone before the device was there."""
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_device_can_be_closed_after_a_crash_at_any_call_of_opening_it(t: CheckContext) -> None:
+    """The pod was deleted before the device was open."""
     opening = OpenDevice(t)
-    deaths = Disturbance(opening, Fault.DEATH)
+    deaths = FaultSweep(opening, Fault.DEATH)
     for call in deaths:
-        deaths.strike(call)
+        deaths.inject(call)
         what = f"{deaths.where}, then close_device"
-        reborn(t, what, resume=False)
-        firmly(lambda: t.backend.close_device(opening.volume.handle), what)
+        restart_process(t, what, resume=False)
+        retry(lambda: t.backend.close_device(opening.volume.handle), what)
         same(opening.found(), None, f"{what}: find_device")
-        opening.finish(what)
+        opening.clean_up(what)
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_closing_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(CloseDevice(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def closing_a_device_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(CloseDevice(t))
 
 
-@check(b.Expand, given=("devices",), data=True, on=On.BACKEND)
-def a_refresh_that_died_anywhere_is_finished(t: CheckContext) -> None:
-    recovers(RefreshDevice(t))
+@check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
+def refreshing_a_device_completes_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(RefreshDevice(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_formatting_that_died_anywhere_is_old_or_new(t: CheckContext) -> None:
-    recovers(Formatting(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def the_formatting_note_is_old_or_new_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(NoteFormatting(t))
 
 
-@check(given=("devices",), data=True, on=On.BACKEND)
-def a_note_about_use_that_died_anywhere_is_old_or_new(t: CheckContext) -> None:
-    recovers(Formatted(t))
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def the_formatted_note_is_old_or_new_after_a_crash_at_any_call(t: CheckContext) -> None:
+    expect_recovery(NoteFormatted(t))
 
 
-@check(on=On.BACKEND)
-def a_start_that_died_anywhere_is_made_good_by_the_next(t: CheckContext) -> None:
-    recovers(Start(t))
+@check(target=Target.BACKEND)
+def a_crash_at_any_call_of_resume_is_repaired_by_the_next_start(t: CheckContext) -> None:
+    expect_recovery(ResumeProcess(t))

@@ -1,4 +1,4 @@
-"""What a node tells about itself becomes part of its node id, which orchestrators keep for years."""
+"""Facts of a node: they become part of its node id, which orchestrators keep for years."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from csi_multi.contract import ids
 from csi_multi.host.command import LocalHost
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
+from ..protocol import Target
 
 
-@check(b.NodeFacts, on=On.BACKEND)
+@check(b.NodeFacts, target=Target.BACKEND)
 def the_fact_of_a_node_fits_into_its_id(t: CheckContext) -> None:
     fact, where = t.backend.node_fact(), t.backend.setting
     good = isinstance(fact, str) and ids.FACT.fullmatch(fact)
-    expect(good, f"node_fact gave {fact!r}: it is of letters, digits and -_.: and not empty")
+    expect(good, f"node_fact gave {fact!r}: it must be one or more letters, digits and -_.:")
 
     text = ids.join_node(where.node, {where.instance: fact})
     expect(
-        len(text) <= ids.MAX_NODE_ID, f"node_fact makes a node id of {len(text)} bytes: {ids.MAX_NODE_ID} are allowed"
+        len(text) <= ids.MAX_NODE_ID,
+        f"node_fact makes a node id of {len(text)} bytes: the maximum is {ids.MAX_NODE_ID}",
     )
     same(ids.split_node(text, where.instance).fact, fact, f"the fact in node id {text!r}")
 
 
-@check(b.NodeFacts, on=On.BACKEND)
+@check(b.NodeFacts, target=Target.BACKEND)
 def the_fact_of_a_node_does_not_change(t: CheckContext) -> None:
     fact = t.backend.node_fact()
 
@@ -35,9 +37,9 @@ def the_fact_of_a_node_does_not_change(t: CheckContext) -> None:
     same(other.node_fact(), fact, "node_fact of another process on the same node")
 
 
-@check(b.NodeFacts, on=On.BACKEND)
-def a_node_takes_a_number_of_volumes_or_any(t: CheckContext) -> None:
+@check(b.NodeFacts, target=Target.BACKEND)
+def max_volumes_is_a_number_or_zero_for_no_limit(t: CheckContext) -> None:
     found = t.backend.max_volumes()
 
     good = isinstance(found, int) and not isinstance(found, bool) and found >= 0
-    expect(good, f"max_volumes gave {found!r}: a whole number, 0 for no known limit")
+    expect(good, f"max_volumes gave {found!r}: it must be a whole number, 0 for no limit")

@@ -1,4 +1,4 @@
-"""Where a volume is attached: told the same by all who tell, and many nodes where the access mode allows them."""
+"""The nodes of an attached volume: the same in every answer; several nodes if the access mode allows them."""
 
 from __future__ import annotations
 
@@ -9,59 +9,62 @@ from csi_multi.contract import AccessMode, NotFound, Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext
-from .attach import attach, two, use
+from ..protocol import Target
+from .attach import attach, single_node_use, two_nodes
 
 
-def published(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
-    """Return where the volume is published, from all who tell."""
-    found = [("get_volume", t.door.get(volume.handle).published_nodes)]
+def reported_nodes(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the published nodes of a volume from every method that reports them."""
+    found = [("get_volume", t.client.get(volume.handle).published_nodes)]
     if b.ListVolumes in t.features:
         cursor, more = "", True
         while more:
-            page = t.door.list_volumes(cursor)
+            page = t.client.list_volumes(cursor)
             found += [("list_volumes", one.published_nodes) for one in page.items if one.handle == volume.handle]
             cursor, more = page.cursor, bool(page.cursor)
     return found
 
 
-@check(b.PublishedNodes, given=("nodes",))
-def where_a_volume_is_attached_is_told(t: CheckContext) -> None:
-    one, other = two(t)
+@check(b.PublishedNodes, needs=("nodes",))
+def the_nodes_of_an_attached_volume_are_reported(t: CheckContext) -> None:
+    one, other = two_nodes(t)
     volume = t.volume()
 
-    def told(wanted: tuple[str, ...], when: str) -> None:
-        for method, nodes in published(t, volume):
+    def expect_published(wanted: tuple[str, ...], when: str) -> None:
+        for method, nodes in reported_nodes(t, volume):
             same(nodes, wanted, f"published_nodes from {method}, {when}")
 
-    told((), "before the first attach")
+    expect_published((), "before the first attach")
     for node in (one, other):
         attach(t, volume, node)
-        told((node.id,), f"attached to {node.id!r}")
-        t.door.restart()
-        told((node.id,), f"attached to {node.id!r}, in the next process")
-        t.door.detach(volume.handle, None)
-        told((), "detached")
+        expect_published((node.id,), f"attached to {node.id!r}")
+        t.client.restart()
+        expect_published((node.id,), f"attached to {node.id!r}, after a restart")
+        t.client.detach(volume.handle, None)
+        expect_published((), "detached")
 
 
-@check(b.Attach, given=("nodes",), on=On.BACKEND)
-def a_volume_of_many_nodes_is_attached_to_all_of_them(t: CheckContext) -> None:
-    nodes = two(t)
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def a_multi_node_volume_can_be_attached_to_several_nodes(t: CheckContext) -> None:
+    nodes = two_nodes(t)
     modes = [mode for mode in AccessMode if not mode.single_node]
-    parameters: Any = t.direct.request(t.wish()).parameters
+    parameters: Any = t.in_process.request(t.spec()).parameters
     for mode in modes:
-        many = replace(use(t), mode=mode)
+        many = replace(single_node_use(t), mode=mode)
         if t.backend.unsupported(many, parameters):
             continue
         volume = t.volume(capability=many)
         for node in nodes:
             t.attach(volume, node, capability=many, read_only=mode.read_only and b.ReadOnlyAttach in t.features)
-        t.door.detach(volume.handle, nodes[0])
+        t.client.detach(volume.handle, nodes[0])
         if b.PublishedNodes in t.features:
             same(
-                t.door.get(volume.handle).published_nodes, (nodes[1].id,), f"published_nodes, {mode.name}, one detached"
+                t.client.get(volume.handle).published_nodes,
+                (nodes[1].id,),
+                f"published_nodes, {mode.name}, one detached",
             )
-        t.door.detach(volume.handle, None)
+        t.client.detach(volume.handle, None)
         with t.refused(NotFound, what=f"detach, {mode.name}, after it was detached from all nodes"):
             t.backend.detach(volume.handle, nodes[1], t.storage.secrets)

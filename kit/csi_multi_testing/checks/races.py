@@ -1,7 +1,7 @@
-"""Operations that overlap end as if one had come after the other, and none waits for ever.
+"""Concurrent operations end as if one had run after the other, and none waits for ever.
 
-Within a process the core keeps calls about one id apart (locks.py). Two processes overlap for real while
-the orchestrator changes its leader: creations of one name are met that way, too.
+Within a process the core runs one call per id at a time (csi_multi.core.locks). Two processes overlap while the
+orchestrator changes its leader, so creations of one name are also tested with several processes.
 """
 
 from __future__ import annotations
@@ -15,217 +15,241 @@ from csi_multi.contract import FailedPrecondition, InUse, NotFound, SizeRange
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
-from ..concurrency import Act, Outcome, answers, at_once
+from ..check import check
+from ..concurrency import CallResult, NamedCall, expect_answers, run_concurrently
 from ..context import CheckContext, pages, source
 from ..fault_injection import FaultInjector
-from ..in_process import InProcess
-from ..operations.base import absent, firmly, ready
-from ..operations.making import SEED, origin
+from ..in_process import InProcessClient
+from ..operations.base import expect_not_found, retry, wait_until_ready
+from ..operations.create import SEED, source_volume
+from ..protocol import Target
 
-Asking = Callable[[str], Callable[[Any], Any]]  # for a name, what to ask a door
-CROWD = 8
+RequestFor = Callable[[str], Callable[[Any], Any]]  # for a name, the request to a client
+CONCURRENT = 8
 ROUNDS = 3
 
 
-def makes_one(
-    t: CheckContext, words: str, asking: Asking, doors: Callable[[], list[Any]], delete: Callable[[str], None]
+def expect_created_once(
+    t: CheckContext,
+    words: str,
+    request_for: RequestFor,
+    clients: Callable[[], list[Any]],
+    delete: Callable[[str], None],
 ) -> None:
-    """Let all doors ask for the same, at once: one thing is made, and everybody who gets an answer gets that."""
-    several = f"{words}, {CROWD} times at once"
-    alone = _resources_of(t, asking(t.name()), delete)
+    """Let all clients make the same request at once: one resource is created, and every answer is that one."""
+    concurrently = f"{words}, {CONCURRENT} times at once"
+    per_call = _resources_of(t, request_for(t.name()), delete)
     for _ in range(ROUNDS):
         before = t.resources()
-        ask = asking(t.name())
-        found = answers(t, at_once([(several, partial(ask, door)) for door in doors()]))
-        made = firmly(partial(ask, t.door), f"{several}, and once more")
+        request = request_for(t.name())
+        found = expect_answers(t, run_concurrently([(concurrently, partial(request, client)) for client in clients()]))
+        made = retry(partial(request, t.client), f"{concurrently}, and once more")
         t.made(made)
         for one in found:
-            same(one.handle, made.handle, f"{several}: a handle that was answered")
+            same(one.handle, made.handle, f"{concurrently}: the handle of an answer")
         new = t.resources() - before
-        expect(len(new) == alone, f"{several}: the storage holds {', '.join(sorted(new)[:10])}, one call makes {alone}")
-        firmly(partial(delete, made.handle), f"{several}, then deleted")
+        expect(
+            len(new) == per_call,
+            f"{concurrently}: the storage holds {', '.join(sorted(new)[:10])}, one call creates {per_call}",
+        )
+        retry(partial(delete, made.handle), f"{concurrently}, then deleted")
         t.forget(made)
         left = t.resources() - before
-        expect(not left, f"{several}, then deleted: left behind: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{concurrently}, then deleted: remaining: {', '.join(sorted(left)[:10])}")
 
 
-def _resources_of(t: CheckContext, ask: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
-    """Return how many resources one undisturbed call makes."""
+def _resources_of(t: CheckContext, request: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
+    """Return the number of resources that one call alone creates."""
     before = t.resources()
-    made = ask(t.door)
+    made = request(t.client)
     new = t.resources() - before
     delete(made.handle)
     return len(new)
 
 
 def processes(t: CheckContext) -> list[Any]:
-    """Return doors that share nothing but the storage."""
-    return [InProcess(t.storage, FaultInjector()) for _ in range(CROWD)]
+    """Return clients that share only the storage."""
+    return [InProcessClient(t.storage, FaultInjector()) for _ in range(CONCURRENT)]
 
 
-@check(on=On.BACKEND)
-def processes_that_make_one_volume_make_it_once(t: CheckContext) -> None:
-    makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), partial(processes, t), t.door.delete)
+@check(target=Target.BACKEND)
+def processes_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
+    expect_created_once(
+        t, "create_volume", lambda name: call("create", t.spec(name)), partial(processes, t), t.client.delete
+    )
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def processes_that_cut_one_snapshot_cut_it_once(t: CheckContext) -> None:
+@check(b.Snapshots, target=Target.BACKEND)
+def processes_that_create_the_same_snapshot_create_it_once(t: CheckContext) -> None:
     source_handle = t.volume().handle
-    delete = t.door.delete_snapshot
-    makes_one(t, "create_snapshot", lambda name: call("snapshot", name, source_handle), partial(processes, t), delete)
+    delete = t.client.delete_snapshot
+    expect_created_once(
+        t, "create_snapshot", lambda name: call("snapshot", name, source_handle), partial(processes, t), delete
+    )
 
 
-@check(b.Clone, on=On.BACKEND)
-def processes_that_clone_one_volume_clone_it_once(t: CheckContext) -> None:
-    origin = source(t.volume())
+@check(b.Clone, target=Target.BACKEND)
+def processes_that_create_the_same_clone_create_it_once(t: CheckContext) -> None:
+    source_volume = source(t.volume())
 
-    def asking(name: str) -> Callable[[Any], Any]:
-        return call("create", t.wish(name, 0, source=origin))
+    def request_for(name: str) -> Callable[[Any], Any]:
+        return call("create", t.spec(name, 0, source=source_volume))
 
-    makes_one(t, "clone_volume", asking, partial(processes, t), t.door.delete)
-
-
-@check()
-def threads_that_make_one_volume_make_it_once(t: CheckContext) -> None:
-    makes_one(t, "create_volume", lambda name: call("create", t.wish(name)), lambda: [t.door] * CROWD, t.door.delete)
+    expect_created_once(t, "clone_volume", request_for, partial(processes, t), t.client.delete)
 
 
 @check()
-def a_creation_and_a_deletion_of_one_name_come_in_some_order(t: CheckContext) -> None:
-    wish = t.wish()
+def threads_that_create_the_same_volume_create_it_once(t: CheckContext) -> None:
+    expect_created_once(
+        t, "create_volume", lambda name: call("create", t.spec(name)), lambda: [t.client] * CONCURRENT, t.client.delete
+    )
+
+
+@check()
+def concurrent_creations_and_deletions_of_one_name_are_serialized(t: CheckContext) -> None:
+    spec = t.spec()
     for _ in range(ROUNDS):
-        volume = t.create(wish)
-        create = ("create_volume, beside a deletion of the name", partial(t.create, wish))
-        delete = ("delete_volume, beside a creation of the name", partial(t.door.delete, volume.handle))
-        answers(t, at_once([create, delete, create, delete]))
-        volume = firmly(partial(t.create, wish), "create_volume, after creations and deletions of the name")
-        same(t.door.get(volume.handle), volume, "get_volume, after creations and deletions of the name")
-        firmly(partial(t.door.delete, volume.handle), "delete_volume, after a race")
+        volume = t.create(spec)
+        create = ("create_volume, beside a deletion of the name", partial(t.create, spec))
+        delete = ("delete_volume, beside a creation of the name", partial(t.client.delete, volume.handle))
+        expect_answers(t, run_concurrently([create, delete, create, delete]))
+        volume = retry(partial(t.create, spec), "create_volume, after creations and deletions of the name")
+        same(t.client.get(volume.handle), volume, "get_volume, after creations and deletions of the name")
+        retry(partial(t.client.delete, volume.handle), "delete_volume, after a race")
         t.forget(volume)
 
 
 @check()
-def deletions_of_one_volume_at_once_all_succeed(t: CheckContext) -> None:
+def concurrent_deletions_of_one_volume_all_succeed(t: CheckContext) -> None:
     volume = t.volume()
 
-    answers(t, at_once([("delete_volume, several at once", partial(t.door.delete, volume.handle))] * CROWD))
+    expect_answers(
+        t, run_concurrently([("delete_volume, several at once", partial(t.client.delete, volume.handle))] * CONCURRENT)
+    )
 
-    firmly(partial(t.door.delete, volume.handle), "delete_volume, once more")
-    with t.refused(NotFound, what="get_volume after deletions at once"):
-        t.door.get(volume.handle)
+    retry(partial(t.client.delete, volume.handle), "delete_volume, once more")
+    with t.refused(NotFound, what="get_volume after concurrent deletions"):
+        t.client.get(volume.handle)
 
 
 @check()
-def operations_on_different_volumes_do_not_disturb_each_other(t: CheckContext) -> None:
+def concurrent_operations_on_different_volumes_are_independent(t: CheckContext) -> None:
     old = [t.volume() for _ in range(3)]
-    wishes = [t.wish() for _ in range(3)]
+    specs = [t.spec() for _ in range(3)]
 
-    creations = [("create_volume, beside others", partial(t.create, wish)) for wish in wishes]
-    deletions = [("delete_volume, beside others", partial(t.door.delete, one.handle)) for one in old[1:]]
-    made = at_once([*creations, *deletions])
+    creations = [("create_volume, beside others", partial(t.create, spec)) for spec in specs]
+    deletions = [("delete_volume, beside others", partial(t.client.delete, one.handle)) for one in old[1:]]
+    made = run_concurrently([*creations, *deletions])
 
-    answers(t, made)
+    expect_answers(t, made)
     for volume in [old[0], *(one.answer for one in made if one.answer)]:
-        what = "get_volume of what lives, after work on other volumes"
-        same(firmly(partial(t.door.get, volume.handle), what), volume, what)
+        what = "get_volume of an existing volume, after work on other volumes"
+        same(retry(partial(t.client.get, volume.handle), what), volume, what)
     for volume in old[1:]:
-        firmly(partial(t.door.delete, volume.handle), "delete_volume, repeated")
-        absent(partial(t.door.get, volume.handle), "get_volume of what was deleted")
+        retry(partial(t.client.delete, volume.handle), "delete_volume, repeated")
+        expect_not_found(partial(t.client.get, volume.handle), "get_volume after the deletion")
 
 
-def in_turns(round_: int, acts: list[Act]) -> list[Outcome]:
-    """Do these at once. Who starts last tends to be first: let that be another one each time."""
+def run_in_changing_order(round_: int, acts: list[NamedCall]) -> list[CallResult]:
+    """Run these calls at once, in alternating order: the call that starts last often runs first."""
     turn = 1 if round_ % 2 else -1
-    return at_once(acts[::turn])[::turn]
+    return run_concurrently(acts[::turn])[::turn]
 
 
 @check(b.Expand, b.Snapshots)
-def a_growth_and_a_snapshot_come_in_some_order(t: CheckContext) -> None:
-    volume, name = t.volume(), t.name("cut")
+def a_concurrent_expansion_and_snapshot_are_serialized(t: CheckContext) -> None:
+    volume, name = t.volume(), t.name("snapshot")
     wanted = SizeRange(required=2 * t.size)
 
-    outcomes = at_once(
+    outcomes = run_concurrently(
         [
-            ("expand_volume, beside a snapshot", partial(t.door.expand, volume.handle, wanted)),
-            ("create_snapshot, beside a growth", partial(t.snapshot, volume, name)),
+            ("expand_volume, beside a snapshot", partial(t.client.expand, volume.handle, wanted)),
+            ("create_snapshot, beside an expansion", partial(t.snapshot, volume, name)),
         ]
     )
 
-    answers(t, outcomes, FailedPrecondition)  # some storage cannot grow what has snapshots
-    growth = ("expand_volume, repeated after a snapshot beside it", partial(t.door.expand, volume.handle, wanted))
-    answers(t, at_once([growth]), FailedPrecondition)
-    cut = firmly(partial(t.snapshot, volume, name), "create_snapshot, beside a growth, repeated")
-    sizes = (volume.size, t.door.get(volume.handle).size)
+    expect_answers(t, outcomes, FailedPrecondition)  # some storage cannot expand a volume that has snapshots
+    growth = ("expand_volume, repeated after a snapshot beside it", partial(t.client.expand, volume.handle, wanted))
+    expect_answers(t, run_concurrently([growth]), FailedPrecondition)
+    snapshot = retry(partial(t.snapshot, volume, name), "create_snapshot, beside an expansion, repeated")
+    sizes = (volume.size, t.client.get(volume.handle).size)
     expect(
-        cut.size in sizes, f"create_snapshot, beside a growth: the snapshot has {cut.size} bytes, neither of {sizes}"
+        snapshot.size in sizes,
+        f"create_snapshot, beside an expansion: the snapshot has {snapshot.size} bytes, neither of {sizes}",
     )
 
 
 @check(b.Snapshots)
-def a_snapshot_and_a_deletion_of_its_source_come_in_some_order(t: CheckContext) -> None:
+def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckContext) -> None:
     for round_ in range(ROUNDS):
-        volume, name = origin(t), t.name("cut")
-        outcomes = in_turns(
+        volume, name = source_volume(t), t.name("snapshot")
+        outcomes = run_in_changing_order(
             round_,
             [
                 (
                     "create_snapshot, beside a deletion of its source",
                     partial(t.snapshot, volume, name),
                 ),
-                ("delete_volume, beside a snapshot of it", partial(t.door.delete, volume.handle)),
+                ("delete_volume, beside a snapshot of it", partial(t.client.delete, volume.handle)),
             ],
         )
-        answers(t, outcomes, NotFound, InUse)
-        if not (cut := outcomes[0].answer):
+        expect_answers(t, outcomes, NotFound, InUse)
+        if not (snapshot := outcomes[0].answer):
             continue
         if not t.no_data():
-            copy = firmly(partial(t.copy, ready(t, cut)), "restore_volume, after the deletion of the source")
+            copy = retry(
+                partial(t.copy, wait_until_ready(t, snapshot)), "restore_volume, after the deletion of the source"
+            )
             t.expect_filled(copy, SEED, volume.size, "create_snapshot, beside a deletion of its source")
 
 
 @check(b.Snapshots)
-def a_restore_and_a_deletion_of_its_snapshot_come_in_some_order(t: CheckContext) -> None:
-    volume = origin(t)
+def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckContext) -> None:
+    volume = source_volume(t)
     for round_ in range(ROUNDS):
-        cut = ready(t, t.snapshot(volume))
-        wish = t.wish(size=0, source=source(cut))
-        outcomes = in_turns(
+        snapshot = wait_until_ready(t, t.snapshot(volume))
+        spec = t.spec(size=0, source=source(snapshot))
+        outcomes = run_in_changing_order(
             round_,
             [
-                ("restore_volume, beside a deletion of its snapshot", partial(t.create, wish)),
-                ("delete_snapshot, beside a restore of it", partial(t.door.delete_snapshot, cut.handle)),
+                ("restore_volume, beside a deletion of its snapshot", partial(t.create, spec)),
+                ("delete_snapshot, beside a restore of it", partial(t.client.delete_snapshot, snapshot.handle)),
             ],
         )
-        answers(t, outcomes, NotFound, InUse)
+        expect_answers(t, outcomes, NotFound, InUse)
         if (copy := outcomes[0].answer) and not t.no_data():
             t.expect_filled(copy, SEED, volume.size, "restore_volume, beside a deletion of its snapshot")
 
 
 @check(b.ListVolumes)
-def what_lives_is_listed_while_others_come_and_go(t: CheckContext) -> None:
-    living = {t.volume().handle, t.volume().handle}
+def existing_volumes_stay_listed_while_others_are_created_and_deleted(t: CheckContext) -> None:
+    existing = {t.volume().handle, t.volume().handle}
     over = False
 
-    def churn() -> None:
+    def create_and_delete() -> None:
         nonlocal over
         try:
             for _ in range(2 * ROUNDS):
                 volume = t.volume()
-                t.door.delete(volume.handle)
+                t.client.delete(volume.handle)
                 t.forget(volume)
         finally:
             over = True
 
-    def look() -> None:
+    def list_repeatedly() -> None:
         while not over:
             for limit in (0, 2):
-                missing = living - {one.handle for one in pages(t.door.list_volumes, limit)}
-                expect(not missing, f"list_volumes, while others come and go: leaves out {sorted(missing)}")
+                missing = existing - {one.handle for one in pages(t.client.list_volumes, limit)}
+                expect(not missing, f"list_volumes, while others are created and deleted: missing {sorted(missing)}")
 
-    outcomes = at_once([("volumes that come and go", churn), ("list_volumes, beside them", look)])
+    outcomes = run_concurrently(
+        [
+            ("creations and deletions of other volumes", create_and_delete),
+            ("list_volumes, beside them", list_repeatedly),
+        ]
+    )
 
     for one in outcomes:
         if isinstance(one.error, AssertionError):
             raise one.error
-    answers(t, outcomes)
+    expect_answers(t, outcomes)

@@ -1,4 +1,4 @@
-"""Nothing that matters lives in memory: a life with a restart between any two calls gets the same answers."""
+"""No state in memory: a lifecycle with a restart between any two calls gets the same answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..lifecycle import Lifecycle
 
 
 @check()
-def a_life_with_a_restart_between_any_two_calls_is_the_same(t: CheckContext) -> None:
-    whole, broken = Lifecycle(t, lambda: None), Lifecycle(t, t.door.restart)
+def restarts_between_calls_do_not_change_any_answer(t: CheckContext) -> None:
+    whole, broken = Lifecycle(t, lambda: None), Lifecycle(t, t.client.restart)
 
     whole.run()
     broken.run()
 
-    for (words, wanted), (_, found) in zip(whole.told, broken.told, strict=False):
+    for (words, wanted), (_, found) in zip(whole.transcript, broken.transcript, strict=False):
         same(found, wanted, f"{words}, with a restart between any two calls")
-    expect(len(whole.told) == len(broken.told), "a life with restarts has another number of calls")
-    t.note(f"{len(broken.told)} restarts")
+    expect(len(whole.transcript) == len(broken.transcript), "a lifecycle with restarts makes another number of calls")
+    t.note(f"{len(broken.transcript)} restarts")

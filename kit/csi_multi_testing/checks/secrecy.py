@@ -1,4 +1,4 @@
-"""Secrets stay with the request: not on the resource, not in a text, not in the arguments of a command."""
+"""Secrets stay in the request: not on the resource, not in a message, not in the arguments of a command."""
 
 from __future__ import annotations
 
@@ -10,76 +10,77 @@ from csi_multi.contract import SizeRange, StorageError, Strings
 from csi_multi.contract import backend as b
 
 from ..assertions import expect
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages
+from ..protocol import Target
 from .stamps import create, request
 
 MARKER = "kit-secret-c0ffee-4711"
-SHORT = 6  # characters: a shorter value turns up by chance
+MIN_LENGTH = 6  # characters: a shorter value can occur by chance
 
 
-def hidden(text: str, secrets: Strings, where: str) -> None:
-    """Demand that no secret stands in the text. The verdict names its key only."""
+def expect_no_secret(text: str, secrets: Strings, where: str) -> None:
+    """Require that no secret is in the text. The message names only its key."""
     for key, value in secrets.items():
-        if len(value) >= SHORT:
-            expect(value not in text, f"{where} shows the value of secret {key!r}")
+        if len(value) >= MIN_LENGTH:
+            expect(value not in text, f"{where} contains the value of secret {key!r}")
 
 
-def unknown(t: CheckContext) -> dict[str, str]:
-    """Return secrets that the storage accepts, and one more that it knows nothing of."""
+def with_unknown_secret(t: CheckContext) -> dict[str, str]:
+    """Return secrets that the storage accepts, and one more that it does not use."""
     return {**t.storage.secrets, "kit-secret": MARKER}
 
 
-def wrong(t: CheckContext) -> dict[str, str]:
-    """Return secrets of the right names, none of which is right."""
+def wrong_secrets(t: CheckContext) -> dict[str, str]:
+    """Return secrets with the right keys and wrong values."""
     return dict.fromkeys((*t.storage.secrets, "kit-secret"), MARKER)
 
 
-@check(on=On.BACKEND)
-def a_secret_is_not_kept_on_the_volume(t: CheckContext) -> None:
-    secrets = unknown(t)
+@check(target=Target.BACKEND)
+def a_secret_is_not_stored_with_the_volume(t: CheckContext) -> None:
+    secrets = with_unknown_secret(t)
     made = create(t, request(t, secrets=secrets))
 
-    hidden(repr(made), secrets, "create_volume: the answer")
-    hidden(repr(t.backend.get_volume(made.handle)), secrets, "get_volume: the answer")
+    expect_no_secret(repr(made), secrets, "create_volume: the answer")
+    expect_no_secret(repr(t.backend.get_volume(made.handle)), secrets, "get_volume: the answer")
     for name in t.new():
-        hidden(name, secrets, "the name of a resource that create_volume made")
+        expect_no_secret(name, secrets, "the name of a resource that create_volume made")
     if b.ListVolumes in t.features:
-        hidden(repr(pages(t.door.list_volumes)), secrets, "list_volumes: the answer")
+        expect_no_secret(repr(pages(t.client.list_volumes)), secrets, "list_volumes: the answer")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_secret_is_not_in_the_arguments_of_a_command(t: CheckContext) -> None:
-    """Everybody on the machine can read those; standard input and files with mode 0600 are for secrets."""
-    secrets = unknown(t)
-    with t.fuse.blown(0):
+    """All users of the machine can read arguments. Pass secrets by standard input or in files with mode 0600."""
+    secrets = with_unknown_secret(t)
+    with t.injector.inject(0):
         made = create(t, request(t, secrets=secrets))
         t.backend.delete_volume(made.handle, secrets)
 
-    for call in t.fuse.calls:
-        hidden(call, secrets, f"create_volume or delete_volume: a call to {call.partition(' ')[0]!r}")
+    for call in t.injector.calls:
+        expect_no_secret(call, secrets, f"create_volume or delete_volume: a call to {call.partition(' ')[0]!r}")
 
 
 def _failures(t: CheckContext, secrets: Strings) -> list[tuple[str, Callable[[], Any]]]:
-    """Return requests that fail, most of them whatever the secrets are."""
-    taken = t.wish()
+    """Return requests that fail, most of them with any secrets."""
+    taken = t.spec()
     t.create(taken)
-    again = replace(t.direct.request(taken), secrets=secrets)
+    again = replace(t.in_process.request(taken), secrets=secrets)
     impossible = request(t, secrets=secrets, size=SizeRange(required=t.storage.too_large))
     return [
         ("create_volume with wrong secrets", lambda: create(t, request(t, secrets=secrets))),
-        ("create_volume with a name that is taken", lambda: create(t, again)),
+        ("create_volume with a taken name", lambda: create(t, again)),
         ("create_volume for a size that is too large", lambda: create(t, impossible)),
-        ("delete_volume of nothing", lambda: t.backend.delete_volume(t.name(), secrets)),
+        ("delete_volume of an unknown volume", lambda: t.backend.delete_volume(t.name(), secrets)),
     ]
 
 
-@check(on=On.BACKEND)
-def a_secret_is_not_in_the_text_of_a_failure(t: CheckContext) -> None:
-    """The text reaches logs and events that anybody can read."""
-    for secrets in (unknown(t), wrong(t)):
+@check(target=Target.BACKEND)
+def a_secret_is_not_in_an_error_message(t: CheckContext) -> None:
+    """Error messages reach logs and events that many people can read."""
+    for secrets in (with_unknown_secret(t), wrong_secrets(t)):
         for what, fail in _failures(t, secrets):
             try:
                 fail()
             except StorageError as error:
-                hidden(f"{error} {error!r}", secrets, f"{what}: the text of {type(error).__name__}")
+                expect_no_secret(f"{error} {error!r}", secrets, f"{what}: the message of {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""Snapshots: cut once per name, unchanging, and as lasting as csi-spec DeleteVolume wants them."""
+"""Snapshots: created once per name, unchanging, and kept as csi-spec DeleteVolume requires."""
 
 from __future__ import annotations
 
@@ -8,45 +8,50 @@ from csi_multi.contract import AlreadyExists, NotFound, Snapshot
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages
-from ..operations.base import ready
-from ..operations.making import SEED, origin, timeless
-from .sources import answer, cut, served
+from ..operations.base import wait_until_ready
+from ..operations.create import SEED, as_ready, source_volume
+from ..protocol import Target
+from .sources import expect_success, is_served, take_snapshot
 
-SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone is further off
+SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone differs by more
 
 
-def unchanged(t: CheckContext, made: Snapshot, what: str) -> None:
+def expect_unchanged(t: CheckContext, made: Snapshot, what: str) -> None:
     what = f"{what}, then get_snapshot"
-    same(timeless(answer(what, t.door.get_snapshot, made.handle)), timeless(made), what)
+    same(as_ready(expect_success(what, t.client.get_snapshot, made.handle)), as_ready(made), what)
 
 
 @check(b.Snapshots)
-def a_snapshot_can_be_cut_found_and_deleted(t: CheckContext) -> None:
-    """Deleting it a second time is fine, too: the first answer may have been lost."""
+def a_snapshot_can_be_created_found_and_deleted(t: CheckContext) -> None:
+    """The deletion can be repeated: the first answer may have been lost."""
     volume = t.volume()
     made = t.snapshot(volume)
 
-    same(made.source, volume.handle, "create_snapshot: the source that it answers")
-    same(made.group, "", "create_snapshot: the group that it answers")
-    unchanged(t, made, "create_snapshot")
+    same(made.source, volume.handle, "create_snapshot: the source")
+    same(made.group, "", "create_snapshot: the group")
+    expect_unchanged(t, made, "create_snapshot")
     for _ in range(2):
-        t.door.delete_snapshot(made.handle)
+        t.client.delete_snapshot(made.handle)
         with t.refused(NotFound, what="get_snapshot after delete_snapshot"):
-            t.door.get_snapshot(made.handle)
-    same(t.door.get(volume.handle), volume, "delete_snapshot, then get_volume of its source")
+            t.client.get_snapshot(made.handle)
+    same(t.client.get(volume.handle), volume, "delete_snapshot, then get_volume of its source")
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_snapshot_that_is_not_there_is_told_as_such(t: CheckContext) -> None:
-    name = t.name("cut")
+@check(b.Snapshots, target=Target.BACKEND)
+def an_unknown_snapshot_is_not_found(t: CheckContext) -> None:
+    name = t.name("snapshot")
     made = t.snapshot(t.volume(), name)
-    for other in (t.name("cut"), name[:-1], f"{name}0"):
-        with t.refused(NotFound, what=f"find_snapshot({other!r}), a name that nobody asked for, beside {name!r}"):
+    for other in (t.name("snapshot"), name[:-1], f"{name}0"):
+        with t.refused(NotFound, what=f"find_snapshot({other!r}), a name that was never used, beside {name!r}"):
             t.backend.find_snapshot(other)
 
-    same(timeless(t.backend.find_snapshot(name)), timeless(made), "find_snapshot with the name of create_snapshot")
+    same(
+        as_ready(t.backend.find_snapshot(name)),
+        as_ready(made),
+        "find_snapshot with the name of create_snapshot",
+    )
     t.backend.delete_snapshot(made.handle, t.storage.secrets)
     with t.refused(NotFound, what="find_snapshot after delete_snapshot"):
         t.backend.find_snapshot(name)
@@ -56,119 +61,132 @@ def a_snapshot_that_is_not_there_is_told_as_such(t: CheckContext) -> None:
 
 @check(b.Snapshots)
 def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
-    """The creation time, too, and also from another process."""
-    volume, name = t.volume(), t.name("cut")
+    """Also with the same creation time, and from another process."""
+    volume, name = t.volume(), t.name("snapshot")
     made = t.snapshot(volume, name)
     before = t.new()
 
     for when in ("repeated", "repeated after a restart"):
-        same(timeless(t.snapshot(volume, name)), timeless(made), f"create_snapshot, {when}")
+        same(as_ready(t.snapshot(volume, name)), as_ready(made), f"create_snapshot, {when}")
         same(t.new(), before, f"the storage after create_snapshot, {when}")
-        unchanged(t, made, f"create_snapshot, {when}")
-        t.door.restart()
+        expect_unchanged(t, made, f"create_snapshot, {when}")
+        t.client.restart()
 
 
 @check(b.Snapshots)
 def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -> None:
-    volume, other, name = t.volume(), t.volume(), t.name("cut")
+    volume, other, name = t.volume(), t.volume(), t.name("snapshot")
     made = t.snapshot(volume, name)
     before = t.new()
 
-    what = "create_snapshot of another volume with a name that is taken"
+    what = "create_snapshot of another volume with a taken name"
     with t.refused(AlreadyExists, what=what):
         t.snapshot(other, name)
     same(t.new(), before, f"{what}: refused, but the storage changed")
-    unchanged(t, made, what)
-    same(timeless(t.snapshot(volume, name)), timeless(made), f"{what}, then the first request again")
+    expect_unchanged(t, made, what)
+    same(as_ready(t.snapshot(volume, name)), as_ready(made), f"{what}, then the first request again")
 
 
 @check(b.Snapshots)
-def a_snapshot_needs_a_volume_that_is_there(t: CheckContext) -> None:
-    volume, name = t.volume(), t.name("cut")
-    t.door.delete(volume.handle)
+def a_snapshot_of_a_deleted_volume_is_refused(t: CheckContext) -> None:
+    volume, name = t.volume(), t.name("snapshot")
+    t.client.delete(volume.handle)
     before = t.new()
 
     what = "create_snapshot of a volume that was deleted"
     with t.refused(NotFound, what=what):
         t.snapshot(volume, name)
     same(t.new(), before, f"{what}: refused, but the storage changed")
-    if t.door.on is On.BACKEND:
+    if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_snapshot"):
             t.backend.find_snapshot(name)
 
 
 @check(b.Snapshots)
-def a_snapshot_tells_when_it_was_cut(t: CheckContext) -> None:
+def a_snapshot_has_its_creation_time(t: CheckContext) -> None:
     volume = t.volume()
     earliest = datetime.now(UTC)
     made = t.snapshot(volume).created
 
     what = f"create_snapshot: Snapshot.created is {made!r}"
-    expect(isinstance(made, datetime) and made.tzinfo is not None, f"{what}, the rule wants a time with a time zone")
-    expect(made > earliest - SKEW, f"{what}, {earliest - made} before the request; the rule wants the time of the cut")
-    expect(made < datetime.now(UTC) + SKEW, f"{what}, which is in the future; the rule wants the time of the cut")
+    expect(
+        isinstance(made, datetime) and made.tzinfo is not None, f"{what}, the contract requires a time with a time zone"
+    )
+    expect(
+        made > earliest - SKEW,
+        f"{what}, {earliest - made} before the request; the contract requires the creation time of the snapshot",
+    )
+    expect(
+        made < datetime.now(UTC) + SKEW,
+        f"{what}, which is in the future; the contract requires the creation time of the snapshot",
+    )
 
 
 @check(b.Snapshots)
 def the_size_of_a_snapshot_is_enough_to_restore_it(t: CheckContext) -> None:
     """csi-spec CreateSnapshot: size_bytes is the minimum size of a volume made from it."""
-    volume = origin(t)
-    made = ready(t, t.snapshot(volume))
-    told = f"create_snapshot of a volume of {volume.size} bytes: Snapshot.size is {made.size}"
-    expect(0 < made.size <= volume.size, f"{told}, the rule wants the smallest volume that can be restored from it")
+    volume = source_volume(t)
+    made = wait_until_ready(t, t.snapshot(volume))
+    message = f"create_snapshot of a volume of {volume.size} bytes: Snapshot.size is {made.size}"
+    expect(
+        0 < made.size <= volume.size,
+        f"{message}, the contract requires the smallest volume that can be restored from it",
+    )
 
-    what = f"{told}, restore_volume with exactly that"
-    copy = answer(what, t.copy, made, size=made.size, limit=made.size)
+    what = f"{message}, restore_volume with exactly that size"
+    copy = expect_success(what, t.copy, made, size=made.size, limit=made.size)
     same(copy.size, made.size, f"{what}: its size")
     if made.size == volume.size and not t.no_data():
         t.expect_filled(copy, SEED, volume.size, what)
 
 
 @check(b.Snapshots, data=True)
-def a_snapshot_keeps_its_bytes_when_its_volume_is_written(t: CheckContext) -> None:
-    volume = origin(t)
+def a_snapshot_keeps_its_data_when_its_volume_is_written(t: CheckContext) -> None:
+    volume = source_volume(t)
     made = t.snapshot(volume)
     t.fill(volume, "kit later")
 
-    copy = t.copy(ready(t, made))
+    copy = t.copy(wait_until_ready(t, made))
     t.expect_filled(copy, SEED, volume.size, "a snapshot of a volume that was written afterwards, restored")
-    t.expect_filled(volume, "kit later", volume.size, "a volume that was written after a snapshot of it was cut")
+    t.expect_filled(volume, "kit later", volume.size, "a volume that was written after a snapshot of it was created")
 
 
 @check(b.Snapshots, data=True)
-def a_deleted_snapshot_takes_no_bytes_of_others_with_it(t: CheckContext) -> None:
-    """Three cuts with writes between them; the one in the middle goes."""
-    volume, made = origin(t), {}
+def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
+    """Three snapshots with writes between them; the second one is deleted."""
+    volume, made = source_volume(t), {}
     for seed in (SEED, "kit second", "kit third"):
         t.fill(volume, seed)
-        made[seed] = cut(t, volume)
+        made[seed] = take_snapshot(t, volume)
 
-    gone = served(t, t.door.delete_snapshot, made["kit second"].handle)
+    gone = is_served(t, t.client.delete_snapshot, made["kit second"].handle)
     what = f"delete_snapshot of the second of three: {'served' if gone else 'refused'}"
     for seed in (SEED, "kit third"):
-        copy = answer(f"{what}, then restore_volume from another", t.copy, made[seed])
+        copy = expect_success(f"{what}, then restore_volume from another", t.copy, made[seed])
         t.expect_filled(copy, seed, volume.size, f"{what}, then a volume restored from another")
     t.expect_filled(volume, "kit third", volume.size, f"{what}, then the volume")
 
 
 @check(b.Snapshots)
-def snapshots_outlive_their_volume_or_keep_it(t: CheckContext) -> None:
-    """csi-spec DeleteVolume: refused and unchanged, or served with snapshots that are as good as before."""
-    volume = origin(t)
-    made = cut(t, volume)
+def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None:
+    """csi-spec DeleteVolume: refused without a change, or served with snapshots that remain complete."""
+    volume = source_volume(t)
+    made = take_snapshot(t, volume)
     before = t.new()
 
-    gone = served(t, t.door.delete, volume.handle)
+    gone = is_served(t, t.client.delete, volume.handle)
     what = f"delete_volume of a volume that has a snapshot: {'served' if gone else 'refused'}"
     if not gone:
-        same(answer(f"{what}, then get_volume", t.door.get, volume.handle), volume, f"{what}, then get_volume")
+        same(
+            expect_success(f"{what}, then get_volume", t.client.get, volume.handle), volume, f"{what}, then get_volume"
+        )
         same(t.new(), before, f"{what}, but the storage changed")
         if not t.no_data():
             t.expect_filled(volume, SEED, volume.size, f"{what}, then the volume")
-    unchanged(t, made, what)
+    expect_unchanged(t, made, what)
     if b.ListSnapshots in t.features:
-        listed = [one.handle for one in pages(t.door.list_snapshots) if one.handle == made.handle]
-        same(listed, [made.handle], f"{what}, then what list_snapshots says about the snapshot")
-    copy = answer(f"{what}, then restore_volume", t.copy, made)
+        listed = [one.handle for one in pages(t.client.list_snapshots) if one.handle == made.handle]
+        same(listed, [made.handle], f"{what}, then the snapshot in list_snapshots")
+    copy = expect_success(f"{what}, then restore_volume", t.copy, made)
     if not t.no_data():
         t.expect_filled(copy, SEED, volume.size, f"{what}, then a volume restored from the snapshot")

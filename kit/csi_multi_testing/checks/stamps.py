@@ -1,4 +1,4 @@
-"""A backend tells the truth and keeps what it was given; what counts as success is the core's business."""
+"""A backend answers truthfully and stores stamps unchanged; the core decides which answers are a success."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from csi_multi.contract import AlreadyExists, NotFound, Snapshot, SnapshotReques
 from csi_multi.contract import backend as b
 
 from ..assertions import same
-from ..check import On, check
+from ..check import check
 from ..context import CheckContext, pages, source
-from ..operations.base import firmly, ready
-from .creation import repeats, same_record
+from ..operations.base import retry, wait_until_ready
+from ..protocol import Target
+from .creation import expect_equal_records, expect_repeats
 
 CONTEXT = {
     "fsType": "xfs",
@@ -21,7 +22,7 @@ CONTEXT = {
     "ünïcode": "größe 💾",
     "empty": "",
 }
-STAMPED = 1024  # bytes of the largest context: the core writes far less
+CONTEXT_BYTES = 1024  # bytes of the largest context: the core writes much less
 METADATA = {
     "pvc/name": "n" * 253,
     "pvc/namespace": 'größe 💾 "it\'s" ; $(id) `id` \\ %s {} = , @ # -rf ../..',
@@ -33,8 +34,8 @@ METADATA = {
 
 
 def request(t: CheckContext, **changes: object) -> VolumeRequest:
-    """Return what the core hands to create_volume, with something in its place."""
-    return replace(t.direct.request(t.wish()), **changes)  # type: ignore[arg-type]
+    """Return the request that the core hands to create_volume, with some fields replaced."""
+    return replace(t.in_process.request(t.spec()), **changes)  # type: ignore[arg-type]
 
 
 def create(t: CheckContext, wanted: VolumeRequest) -> Volume:
@@ -43,18 +44,18 @@ def create(t: CheckContext, wanted: VolumeRequest) -> Volume:
     return made
 
 
-def firmly_made(t: CheckContext, wanted: VolumeRequest, what: str) -> Volume:
-    return firmly(lambda: create(t, wanted), f"create_volume with {what}")
+def create_with_retries(t: CheckContext, wanted: VolumeRequest, what: str) -> Volume:
+    return retry(lambda: create(t, wanted), f"create_volume with {what}")
 
 
-@check(on=On.BACKEND)
-def a_taken_name_is_told_as_such(t: CheckContext) -> None:
-    wish = t.wish()
-    _told(t, t.create(wish), "create_volume", t.direct.request(wish))
+@check(target=Target.BACKEND)
+def creating_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
+    spec = t.spec()
+    _expect_already_exists(t, t.create(spec), "create_volume", t.in_process.request(spec))
 
 
-def _told(t: CheckContext, made: Volume, method: str, request: VolumeRequest) -> None:
-    """Demand AlreadyExists. A repeated request, not another one, may also get the volume it made before."""
+def _expect_already_exists(t: CheckContext, made: Volume, method: str, request: VolumeRequest) -> None:
+    """Require AlreadyExists. Only the repeated request itself may also get the volume that it created before."""
     act = getattr(t.backend, method)
     try:
         again = act(request)
@@ -62,38 +63,38 @@ def _told(t: CheckContext, made: Volume, method: str, request: VolumeRequest) ->
         again = None
     if again is not None:
         t.made(again)
-        same(again, made, f"{method}, repeated: what it answers instead of AlreadyExists")
-    with t.refused(AlreadyExists, what=f"{method} with a name that is taken"):
+        same(again, made, f"{method}, repeated: its answer instead of AlreadyExists")
+    with t.refused(AlreadyExists, what=f"{method} with a taken name"):
         t.made(act(replace(request, stamp=replace(request.stamp, digest="another"))))
 
 
-def _taken_by_a_copy(t: CheckContext, of: Volume | Snapshot, method: str) -> None:
-    wish = t.wish(size=0, source=source(of))
-    _told(t, t.create(wish), method, t.direct.request(wish))
+def _expect_copy_conflicts(t: CheckContext, of: Volume | Snapshot, method: str) -> None:
+    spec = t.spec(size=0, source=source(of))
+    _expect_already_exists(t, t.create(spec), method, t.in_process.request(spec))
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_name_taken_by_a_restored_volume_is_told_as_such(t: CheckContext) -> None:
-    _taken_by_a_copy(t, ready(t, t.snapshot(t.volume())), "restore_volume")
+@check(b.Snapshots, target=Target.BACKEND)
+def restoring_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
+    _expect_copy_conflicts(t, wait_until_ready(t, t.snapshot(t.volume())), "restore_volume")
 
 
-@check(b.Clone, on=On.BACKEND)
-def a_name_taken_by_a_clone_is_told_as_such(t: CheckContext) -> None:
-    _taken_by_a_copy(t, t.volume(), "clone_volume")
+@check(b.Clone, target=Target.BACKEND)
+def cloning_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
+    _expect_copy_conflicts(t, t.volume(), "clone_volume")
 
 
-@check(b.Snapshots, on=On.BACKEND)
-def a_name_taken_by_a_snapshot_is_told_as_such(t: CheckContext) -> None:
+@check(b.Snapshots, target=Target.BACKEND)
+def a_snapshot_under_a_taken_name_raises_already_exists(t: CheckContext) -> None:
     volume = t.volume()
-    cut = t.snapshot(volume)
+    snapshot = t.snapshot(volume)
 
-    again = SnapshotRequest(stamp=cut.stamp, source=volume.handle, secrets=t.storage.secrets)
-    with t.refused(AlreadyExists, what="create_snapshot with a name that is taken"):
+    again = SnapshotRequest(stamp=snapshot.stamp, source=volume.handle, secrets=t.storage.secrets)
+    with t.refused(AlreadyExists, what="create_snapshot with a taken name"):
         t.made(t.backend.create_snapshot(again))
 
 
-@check(on=On.BACKEND)
-def a_deletion_of_nothing_is_told_as_such(t: CheckContext) -> None:
+@check(target=Target.BACKEND)
+def deleting_a_volume_twice_raises_not_found(t: CheckContext) -> None:
     made = t.volume()
     t.backend.delete_volume(made.handle, t.storage.secrets)
 
@@ -101,12 +102,12 @@ def a_deletion_of_nothing_is_told_as_such(t: CheckContext) -> None:
         t.backend.delete_volume(made.handle, t.storage.secrets)
 
 
-@check(on=On.BACKEND)
-def a_name_that_is_not_taken_is_told_as_such(t: CheckContext) -> None:
+@check(target=Target.BACKEND)
+def an_unknown_name_is_not_found(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
     for other in (t.name(), name[:-1], f"{name}0", made.handle if made.handle != name else "", ""):
-        with t.refused(NotFound, what=f"find_volume({other!r}), a name that nobody asked for, beside {name!r}"):
+        with t.refused(NotFound, what=f"find_volume({other!r}), a name that was never used, beside {name!r}"):
             t.backend.find_volume(other)
 
     same(t.backend.find_volume(name), made, "find_volume with the name of create_volume")
@@ -115,39 +116,41 @@ def a_name_that_is_not_taken_is_told_as_such(t: CheckContext) -> None:
         t.backend.find_volume(name)
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def a_stamp_comes_back_unchanged(t: CheckContext) -> None:
     wanted = request(t)
     stamp = replace(wanted.stamp, name=f"{wanted.name}/größe 'x'", digest="0123456789abcdef" * 2, context=CONTEXT)
-    made = firmly_made(t, replace(wanted, stamp=stamp), "a context of several keys")
+    made = create_with_retries(t, replace(wanted, stamp=stamp), "a context of several keys")
 
-    same_record(made.stamp, stamp, "the stamp that create_volume answers")
+    expect_equal_records(made.stamp, stamp, "the stamp of create_volume")
     for moment in ("", " after a restart"):
         if moment:
-            t.door.restart()
-        same_record(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp that get_volume answers{moment}")
-        same_record(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp that find_volume answers{moment}")
+            t.client.restart()
+        expect_equal_records(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp of get_volume{moment}")
+        expect_equal_records(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp of find_volume{moment}")
         if b.ListVolumes in t.features:
-            listed = [one.stamp for one in pages(t.door.list_volumes) if one.handle == made.handle]
-            same_record(dict(enumerate(listed)), {0: stamp}, f"the stamp that list_volumes answers{moment}")
+            listed = [one.stamp for one in pages(t.client.list_volumes) if one.handle == made.handle]
+            expect_equal_records(dict(enumerate(listed)), {0: stamp}, f"the stamp of list_volumes{moment}")
 
 
-@check(on=On.BACKEND)
+@check(target=Target.BACKEND)
 def the_largest_stamp_comes_back_unchanged(t: CheckContext) -> None:
-    """Tags and attributes have limits of their own, which a long name and a full context meet."""
+    """Tags and attributes have limits, which a long name and a full context may exceed."""
     wanted = request(t)
-    stamp = replace(wanted.stamp, name=f"{wanted.name}-".ljust(128, "n"), context={"k" * 24: "v" * (STAMPED - 24)})
-    made = firmly_made(t, replace(wanted, stamp=stamp), f"a name of 128 bytes and a context of {STAMPED}")
+    stamp = replace(
+        wanted.stamp, name=f"{wanted.name}-".ljust(128, "n"), context={"k" * 24: "v" * (CONTEXT_BYTES - 24)}
+    )
+    made = create_with_retries(t, replace(wanted, stamp=stamp), f"a name of 128 bytes and a context of {CONTEXT_BYTES}")
 
-    same_record(t.backend.get_volume(made.handle).stamp, stamp, "the stamp that get_volume answers")
-    same_record(t.backend.find_volume(stamp.name).stamp, stamp, "the stamp that find_volume answers")
+    expect_equal_records(t.backend.get_volume(made.handle).stamp, stamp, "the stamp of get_volume")
+    expect_equal_records(t.backend.find_volume(stamp.name).stamp, stamp, "the stamp of find_volume")
 
 
-@check(on=On.BACKEND)
-def odd_metadata_does_no_harm(t: CheckContext) -> None:
-    """It is for tags that people read: what does not fit into one is changed or left out."""
+@check(target=Target.BACKEND)
+def unusual_metadata_does_not_change_the_volume(t: CheckContext) -> None:
+    """Metadata is for tags that people read: a value that no tag can hold is changed or left out."""
     wanted = request(t, metadata=METADATA)
-    made = firmly_made(t, wanted, "odd metadata")
+    made = create_with_retries(t, wanted, "unusual metadata")
 
-    same_record(made.stamp, wanted.stamp, "the stamp that create_volume answers to odd metadata")
-    repeats(t, made, t.wish(wanted.name), "repeated without the odd metadata of the first time")
+    expect_equal_records(made.stamp, wanted.stamp, "the stamp of create_volume to unusual metadata")
+    expect_repeats(t, made, t.spec(wanted.name), "repeated without the unusual metadata of the first time")

@@ -1,1 +1,1 @@
-"""The state-changing operations of the contract, in a form that can be disturbed: crashes.py, faults.py."""
+"""The state-changing operations of the contract, in a form into which the checks inject crashes and faults."""

@@ -1,4 +1,4 @@
-"""An operation that can be disturbed at any call and repeated, and patience with storage that is busy."""
+"""An operation that can be interrupted at any call and repeated, and retries while the storage is busy."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ PAUSES = tuple(0.01 * 2**step for step in range(10))  # seconds between tries: t
 
 
 class Operation(ABC):
-    """A state-changing method of the contract. One object is used again and again, with a new subject each time.
+    """A state-changing method of the contract. One object runs it many times, each time on a new resource.
 
-    What many subjects can share (a source of copies) is made in the constructor.
+    What all runs can share (a source of copies) is created in the constructor.
     """
 
     method: ClassVar[str]
 
-    def __init__(self, trial: CheckContext) -> None:
-        self.t = trial
-        self.before: set[str] = set()  # everything on the storage before the subject was there
+    def __init__(self, t: CheckContext) -> None:
+        self.t = t
+        self.before: set[str] = set()  # everything on the storage before the run
 
-    def ready(self) -> None:
-        """Choose or make a new subject."""
+    def begin(self) -> None:
+        """Start a new run: choose or create a new resource."""
         self.before = self.t.resources()
         self.prepare()
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what the operation works on."""
+        """Create what the operation needs."""
 
     @abstractmethod
     def act(self) -> Any:
-        """Ask for it. The same request each time, until the next subject."""
+        """Make the request. It is the same each time until the next `begin`."""
 
-    def survived(self, what: str) -> None:  # noqa: B027 - optional on purpose
-        """Demand what must hold after a process died in `act`, before anything is repeated."""
-
-    @abstractmethod
-    def prove(self, answer: Any, what: str) -> None:
-        """Demand that the state, and the answer, are what was asked for."""
+    def verify_survival(self, what: str) -> None:  # noqa: B027 - optional on purpose
+        """Require what must hold after a process died in `act` and before the request is repeated."""
 
     @abstractmethod
-    def untouched(self) -> bool:
-        """Whether everything is as if `act` had never been called, as far as it can be told."""
+    def verify(self, answer: Any, what: str) -> None:
+        """Require that the state and the answer are as requested."""
+
+    @abstractmethod
+    def is_unchanged(self) -> bool:
+        """Whether the storage is, as far as the client can see, as if `act` had never been called."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Delete the subject."""
+        """Delete the resource of this run."""
 
-    def finish(self, what: str) -> None:
-        """Delete the subject and demand that nothing stays."""
-        firmly(self.remove, f"{what}: the clean-up after it")
+    def clean_up(self, what: str) -> None:
+        """Delete the resource and require that nothing remains."""
+        retry(self.remove, f"{what}: the deletion at its end")
         left = self.t.resources() - self.before
-        expect(not left, f"{what}: left behind after everything was deleted: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{what}: remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
 
 
 def attempt(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
@@ -75,43 +75,43 @@ def attempt(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def firmly(act: Callable[[], T], what: str) -> T:
-    """Return the answer, asking again as an orchestrator does while it is not settled. Raises Broken."""
-    told = ""
+def retry(act: Callable[[], T], what: str) -> T:
+    """Return the answer; repeat the call while its error is retryable, as an orchestrator does. Raises CheckFailed."""
+    outcome = ""
     for pause in PAUSES:
         answer, error = attempt(act)
         if error is None:
             return answer  # type: ignore[return-value]
-        told = described(error)
-        if not isinstance(error, NOT_FINAL):
-            raise CheckFailed(f"{what}: raised {told}, the rule wants it to succeed") from error
+        outcome = describe_error(error)
+        if not isinstance(error, UNSETTLED):
+            raise CheckFailed(f"{what}: raised {outcome}, the contract requires it to succeed") from error
         time.sleep(pause)
-    raise CheckFailed(f"{what}: raised {told} each of {len(PAUSES)} times, the rule wants it to succeed")
+    raise CheckFailed(f"{what}: raised {outcome} each of {len(PAUSES)} times, the contract requires it to succeed")
 
 
-def described(error: BaseException) -> str:
-    """Return an error's class, and what it says."""
-    foreign = "" if isinstance(error, StorageError) else ", which is not one of errors.py"
+def describe_error(error: BaseException) -> str:
+    """Return an error's class and text."""
+    foreign = "" if isinstance(error, StorageError) else ", which is not an error of csi_multi.contract"
     return f"{type(error).__name__} ({error}){foreign}"
 
 
-def absent(look: Callable[[], object], what: str) -> None:
-    """Demand NotFound."""
-    found, error = attempt(look)
-    told = f"found {found!r}" if error is None else f"raised {described(error)}"
-    expect(isinstance(error, NotFound), f"{what}: {told}, the rule wants NotFound")
+def expect_not_found(read: Callable[[], object], what: str) -> None:
+    """Require that a read raises NotFound."""
+    found, error = attempt(read)
+    outcome = f"found {found!r}" if error is None else f"raised {describe_error(error)}"
+    expect(isinstance(error, NotFound), f"{what}: {outcome}, the contract requires NotFound")
 
 
-def is_absent(look: Callable[[], object]) -> bool:
-    return isinstance(attempt(look)[1], NotFound)
+def is_not_found(read: Callable[[], object]) -> bool:
+    return isinstance(attempt(read)[1], NotFound)
 
 
-def ready(trial: CheckContext, snapshot: Snapshot) -> Snapshot:
-    """Wait until volumes can be made from a snapshot: some storage systems cut them in the background."""
+def wait_until_ready(t: CheckContext, snapshot: Snapshot) -> Snapshot:
+    """Wait until volumes can be created from a snapshot: some storage systems create snapshots in the background."""
     for pause in (*PAUSES, *(5.0,) * 24):
         if snapshot.ready:
             break
         time.sleep(pause)
-        snapshot = trial.door.get_snapshot(snapshot.handle)
-    expect(snapshot.ready, f"get_snapshot: {snapshot.handle!r} does not become ready")
+        snapshot = t.client.get_snapshot(snapshot.handle)
+    expect(snapshot.ready, f"get_snapshot: {snapshot.handle!r} does not become ready within 2 minutes")
     return snapshot

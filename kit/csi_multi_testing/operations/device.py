@@ -1,4 +1,4 @@
-"""Operations on the node: a volume's device, and what is noted before and after it is formatted."""
+"""Operations on the node: a volume's device, and the notes before and after it is formatted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..context import BLOCK_SIZE, pattern
 from ..protocol import read_from
 from .base import attempt
-from .changing import DATA, OnVolume
+from .change import DATA, VolumeOperation
 
 
-class OnDevice(OnVolume):
-    """A volume that this node uses."""
+class DeviceOperation(VolumeOperation):
+    """Works on a volume that this node uses."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -25,7 +25,7 @@ class OnDevice(OnVolume):
                 self.context = self.t.attach(self.volume, node)
 
     def open(self) -> Device:
-        self.t.opens(self.volume)
+        self.t.close_at_end(self.volume)
         request = OpenRequest(
             handle=self.volume.handle, block=True, publish_context=self.context, secrets=self.t.storage.secrets
         )
@@ -36,36 +36,36 @@ class OnDevice(OnVolume):
         device: Device | None = self.t.backend.find_device(self.volume.handle)
         return device
 
-    def usable(self, what: str) -> None:
-        """Demand that what is open, if anything, shows the volume."""
+    def verify_usable(self, what: str) -> None:
+        """Require that the open device, if there is one, has the volume's data."""
         device, error = attempt(self.found)
         expect(error is None, f"{what}: find_device raised {error!r}")
         if device:
-            expect(read_from(device.path, 0, BLOCK_SIZE) == pattern(DATA), f"{what}: {device.path} shows other bytes")
+            expect(read_from(device.path, 0, BLOCK_SIZE) == pattern(DATA), f"{what}: {device.path} has other data")
 
     def remove(self) -> None:
         self.t.backend.close_device(self.volume.handle)
         if self.context:
-            self.t.door.detach(self.volume.handle, None)
+            self.t.client.detach(self.volume.handle, None)
         super().remove()
 
 
-class OpenDevice(OnDevice):
+class OpenDevice(DeviceOperation):
     method = "open_device"
 
     def act(self) -> Device:
         return self.open()
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         found = self.found()
         same((found.path, found.number) if found else None, (answer.path, answer.number), f"{what}: find_device")
-        self.usable(what)
+        self.verify_usable(what)
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.found() is None
 
 
-class CloseDevice(OnDevice):
+class CloseDevice(DeviceOperation):
     method = "close_device"
 
     def prepare(self) -> None:
@@ -76,45 +76,45 @@ class CloseDevice(OnDevice):
     def act(self) -> None:
         self.t.backend.close_device(self.volume.handle)
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         same(self.found(), None, f"{what}: find_device")
         left = self.t.resources() - self.closed
-        expect(not left, f"{what}: left behind: {', '.join(sorted(left)[:10])}")
+        expect(not left, f"{what}: remaining: {', '.join(sorted(left)[:10])}")
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.found() is not None
 
 
-class RefreshDevice(OnDevice):
+class RefreshDevice(DeviceOperation):
     method = "refresh_device"
 
     def prepare(self) -> None:
         super().prepare()
         self.open()
-        self.size = self.t.door.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
+        self.size = self.t.client.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
 
     def act(self) -> None:
         self.t.backend.refresh_device(self.volume.handle)
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         device = self.found()
         if device is None:
-            raise CheckFailed(f"{what}: find_device does not find the device any more")
+            raise CheckFailed(f"{what}: find_device no longer finds the device")
         with device.path.open("rb") as file:
-            same(file.seek(0, os.SEEK_END), self.size, f"{what}: the bytes that the device shows")
-        self.usable(what)
+            same(file.seek(0, os.SEEK_END), self.size, f"{what}: the size of the device")
+        self.verify_usable(what)
 
-    def untouched(self) -> bool:
-        return False  # it may have been refreshed as it grew
+    def is_unchanged(self) -> bool:
+        return False  # the device may have been refreshed when it grew
 
 
-class Formatting(OnDevice):
+class NoteFormatting(DeviceOperation):
     method = "formatting"
     wanted = Blank.INTERRUPTED
 
     def prepare(self) -> None:
         if getattr(type(self.t.backend), self.method) is getattr(Backend, self.method):
-            raise CheckSkipped(f"the backend keeps no notes: {self.method} is not overridden")
+            raise CheckSkipped(f"the backend keeps no format notes: {self.method} is not overridden")
         self.volume, self.context = self.t.volume(), {}
         self.fresh = self.blank()
 
@@ -126,20 +126,20 @@ class Formatting(OnDevice):
     def act(self) -> None:
         self.t.backend.formatting(self.volume.handle)
 
-    def usable(self, what: str) -> None:
+    def verify_usable(self, what: str) -> None:
         blank, error = attempt(self.blank)
         expect(error is None, f"{what}: open_device raised {error!r}")
         known = (self.fresh, self.wanted)
-        expect(blank in known, f"{what}: Device.blank is {blank}, the rule wants one of {known}")
+        expect(blank in known, f"{what}: Device.blank is {blank}, the contract requires one of {known}")
 
-    def prove(self, answer: Any, what: str) -> None:
+    def verify(self, answer: Any, what: str) -> None:
         same(self.blank(), self.wanted, f"{what}: Device.blank")
 
-    def untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.blank() is self.fresh
 
 
-class Formatted(Formatting):
+class NoteFormatted(NoteFormatting):
     method = "formatted"
     wanted = Blank.NEVER
 

@@ -1,0 +1,177 @@
+"""Backends that grow volumes wrongly, and the checks that see it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from csi_multi_testing.checks import expand
+from csi_multi_testing.memory import GRANULE, MemoryBackend
+
+from csi_multi.contract import (
+    ExpandRequest,
+    Expansion,
+    InvalidArgument,
+    Page,
+    PageRequest,
+    ResourceExhausted,
+    SizeRange,
+    Strings,
+    Volume,
+)
+
+
+class Growing(MemoryBackend):
+    """How it grows: the defects below are there."""
+
+    def resized(self, request: ExpandRequest, size: int, **more: Any) -> Expansion:
+        volume = replace(self.storage.volumes[request.handle], size=size, **more)
+        self.storage.volumes[request.handle] = volume
+        return Expansion(size=size)
+
+
+class Remembering(MemoryBackend):
+    """Keeps the new size in the process."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        before = self.get_volume(request.handle)
+        done = super().expand_volume(request)
+        vars(self).setdefault("sizes", {})[request.handle] = done.size
+        self.storage.volumes[request.handle] = before
+        return done
+
+    def get_volume(self, handle: str) -> Volume:
+        found = super().get_volume(handle)
+        return replace(found, size=vars(self).get("sizes", {}).get(handle, found.size))
+
+    def list_volumes(self, page: PageRequest) -> Page[Volume]:
+        found = super().list_volumes(page)
+        return replace(found, items=tuple(self.get_volume(one.handle) for one in found.items))
+
+
+class Stampless(Growing):
+    """Writes the record anew, and forgets what it was made from."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        stamp = replace(self.get_volume(request.handle).stamp, digest="")
+        return self.resized(request, request.size.required, stamp=stamp)
+
+
+class Silent(MemoryBackend):
+    """Grows, and says what was asked for."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        super().expand_volume(request)
+        return Expansion(size=request.size.required)
+
+
+class Adding(Growing):
+    """Adds what is asked for, each time."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        return self.resized(request, self.get_volume(request.handle).size + request.size.required // 2)
+
+
+class Strict(MemoryBackend):
+    """Refuses to grow to the size that is there."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        if request.size.required <= self.get_volume(request.handle).size:
+            raise InvalidArgument("the new size must be greater than the old one")
+        return super().expand_volume(request)
+
+
+class Shrinking(Growing):
+    """Makes it as large as it is told, also when that is smaller."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        return self.resized(request, request.size.choose(granularity=GRANULE))
+
+
+class Down(Growing):
+    """Rounds down."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        return self.resized(request, request.size.required // GRANULE * GRANULE)
+
+
+class Unlimited(Growing):
+    """Does not look at the limit."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        size = SizeRange(required=request.size.required).choose(granularity=GRANULE)
+        return self.resized(request, max(size, self.get_volume(request.handle).size))
+
+
+class Early(Unlimited):
+    """Changes the record before it asks for the space."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        done = super().expand_volume(request)
+        if self._free() < 0:
+            raise ResourceExhausted("the pool is full")
+        return done
+
+
+class Ghosts(MemoryBackend):
+    """Goes on seeing what was deleted, and grows it."""
+
+    def get_volume(self, handle: str) -> Volume:
+        seen = vars(self).setdefault("seen", {})
+        if handle in self.storage.volumes:
+            seen[handle] = super().get_volume(handle)
+        return seen[handle] if handle in seen else super().get_volume(handle)
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        return Expansion(size=request.size.required)
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        self.get_volume(handle)
+        super().delete_volume(handle, secrets)
+
+
+class Emptying(MemoryBackend):
+    """Makes a new volume, and forgets to copy."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        done = super().expand_volume(request)
+        self.storage.data.pop(request.handle, None)
+        return done
+
+
+class Dragging(MemoryBackend):
+    """Snapshots grow with their volume."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        done = super().expand_volume(request)
+        for key, one in self.storage.snapshots.items():
+            if one.source == request.handle:
+                self.storage.snapshots[key] = replace(one, size=done.size)
+        return done
+
+
+BROKEN = [
+    (expand.an_expanded_volume_keeps_its_new_size, Remembering, "expand_volume and a restart, then the size"),
+    (expand.an_expanded_volume_keeps_its_new_size, Stampless, "then the size and the stamp of get_volume"),
+    (expand.an_expansion_may_be_repeated, Adding, "expand_volume, repeated: its size"),
+    (expand.an_expansion_may_be_repeated, Strict, "raised InvalidArgument (the new size must be greater"),
+    (expand.a_volume_never_shrinks, Shrinking, "expand_volume to half its size: Expansion.size"),
+    (expand.an_expansion_by_one_byte_is_rounded_up, Down, "Expansion.size is 16777216"),
+    (expand.an_expansion_by_one_byte_is_rounded_up, Silent, "then the size of get_volume"),
+    (expand.an_expansion_stays_within_its_limit_or_is_refused, Unlimited, "Expansion.size: found 16781312"),
+    (
+        expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing,
+        Unlimited,
+        "the contract requires OutOfRange or Res",
+    ),
+    (expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing, Early, "refused, then get_volume"),
+    (expand.a_deleted_volume_cannot_be_expanded, Ghosts, "succeeded, the contract requires NotFound"),
+    (expand.an_expanded_volume_keeps_its_data_and_holds_more, Emptying, "the first block differs"),
+    (expand.expanding_a_volume_leaves_its_snapshots_unchanged, Dragging, "get_snapshot of an earlier snapshot"),
+]
+
+
+@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
+def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
+    fails(check, backend, words)

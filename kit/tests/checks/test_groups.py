@@ -1,0 +1,125 @@
+"""Backends whose groups come apart, and the checks that see it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from csi_multi_testing.checks import groups
+from csi_multi_testing.memory import MemoryBackend
+
+from csi_multi.contract import (
+    AlreadyExists,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    Snapshot,
+    SnapshotRequest,
+    Strings,
+    leaf,
+)
+
+
+class Loose(MemoryBackend):
+    """Members do not know their group."""
+
+    def get_snapshot(self, handle: str) -> Snapshot:
+        return replace(super().get_snapshot(handle), group="")
+
+
+class Partial(MemoryBackend):
+    """Cuts all but the last volume, if there are several."""
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        return super().create_group_snapshot(replace(request, sources=request.sources[:-1] or request.sources))
+
+
+class Leaving(MemoryBackend):
+    """Deletes the group and leaves its members."""
+
+    def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
+        self.get_group_snapshot(handle)
+        self.storage.groups.pop(handle)
+
+
+class Greedy(MemoryBackend):
+    """Deletes all snapshots of the volumes."""
+
+    def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
+        sources = {member.source for member in self.get_group_snapshot(handle).snapshots}
+        super().delete_group_snapshot(handle, secrets)
+        for snapshot in list(self.storage.snapshots.values()):
+            if snapshot.source in sources:
+                self.delete_snapshot(snapshot.handle, secrets)
+
+
+class OneByOne(MemoryBackend):
+    """Cuts a volume after the other, and leaves what it has when one is missing."""
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        for number, source in enumerate(request.sources):
+            stamp = replace(request.stamp, name=f"{request.stamp.name}-{number}")
+            if stamp.name not in self.storage.snapshots:
+                self.create_snapshot(SnapshotRequest(stamp=stamp, source=source))
+        return super().create_group_snapshot(request)
+
+
+class Again(MemoryBackend):
+    """Cuts again under a name that is taken."""
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        self.storage.groups.pop(leaf(request.stamp.name), None)
+        return super().create_group_snapshot(request)
+
+
+class Obliging(MemoryBackend):
+    """Answers a taken name with what is there, instead of telling the truth."""
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        try:
+            return super().create_group_snapshot(request)
+        except AlreadyExists:
+            return self.find_group_snapshot(request.stamp.name)
+
+
+class Now(MemoryBackend):
+    """Was always cut just now."""
+
+    def get_group_snapshot(self, handle: str) -> GroupSnapshot:
+        return replace(super().get_group_snapshot(handle), created=datetime.now(UTC))
+
+
+class Mixed(MemoryBackend):
+    """Members hold each other's bytes."""
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        made = super().create_group_snapshot(request)
+        data = self.storage.data
+        for member, other in zip(made.snapshots, reversed(made.snapshots), strict=True):
+            data[f"@{member.handle}"] = dict(data.get(other.source, {}))
+        return made
+
+
+BROKEN = [
+    (groups.a_group_has_one_member_per_volume, Loose, "then get_snapshot of a member: found"),
+    (groups.a_group_has_one_member_per_volume, Partial, "the sources of the members"),
+    (groups.a_group_is_deleted_with_its_members_and_nothing_else, Leaving, "the members that get_snapshot finds"),
+    (groups.a_group_is_deleted_with_its_members_and_nothing_else, Greedy, "of a snapshot without a group: raised"),
+    (groups.a_member_is_not_deleted_without_its_group, Loose, "succeeded, the contract requires InvalidArgument"),
+    (groups.a_group_with_a_deleted_volume_is_not_created_at_all, OneByOne, "refused, but the storage changed"),
+    (groups.a_repeated_request_gets_the_same_group, Again, "create_group_snapshot, repeated: found"),
+    (groups.a_repeated_request_gets_the_same_group, Now, "create_group_snapshot, repeated: found"),
+    (
+        groups.other_volumes_under_the_name_of_a_group_are_a_conflict,
+        Again,
+        "succeeded, the contract requires AlreadyExists",
+    ),
+    (groups.a_group_name_is_reported_as_taken_or_unknown, Obliging, "succeeded, the contract requires AlreadyExists"),
+    (groups.the_members_of_a_group_hold_the_data_of_their_volumes, Mixed, "the first block differs"),
+]
+
+
+@pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
+def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
+    fails(check, backend, words)
