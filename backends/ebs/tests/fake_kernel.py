@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from csi_multi_ebs.blockdev import Kernel
+from csi_multi_ebs.device_identity import Kernel
 
 MIB = 1 << 20
 

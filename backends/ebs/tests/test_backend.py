@@ -77,7 +77,7 @@ def test_one_node_may_use_any_volume_in_any_way(ebs: EbsBackend, mode: AccessMod
 def test_several_nodes_may_use_raw_volumes_of_io1_and_io2(ebs: EbsBackend, mode: AccessMode) -> None:
     raw, mounted = Capability(mode=mode), Capability(mode=mode, mount=Mount())
 
-    assert "no filesystem can be mounted twice" in ebs.unsupported(mounted, parameters(type="io2"))
+    assert "two nodes cannot mount one filesystem" in ebs.unsupported(mounted, parameters(type="io2"))
     assert "needs type io1 or io2 (Multi-Attach), not gp3" in ebs.unsupported(raw, parameters())
     for kind in ("io1", "io2"):
         assert ebs.unsupported(raw, parameters(type=kind)) == ""

@@ -11,7 +11,7 @@ import pytest
 from csi_multi_ebs import capacity
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Parameters, Type
-from csi_multi_ebs.types import RULES
+from csi_multi_ebs.volume_types import TYPE_LIMITS
 
 from csi_multi.contract import (
     UNLIMITED,
@@ -75,11 +75,11 @@ def test_without_a_class_it_is_that_of_the_usual_type(ebs: EbsBackend) -> None:
     assert ebs.capacity(CapacityRequest()) == of(ebs, "gp3")
 
 
-@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("kind", TYPE_LIMITS)
 def test_each_type_has_its_quota_and_sizes(kind: Type, ebs: EbsBackend, cloud: Cloud) -> None:
     cloud.quotas = {code: 100.0 + number for number, code in enumerate(capacity.QUOTAS.values())}
     quota = 100 + list(capacity.QUOTAS).index(kind)
-    smallest, largest = RULES[kind].size
+    smallest, largest = TYPE_LIMITS[kind].size
 
     assert of(ebs, kind) == CapacityReport(available=quota * TIB, maximum=largest * GIB, minimum=smallest * GIB)
 
@@ -116,7 +116,7 @@ def test_only_the_zone_of_a_place_counts(segments: Segments | None, there: bool,
 def test_pages_of_volumes_and_quotas_are_read_to_their_end(
     ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity.ec2_many, "MOST", 5)
+    monkeypatch.setattr(capacity, "MAX_PAGE", 5)
     cloud.quotas_per_page = 2
     for _ in range(12):
         volume(cloud, "gp3", 2)
@@ -135,26 +135,26 @@ def test_both_answers_are_believed_for_a_while(ebs: EbsBackend, cloud: Cloud, mo
 
     volume(cloud, "gp3", 24)
     assert of(ebs).available == 300 * TIB
-    later(monkeypatch, capacity.USED_LASTS)
+    later(monkeypatch, capacity.USAGE_TTL)
     assert of(ebs).available == 300 * TIB - 24 * GIB
     assert cloud.calls["ListServiceQuotas"] == 1
 
     cloud.quotas[GP3] = 60.0
-    later(monkeypatch, capacity.QUOTAS_LAST)
+    later(monkeypatch, capacity.QUOTAS_TTL)
     assert of(ebs).available == 60 * TIB - 24 * GIB
 
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the time for which an answer is believed be over, and no more."""
     now = capacity.time.monotonic
-    monkeypatch.setattr("csi_multi_ebs.kept.time.monotonic", lambda: now() + seconds)
+    monkeypatch.setattr("csi_multi_ebs.ec2_cache.time.monotonic", lambda: now() + seconds)
 
 
 def test_classes_that_are_asked_for_at_once_are_one_question(ebs: EbsBackend, cloud: Cloud) -> None:
     of(ebs, "standard")  # the client is there, and the quotas
     cloud.calls.clear()
 
-    together(*[lambda kind=kind: of(ebs, kind) for kind in RULES for _ in range(4) if kind != "standard"])
+    together(*[lambda kind=kind: of(ebs, kind) for kind in TYPE_LIMITS for _ in range(4) if kind != "standard"])
 
     assert cloud.calls["DescribeVolumes"] <= 2
     assert cloud.calls["ListServiceQuotas"] == 0
@@ -208,7 +208,7 @@ def test_a_warning_comes_again_after_an_hour_and_quotas_do_too(
     past = 0.0
     monkeypatch.setattr(capacity.time, "monotonic", lambda: real() + past)
     of(ebs)
-    past = capacity.QUOTAS_LAST
+    past = capacity.QUOTAS_TTL
     of(ebs)
     assert len(warnings(caplog)) == 2
 
@@ -222,7 +222,7 @@ def test_quotas_that_cannot_be_asked_for_any_more_count_on(
 ) -> None:
     of(ebs)
     TROUBLE["throttled"](cloud)
-    later(monkeypatch, capacity.QUOTAS_LAST)
+    later(monkeypatch, capacity.QUOTAS_TTL)
 
     assert of(ebs).available == 300 * TIB
     assert "those of before" in warnings(caplog)[0]
@@ -250,7 +250,7 @@ def test_use_that_cannot_be_counted_is_no_figure_until_it_was_once(
 
     before = of(ebs)
     cloud.fail("DescribeVolumes", "ServiceUnavailable")
-    later(monkeypatch, capacity.USED_LASTS)
+    later(monkeypatch, capacity.USAGE_TTL)
     assert of(ebs) == before
 
 

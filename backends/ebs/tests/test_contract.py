@@ -32,7 +32,7 @@ def silent() -> Exception:
 
 @pytest.fixture
 def storage(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Storage:
-    for name in ("QUOTAS_LAST", "USED_LASTS"):  # else the kit would be told the same figure all the time
+    for name in ("QUOTAS_TTL", "USAGE_TTL"):  # else the kit would be told the same figure all the time
         monkeypatch.setattr(capacity, name, 0.0)
     instances = cloud.instances(2)
     config = Config(

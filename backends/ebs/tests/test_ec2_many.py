@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import pytest
-from csi_multi_ebs.ec2_many import chunks, every, existing, literal, page
+from csi_multi_ebs.listing import chunks, every_page, existing, filter_literal, one_page
 
 from csi_multi.contract import InvalidArgument, InvalidToken, NotFound, Unavailable
 
@@ -74,7 +74,7 @@ def test_an_id_that_is_asked_for_twice_is_sent_once() -> None:
 
 @pytest.mark.parametrize(("text", "escaped"), [("a*b?", r"a\*b\?"), ("a\\b", r"a\\b"), ("pvc-1/2", "pvc-1/2")])
 def test_wildcards_mean_themselves(text: str, escaped: str) -> None:
-    assert literal(text) == escaped
+    assert filter_literal(text) == escaped
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Book:
 def test_pages_of_any_size_show_everything_once(limit: int) -> None:
     book, token, shown = Book(13), "", []
     while True:
-        rows, token = page(book, limit, token)
+        rows, token = one_page(book, limit, token)
         assert len(rows) <= limit or not limit
         shown += rows
         if not token:
@@ -113,11 +113,11 @@ def test_pages_of_any_size_show_everything_once(limit: int) -> None:
 
 def test_a_row_that_goes_between_two_pages_makes_no_other_disappear() -> None:
     book = Book(7)
-    first, token = page(book, 2, "")
+    first, token = one_page(book, 2, "")
     book.rows.remove(first[1])
 
-    second, token = page(book, 2, token)
-    third, token = page(book, 2, token)
+    second, token = one_page(book, 2, token)
+    third, token = one_page(book, 2, token)
 
     assert [*first, *second, *third] == [Row(one) for one in IDS[:6]]
 
@@ -125,7 +125,7 @@ def test_a_row_that_goes_between_two_pages_makes_no_other_disappear() -> None:
 @pytest.mark.parametrize("token", ["foreign", " foreign", "after:vol-1 x y"])
 def test_a_foreign_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidToken):
-        page(Book(3), 2, token)
+        one_page(Book(3), 2, token)
 
 
 def test_a_first_page_that_is_refused_is_no_matter_of_tokens() -> None:
@@ -133,10 +133,10 @@ def test_a_first_page_that_is_refused_is_no_matter_of_tokens() -> None:
         raise InvalidArgument("the filter")
 
     with pytest.raises(InvalidArgument):
-        page(refuse, 2, "")
+        one_page(refuse, 2, "")
 
 
 def test_every_page_is_read() -> None:
     book = Book(23)
 
-    assert every(lambda token: book(5, token)) == book.rows
+    assert every_page(lambda token: book(5, token)) == book.rows

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
-from csi_multi_ebs.explaining import ID, LOOKS, MAKES
+from csi_multi_ebs.explain import CREATES, PLACEHOLDER_ID, READS
 
 from csi_multi.contract import DryRunReport, InvalidArgument, Unpredictable, VolumeRequest
 
@@ -24,7 +24,7 @@ def said(cloud: Cloud, since: int) -> list[tuple[str, dict[str, str]]]:
     return [
         (call.action, {key: text for key, text in call.params.items() if key not in frame})
         for call in list(cloud.seen)[since:]
-        if call.action in MAKES
+        if call.action in CREATES
     ]
 
 
@@ -82,7 +82,7 @@ def test_the_calls_that_are_told_are_those_of_a_creation(
     made = make(ebs, wishes[kind])
     assert told(report) == said(cloud, before)
     assert replace(expected, handle=made.handle) == made
-    assert expected.handle == ID
+    assert expected.handle == PLACEHOLDER_ID
 
 
 def test_looks_are_told_with_what_they_are_for(ebs: EbsBackend) -> None:
@@ -126,5 +126,5 @@ def test_a_call_that_is_no_part_of_a_creation_is_not_made(laptop: EbsBackend) ->
     dry_run = laptop.dry_run(DryRunReport())
 
     with pytest.raises(Unpredictable, match="DeleteVolume"):
-        dry_run._account.ec2.delete_volume("vol-0123456789abcdef0")  # type: ignore[attr-defined]
-    assert all(name.startswith("Describe") for name in LOOKS)
+        dry_run._cache.client.delete_volume("vol-0123456789abcdef0")  # type: ignore[attr-defined]
+    assert all(name.startswith("Describe") for name in READS)

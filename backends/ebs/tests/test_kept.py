@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from csi_multi_ebs import kept
-from csi_multi_ebs.kept import Once
+from csi_multi_ebs import ec2_cache
+from csi_multi_ebs.ec2_cache import SingleUseCache
 
 
 class Clock:
@@ -17,19 +17,19 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(kept, "time", clock)
+    monkeypatch.setattr(ec2_cache, "time", clock)
     return clock
 
 
 def test_what_was_seen_is_taken_once(clock: Clock) -> None:
-    seen: Once[str] = Once(60, 10)
+    seen: SingleUseCache[str] = SingleUseCache(60, 10)
     seen.put("a", "row")
 
     assert (seen.take("a"), seen.take("a")) == ("row", None)
 
 
 def test_what_was_seen_too_long_ago_is_not_used(clock: Clock) -> None:
-    seen: Once[str] = Once(60, 10)
+    seen: SingleUseCache[str] = SingleUseCache(60, 10)
     seen.put("a", "row")
     clock.now += 60
 
@@ -37,7 +37,7 @@ def test_what_was_seen_too_long_ago_is_not_used(clock: Clock) -> None:
 
 
 def test_the_latest_are_kept_when_there_are_too_many(clock: Clock) -> None:
-    seen: Once[int] = Once(60, 2)
+    seen: SingleUseCache[int] = SingleUseCache(60, 2)
     for number, key in enumerate(["a", "b", "a", "c"]):
         seen.put(key, number)
 

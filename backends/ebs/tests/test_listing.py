@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from csi_multi_ebs import listing
 from csi_multi_ebs.backend import EbsBackend
-from csi_multi_ebs.tags import of_snapshot, of_volume
+from csi_multi_ebs.labels import snapshot_tags, volume_tags
 
 from csi_multi.contract import InvalidToken, PageRequest, Volume
 
@@ -20,7 +20,7 @@ def many(cloud: Cloud, number: int) -> list[str]:
     config = configured(cloud)
     for count in range(number):
         made = account.create_volume(1, A, volume_type="gp3")
-        made.add_tags(of_volume(asked(f"pvc-{count}"), setting(), config))
+        made.add_tags(volume_tags(asked(f"pvc-{count}"), setting(), config))
     return sorted(volume.id for volume in account.volumes.values())
 
 
@@ -29,7 +29,7 @@ def many_snapshots(cloud: Cloud, volume: str, number: int) -> list[str]:
     config = configured(cloud)
     for count in range(number):
         made = account.create_snapshot(volume, "")
-        made.add_tags(of_snapshot(cut(f"snap-{count}", volume), setting(), config))
+        made.add_tags(snapshot_tags(cut(f"snap-{count}", volume), setting(), config))
     return sorted(account.snapshots)
 
 
@@ -114,7 +114,7 @@ def test_a_listing_goes_on_in_another_process_and_after_a_while(
     rest = ids[3:]
 
     assert [one.handle for one in connect().list_volumes(PageRequest(cursor=first.cursor)).items] == rest
-    monkeypatch.setattr(listing, "FRESH", 0.0)
+    monkeypatch.setattr(listing, "IDS_TTL", 0.0)
     aged = connect()
     first = aged.list_volumes(PageRequest(limit=3))
     assert [one.handle for one in aged.list_volumes(PageRequest(cursor=first.cursor)).items] == rest

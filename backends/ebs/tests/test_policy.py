@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ebs.models import CALLS, SERVICES
+from csi_multi_ebs.botocore_model import CALLS, SERVICES
 
 from csi_multi.contract import IMPORTED, PageRequest, SizeRange, Stamp
 

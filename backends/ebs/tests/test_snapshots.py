@@ -104,7 +104,7 @@ def test_a_snapshot_that_was_answered_and_shows_late_is_cut_once(ebs: EbsBackend
     cloud.takes.appearing = seconds(0.3)
     first = taken(ebs, cut("snap-1", origin.handle))
 
-    with pytest.raises(Unavailable, match=f"was cut as '{first.handle}'"):
+    with pytest.raises(Unavailable, match=f"was taken as '{first.handle}'"):
         taken(ebs, cut("snap-1", origin.handle))
     time.sleep(0.3)
     assert taken(ebs, cut("snap-1", origin.handle)).handle == first.handle
@@ -189,7 +189,7 @@ def test_a_snapshot_that_failed_before_anybody_heard_of_it_is_replaced_by_the_re
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(rig_moto.Snapshot, "status", property(lambda _: "error", lambda _one, _new: None), raising=False)
-        with pytest.raises(Unavailable, match="could not cut"):
+        with pytest.raises(Unavailable, match="could not take"):
             taken(ebs, cut("snap-1", origin.handle))
     assert snapshots(cloud) == []
 
@@ -217,7 +217,7 @@ def test_what_is_not_there_or_not_ours_is_not_cut(ebs: EbsBackend, connect: Conn
 
     with pytest.raises(NotFound):
         taken(ebs, cut("snap-1", GONE))
-    with pytest.raises(FailedPrecondition, match="is not this driver's"):
+    with pytest.raises(FailedPrecondition, match="does not belong to this driver"):
         taken(ebs, cut("snap-1", theirs.handle))
     assert snapshots(cloud) == []
 
@@ -241,7 +241,7 @@ def test_only_what_carries_our_tags_is_deleted(ebs: EbsBackend, connect: Connect
     by_hand = cloud.client().create_snapshot(VolumeId=volume)["SnapshotId"]
 
     for handle in (theirs.handle, by_hand):
-        with pytest.raises(FailedPrecondition, match="is not this driver's"):
+        with pytest.raises(FailedPrecondition, match="does not belong to this driver"):
             ebs.delete_snapshot(handle, {})
     assert len(snapshots(cloud)) == 2
 
@@ -295,7 +295,7 @@ def test_fast_restores_that_are_refused_with_a_snapshot_that_stays_are_not_final
     cloud.fail("EnableFastSnapshotRestores", "UnauthorizedOperation", status=403)
     cloud.fail("DeleteSnapshot", "InternalError")
 
-    with pytest.raises(Unavailable, match="so did its deletion"):
+    with pytest.raises(Unavailable, match="could not be deleted either"):
         taken(ebs, fast("snap-1", origin.handle, A))
     assert len(snapshots(cloud)) == 1
 
@@ -324,7 +324,7 @@ def test_a_snapshot_that_was_reported_is_never_deleted_by_a_retry(
     first = taken(ebs, wish)
     cloud.fail("EnableFastSnapshotRestores", code)
 
-    with pytest.raises(Unavailable, match=f"'{first.handle}' is there"):
+    with pytest.raises(Unavailable, match=f"'{first.handle}' exists, but its fast restore"):
         taken(ebs, wish)
     assert snapshots(cloud) == [first.handle]
 

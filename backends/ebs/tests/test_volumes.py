@@ -1,0 +1,667 @@
+"""How volumes are made on EBS: one per name whatever fails, where there is room, and encrypted as asked."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from csi_multi_ebs import pending_creates
+from csi_multi_ebs.backend import EbsBackend
+
+from csi_multi.contract import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    SizeRange,
+    TopologyRequirement,
+    Unavailable,
+    Volume,
+    VolumeRequest,
+)
+from csi_multi.core import idempotent
+
+from . import rig_moto
+from .accounts import (
+    GIB,
+    GONE,
+    MANY_WRITERS,
+    A,
+    B,
+    C,
+    Connect,
+    asked,
+    cut,
+    mutable,
+    parameters,
+    places,
+    row,
+    snapshot,
+    tags,
+    tokens,
+    volume,
+)
+from .rig import FOREVER, Cloud, seconds
+from .threads import together
+
+
+@pytest.fixture
+def ebs(connect: Connect) -> EbsBackend:
+    return connect()
+
+
+def made(ebs: EbsBackend, request: VolumeRequest) -> Volume:
+    """Make a volume as the core does, which knows what to ask after AlreadyExists."""
+    return idempotent.create_volume(ebs, request, "node-1")
+
+
+def delete(ebs: EbsBackend, volume: Volume) -> None:
+    ebs.delete_volume(volume.handle, {})
+
+
+# One call, and one token per name.
+
+
+def test_a_volume_costs_one_creation_and_nothing_is_looked_up_before(ebs: EbsBackend, cloud: Cloud) -> None:
+    ebs.create_volume(asked("pvc-0"))
+    cloud.seen.clear()
+
+    ebs.create_volume(asked())
+
+    assert [call.action for call in cloud.seen] == ["CreateVolume", "DescribeVolumes"]
+
+
+def test_any_process_makes_the_same_volume_for_a_name(connect: Connect, cloud: Cloud) -> None:
+    first = connect().create_volume(asked())
+
+    assert connect().create_volume(asked()) == first
+    assert len(set(tokens(cloud))) == 1
+
+
+def test_names_owners_and_instances_have_tokens_of_their_own(connect: Connect, cloud: Cloud) -> None:
+    for instance, name in (("cloud", "pvc-1"), ("cloud", "pvc-2"), ("other", "pvc-1")):
+        connect(instance).create_volume(asked(name))
+
+    assert (len(tokens(cloud)), len(set(tokens(cloud)))) == (3, 3)
+    assert len(cloud.everything()) == 3
+
+
+def test_a_creation_whose_answer_is_lost_is_found_by_the_retry(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.drop("CreateVolume", after_effect=True)
+
+    with pytest.raises(Unavailable):
+        ebs.create_volume(asked())
+    volume = ebs.create_volume(asked())
+
+    assert cloud.everything() == (volume.handle,)
+
+
+def test_throttled_creations_are_repeated_by_the_client(connect: Connect, cloud: Cloud) -> None:
+    cloud.fail("CreateVolume", "RequestLimitExceeded")
+    cloud.fail("DescribeVolumes", "RequestLimitExceeded")
+
+    volume = connect(max_attempts=3).create_volume(asked())
+
+    assert cloud.everything() == (volume.handle,)
+    assert (len(tokens(cloud)), len(set(tokens(cloud)))) == (2, 1)
+
+
+def test_throttling_that_lasts_is_no_final_answer(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.fail("CreateVolume", "RequestLimitExceeded")
+
+    with pytest.raises(Unavailable, match="RequestLimitExceeded"):
+        made(ebs, asked())
+
+
+@pytest.mark.parametrize("other", [{"size": SizeRange(required=2 * GIB)}, {"digest": "ef56"}])
+def test_a_name_asked_for_otherwise_is_taken(ebs: EbsBackend, cloud: Cloud, other: dict[str, Any]) -> None:
+    first = ebs.create_volume(asked(parameters=parameters(type="gp3")))
+    changes = {"parameters": parameters(type="gp2"), **other}
+
+    with pytest.raises(AlreadyExists):
+        made(ebs, asked(**changes))
+    assert cloud.everything() == (first.handle,)
+    assert cloud.calls["CreateVolume"] == 2
+
+
+def test_a_repeat_whose_tags_have_changed_meanwhile_finds_its_volume(connect: Connect, cloud: Cloud) -> None:
+    first = connect().create_volume(asked())
+
+    assert made(connect(extra_tags={"team": "red"}), asked()) == first
+    assert cloud.everything() == (first.handle,)
+
+
+def test_a_volume_in_the_making_is_no_answer_to_a_repeat_yet(connect: Connect, cloud: Cloud) -> None:
+    cloud.takes.creating = seconds(3600)
+    with pytest.raises(Unavailable):
+        connect(wait_seconds=2).create_volume(asked())
+    later = connect(extra_tags={"team": "red"})
+
+    with pytest.raises(Busy, match="being created"):
+        made(later, asked())
+    cloud.advance(3601)
+    volume = made(later, asked())
+    assert cloud.everything() == (volume.handle,)
+
+
+# Burnt tokens.
+
+
+def test_a_volume_that_vanished_is_made_again_with_the_next_token(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.doom("vanish")
+
+    volume = ebs.create_volume(asked())
+
+    assert cloud.everything() == (volume.handle,)
+    assert len(set(tokens(cloud))) == 2
+
+
+def test_a_volume_in_error_is_deleted_and_the_retry_makes_another(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.doom("error")
+
+    with pytest.raises(Unavailable, match="KMS key"):
+        ebs.create_volume(asked())
+    assert cloud.everything() == ()
+    volume = ebs.create_volume(asked())
+    assert cloud.everything() == (volume.handle,)
+
+
+def test_the_next_process_passes_over_burnt_tokens_too(connect: Connect, cloud: Cloud) -> None:
+    cloud.doom("error")
+    with pytest.raises(Unavailable):
+        connect().create_volume(asked())
+
+    volume = connect().create_volume(asked())
+
+    assert cloud.everything() == (volume.handle,)
+
+
+def test_after_many_failures_the_next_hour_has_a_token(
+    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(25):
+        cloud.doom("error")
+    for _ in range(25):
+        with pytest.raises(Unavailable):
+            ebs.create_volume(asked())
+    cloud.dooms.clear()
+    assert len(set(tokens(cloud))) == pending_creates.ATTEMPTS + 1
+
+    later = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+
+    assert cloud.everything() == ()
+    volume = ebs.create_volume(asked())
+    assert cloud.everything() == (volume.handle,)
+
+
+def test_a_name_can_be_used_again_after_deletion(ebs: EbsBackend, cloud: Cloud) -> None:
+    first = ebs.create_volume(asked())
+    delete(ebs, first)
+
+    second = ebs.create_volume(asked(size=SizeRange(required=2 * GIB)))
+
+    assert second.handle != first.handle
+    assert cloud.everything() == (second.handle,)
+
+
+def test_a_name_can_be_used_again_by_the_next_process(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect()
+    first = ebs.create_volume(asked())
+    delete(ebs, first)
+
+    second = connect().create_volume(asked())
+
+    assert second.handle != first.handle
+    assert cloud.everything() == (second.handle,)
+
+
+# EC2 shows late what it has made, and refuses at the quota's edge what it has done.
+
+
+def test_a_volume_that_is_invisible_for_a_while_is_not_made_twice(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect(consistency_seconds=5)
+    cloud.takes.appearing = seconds(0.3)
+
+    volume = ebs.create_volume(asked())
+
+    assert cloud.everything() == (volume.handle,)
+    assert len(tokens(cloud)) == 1
+
+
+def test_a_volume_that_stays_invisible_is_asked_for_again_with_its_token(connect: Connect, cloud: Cloud) -> None:
+    cloud.takes.appearing = seconds(5)
+    with pytest.raises(Unavailable, match="being created"):
+        connect(consistency_seconds=60, wait_seconds=2).create_volume(asked())
+
+    volume = connect(consistency_seconds=60).create_volume(asked())
+
+    assert cloud.everything() == (volume.handle,)
+    assert len(set(tokens(cloud))) == 1
+
+
+def test_a_volume_that_takes_longer_than_the_caller_listens_is_waited_for_again(ebs: EbsBackend, cloud: Cloud) -> None:
+    ebs.check()
+    cloud.takes.creating = seconds(1)
+    soon = asked(deadline=time.monotonic() + 1.5)
+
+    with pytest.raises(Unavailable, match="being created"):
+        ebs.create_volume(soon)
+    assert ebs.create_volume(asked()).handle in cloud.everything()
+    assert len(cloud.everything()) == 1
+
+
+def test_at_the_quotas_edge_a_volume_that_was_made_is_found(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.limits.volumes = 1
+    cloud.drop("CreateVolume", after_effect=True)
+    with pytest.raises(Unavailable):
+        made(ebs, asked())
+
+    volume = made(ebs, asked())
+
+    assert cloud.everything() == (volume.handle,)
+
+
+def test_at_the_quotas_edge_nothing_is_final_while_ec2_may_not_show_it_yet(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect(consistency_seconds=0.4)
+    cloud.limits.volumes = 0
+
+    with pytest.raises(Unavailable, match="does not show it yet"):
+        made(ebs, asked())
+    time.sleep(0.4)
+    with pytest.raises(ResourceExhausted, match="VolumeLimitExceeded"):
+        made(ebs, asked())
+
+
+def test_a_doubt_does_not_outlive_the_volume_that_was_made_after_it(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect(consistency_seconds=0.4)
+    cloud.limits.volumes = 0
+    with pytest.raises(Unavailable):
+        made(ebs, asked())
+    cloud.limits.volumes = None
+    delete(ebs, made(ebs, asked()))
+    time.sleep(0.4)
+
+    cloud.limits.volumes = 0
+    with pytest.raises(Unavailable, match="does not show it yet"):
+        made(ebs, asked())
+
+
+def test_a_refused_look_after_the_creation_is_not_final(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.fail("DescribeVolumes", "UnauthorizedOperation", message="You are not authorized", status=403)
+
+    with pytest.raises(Unavailable, match="ec2:DescribeVolumes"):
+        ebs.create_volume(asked())
+    volume = ebs.create_volume(asked())
+    assert cloud.everything() == (volume.handle,)
+
+
+def test_a_creation_that_is_not_allowed_is_final_and_names_the_right(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.fail("CreateVolume", "UnauthorizedOperation", message="You are not authorized", status=403)
+
+    with pytest.raises(PermissionDenied, match="ec2:CreateVolume"):
+        made(ebs, asked())
+
+
+# Where.
+
+
+@pytest.mark.parametrize(
+    ("wanted", "zone"),
+    [
+        (places(B, A, requisite=(A, B, C)), B),
+        (places(requisite=(C,)), C),
+        (places(C, requisite=(A, B, C)), C),
+    ],
+)
+def test_the_zone_is_the_most_wanted(ebs: EbsBackend, wanted: object, zone: str) -> None:
+    assert ebs.create_volume(asked(topology=wanted)).topology == ({"zone": zone},)
+
+
+def test_without_a_wish_volumes_are_spread_over_the_zones(ebs: EbsBackend) -> None:
+    zones = {ebs.create_volume(asked(f"pvc-{number}")).topology[0]["zone"] for number in range(12)}
+
+    assert zones == {A, B, C}
+
+
+def test_a_full_zone_is_passed_over_at_once(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect(max_attempts=8, retry_mode="adaptive")
+    cloud.limits.full_zones = {A, B}
+
+    volume = ebs.create_volume(asked(topology=places(A, B, C)))
+
+    assert volume.topology == ({"zone": C},)
+    assert cloud.calls["CreateVolume"] == 3
+
+
+def test_when_all_zones_are_full_each_is_named(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.limits.full_zones = {A, B, C}
+
+    with pytest.raises(ResourceExhausted, match=f"'{B}'.*; .*'{A}'") as told:
+        made(ebs, asked(topology=places(B, A)))
+    assert C not in str(told.value)
+
+
+def test_zones_of_another_region_cannot_be_served(ebs: EbsBackend, cloud: Cloud) -> None:
+    with pytest.raises(ResourceExhausted):
+        made(ebs, asked(topology=places("us-east-1a")))
+    assert ebs.create_volume(asked("pvc-2", topology=places("us-east-1a", A))).topology == ({"zone": A},)
+
+
+def test_places_without_a_zone_are_refused_with_the_key_that_zones_have(ebs: EbsBackend) -> None:
+    key = "key 'multi.csi.example.com/zone'"
+    elsewhere = TopologyRequirement(requisite=({"node": "on-premises"},))
+    nowhere = TopologyRequirement(requisite=({},), preferred=({},))
+
+    with pytest.raises(ResourceExhausted, match=f"has {key}, only node"):
+        made(ebs, asked(topology=elsewhere))
+    with pytest.raises(InvalidArgument, match=r"no topology has a segment; the key of a zone is 'multi\.csi"):
+        made(ebs, asked(topology=nowhere))
+    both = TopologyRequirement(requisite=(*elsewhere.requisite, {"zone": B, "node": "node-1"}))
+    assert made(ebs, asked(topology=both)).topology == ({"zone": B},)
+
+
+@pytest.mark.parametrize("kind", ["local-zone", "wavelength-zone"])
+def test_volumes_come_into_local_and_wavelength_zones_only_when_they_are_named(
+    connect: Connect, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    connect().check()  # now there is a region
+    far = next(zone for store in rig_moto.stores() for zone in store.describe_availability_zones() if zone.name == C)
+    monkeypatch.setattr(far, "zone_type", kind)
+    ebs, named = connect(), connect("named", zones=(C,))
+
+    anywhere = {ebs.create_volume(asked(f"pvc-{number}")).topology[0]["zone"] for number in range(12)}
+
+    assert anywhere == {A, B}
+    assert ebs.create_volume(asked("pvc-c", topology=places(C))).topology == ({"zone": C},)
+    assert named.create_volume(asked()).topology == ({"zone": C},)
+
+
+def test_an_instance_keeps_to_its_zones(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect(zones=(B,))
+
+    assert ebs.create_volume(asked(topology=places(A, B))).topology == ({"zone": B},)
+    assert ebs.create_volume(asked("pvc-2")).topology == ({"zone": B},)
+    with pytest.raises(ResourceExhausted):
+        made(ebs, asked("pvc-3", topology=places(A)))
+
+
+# What.
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "encrypted", "key"),
+    [
+        ({}, {}, "", ""),
+        ({"encrypted": True}, {}, "true", ""),
+        ({"kms_key_id": "alias/ours"}, {}, "true", "alias/ours"),
+        ({"encrypted": False, "kms_key_id": "alias/ours"}, {}, "false", ""),
+        ({"kms_key_id": "alias/ours"}, {"encrypted": "false"}, "false", ""),
+        ({"kms_key_id": "alias/ours"}, {"encrypted": "true"}, "true", "alias/ours"),
+        ({}, {"kmsKeyId": "alias/class"}, "true", "alias/class"),
+        ({"kms_key_id": "alias/ours"}, {"kmsKeyId": "alias/class"}, "true", "alias/class"),
+        ({"encrypted": False}, {"kmsKeyId": "alias/class"}, "true", "alias/class"),
+    ],
+)
+def test_the_class_decides_on_encryption_before_the_instance(
+    connect: Connect, cloud: Cloud, config: dict[str, object], given: dict[str, str], encrypted: str, key: str
+) -> None:
+    ebs = connect(zones=(A,), **config)
+    origin = ebs.create_volume(asked("pvc-0"))
+
+    ebs.create_volume(asked("pvc-1", parameters=parameters(**given)))
+    ebs.clone_volume(asked("pvc-2", parameters=parameters(**given), source=volume(origin.handle)))
+
+    sent = [call for call in cloud.seen if call.action in ("CreateVolume", "CopyVolumes")][1:]
+    assert [(call.get("Encrypted"), call.get("KmsKeyId")) for call in sent] == [(encrypted, key)] * 2
+
+
+def test_volumes_for_many_writers_are_made_for_several_nodes(ebs: EbsBackend, cloud: Cloud) -> None:
+    kind = parameters(type="io2", iops="1000")
+    shared = made(ebs, asked(size=SizeRange(required=4 * GIB), capabilities=(MANY_WRITERS,), parameters=kind))
+
+    clone = made(ebs, asked("pvc-3", source=volume(shared.handle), capabilities=(MANY_WRITERS,), parameters=kind))
+
+    assert row(cloud, shared.handle).multi_attach_enabled
+    assert row(cloud, clone.handle).multi_attach_enabled
+    with pytest.raises(InvalidArgument, match="io1 or io2"):
+        made(ebs, asked("pvc-2", capabilities=(MANY_WRITERS,)))
+
+
+def test_a_volume_attributes_class_wins_over_the_storage_class(ebs: EbsBackend, cloud: Cloud) -> None:
+    ebs.create_volume(asked(size=SizeRange(required=10 * GIB), mutable=mutable(iops="4000", throughput="300")))
+
+    sent = cloud.seen[1]
+    assert (sent.get("Iops"), sent.get("Throughput")) == ("4000", "300")
+
+
+# From snapshots and volumes.
+
+
+def test_a_snapshot_is_restored_to_a_larger_volume(ebs: EbsBackend, cloud: Cloud) -> None:
+    origin = ebs.create_volume(asked("pvc-0"))
+    source = snapshot(ebs.create_snapshot(cut("snap-1", origin.handle)).handle)
+    ebs.get_snapshot(source.handle)
+
+    larger = made(ebs, asked("pvc-1", source=source, size=SizeRange(required=5 * GIB)))
+    alike = made(ebs, asked("pvc-2", source=source, parameters=parameters(volumeInitializationRate="200")))
+
+    assert (larger.size, alike.size) == (5 * GIB, GIB)
+    assert row(cloud, alike.handle).volume_initialization_rate == "200"
+    assert larger.stamp.source == source
+    with pytest.raises(OutOfRange):
+        made(ebs, asked("pvc-3", source=source, size=SizeRange(limit=GIB // 2)))
+
+
+def test_an_empty_volume_is_filled_at_no_rate(ebs: EbsBackend, cloud: Cloud) -> None:
+    empty = made(ebs, asked(parameters=parameters(volumeInitializationRate="200")))
+
+    assert row(cloud, empty.handle).volume_initialization_rate is None
+
+
+def test_a_pending_snapshot_is_restored_later(ebs: EbsBackend, cloud: Cloud) -> None:
+    origin = ebs.create_volume(asked("pvc-0"))
+    cloud.takes.snapshot = seconds(3600)
+    source = snapshot(ebs.create_snapshot(cut("snap-1", origin.handle)).handle)
+
+    with pytest.raises(Busy, match="pending"):
+        made(ebs, asked("pvc-1", source=source))
+    cloud.advance(3601)
+    assert made(ebs, asked("pvc-1", source=source)).size == GIB
+
+
+def test_a_snapshot_that_failed_is_never_restored(ebs: EbsBackend, cloud: Cloud) -> None:
+    origin = ebs.create_volume(asked("pvc-0"))
+    source = snapshot(ebs.create_snapshot(cut("snap-1", origin.handle)).handle)
+    fail_snapshot(source.handle)
+
+    with pytest.raises(FailedPrecondition, match="has failed"):
+        made(ebs, asked("pvc-1", source=source))
+
+
+def test_a_source_that_is_gone_is_not_found_and_a_copy_made_of_it_before_is(ebs: EbsBackend, cloud: Cloud) -> None:
+    origin = ebs.create_volume(asked("pvc-0", topology=places(A)))
+    wish = asked("pvc-1", source=volume(origin.handle), topology=places(A))
+    copy = made(ebs, wish)
+    delete(ebs, origin)
+
+    assert made(ebs, wish) == copy
+    with pytest.raises(NotFound):
+        made(ebs, asked("pvc-2", source=volume(origin.handle)))
+    with pytest.raises(NotFound):
+        made(ebs, asked("pvc-2", source=snapshot("snap-00000000000000000")))
+
+
+def test_a_clone_is_in_the_zone_of_its_source_or_nowhere(ebs: EbsBackend, cloud: Cloud) -> None:
+    origin = ebs.create_volume(asked("pvc-0", topology=places(B)))
+
+    clone = made(ebs, asked("pvc-1", source=volume(origin.handle), size=SizeRange(required=3 * GIB)))
+
+    assert (clone.topology, clone.size) == (({"zone": B},), 3 * GIB)
+    assert row(cloud, clone.handle).source_volume_id == origin.handle
+    with pytest.raises(ResourceExhausted, match="only within its zone"):
+        made(ebs, asked("pvc-2", source=volume(origin.handle), topology=places(A)))
+
+
+def test_a_clone_whose_answer_is_lost_is_made_once(ebs: EbsBackend, cloud: Cloud) -> None:
+    origin = ebs.create_volume(asked("pvc-0"))
+    cloud.drop("CopyVolumes", after_effect=True)
+    wish = asked("pvc-1", source=volume(origin.handle))
+
+    with pytest.raises(Unavailable):
+        made(ebs, wish)
+    copy = made(ebs, wish)
+    assert cloud.everything() == tuple(sorted((origin.handle, copy.handle)))
+
+
+def test_a_copy_is_not_made_beside_an_older_volume_of_its_name(ebs: EbsBackend, cloud: Cloud) -> None:
+    older = ebs.create_volume(asked("pvc-1"))
+    wish = asked("pvc-1", source=volume(older.handle), topology=places(older.topology[0]["zone"]))
+
+    with pytest.raises(AlreadyExists, match="from another content source"):
+        made(ebs, wish)
+    assert cloud.everything() == (older.handle,)
+    assert cloud.calls["CopyVolumes"] == 1
+
+
+# Many at once.
+
+
+def test_many_creations_share_their_looks(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect(poll_seconds=0.25, wait_seconds=30, max_attempts=3)
+    cloud.takes.creating = seconds(0.5)
+
+    done = together(*[lambda name=name: ebs.create_volume(asked(f"pvc-{name}")) for name in range(40)])
+
+    assert len({one.handle for one in done if isinstance(one, Volume)}) == 40
+    assert cloud.calls["CreateVolume"] == 40
+    assert cloud.calls["DescribeAvailabilityZones"] == 1
+    assert cloud.calls["DescribeVolumes"] <= 15
+
+
+def test_one_bad_id_does_not_spoil_the_lookups_of_others(ebs: EbsBackend, cloud: Cloud) -> None:
+    volumes = [ebs.create_volume(asked(f"pvc-{number}")) for number in range(5)]
+    cloud.calls.clear()
+    looks_up = [lambda handle=one.handle: ebs.get_volume(handle) for one in volumes]
+
+    *found, lost, odd = together(*looks_up, lambda: ebs.get_volume(GONE), lambda: ebs.get_volume("pvc-7"))
+
+    assert found == volumes
+    assert isinstance(lost, NotFound)
+    assert isinstance(odd, NotFound)
+    assert cloud.calls["DescribeVolumes"] <= 4
+
+
+# Deletion.
+
+
+def test_only_what_carries_our_tags_is_deleted(connect: Connect, cloud: Cloud) -> None:
+    theirs = connect("other").create_volume(asked())
+    by_hand = cloud.client().create_volume(AvailabilityZone=A, Size=1)["VolumeId"]
+    before = cloud.everything()
+
+    for handle in (theirs.handle, by_hand):
+        with pytest.raises(FailedPrecondition, match=r"does not belong to this driver.*nothing was changed"):
+            connect().delete_volume(handle, {})
+    assert cloud.everything() == before
+
+
+def test_a_volume_whose_tags_were_torn_is_not_touched(ebs: EbsBackend, cloud: Cloud) -> None:
+    volume = ebs.create_volume(asked())
+    cloud.client().delete_tags(Resources=[volume.handle], Tags=[{"Key": "csi-multi/stamp.0"}])
+
+    with pytest.raises(FailedPrecondition):
+        delete(ebs, volume)
+    assert "csi-multi/owner" in tags(cloud, volume.handle)
+
+
+def test_a_volume_in_error_can_be_deleted(ebs: EbsBackend, cloud: Cloud) -> None:
+    volume = ebs.create_volume(asked())
+    row(cloud, volume.handle).phase = "error"
+
+    delete(ebs, volume)
+
+    assert cloud.everything() == ()
+
+
+def test_a_volume_in_the_making_is_deleted_later(ebs: EbsBackend, cloud: Cloud) -> None:
+    volume = ebs.create_volume(asked())
+    row(cloud, volume.handle).phase = "creating"
+
+    with pytest.raises(Unavailable, match="creating"):
+        delete(ebs, volume)
+
+
+def test_a_volume_that_still_shows_after_its_deletion_is_gone(ebs: EbsBackend, cloud: Cloud) -> None:
+    cloud.takes.vanishing = FOREVER
+    volume = ebs.create_volume(asked())
+    delete(ebs, volume)
+
+    with pytest.raises(NotFound):
+        delete(ebs, volume)
+    with pytest.raises(NotFound):
+        ebs.get_volume(volume.handle)
+    with pytest.raises(NotFound):
+        ebs.find_volume("pvc-1")
+    assert ebs.create_volume(asked()).handle != volume.handle
+
+
+def test_a_deleted_volume_that_ec2_still_shows_as_it_was_is_not_given_to_the_next_of_its_name(
+    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.takes.vanishing = FOREVER
+    first = ebs.create_volume(asked())
+    delete(ebs, first)
+    monkeypatch.setattr(rig_moto.Volume, "status", "available")
+
+    second = made(ebs, asked())
+
+    assert second.handle != first.handle
+    assert cloud.everything() == (second.handle,)
+    assert ebs.find_volume("pvc-1") == second
+
+
+def test_zones_are_asked_for_again_after_five_minutes(
+    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pvc-1", "pvc-2"):
+        ebs.create_volume(asked(name))
+    assert cloud.calls["DescribeAvailabilityZones"] == 1
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 301)
+
+    ebs.create_volume(asked("pvc-3"))
+
+    assert cloud.calls["DescribeAvailabilityZones"] == 2
+
+
+def test_zones_that_cannot_be_asked_for_again_are_believed_on(
+    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ebs.create_volume(asked("pvc-1"))
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 301)
+    cloud.fail("DescribeAvailabilityZones", "InternalError")
+
+    assert ebs.create_volume(asked("pvc-2"))
+
+
+def test_a_hung_answer_about_zones_holds_nobody_up_beyond_the_deadline(connect: Connect, cloud: Cloud) -> None:
+    ebs = connect(wait_seconds=1)
+    cloud.slow("DescribeAvailabilityZones", 10)
+    started = time.monotonic()
+
+    done = together(*[lambda name=name: made(ebs, asked(f"pvc-{name}")) for name in range(4)])
+
+    assert time.monotonic() - started < 8
+    assert all(isinstance(one, Exception) for one in done)
+    assert cloud.calls["DescribeAvailabilityZones"] == 1
+
+
+def fail_snapshot(handle: str) -> None:
+    next(store.snapshots[handle] for store in rig_moto.stores() if handle in store.snapshots).status = "error"
