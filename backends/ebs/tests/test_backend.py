@@ -11,8 +11,8 @@ from csi_multi_ebs.config import Config
 
 from csi_multi.contract import SINGLE_NODE_MODES, AccessMode, Capability, Mount
 
-from .accounts import A, connecting, parameters, setting
-from .rig import Cloud
+from .backend_requests import A, connecting, parameters, setting
+from .fake_ec2 import FakeEc2
 
 NODE = """
 import json, os, sys
@@ -84,14 +84,14 @@ def test_several_nodes_may_use_raw_volumes_of_io1_and_io2(ebs: EbsBackend, mode:
     assert ebs.unsupported(raw) == ""
 
 
-def test_a_backend_asks_nobody_before_it_is_asked(cloud: Cloud) -> None:
+def test_a_backend_asks_nobody_before_it_is_asked(cloud: FakeEc2) -> None:
     with connecting(cloud) as connect:
         connect()
 
     assert cloud.calls.total() == 0
 
 
-def test_a_node_takes_no_more_volumes_than_there_are_device_names(cloud: Cloud) -> None:
+def test_a_node_takes_no_more_volumes_than_there_are_device_names(cloud: FakeEc2) -> None:
     with connecting(cloud) as connect:
         static = {"metadata": "static", "instance_id": "i-0123456789abcdef0", "zone": A}
         assert connect(**static, instance_type="m8azn.24xlarge").max_volumes() == 78

@@ -1,4 +1,4 @@
-"""EC2's calls against the rig: what is sent, what comes back, and what becomes of failures."""
+"""The client on the simulated EC2: what is sent, what is returned, and which errors failures become."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from csi_multi.contract import (
 )
 from csi_multi.contract.observer import Ends, Rpc
 
-from .rig import Cloud, looks
+from .fake_ec2 import FakeEc2, looks
 
 OURS = "multi.csi.example.com/prod/cloud"
 ZONE = "eu-west-1a"
@@ -45,12 +45,12 @@ SPEC = VolumeSpec(type="gp3", size=10)
 TAGS = {OWNER: OURS, NAME: "pvc-1"}
 
 
-def connect(cloud: Cloud, **config: object) -> Client:
+def connect(cloud: FakeEc2, **config: object) -> Client:
     return Client(Config(region=cloud.region, endpoint=cloud.endpoint, **({"max_attempts": 1} | config)))  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def ec2(cloud: Cloud) -> Iterator[Client]:
+def ec2(cloud: FakeEc2) -> Iterator[Client]:
     """EC2 asked once per call."""
     ec2 = connect(cloud)
     yield ec2
@@ -58,7 +58,7 @@ def ec2(cloud: Cloud) -> Iterator[Client]:
 
 
 @pytest.fixture
-def patient(cloud: Cloud) -> Iterator[Client]:
+def patient(cloud: FakeEc2) -> Iterator[Client]:
     """EC2 asked up to three times per call, without the pace that throttling would set."""
     ec2 = connect(cloud, max_attempts=3, retry_mode="standard")
     yield ec2
@@ -72,7 +72,7 @@ def make(ec2: Client, name: str = "pvc-1", owner: str = OURS) -> Ec2Volume:
 # Creation.
 
 
-def test_a_volume_is_made_as_it_was_specified(ec2: Client, cloud: Cloud) -> None:
+def test_a_volume_is_made_as_it_was_specified(ec2: Client, cloud: FakeEc2) -> None:
     spec = VolumeSpec(type="gp3", size=10, iops=4000, throughput=200)
     made = ec2.create_volume(
         NewVolume(spec=spec, tags={NAME: "pvc-1"}, encrypted=True, kms_key="alias/k", multi_attach=False), ZONE, "t1"
@@ -87,7 +87,7 @@ def test_a_volume_is_made_as_it_was_specified(ec2: Client, cloud: Cloud) -> None
     assert (sent.get("Encrypted"), sent.get("KmsKeyId"), sent.get("ClientToken")) == ("true", "alias/k", "t1")
 
 
-def test_what_is_not_asked_for_is_not_sent(ec2: Client, cloud: Cloud) -> None:
+def test_what_is_not_asked_for_is_not_sent(ec2: Client, cloud: FakeEc2) -> None:
     ec2.create_volume(NewVolume(spec=SPEC, tags=TAGS), ZONE, "t1")
 
     unsaid = {"Iops", "Throughput", "Encrypted", "KmsKeyId", "SnapshotId", "MultiAttachEnabled"}
@@ -102,11 +102,11 @@ def test_a_repeated_token_returns_the_same_volume(ec2: Client) -> None:
 def test_a_token_with_other_parameters_is_told_apart(ec2: Client) -> None:
     make(ec2)
 
-    with pytest.raises(TokenMismatch, match="IdempotentParameterMismatch, request rig-"):
+    with pytest.raises(TokenMismatch, match="IdempotentParameterMismatch, request fake-"):
         ec2.create_volume(NewVolume(spec=VolumeSpec(type="gp3", size=11), tags=TAGS), ZONE, "pvc-1")
 
 
-def test_a_volume_is_made_of_a_snapshot_and_of_a_volume(ec2: Client, cloud: Cloud) -> None:
+def test_a_volume_is_made_of_a_snapshot_and_of_a_volume(ec2: Client, cloud: FakeEc2) -> None:
     source = make(ec2)
     snapshot = ec2.create_snapshot(source.id, {NAME: "snap-1"}, "for a test")
     ec2.volumes([source.id])
@@ -124,7 +124,7 @@ def test_a_volume_is_made_of_a_snapshot_and_of_a_volume(ec2: Client, cloud: Clou
     assert (copied.size, copied.zone, copied.tags) == (20, ZONE, {NAME: "copy"})
 
 
-def test_the_quota_is_told_from_a_full_zone(ec2: Client, cloud: Cloud) -> None:
+def test_the_quota_is_told_from_a_full_zone(ec2: Client, cloud: FakeEc2) -> None:
     cloud.limits.volumes = 0
     with pytest.raises(QuotaExceeded):
         make(ec2)
@@ -135,7 +135,9 @@ def test_the_quota_is_told_from_a_full_zone(ec2: Client, cloud: Cloud) -> None:
         make(ec2)
 
 
-def test_a_full_zone_is_not_asked_again_although_it_answers_with_a_server_error(patient: Client, cloud: Cloud) -> None:
+def test_a_full_zone_is_not_asked_again_although_it_answers_with_a_server_error(
+    patient: Client, cloud: FakeEc2
+) -> None:
     cloud.limits.full_zones = {ZONE}
 
     with pytest.raises(ZoneFull):
@@ -152,7 +154,7 @@ def test_a_zone_that_does_not_exist_can_not_serve(ec2: Client) -> None:
 # Lookups.
 
 
-def test_a_missing_volume_does_not_spoil_the_batch(ec2: Client, cloud: Cloud) -> None:
+def test_a_missing_volume_does_not_spoil_the_batch(ec2: Client, cloud: FakeEc2) -> None:
     made = [make(ec2, "a"), make(ec2, "b")]
 
     found = ec2.volumes([GONE, *(row.id for row in made), "vol-11111111111111111"])
@@ -162,7 +164,7 @@ def test_a_missing_volume_does_not_spoil_the_batch(ec2: Client, cloud: Cloud) ->
 
 
 @pytest.mark.parametrize("id", ["", "pvc-1", "vol-", "vol-xyz", "vol-0123456789abcdef0\n", "snap-00000000"])
-def test_a_malformed_id_is_never_sent(ec2: Client, cloud: Cloud, id: str) -> None:
+def test_a_malformed_id_is_never_sent(ec2: Client, cloud: FakeEc2, id: str) -> None:
     assert ec2.volumes([id]) == {}
     assert ec2.modifications([id]) == {}
     assert ec2.instances([id]) == {}
@@ -183,7 +185,7 @@ def test_a_wildcard_in_a_name_means_itself(ec2: Client) -> None:
     assert ec2.volumes_tagged(NAME, ["a*", "?b"], OURS) == []
 
 
-def test_many_names_are_asked_for_in_several_calls(ec2: Client, cloud: Cloud) -> None:
+def test_many_names_are_asked_for_in_several_calls(ec2: Client, cloud: FakeEc2) -> None:
     ec2.volumes_tagged(NAME, [f"pvc-{number}" for number in range(400)], OURS)
 
     values = [sum(len(some) for some in call.filters().values()) for call in cloud.seen]
@@ -210,7 +212,7 @@ def test_a_foreign_token_is_refused(ec2: Client) -> None:
         ec2.snapshot_page(OURS, 0, "this-is-not-a-token")
 
 
-def test_instances_are_found_with_their_devices(ec2: Client, cloud: Cloud) -> None:
+def test_instances_are_found_with_their_devices(ec2: Client, cloud: FakeEc2) -> None:
     (node,) = cloud.instances(1, type="m5.large", zone=ZONE)
     volume = make(ec2)
     ec2.volumes([volume.id])
@@ -232,7 +234,7 @@ def test_zones_are_sorted(ec2: Client) -> None:
 # Attachment, removal, change.
 
 
-def test_a_volume_is_attached_and_detached(ec2: Client, cloud: Cloud) -> None:
+def test_a_volume_is_attached_and_detached(ec2: Client, cloud: FakeEc2) -> None:
     (node,) = cloud.instances(1, zone=ZONE)
     volume = make(ec2).id
     ec2.volumes([volume])
@@ -247,7 +249,7 @@ def test_a_volume_is_attached_and_detached(ec2: Client, cloud: Cloud) -> None:
     assert ec2.volumes([volume])[volume].attachments == ()
 
 
-def test_reasons_not_to_attach_are_told_apart(ec2: Client, cloud: Cloud) -> None:
+def test_reasons_not_to_attach_are_told_apart(ec2: Client, cloud: FakeEc2) -> None:
     node, other = cloud.instances(2, zone=ZONE)
     one, two = make(ec2, "a").id, make(ec2, "b").id
     ec2.volumes([one, two])
@@ -266,7 +268,7 @@ def test_reasons_not_to_attach_are_told_apart(ec2: Client, cloud: Cloud) -> None
         ec2.attach(two, node, "/dev/xvdbb")
 
 
-def test_what_is_not_attached_can_not_be_detached(ec2: Client, cloud: Cloud) -> None:
+def test_what_is_not_attached_can_not_be_detached(ec2: Client, cloud: FakeEc2) -> None:
     (node,) = cloud.instances(1, zone=ZONE)
     volume = make(ec2).id
     ec2.volumes([volume])
@@ -275,7 +277,7 @@ def test_what_is_not_attached_can_not_be_detached(ec2: Client, cloud: Cloud) -> 
         ec2.detach(volume, node)
 
 
-def test_a_volume_goes_unless_it_is_attached(ec2: Client, cloud: Cloud) -> None:
+def test_a_volume_goes_unless_it_is_attached(ec2: Client, cloud: FakeEc2) -> None:
     (node,) = cloud.instances(1, zone=ZONE)
     volume = make(ec2).id
     ec2.volumes([volume])
@@ -292,7 +294,7 @@ def test_a_volume_goes_unless_it_is_attached(ec2: Client, cloud: Cloud) -> None:
         ec2.delete_volume(volume)
 
 
-def test_a_change_says_only_what_changes(ec2: Client, cloud: Cloud) -> None:
+def test_a_change_says_only_what_changes(ec2: Client, cloud: FakeEc2) -> None:
     volume = make(ec2).id
     ec2.volumes([volume])
 
@@ -302,7 +304,7 @@ def test_a_change_says_only_what_changes(ec2: Client, cloud: Cloud) -> None:
     assert not {"Iops", "Throughput"} & cloud.seen[-1].params.keys()
 
 
-def test_the_last_change_of_each_volume_is_found_and_none_spoils_others(ec2: Client, cloud: Cloud) -> None:
+def test_the_last_change_of_each_volume_is_found_and_none_spoils_others(ec2: Client, cloud: FakeEc2) -> None:
     changed, untouched = make(ec2, "a").id, make(ec2, "b").id
     ec2.volumes([changed, untouched])
     ec2.modify(changed, VolumeSpec(type="gp3", size=20))
@@ -328,7 +330,7 @@ def test_tags_are_set_and_removed(ec2: Client) -> None:
 # Snapshots.
 
 
-def test_snapshots_are_made_found_listed_and_deleted(ec2: Client, cloud: Cloud) -> None:
+def test_snapshots_are_made_found_listed_and_deleted(ec2: Client, cloud: FakeEc2) -> None:
     one, two = make(ec2, "a").id, make(ec2, "b").id
     ec2.volumes([one, two])
     made = [ec2.create_snapshot(volume, {OWNER: OURS, NAME: f"s-{volume}"}, "of a test") for volume in (one, two)]
@@ -350,17 +352,17 @@ def test_snapshots_are_made_found_listed_and_deleted(ec2: Client, cloud: Cloud) 
     assert ec2.snapshots([row.id for row in made]) == {}
 
 
-def test_fast_restores_are_asked_for(ec2: Client, cloud: Cloud) -> None:
+def test_fast_restores_are_asked_for(ec2: Client, cloud: FakeEc2) -> None:
     volume = make(ec2).id
     ec2.volumes([volume])
     snapshot = ec2.create_snapshot(volume, TAGS, "").id
 
-    ec2.fast_restore(snapshot, ["eu-west-1a", "eu-west-1b"])
+    ec2.enable_fast_restore(snapshot, ["eu-west-1a", "eu-west-1b"])
 
     assert cloud.fast_restores == {snapshot: {"eu-west-1a", "eu-west-1b"}}
 
 
-def test_a_snapshot_is_not_cut_twice_when_its_answer_is_lost(patient: Client, cloud: Cloud) -> None:
+def test_a_snapshot_is_not_cut_twice_when_its_answer_is_lost(patient: Client, cloud: FakeEc2) -> None:
     volume = make(patient).id
     patient.volumes([volume])
     cloud.drop("CreateSnapshot", after_effect=True)
@@ -374,14 +376,14 @@ def test_a_snapshot_is_not_cut_twice_when_its_answer_is_lost(patient: Client, cl
 # Trouble.
 
 
-def test_a_throttled_call_is_repeated(patient: Client, cloud: Cloud) -> None:
+def test_a_throttled_call_is_repeated(patient: Client, cloud: FakeEc2) -> None:
     cloud.fail("CreateVolume", "RequestLimitExceeded", times=2)
 
     assert make(patient).id
     assert cloud.calls["CreateVolume"] == 3
 
 
-def test_a_creation_whose_answer_is_lost_is_repeated_and_made_once(patient: Client, cloud: Cloud) -> None:
+def test_a_creation_whose_answer_is_lost_is_repeated_and_made_once(patient: Client, cloud: FakeEc2) -> None:
     cloud.drop("CreateVolume", after_effect=True)
 
     made = make(patient)
@@ -389,7 +391,7 @@ def test_a_creation_whose_answer_is_lost_is_repeated_and_made_once(patient: Clie
     assert cloud.everything() == (made.id,)
 
 
-def test_throttling_without_end_is_unavailable(patient: Client, cloud: Cloud) -> None:
+def test_throttling_without_end_is_unavailable(patient: Client, cloud: FakeEc2) -> None:
     cloud.fail("CreateVolume", "RequestLimitExceeded", times=9)
 
     with pytest.raises(Unavailable, match="RequestLimitExceeded"):
@@ -398,7 +400,7 @@ def test_throttling_without_end_is_unavailable(patient: Client, cloud: Cloud) ->
     assert cloud.calls["CreateVolume"] == 3
 
 
-def test_where_creations_are_throttled_attachments_do_not_wait(cloud: Cloud) -> None:
+def test_where_creations_are_throttled_attachments_do_not_wait(cloud: FakeEc2) -> None:
     ec2 = connect(cloud, max_attempts=2, retry_mode="adaptive")
     (node,) = cloud.instances(1, zone=ZONE)
     volumes = [make(ec2, f"pvc-{number}").id for number in range(3)]
@@ -418,7 +420,7 @@ def test_where_creations_are_throttled_attachments_do_not_wait(cloud: Cloud) -> 
     ec2.close()
 
 
-def test_a_missing_right_and_bad_credentials_are_told_apart(ec2: Client, cloud: Cloud) -> None:
+def test_a_missing_right_and_bad_credentials_are_told_apart(ec2: Client, cloud: FakeEc2) -> None:
     cloud.fail("CreateVolume", "UnauthorizedOperation", message="You are not authorized to perform this operation.")
     with pytest.raises(PermissionDenied, match="ec2:CreateVolume"):
         make(ec2)
@@ -427,7 +429,7 @@ def test_a_missing_right_and_bad_credentials_are_told_apart(ec2: Client, cloud: 
         make(ec2)
 
 
-def test_without_credentials_it_says_so(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_it_says_so(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     ec2 = connect(cloud)
 
@@ -436,7 +438,7 @@ def test_without_credentials_it_says_so(cloud: Cloud, monkeypatch: pytest.Monkey
     ec2.close()
 
 
-def test_an_answer_that_takes_too_long_is_a_timeout(cloud: Cloud) -> None:
+def test_an_answer_that_takes_too_long_is_a_timeout(cloud: FakeEc2) -> None:
     ec2 = connect(cloud, read_seconds=0.2)
     cloud.slow("CreateVolume", 5)
 
@@ -445,7 +447,7 @@ def test_an_answer_that_takes_too_long_is_a_timeout(cloud: Cloud) -> None:
     ec2.close()
 
 
-def test_a_server_error_is_unavailable(ec2: Client, cloud: Cloud) -> None:
+def test_a_server_error_is_unavailable(ec2: Client, cloud: FakeEc2) -> None:
     cloud.fail("DescribeVolumes", "InternalError")
 
     with pytest.raises(Unavailable, match="InternalError"):
@@ -468,10 +470,10 @@ def test_an_answer_that_is_not_ec2s_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            visitor, _ = server.accept()
-            with visitor:
-                visitor.recv(65536)
-                visitor.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -488,7 +490,7 @@ def test_a_word_that_ec2_does_not_know_is_a_bug_and_shows(ec2: Client) -> None:
         ec2.tag([GONE], {"key": 7})  # type: ignore[dict-item]
 
 
-def test_what_ec2_hides_is_hidden_here(ec2: Client, cloud: Cloud) -> None:
+def test_what_ec2_hides_is_hidden_here(ec2: Client, cloud: FakeEc2) -> None:
     cloud.takes.appearing = looks(1)
     made = make(ec2)
 
@@ -496,7 +498,7 @@ def test_what_ec2_hides_is_hidden_here(ec2: Client, cloud: Cloud) -> None:
     assert ec2.volumes([made.id]).keys() == {made.id}
 
 
-def test_a_request_that_ec2_finds_wrong_is_an_invalid_argument(ec2: Client, cloud: Cloud) -> None:
+def test_a_request_that_ec2_finds_wrong_is_an_invalid_argument(ec2: Client, cloud: FakeEc2) -> None:
     with pytest.raises(InvalidArgument):
         ec2.create_volume(NewVolume(spec=SPEC, tags={"aws:mine": "x"}), ZONE, "t")
 
@@ -514,7 +516,7 @@ class Told:
         return lambda outcome: self.calls.append((instance, program, operation, outcome))
 
 
-def test_every_call_is_told_by_its_name_with_its_outcome(cloud: Cloud) -> None:
+def test_every_call_is_told_by_its_name_with_its_outcome(cloud: FakeEc2) -> None:
     told = Told()
     config = Config(region=cloud.region, endpoint=cloud.endpoint, max_attempts=3, retry_mode="standard")
     ec2 = Client(config, observe=Observer("cloud", (told,)))

@@ -12,23 +12,32 @@ from csi_multi_ebs.ec2_cache import Ec2Cache, TtlCache
 
 from csi_multi.contract import FailedPrecondition, NotFound, PageRequest, Timeout, Unavailable
 
-from .accounts import A, Connect, asked, configured, cut, nodes, on, setting
-from .rig import Cloud
+from .backend_requests import (
+    A,
+    Connect,
+    attach_request,
+    backend_config,
+    nodes,
+    setting,
+    snapshot_request,
+    volume_request,
+)
+from .fake_ec2 import FakeEc2
 
 
 @pytest.fixture
-def mine(cloud: Cloud) -> Iterator[Ec2Cache]:
-    cache = Ec2Cache(configured(cloud), setting())
+def mine(cloud: FakeEc2) -> Iterator[Ec2Cache]:
+    cache = Ec2Cache(backend_config(cloud), setting())
     yield cache
     cache.client.close()
 
 
 def test_instances_of_two_accounts_never_see_each_others_volumes(
-    connect: Connect, cloud: Cloud, other_role: str
+    connect: Connect, cloud: FakeEc2, other_role: str
 ) -> None:
     ours, theirs = connect(zones=(A,)), connect(zones=(A,), role_arn=other_role)
-    first, second = ours.create_volume(asked()), theirs.create_volume(asked())
-    theirs.create_snapshot(cut("snap-1", second.handle))
+    first, second = ours.create_volume(volume_request()), theirs.create_volume(volume_request())
+    theirs.create_snapshot(snapshot_request("snap-1", second.handle))
 
     assert cloud.account_of(first.handle) != cloud.account_of(second.handle)
     assert ours.find_volume("pvc-1") == first
@@ -40,17 +49,17 @@ def test_instances_of_two_accounts_never_see_each_others_volumes(
             look(second.handle)
 
 
-def test_a_node_of_another_account_does_not_exist(connect: Connect, cloud: Cloud, other_role: str) -> None:
+def test_a_node_of_another_account_does_not_exist(connect: Connect, cloud: FakeEc2, other_role: str) -> None:
     (node,) = nodes(cloud)
     theirs = connect(zones=(A,), role_arn=other_role)
 
     with pytest.raises(NotFound, match=node.fact):
-        theirs.attach(on(node, theirs.create_volume(asked())))
+        theirs.attach(attach_request(node, theirs.create_volume(volume_request())))
 
 
-def test_instances_of_one_account_never_see_each_others_volumes(connect: Connect, cloud: Cloud) -> None:
+def test_instances_of_one_account_never_see_each_others_volumes(connect: Connect, cloud: FakeEc2) -> None:
     ours, other = connect(zones=(A,)), connect("other", zones=(A,))
-    theirs = other.create_volume(asked())
+    theirs = other.create_volume(volume_request())
 
     with pytest.raises(NotFound):
         ours.find_volume("pvc-1")
@@ -59,16 +68,16 @@ def test_instances_of_one_account_never_see_each_others_volumes(connect: Connect
     assert ours.list_volumes(PageRequest()).items == ()
 
 
-def test_names_that_a_filter_would_take_for_wildcards_mean_themselves(connect: Connect, cloud: Cloud) -> None:
+def test_names_that_a_filter_would_take_for_wildcards_mean_themselves(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(zones=(A,))
-    ebs.create_volume(asked("pvc-1"))
+    ebs.create_volume(volume_request("pvc-1"))
 
     for name in ("pvc-*", "*", "pvc-?"):
         with pytest.raises(NotFound):
             ebs.find_volume(name)
 
 
-def test_a_handle_of_another_shape_is_not_found_without_a_call(connect: Connect, cloud: Cloud) -> None:
+def test_a_handle_of_another_shape_is_not_found_without_a_call(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect()
 
     for handle in ("", "x", "vol-", "vol-1", "VOL-0123456789abcdef0", "vol-0123456789abcdef01", "snap-1"):
@@ -79,7 +88,7 @@ def test_a_handle_of_another_shape_is_not_found_without_a_call(connect: Connect,
     assert cloud.calls.total() == 0
 
 
-def test_an_instance_is_believed_for_a_moment(mine: Ec2Cache, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instance_is_believed_for_a_moment(mine: Ec2Cache, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = nodes(cloud)
     for _ in range(3):
         mine.instance(node.fact, node.id)
@@ -96,7 +105,7 @@ def test_an_instance_is_believed_for_a_moment(mine: Ec2Cache, cloud: Cloud, monk
 
 
 def test_instances_that_were_seen_long_ago_are_forgotten(
-    mine: Ec2Cache, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    mine: Ec2Cache, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ec2_cache, "INSTANCE_TTL", 0.0)
     for node in nodes(cloud, 3):
@@ -114,7 +123,7 @@ def test_waiting_ends_a_second_before_the_caller_stops_listening(mine: Ec2Cache)
 
 
 @pytest.mark.parametrize("action", ["DescribeVolumes", "DescribeSnapshots"])
-def test_every_lookup_has_a_deadline(connect: Connect, cloud: Cloud, action: str) -> None:
+def test_every_lookup_has_a_deadline(connect: Connect, cloud: FakeEc2, action: str) -> None:
     ebs = connect(wait_seconds=2)
     cloud.slow(action, 10, times=9)
     looks: dict[str, list[Callable[[str], object]]] = {
@@ -133,15 +142,15 @@ def test_every_lookup_has_a_deadline(connect: Connect, cloud: Cloud, action: str
     assert time.monotonic() - started < 8
 
 
-def test_the_zones_of_an_instance_are_those_of_the_region_that_it_may_use(cloud: Cloud) -> None:
-    mine = Ec2Cache(configured(cloud, zones=(A, "us-east-1a")), setting())
+def test_the_zones_of_an_instance_are_those_of_the_region_that_it_may_use(cloud: FakeEc2) -> None:
+    mine = Ec2Cache(backend_config(cloud, zones=(A, "us-east-1a")), setting())
 
     assert (mine.zones(), len(mine.region())) == ((A,), 3)
     assert cloud.calls["DescribeAvailabilityZones"] == 1
     mine.ec2.close()
 
 
-def test_check_says_what_is_wrong_with_ec2(connect: Connect, cloud: Cloud) -> None:
+def test_check_says_what_is_wrong_with_ec2(connect: Connect, cloud: FakeEc2) -> None:
     ebs: EbsBackend = connect()
     ebs.check()
 

@@ -21,8 +21,19 @@ from csi_multi.contract import (
     StorageError,
 )
 
-from .accounts import CLUSTER, DRIVER, GIB, A, Connect, asked, grown, nodes, on, tags
-from .rig import Cloud
+from .backend_requests import (
+    CLUSTER,
+    DRIVER,
+    GIB,
+    A,
+    Connect,
+    attach_request,
+    expand_request,
+    nodes,
+    tags,
+    volume_request,
+)
+from .fake_ec2 import FakeEc2
 
 
 def stamp(name: str = "old-data") -> Stamp:
@@ -30,7 +41,7 @@ def stamp(name: str = "old-data") -> Stamp:
 
 
 @pytest.fixture
-def by_hand(cloud: Cloud) -> Callable[..., str]:
+def by_hand(cloud: FakeEc2) -> Callable[..., str]:
     """Make a volume as people do, with these tags."""
 
     def by_hand(**tags: str) -> str:
@@ -42,7 +53,7 @@ def by_hand(cloud: Cloud) -> Callable[..., str]:
     return by_hand
 
 
-def test_an_imported_volume_is_one_of_the_drivers(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
+def test_an_imported_volume_is_one_of_the_drivers(ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2) -> None:
     id = by_hand()
     made = ebs.import_volume(id, stamp())
 
@@ -60,18 +71,18 @@ def test_it_is_never_deleted_and_says_how_to_release_it(ebs: EbsBackend, by_hand
     assert ebs.get_volume(id).stamp.imported
 
 
-def test_a_released_volume_has_the_tags_it_had(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
+def test_a_released_volume_has_the_tags_it_had(ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2) -> None:
     id = by_hand(team="shop")
     before = tags(cloud, id)
     ebs.import_volume(id, stamp())
 
     assert ebs.release_volume(id) == id
     assert tags(cloud, id) == before
-    with pytest.raises(FailedPrecondition, match="not this driver's"):
+    with pytest.raises(FailedPrecondition, match="does not belong to this driver"):
         ebs.get_volume(id)
 
 
-def test_importing_it_again_is_the_same_volume(connect: Connect, by_hand: Callable[..., str], cloud: Cloud) -> None:
+def test_importing_it_again_is_the_same_volume(connect: Connect, by_hand: Callable[..., str], cloud: FakeEc2) -> None:
     id = by_hand()
     made = connect().import_volume(id, stamp())
     calls = cloud.calls["CreateTags"]
@@ -80,21 +91,21 @@ def test_importing_it_again_is_the_same_volume(connect: Connect, by_hand: Callab
     assert cloud.calls["CreateTags"] == calls
 
 
-def test_it_is_never_formatted(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
+def test_it_is_never_formatted(ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2) -> None:
     made, (node,) = ebs.import_volume(by_hand(), stamp()), nodes(cloud)
 
-    assert ebs.attach(on(node, made))["blank"] == "never"
+    assert ebs.attach(attach_request(node, made))["blank"] == "never"
 
 
 def test_it_can_grow(ebs: EbsBackend, by_hand: Callable[..., str]) -> None:
     made = ebs.import_volume(by_hand(), stamp())
 
-    assert ebs.expand_volume(grown(made, 5)).size == 5 * GIB
+    assert ebs.expand_volume(expand_request(made, 5)).size == 5 * GIB
     assert ebs.get_volume(made.handle).stamp == made.stamp
 
 
 def test_a_volume_of_the_drivers_own_is_neither_imported_nor_released(ebs: EbsBackend) -> None:
-    made = ebs.create_volume(asked("pvc-1"))
+    made = ebs.create_volume(volume_request("pvc-1"))
 
     with pytest.raises(AlreadyExists, match="belongs to"):
         ebs.import_volume(made.handle, stamp())
@@ -113,7 +124,7 @@ def test_a_volume_of_the_drivers_own_is_neither_imported_nor_released(ebs: EbsBa
 def test_what_is_another_drivers_is_refused_and_left_alone(
     ebs: EbsBackend,
     by_hand: Callable[..., str],
-    cloud: Cloud,
+    cloud: FakeEc2,
     tagged: dict[str, str],
     kind: type[StorageError],
     words: str,
@@ -126,7 +137,7 @@ def test_what_is_another_drivers_is_refused_and_left_alone(
     assert tags(cloud, id) == before
 
 
-def test_a_volume_that_is_attached_is_refused(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
+def test_a_volume_that_is_attached_is_refused(ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2) -> None:
     id, (node,) = by_hand(), nodes(cloud)
     cloud.client().attach_volume(VolumeId=id, InstanceId=node.fact, Device="/dev/xvdf")
 
@@ -135,10 +146,10 @@ def test_a_volume_that_is_attached_is_refused(ebs: EbsBackend, by_hand: Callable
 
 
 def test_an_imported_volume_that_is_attached_is_not_released(
-    ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud
+    ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2
 ) -> None:
     made, (node,) = ebs.import_volume(by_hand(), stamp()), nodes(cloud)
-    ebs.attach(on(node, made))
+    ebs.attach(attach_request(node, made))
 
     with pytest.raises(InUse, match=node.fact):
         ebs.release_volume(made.handle)
@@ -146,7 +157,7 @@ def test_an_imported_volume_that_is_attached_is_not_released(
 
 
 def test_a_name_that_another_volume_has_is_refused(ebs: EbsBackend, by_hand: Callable[..., str]) -> None:
-    ebs.create_volume(asked("old-data"))
+    ebs.create_volume(volume_request("old-data"))
 
     with pytest.raises(AlreadyExists, match="choose another"):
         ebs.import_volume(by_hand(), stamp())
@@ -160,7 +171,7 @@ def test_what_is_no_volume_is_told_as_such(ebs: EbsBackend, id: str, kind: type[
         ebs.import_volume(id, stamp())
 
 
-def test_what_would_be_done_is_told_and_not_done(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
+def test_what_would_be_done_is_told_and_not_done(ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2) -> None:
     id, report = by_hand(), DryRunReport()
     before = tags(cloud, id)
     dry_run: Any = ebs.dry_run(report)
@@ -177,7 +188,7 @@ def test_what_would_be_done_is_told_and_not_done(ebs: EbsBackend, by_hand: Calla
     assert {**before, **{tag["Key"]: tag["Value"] for tag in words["Tags"]}} == tags(cloud, id)
 
 
-def test_a_release_is_told_and_not_done(ebs: EbsBackend, by_hand: Callable[..., str], cloud: Cloud) -> None:
+def test_a_release_is_told_and_not_done(ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2) -> None:
     id, report = by_hand(), DryRunReport()
     ebs.import_volume(id, stamp())
     before = tags(cloud, id)

@@ -9,27 +9,38 @@ from csi_multi_ebs.labels import snapshot_tags, volume_tags
 
 from csi_multi.contract import InvalidToken, PageRequest, Volume
 
-from . import rig_moto
-from .accounts import GONE, A, Connect, asked, configured, cut, nodes, on, row, setting
-from .rig import Call, Cloud
+from . import fake_ec2_moto
+from .backend_requests import (
+    GONE,
+    A,
+    Connect,
+    attach_request,
+    backend_config,
+    nodes,
+    row,
+    setting,
+    snapshot_request,
+    volume_request,
+)
+from .fake_ec2 import Call, FakeEc2
 
 
-def many(cloud: Cloud, number: int) -> list[str]:
+def many(cloud: FakeEc2, number: int) -> list[str]:
     """Put volumes of ours into EC2 without asking it, and return their ids in order."""
-    account = rig_moto.store(Call("", {}, "123456789012", cloud.region))
-    config = configured(cloud)
+    account = fake_ec2_moto.store(Call("", {}, "123456789012", cloud.region))
+    config = backend_config(cloud)
     for count in range(number):
         made = account.create_volume(1, A, volume_type="gp3")
-        made.add_tags(volume_tags(asked(f"pvc-{count}"), setting(), config))
+        made.add_tags(volume_tags(volume_request(f"pvc-{count}"), setting(), config))
     return sorted(volume.id for volume in account.volumes.values())
 
 
-def many_snapshots(cloud: Cloud, volume: str, number: int) -> list[str]:
-    account = rig_moto.store(Call("", {}, "123456789012", cloud.region))
-    config = configured(cloud)
+def many_snapshots(cloud: FakeEc2, volume: str, number: int) -> list[str]:
+    account = fake_ec2_moto.store(Call("", {}, "123456789012", cloud.region))
+    config = backend_config(cloud)
     for count in range(number):
         made = account.create_snapshot(volume, "")
-        made.add_tags(snapshot_tags(cut(f"snap-{count}", volume), setting(), config))
+        made.add_tags(snapshot_tags(snapshot_request(f"snap-{count}", volume), setting(), config))
     return sorted(account.snapshots)
 
 
@@ -43,7 +54,7 @@ def walk(ebs: EbsBackend, limit: int) -> list[list[str]]:
             return pages
 
 
-def test_a_long_listing_uses_ec2s_largest_pages(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_long_listing_uses_ec2s_largest_pages(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 2500)
 
     pages = walk(ebs, 1000)
@@ -54,7 +65,7 @@ def test_a_long_listing_uses_ec2s_largest_pages(ebs: EbsBackend, cloud: Cloud) -
     assert sizes == ["1000"] * 3
 
 
-def test_later_pages_look_up_what_is_on_them_alone(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_later_pages_look_up_what_is_on_them_alone(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 40)
     first = ebs.list_volumes(PageRequest(limit=10))
     cloud.seen.clear()
@@ -65,20 +76,20 @@ def test_later_pages_look_up_what_is_on_them_alone(ebs: EbsBackend, cloud: Cloud
     assert looked.many("VolumeId") == ids[10:21]
 
 
-def test_without_a_limit_all_is_on_one_page(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_without_a_limit_all_is_on_one_page(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 12)
 
     assert walk(ebs, 0) == [ids]
 
 
-def test_pages_of_ec2_that_are_empty_end_nothing(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_pages_of_ec2_that_are_empty_end_nothing(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 7)
     cloud.describes.empty_pages = 2
 
     assert walk(ebs, 0) == [ids]
 
 
-def test_deletions_between_pages_make_no_other_volume_disappear(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_deletions_between_pages_make_no_other_volume_disappear(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 12)
     first = ebs.list_volumes(PageRequest(limit=4))
     for gone in (ids[3], ids[5], ids[6]):
@@ -93,7 +104,7 @@ def test_deletions_between_pages_make_no_other_volume_disappear(ebs: EbsBackend,
     ]
 
 
-def test_a_page_whose_volumes_are_all_gone_leads_on_to_the_next(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_page_whose_volumes_are_all_gone_leads_on_to_the_next(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 9)
     first = ebs.list_volumes(PageRequest(limit=3))
     for gone in ids[3:7]:
@@ -106,7 +117,7 @@ def test_a_page_whose_volumes_are_all_gone_leads_on_to_the_next(ebs: EbsBackend,
 
 
 def test_a_listing_goes_on_in_another_process_and_after_a_while(
-    connect: Connect, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = many(cloud, 8)
     ebs = connect()
@@ -120,7 +131,7 @@ def test_a_listing_goes_on_in_another_process_and_after_a_while(
     assert [one.handle for one in aged.list_volumes(PageRequest(cursor=first.cursor)).items] == rest
 
 
-def test_a_foreign_cursor_is_refused(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_foreign_cursor_is_refused(ebs: EbsBackend, cloud: FakeEc2) -> None:
     many(cloud, 2)
 
     for cursor in ("Vol", "../x", "{}"):
@@ -130,9 +141,9 @@ def test_a_foreign_cursor_is_refused(ebs: EbsBackend, cloud: Cloud) -> None:
             ebs.list_snapshots(PageRequest(cursor=cursor, limit=1))
 
 
-def test_what_is_not_ours_failed_or_torn_is_not_listed(ebs: EbsBackend, connect: Connect, cloud: Cloud) -> None:
+def test_what_is_not_ours_failed_or_torn_is_not_listed(ebs: EbsBackend, connect: Connect, cloud: FakeEc2) -> None:
     ids = many(cloud, 3)
-    connect("other").create_volume(asked("theirs"))
+    connect("other").create_volume(volume_request("theirs"))
     cloud.client().create_volume(AvailabilityZone=A, Size=1)
     cloud.client().delete_tags(Resources=[ids[0]], Tags=[{"Key": "csi-multi/stamp.0"}])
     row(cloud, ids[1]).phase = "error"
@@ -140,12 +151,12 @@ def test_what_is_not_ours_failed_or_torn_is_not_listed(ebs: EbsBackend, connect:
     assert walk(ebs, 0) == [ids[2:]]
 
 
-def test_listed_volumes_name_their_nodes_also_after_a_restart(connect: Connect, cloud: Cloud) -> None:
+def test_listed_volumes_name_their_nodes_also_after_a_restart(connect: Connect, cloud: FakeEc2) -> None:
     first, second = nodes(cloud, 2)
     ebs = connect(zones=(A,))
-    here, there, nowhere = (ebs.create_volume(asked(f"pvc-{number}")) for number in range(3))
-    ebs.attach(on(first, here))
-    ebs.attach(on(second, there))
+    here, there, nowhere = (ebs.create_volume(volume_request(f"pvc-{number}")) for number in range(3))
+    ebs.attach(attach_request(first, here))
+    ebs.attach(attach_request(second, there))
     cloud.calls.clear()
 
     for one in (ebs, connect()):
@@ -154,8 +165,8 @@ def test_listed_volumes_name_their_nodes_also_after_a_restart(connect: Connect, 
     assert cloud.calls["DescribeInstances"] == 1
 
 
-def test_a_listed_volume_is_told_as_it_was_made(ebs: EbsBackend, cloud: Cloud) -> None:
-    made: Volume = ebs.create_volume(asked("Ünicode / name"))
+def test_a_listed_volume_is_told_as_it_was_made(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    made: Volume = ebs.create_volume(volume_request("Ünicode / name"))
 
     assert ebs.list_volumes(PageRequest()).items == (made,)
 
@@ -163,8 +174,8 @@ def test_a_listed_volume_is_told_as_it_was_made(ebs: EbsBackend, cloud: Cloud) -
 # Snapshots.
 
 
-def test_snapshots_are_listed_in_pages(ebs: EbsBackend, cloud: Cloud) -> None:
-    volume = ebs.create_volume(asked())
+def test_snapshots_are_listed_in_pages(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    volume = ebs.create_volume(volume_request())
     ids = many_snapshots(cloud, volume.handle, 12)
     ebs.delete_volume(volume.handle, {})
 
@@ -175,8 +186,8 @@ def test_snapshots_are_listed_in_pages(ebs: EbsBackend, cloud: Cloud) -> None:
     assert {one.source for one in first.items} == {volume.handle}
 
 
-def test_the_snapshots_of_one_volume_are_listed_alone(ebs: EbsBackend, cloud: Cloud) -> None:
-    one, other = (ebs.create_volume(asked(name)) for name in ("pvc-1", "pvc-2"))
+def test_the_snapshots_of_one_volume_are_listed_alone(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    one, other = (ebs.create_volume(volume_request(name)) for name in ("pvc-1", "pvc-2"))
     ids = many_snapshots(cloud, one.handle, 8)
     many_snapshots(cloud, other.handle, 2)
 

@@ -10,76 +10,76 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi.contract import FailedPrecondition, Node, NotFound
 from csi_multi.contract.ids import split_node
 
-from .accounts import A, Connect, asked, nodes, on, row, tags
-from .rig import Cloud
-from .threads import together
+from .backend_requests import A, Connect, attach_request, nodes, row, tags, volume_request
+from .fake_ec2 import FakeEc2
+from .thread_helpers import run_together
 
 KEY = "csi-multi/node/multi.csi.example.com"
 
 
-def test_an_instance_is_tagged_once_however_many_volumes_it_gets(connect: Connect, cloud: Cloud) -> None:
+def test_an_instance_is_tagged_once_however_many_volumes_it_gets(connect: Connect, cloud: FakeEc2) -> None:
     (node,) = nodes(cloud)
     for number in range(3):
         ebs = connect(zones=(A,))
         for name in ("a", "b"):
-            ebs.attach(on(node, ebs.create_volume(asked(f"pvc-{number}-{name}"))))
+            ebs.attach(attach_request(node, ebs.create_volume(volume_request(f"pvc-{number}-{name}"))))
 
     assert cloud.calls["CreateTags"] == 1
     assert tags(cloud, node.fact)[KEY] == f"node-1/cloud={node.fact}"
 
 
-def test_a_node_that_is_called_otherwise_now_is_tagged_anew(ebs: EbsBackend, connect: Connect, cloud: Cloud) -> None:
+def test_a_node_that_is_called_otherwise_now_is_tagged_anew(ebs: EbsBackend, connect: Connect, cloud: FakeEc2) -> None:
     (node,) = nodes(cloud)
     renamed = replace(node, name="node-9", id=f"node-9;cloud+other={node.fact}")
-    made = ebs.create_volume(asked())
-    ebs.attach(on(node, made))
+    made = ebs.create_volume(volume_request())
+    ebs.attach(attach_request(node, made))
     ebs.detach(made.handle, node, {})
 
-    ebs.attach(on(renamed, made))
+    ebs.attach(attach_request(renamed, made))
 
     for one in (ebs, connect()):
         (told,) = one.get_volume(made.handle).published_nodes
         assert (told, split_node(told, "cloud").fact) == (renamed.id, node.fact)
 
 
-def test_an_instance_that_nobody_named_is_told_by_its_own_id(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_an_instance_that_nobody_named_is_told_by_its_own_id(ebs: EbsBackend, cloud: FakeEc2) -> None:
     (node,) = nodes(cloud)
-    made = ebs.create_volume(asked())
+    made = ebs.create_volume(volume_request())
     cloud.client().attach_volume(VolumeId=made.handle, InstanceId=node.fact, Device="/dev/xvdba")
 
     assert ebs.get_volume(made.handle).published_nodes == (node.fact,)
 
 
-def test_a_tag_that_could_not_be_written_is_written_with_the_next_attachment(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_tag_that_could_not_be_written_is_written_with_the_next_attachment(ebs: EbsBackend, cloud: FakeEc2) -> None:
     (node,) = nodes(cloud)
-    first, second = (ebs.create_volume(asked(name)) for name in ("pvc-1", "pvc-2"))
+    first, second = (ebs.create_volume(volume_request(name)) for name in ("pvc-1", "pvc-2"))
     cloud.fail("CreateTags", "RequestLimitExceeded")
-    ebs.attach(on(node, first))
+    ebs.attach(attach_request(node, first))
 
-    ebs.attach(on(node, second))
+    ebs.attach(attach_request(node, second))
 
     assert tags(cloud, node.fact)[KEY]
 
 
-def test_drivers_do_not_overwrite_each_others_names(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_drivers_do_not_overwrite_each_others_names(ebs: EbsBackend, cloud: FakeEc2) -> None:
     (node,) = nodes(cloud)
     cloud.client().create_tags(Resources=[node.fact], Tags=[{"Key": "csi-multi/node/other.example", "Value": "n"}])
 
-    ebs.attach(on(node, ebs.create_volume(asked())))
+    ebs.attach(attach_request(node, ebs.create_volume(volume_request())))
 
     assert tags(cloud, node.fact)["csi-multi/node/other.example"] == "n"
 
 
-def test_the_nodes_of_many_volumes_are_asked_for_together(connect: Connect, cloud: Cloud) -> None:
+def test_the_nodes_of_many_volumes_are_asked_for_together(connect: Connect, cloud: FakeEc2) -> None:
     both = nodes(cloud, 2)
     ebs = connect(zones=(A,))
-    volumes = [ebs.create_volume(asked(f"pvc-{number}")) for number in range(6)]
+    volumes = [ebs.create_volume(volume_request(f"pvc-{number}")) for number in range(6)]
     for number, made in enumerate(volumes):
-        ebs.attach(on(both[number % 2], made))
+        ebs.attach(attach_request(both[number % 2], made))
     later = connect()
     cloud.calls.clear()
 
-    done = together(*[lambda one=one: later.get_volume(one.handle).published_nodes for one in volumes])
+    done = run_together(*[lambda one=one: later.get_volume(one.handle).published_nodes for one in volumes])
 
     assert done == [(both[number % 2].id,) for number in range(6)]
     assert cloud.calls["DescribeInstances"] <= 2
@@ -90,11 +90,11 @@ def test_the_nodes_of_many_volumes_are_asked_for_together(connect: Connect, clou
 
 @pytest.mark.parametrize("fact", ["of the new instance", "none"])
 def test_a_volume_is_detached_from_the_instance_that_had_the_nodes_name_before(
-    connect: Connect, cloud: Cloud, fact: str
+    connect: Connect, cloud: FakeEc2, fact: str
 ) -> None:
     old, new, other = nodes(cloud, 3)
-    made = (ebs := connect(zones=(A,))).create_volume(asked())
-    ebs.attach(on(old, made))
+    made = (ebs := connect(zones=(A,))).create_volume(volume_request())
+    ebs.attach(attach_request(old, made))
     cloud.stop(old.fact)
     now = new.fact if fact == "of the new instance" else ""
     ended = Node(name=old.name, fact=now, id=f"{old.name};cloud={now}" if now else old.name)
@@ -102,13 +102,13 @@ def test_a_volume_is_detached_from_the_instance_that_had_the_nodes_name_before(
     connect().detach(made.handle, ended, {})
 
     assert row(cloud, made.handle).held == {}
-    ebs.attach(on(other, made))
+    ebs.attach(attach_request(other, made))
 
 
-def test_a_volume_stays_on_an_instance_whose_node_has_another_name(connect: Connect, cloud: Cloud) -> None:
+def test_a_volume_stays_on_an_instance_whose_node_has_another_name(connect: Connect, cloud: FakeEc2) -> None:
     old, new = nodes(cloud, 2)
-    made = (ebs := connect(zones=(A,))).create_volume(asked())
-    ebs.attach(on(old, made))
+    made = (ebs := connect(zones=(A,))).create_volume(volume_request())
+    ebs.attach(attach_request(old, made))
     cloud.stop(old.fact)
 
     for other in (new, Node(name="node-2", fact="", id="node-2"), Node(name="node", fact="", id="node")):
@@ -117,12 +117,12 @@ def test_a_volume_stays_on_an_instance_whose_node_has_another_name(connect: Conn
     assert list(row(cloud, made.handle).held) == [old.fact]
 
 
-def test_a_volume_stays_on_the_instance_that_has_the_nodes_name_now(connect: Connect, cloud: Cloud) -> None:
+def test_a_volume_stays_on_the_instance_that_has_the_nodes_name_now(connect: Connect, cloud: FakeEc2) -> None:
     """A detachment from the one before it may come late."""
     old, new = nodes(cloud, 2)
     new = replace(new, name=old.name, id=f"{old.name};cloud={new.fact}")
-    made = (ebs := connect(zones=(A,))).create_volume(asked())
-    ebs.attach(on(new, made))
+    made = (ebs := connect(zones=(A,))).create_volume(volume_request())
+    ebs.attach(attach_request(new, made))
     cloud.stop(old.fact)
 
     with pytest.raises(NotFound, match="not attached"):
@@ -130,11 +130,11 @@ def test_a_volume_stays_on_the_instance_that_has_the_nodes_name_now(connect: Con
     assert list(row(cloud, made.handle).held) == [new.fact]
 
 
-def test_two_running_instances_with_the_name_of_one_node_are_told_of(connect: Connect, cloud: Cloud) -> None:
+def test_two_running_instances_with_the_name_of_one_node_are_told_of(connect: Connect, cloud: FakeEc2) -> None:
     old, new = nodes(cloud, 2)
     new = replace(new, name=old.name, id=f"{old.name};cloud={new.fact}")
-    made = (ebs := connect(zones=(A,))).create_volume(asked())
-    ebs.attach(on(old, made))
+    made = (ebs := connect(zones=(A,))).create_volume(volume_request())
+    ebs.attach(attach_request(old, made))
 
     with pytest.raises(FailedPrecondition, match=f"attached to {old.fact}: .* both are running; stop or terminate"):
         connect().detach(made.handle, new, {})
@@ -144,11 +144,11 @@ def test_two_running_instances_with_the_name_of_one_node_are_told_of(connect: Co
     assert row(cloud, made.handle).held == {}
 
 
-def test_a_tag_that_was_copied_to_another_instance_makes_it_no_node(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_tag_that_was_copied_to_another_instance_makes_it_no_node(ebs: EbsBackend, cloud: FakeEc2) -> None:
     one, clone = nodes(cloud, 2)
-    ebs.attach(on(one, ebs.create_volume(asked())))
+    ebs.attach(attach_request(one, ebs.create_volume(volume_request())))
     copied = [{"Key": KEY, "Value": tags(cloud, one.fact)[KEY]}]
-    made = ebs.create_volume(asked("pvc-2"))
+    made = ebs.create_volume(volume_request("pvc-2"))
     cloud.client().attach_volume(VolumeId=made.handle, InstanceId=clone.fact, Device="/dev/xvdba")
     cloud.client().create_tags(Resources=[clone.fact], Tags=copied)
     cloud.stop(clone.fact)
@@ -159,14 +159,14 @@ def test_a_tag_that_was_copied_to_another_instance_makes_it_no_node(ebs: EbsBack
 
 
 def test_an_instance_that_was_called_so_once_and_otherwise_now_keeps_its_volumes(
-    connect: Connect, cloud: Cloud
+    connect: Connect, cloud: FakeEc2
 ) -> None:
     (one,) = nodes(cloud)
     first, second = connect(zones=(A,)), connect(zones=(A,))
-    made = first.create_volume(asked())
-    first.attach(on(one, made))
+    made = first.create_volume(volume_request())
+    first.attach(attach_request(one, made))
     renamed = replace(one, name="node-9", id=f"node-9;cloud={one.fact}")
-    second.attach(on(renamed, second.create_volume(asked("pvc-2"))))
+    second.attach(attach_request(renamed, second.create_volume(volume_request("pvc-2"))))
 
     with pytest.raises(NotFound, match="not attached"):
         first.detach(made.handle, Node(name=one.name, fact="", id=one.name), {})

@@ -15,18 +15,18 @@ from csi_multi_ebs.session import Session, _other_endpoint
 
 from csi_multi.contract import PermissionDenied, Unauthenticated, Unavailable
 
-from .rig import Cloud
-from .threads import together
+from .fake_ec2 import FakeEc2
+from .thread_helpers import run_together
 
 GONE = "vol-00000000000000000"
 
 
-def config(cloud: Cloud, **more: object) -> Config:
+def config(cloud: FakeEc2, **more: object) -> Config:
     return Config(region=cloud.region, endpoint=cloud.endpoint, max_attempts=1, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def session(cloud: Cloud) -> Iterator[Session]:
+def session(cloud: FakeEc2) -> Iterator[Session]:
     session = Session(config(cloud), "csi-multi")
     yield session
     session.close()
@@ -48,7 +48,7 @@ def test_botocore_is_told_of_all_our_calls_and_no_others(session: Session) -> No
 
 
 def test_threads_that_want_a_client_at_once_get_the_same(session: Session) -> None:
-    clients = together(*[lambda: session.client("create")] * 16)
+    clients = run_together(*[lambda: session.client("create")] * 16)
 
     assert len(set(map(id, clients))) == 1
 
@@ -59,7 +59,7 @@ def test_each_group_of_calls_has_its_own_client(session: Session) -> None:
     )
 
 
-def test_a_client_has_the_patience_that_was_configured(cloud: Cloud) -> None:
+def test_a_client_has_the_patience_that_was_configured(cloud: FakeEc2) -> None:
     patience = {"connect_seconds": 1.5, "read_seconds": 2.5, "retry_mode": "standard"}
     session = Session(Config(region="eu-west-1", endpoint=cloud.endpoint, max_attempts=4, **patience), "x")  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_quotas_are_asked_for_at_a_place_of_their_own_where_the_endpoint_is_ec2s
     session.close()
 
 
-def test_a_role_leads_to_its_account(cloud: Cloud, other_role: str) -> None:
+def test_a_role_leads_to_its_account(cloud: FakeEc2, other_role: str) -> None:
     there, here = Client(config(cloud, role_arn=other_role)), Client(config(cloud))
 
     there.volumes([GONE])
@@ -100,16 +100,16 @@ def test_a_role_leads_to_its_account(cloud: Cloud, other_role: str) -> None:
     here.close()
 
 
-def test_a_role_is_assumed_once_for_all_clients(cloud: Cloud, other_role: str) -> None:
+def test_a_role_is_assumed_once_for_all_clients(cloud: FakeEc2, other_role: str) -> None:
     ec2 = Client(config(cloud, role_arn=other_role))
 
-    together(lambda: ec2.volumes([GONE]), ec2.zones, lambda: ec2.untag([GONE], ["x"]), lambda: ec2.volumes([GONE]))
+    run_together(lambda: ec2.volumes([GONE]), ec2.zones, lambda: ec2.untag([GONE], ["x"]), lambda: ec2.volumes([GONE]))
 
     assert cloud.calls["AssumeRole"] == 1
     ec2.close()
 
 
-def test_an_external_id_and_the_sessions_name_are_sent(cloud: Cloud, other_role: str) -> None:
+def test_an_external_id_and_the_sessions_name_are_sent(cloud: FakeEc2, other_role: str) -> None:
     cloud.trust[other_role] = "only-us"
     ec2 = Client(config(cloud, role_arn=other_role, external_id="only-us"), "multi.csi/example com")
 
@@ -119,7 +119,7 @@ def test_an_external_id_and_the_sessions_name_are_sent(cloud: Cloud, other_role:
     ec2.close()
 
 
-def test_a_role_that_may_not_be_assumed_is_named(cloud: Cloud, other_role: str) -> None:
+def test_a_role_that_may_not_be_assumed_is_named(cloud: FakeEc2, other_role: str) -> None:
     cloud.trust[other_role] = "only-us"
     ec2 = Client(config(cloud, role_arn=other_role))
 
@@ -128,7 +128,7 @@ def test_a_role_that_may_not_be_assumed_is_named(cloud: Cloud, other_role: str) 
     ec2.close()
 
 
-def test_sts_that_is_away_is_unavailable_and_asked_again(cloud: Cloud, other_role: str) -> None:
+def test_sts_that_is_away_is_unavailable_and_asked_again(cloud: FakeEc2, other_role: str) -> None:
     ec2 = Client(config(cloud, role_arn=other_role))
     cloud.fail("AssumeRole", "InternalFailure", status=500)
 
@@ -149,21 +149,21 @@ def only_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "source"
 
 
-def test_a_profile_gives_the_credentials(cloud: Cloud, only_a_profile: str) -> None:
+def test_a_profile_gives_the_credentials(cloud: FakeEc2, only_a_profile: str) -> None:
     ec2 = Client(config(cloud, profile=only_a_profile))
 
     assert ec2.zones()
     ec2.close()
 
 
-def test_a_role_is_assumed_with_the_profile(cloud: Cloud, only_a_profile: str, other_role: str) -> None:
+def test_a_role_is_assumed_with_the_profile(cloud: FakeEc2, only_a_profile: str, other_role: str) -> None:
     ec2 = Client(config(cloud, profile=only_a_profile, role_arn=other_role))
 
     assert ec2.zones()
     ec2.close()
 
 
-def test_a_profile_that_is_not_there_is_named(cloud: Cloud) -> None:
+def test_a_profile_that_is_not_there_is_named(cloud: FakeEc2) -> None:
     ec2 = Client(config(cloud, profile="other"))
 
     with pytest.raises(Unauthenticated, match="other"):

@@ -12,7 +12,7 @@ from csi_multi_ebs.state_poller import StatePoller
 
 from csi_multi.contract import PermissionDenied, Timeout, Unavailable
 
-from .threads import ended
+from .thread_helpers import wait_until_ended
 
 FIRST = 0.05
 
@@ -231,4 +231,4 @@ def test_the_thread_ends_with_the_last_who_waits_and_comes_back_for_the_next(wor
 
     for _ in range(3):
         watch.wait("a", ready, soon())
-        ended("ebs-poller")
+        wait_until_ended("ebs-poller")

@@ -26,8 +26,8 @@ from csi_multi.contract import (
 )
 from csi_multi.core import idempotent
 
-from . import rig_moto
-from .accounts import (
+from . import fake_ec2_moto
+from .backend_requests import (
     GIB,
     GONE,
     MANY_WRITERS,
@@ -35,19 +35,19 @@ from .accounts import (
     B,
     C,
     Connect,
-    asked,
-    cut,
     mutable,
     parameters,
-    places,
     row,
     snapshot,
+    snapshot_request,
     tags,
     tokens,
+    topology,
     volume,
+    volume_request,
 )
-from .rig import FOREVER, Cloud, seconds
-from .threads import together
+from .fake_ec2 import FOREVER, FakeEc2, seconds
+from .thread_helpers import run_together
 
 
 @pytest.fixture
@@ -67,155 +67,155 @@ def delete(ebs: EbsBackend, volume: Volume) -> None:
 # One call, and one token per name.
 
 
-def test_a_volume_costs_one_creation_and_nothing_is_looked_up_before(ebs: EbsBackend, cloud: Cloud) -> None:
-    ebs.create_volume(asked("pvc-0"))
+def test_a_volume_costs_one_creation_and_nothing_is_looked_up_before(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    ebs.create_volume(volume_request("pvc-0"))
     cloud.seen.clear()
 
-    ebs.create_volume(asked())
+    ebs.create_volume(volume_request())
 
     assert [call.action for call in cloud.seen] == ["CreateVolume", "DescribeVolumes"]
 
 
-def test_any_process_makes_the_same_volume_for_a_name(connect: Connect, cloud: Cloud) -> None:
-    first = connect().create_volume(asked())
+def test_any_process_makes_the_same_volume_for_a_name(connect: Connect, cloud: FakeEc2) -> None:
+    first = connect().create_volume(volume_request())
 
-    assert connect().create_volume(asked()) == first
+    assert connect().create_volume(volume_request()) == first
     assert len(set(tokens(cloud))) == 1
 
 
-def test_names_owners_and_instances_have_tokens_of_their_own(connect: Connect, cloud: Cloud) -> None:
+def test_names_owners_and_instances_have_tokens_of_their_own(connect: Connect, cloud: FakeEc2) -> None:
     for instance, name in (("cloud", "pvc-1"), ("cloud", "pvc-2"), ("other", "pvc-1")):
-        connect(instance).create_volume(asked(name))
+        connect(instance).create_volume(volume_request(name))
 
     assert (len(tokens(cloud)), len(set(tokens(cloud)))) == (3, 3)
     assert len(cloud.everything()) == 3
 
 
-def test_a_creation_whose_answer_is_lost_is_found_by_the_retry(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_creation_whose_answer_is_lost_is_found_by_the_retry(ebs: EbsBackend, cloud: FakeEc2) -> None:
     cloud.drop("CreateVolume", after_effect=True)
 
     with pytest.raises(Unavailable):
-        ebs.create_volume(asked())
-    volume = ebs.create_volume(asked())
+        ebs.create_volume(volume_request())
+    volume = ebs.create_volume(volume_request())
 
     assert cloud.everything() == (volume.handle,)
 
 
-def test_throttled_creations_are_repeated_by_the_client(connect: Connect, cloud: Cloud) -> None:
+def test_throttled_creations_are_repeated_by_the_client(connect: Connect, cloud: FakeEc2) -> None:
     cloud.fail("CreateVolume", "RequestLimitExceeded")
     cloud.fail("DescribeVolumes", "RequestLimitExceeded")
 
-    volume = connect(max_attempts=3).create_volume(asked())
+    volume = connect(max_attempts=3).create_volume(volume_request())
 
     assert cloud.everything() == (volume.handle,)
     assert (len(tokens(cloud)), len(set(tokens(cloud)))) == (2, 1)
 
 
-def test_throttling_that_lasts_is_no_final_answer(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_throttling_that_lasts_is_no_final_answer(ebs: EbsBackend, cloud: FakeEc2) -> None:
     cloud.fail("CreateVolume", "RequestLimitExceeded")
 
     with pytest.raises(Unavailable, match="RequestLimitExceeded"):
-        made(ebs, asked())
+        made(ebs, volume_request())
 
 
 @pytest.mark.parametrize("other", [{"size": SizeRange(required=2 * GIB)}, {"digest": "ef56"}])
-def test_a_name_asked_for_otherwise_is_taken(ebs: EbsBackend, cloud: Cloud, other: dict[str, Any]) -> None:
-    first = ebs.create_volume(asked(parameters=parameters(type="gp3")))
+def test_a_name_asked_for_otherwise_is_taken(ebs: EbsBackend, cloud: FakeEc2, other: dict[str, Any]) -> None:
+    first = ebs.create_volume(volume_request(parameters=parameters(type="gp3")))
     changes = {"parameters": parameters(type="gp2"), **other}
 
     with pytest.raises(AlreadyExists):
-        made(ebs, asked(**changes))
+        made(ebs, volume_request(**changes))
     assert cloud.everything() == (first.handle,)
     assert cloud.calls["CreateVolume"] == 2
 
 
-def test_a_repeat_whose_tags_have_changed_meanwhile_finds_its_volume(connect: Connect, cloud: Cloud) -> None:
-    first = connect().create_volume(asked())
+def test_a_repeat_whose_tags_have_changed_meanwhile_finds_its_volume(connect: Connect, cloud: FakeEc2) -> None:
+    first = connect().create_volume(volume_request())
 
-    assert made(connect(extra_tags={"team": "red"}), asked()) == first
+    assert made(connect(extra_tags={"team": "red"}), volume_request()) == first
     assert cloud.everything() == (first.handle,)
 
 
-def test_a_volume_in_the_making_is_no_answer_to_a_repeat_yet(connect: Connect, cloud: Cloud) -> None:
+def test_a_volume_in_the_making_is_no_answer_to_a_repeat_yet(connect: Connect, cloud: FakeEc2) -> None:
     cloud.takes.creating = seconds(3600)
     with pytest.raises(Unavailable):
-        connect(wait_seconds=2).create_volume(asked())
+        connect(wait_seconds=2).create_volume(volume_request())
     later = connect(extra_tags={"team": "red"})
 
     with pytest.raises(Busy, match="being created"):
-        made(later, asked())
+        made(later, volume_request())
     cloud.advance(3601)
-    volume = made(later, asked())
+    volume = made(later, volume_request())
     assert cloud.everything() == (volume.handle,)
 
 
 # Burnt tokens.
 
 
-def test_a_volume_that_vanished_is_made_again_with_the_next_token(ebs: EbsBackend, cloud: Cloud) -> None:
-    cloud.doom("vanish")
+def test_a_volume_that_vanished_is_made_again_with_the_next_token(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    cloud.fail_next_volume("vanish")
 
-    volume = ebs.create_volume(asked())
+    volume = ebs.create_volume(volume_request())
 
     assert cloud.everything() == (volume.handle,)
     assert len(set(tokens(cloud))) == 2
 
 
-def test_a_volume_in_error_is_deleted_and_the_retry_makes_another(ebs: EbsBackend, cloud: Cloud) -> None:
-    cloud.doom("error")
+def test_a_volume_in_error_is_deleted_and_the_retry_makes_another(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    cloud.fail_next_volume("error")
 
     with pytest.raises(Unavailable, match="KMS key"):
-        ebs.create_volume(asked())
+        ebs.create_volume(volume_request())
     assert cloud.everything() == ()
-    volume = ebs.create_volume(asked())
+    volume = ebs.create_volume(volume_request())
     assert cloud.everything() == (volume.handle,)
 
 
-def test_the_next_process_passes_over_burnt_tokens_too(connect: Connect, cloud: Cloud) -> None:
-    cloud.doom("error")
+def test_the_next_process_passes_over_burnt_tokens_too(connect: Connect, cloud: FakeEc2) -> None:
+    cloud.fail_next_volume("error")
     with pytest.raises(Unavailable):
-        connect().create_volume(asked())
+        connect().create_volume(volume_request())
 
-    volume = connect().create_volume(asked())
+    volume = connect().create_volume(volume_request())
 
     assert cloud.everything() == (volume.handle,)
 
 
 def test_after_many_failures_the_next_hour_has_a_token(
-    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    ebs: EbsBackend, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(25):
-        cloud.doom("error")
+        cloud.fail_next_volume("error")
     for _ in range(25):
         with pytest.raises(Unavailable):
-            ebs.create_volume(asked())
-    cloud.dooms.clear()
+            ebs.create_volume(volume_request())
+    cloud.planned_failures.clear()
     assert len(set(tokens(cloud))) == pending_creates.ATTEMPTS + 1
 
     later = time.time() + 3600
     monkeypatch.setattr(time, "time", lambda: later)
 
     assert cloud.everything() == ()
-    volume = ebs.create_volume(asked())
+    volume = ebs.create_volume(volume_request())
     assert cloud.everything() == (volume.handle,)
 
 
-def test_a_name_can_be_used_again_after_deletion(ebs: EbsBackend, cloud: Cloud) -> None:
-    first = ebs.create_volume(asked())
+def test_a_name_can_be_used_again_after_deletion(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    first = ebs.create_volume(volume_request())
     delete(ebs, first)
 
-    second = ebs.create_volume(asked(size=SizeRange(required=2 * GIB)))
+    second = ebs.create_volume(volume_request(size=SizeRange(required=2 * GIB)))
 
     assert second.handle != first.handle
     assert cloud.everything() == (second.handle,)
 
 
-def test_a_name_can_be_used_again_by_the_next_process(connect: Connect, cloud: Cloud) -> None:
+def test_a_name_can_be_used_again_by_the_next_process(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect()
-    first = ebs.create_volume(asked())
+    first = ebs.create_volume(volume_request())
     delete(ebs, first)
 
-    second = connect().create_volume(asked())
+    second = connect().create_volume(volume_request())
 
     assert second.handle != first.handle
     assert cloud.everything() == (second.handle,)
@@ -224,88 +224,90 @@ def test_a_name_can_be_used_again_by_the_next_process(connect: Connect, cloud: C
 # EC2 shows late what it has made, and refuses at the quota's edge what it has done.
 
 
-def test_a_volume_that_is_invisible_for_a_while_is_not_made_twice(connect: Connect, cloud: Cloud) -> None:
+def test_a_volume_that_is_invisible_for_a_while_is_not_made_twice(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(consistency_seconds=5)
     cloud.takes.appearing = seconds(0.3)
 
-    volume = ebs.create_volume(asked())
+    volume = ebs.create_volume(volume_request())
 
     assert cloud.everything() == (volume.handle,)
     assert len(tokens(cloud)) == 1
 
 
-def test_a_volume_that_stays_invisible_is_asked_for_again_with_its_token(connect: Connect, cloud: Cloud) -> None:
+def test_a_volume_that_stays_invisible_is_asked_for_again_with_its_token(connect: Connect, cloud: FakeEc2) -> None:
     cloud.takes.appearing = seconds(5)
     with pytest.raises(Unavailable, match="being created"):
-        connect(consistency_seconds=60, wait_seconds=2).create_volume(asked())
+        connect(consistency_seconds=60, wait_seconds=2).create_volume(volume_request())
 
-    volume = connect(consistency_seconds=60).create_volume(asked())
+    volume = connect(consistency_seconds=60).create_volume(volume_request())
 
     assert cloud.everything() == (volume.handle,)
     assert len(set(tokens(cloud))) == 1
 
 
-def test_a_volume_that_takes_longer_than_the_caller_listens_is_waited_for_again(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_volume_that_takes_longer_than_the_caller_listens_is_waited_for_again(
+    ebs: EbsBackend, cloud: FakeEc2
+) -> None:
     ebs.check()
     cloud.takes.creating = seconds(1)
-    soon = asked(deadline=time.monotonic() + 1.5)
+    soon = volume_request(deadline=time.monotonic() + 1.5)
 
     with pytest.raises(Unavailable, match="being created"):
         ebs.create_volume(soon)
-    assert ebs.create_volume(asked()).handle in cloud.everything()
+    assert ebs.create_volume(volume_request()).handle in cloud.everything()
     assert len(cloud.everything()) == 1
 
 
-def test_at_the_quotas_edge_a_volume_that_was_made_is_found(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_at_the_quotas_edge_a_volume_that_was_made_is_found(ebs: EbsBackend, cloud: FakeEc2) -> None:
     cloud.limits.volumes = 1
     cloud.drop("CreateVolume", after_effect=True)
     with pytest.raises(Unavailable):
-        made(ebs, asked())
+        made(ebs, volume_request())
 
-    volume = made(ebs, asked())
+    volume = made(ebs, volume_request())
 
     assert cloud.everything() == (volume.handle,)
 
 
-def test_at_the_quotas_edge_nothing_is_final_while_ec2_may_not_show_it_yet(connect: Connect, cloud: Cloud) -> None:
+def test_at_the_quotas_edge_nothing_is_final_while_ec2_may_not_show_it_yet(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(consistency_seconds=0.4)
     cloud.limits.volumes = 0
 
     with pytest.raises(Unavailable, match="does not show it yet"):
-        made(ebs, asked())
+        made(ebs, volume_request())
     time.sleep(0.4)
     with pytest.raises(ResourceExhausted, match="VolumeLimitExceeded"):
-        made(ebs, asked())
+        made(ebs, volume_request())
 
 
-def test_a_doubt_does_not_outlive_the_volume_that_was_made_after_it(connect: Connect, cloud: Cloud) -> None:
+def test_a_doubt_does_not_outlive_the_volume_that_was_made_after_it(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(consistency_seconds=0.4)
     cloud.limits.volumes = 0
     with pytest.raises(Unavailable):
-        made(ebs, asked())
+        made(ebs, volume_request())
     cloud.limits.volumes = None
-    delete(ebs, made(ebs, asked()))
+    delete(ebs, made(ebs, volume_request()))
     time.sleep(0.4)
 
     cloud.limits.volumes = 0
     with pytest.raises(Unavailable, match="does not show it yet"):
-        made(ebs, asked())
+        made(ebs, volume_request())
 
 
-def test_a_refused_look_after_the_creation_is_not_final(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_refused_look_after_the_creation_is_not_final(ebs: EbsBackend, cloud: FakeEc2) -> None:
     cloud.fail("DescribeVolumes", "UnauthorizedOperation", message="You are not authorized", status=403)
 
     with pytest.raises(Unavailable, match="ec2:DescribeVolumes"):
-        ebs.create_volume(asked())
-    volume = ebs.create_volume(asked())
+        ebs.create_volume(volume_request())
+    volume = ebs.create_volume(volume_request())
     assert cloud.everything() == (volume.handle,)
 
 
-def test_a_creation_that_is_not_allowed_is_final_and_names_the_right(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_creation_that_is_not_allowed_is_final_and_names_the_right(ebs: EbsBackend, cloud: FakeEc2) -> None:
     cloud.fail("CreateVolume", "UnauthorizedOperation", message="You are not authorized", status=403)
 
     with pytest.raises(PermissionDenied, match="ec2:CreateVolume"):
-        made(ebs, asked())
+        made(ebs, volume_request())
 
 
 # Where.
@@ -314,43 +316,43 @@ def test_a_creation_that_is_not_allowed_is_final_and_names_the_right(ebs: EbsBac
 @pytest.mark.parametrize(
     ("wanted", "zone"),
     [
-        (places(B, A, requisite=(A, B, C)), B),
-        (places(requisite=(C,)), C),
-        (places(C, requisite=(A, B, C)), C),
+        (topology(B, A, requisite=(A, B, C)), B),
+        (topology(requisite=(C,)), C),
+        (topology(C, requisite=(A, B, C)), C),
     ],
 )
 def test_the_zone_is_the_most_wanted(ebs: EbsBackend, wanted: object, zone: str) -> None:
-    assert ebs.create_volume(asked(topology=wanted)).topology == ({"zone": zone},)
+    assert ebs.create_volume(volume_request(topology=wanted)).topology == ({"zone": zone},)
 
 
 def test_without_a_wish_volumes_are_spread_over_the_zones(ebs: EbsBackend) -> None:
-    zones = {ebs.create_volume(asked(f"pvc-{number}")).topology[0]["zone"] for number in range(12)}
+    zones = {ebs.create_volume(volume_request(f"pvc-{number}")).topology[0]["zone"] for number in range(12)}
 
     assert zones == {A, B, C}
 
 
-def test_a_full_zone_is_passed_over_at_once(connect: Connect, cloud: Cloud) -> None:
+def test_a_full_zone_is_passed_over_at_once(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(max_attempts=8, retry_mode="adaptive")
     cloud.limits.full_zones = {A, B}
 
-    volume = ebs.create_volume(asked(topology=places(A, B, C)))
+    volume = ebs.create_volume(volume_request(topology=topology(A, B, C)))
 
     assert volume.topology == ({"zone": C},)
     assert cloud.calls["CreateVolume"] == 3
 
 
-def test_when_all_zones_are_full_each_is_named(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_when_all_zones_are_full_each_is_named(ebs: EbsBackend, cloud: FakeEc2) -> None:
     cloud.limits.full_zones = {A, B, C}
 
     with pytest.raises(ResourceExhausted, match=f"'{B}'.*; .*'{A}'") as told:
-        made(ebs, asked(topology=places(B, A)))
+        made(ebs, volume_request(topology=topology(B, A)))
     assert C not in str(told.value)
 
 
-def test_zones_of_another_region_cannot_be_served(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_zones_of_another_region_cannot_be_served(ebs: EbsBackend, cloud: FakeEc2) -> None:
     with pytest.raises(ResourceExhausted):
-        made(ebs, asked(topology=places("us-east-1a")))
-    assert ebs.create_volume(asked("pvc-2", topology=places("us-east-1a", A))).topology == ({"zone": A},)
+        made(ebs, volume_request(topology=topology("us-east-1a")))
+    assert ebs.create_volume(volume_request("pvc-2", topology=topology("us-east-1a", A))).topology == ({"zone": A},)
 
 
 def test_places_without_a_zone_are_refused_with_the_key_that_zones_have(ebs: EbsBackend) -> None:
@@ -359,36 +361,38 @@ def test_places_without_a_zone_are_refused_with_the_key_that_zones_have(ebs: Ebs
     nowhere = TopologyRequirement(requisite=({},), preferred=({},))
 
     with pytest.raises(ResourceExhausted, match=f"has {key}, only node"):
-        made(ebs, asked(topology=elsewhere))
+        made(ebs, volume_request(topology=elsewhere))
     with pytest.raises(InvalidArgument, match=r"no topology has a segment; the key of a zone is 'multi\.csi"):
-        made(ebs, asked(topology=nowhere))
+        made(ebs, volume_request(topology=nowhere))
     both = TopologyRequirement(requisite=(*elsewhere.requisite, {"zone": B, "node": "node-1"}))
-    assert made(ebs, asked(topology=both)).topology == ({"zone": B},)
+    assert made(ebs, volume_request(topology=both)).topology == ({"zone": B},)
 
 
 @pytest.mark.parametrize("kind", ["local-zone", "wavelength-zone"])
 def test_volumes_come_into_local_and_wavelength_zones_only_when_they_are_named(
-    connect: Connect, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, kind: str
+    connect: Connect, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     connect().check()  # now there is a region
-    far = next(zone for store in rig_moto.stores() for zone in store.describe_availability_zones() if zone.name == C)
+    far = next(
+        zone for store in fake_ec2_moto.stores() for zone in store.describe_availability_zones() if zone.name == C
+    )
     monkeypatch.setattr(far, "zone_type", kind)
     ebs, named = connect(), connect("named", zones=(C,))
 
-    anywhere = {ebs.create_volume(asked(f"pvc-{number}")).topology[0]["zone"] for number in range(12)}
+    anywhere = {ebs.create_volume(volume_request(f"pvc-{number}")).topology[0]["zone"] for number in range(12)}
 
     assert anywhere == {A, B}
-    assert ebs.create_volume(asked("pvc-c", topology=places(C))).topology == ({"zone": C},)
-    assert named.create_volume(asked()).topology == ({"zone": C},)
+    assert ebs.create_volume(volume_request("pvc-c", topology=topology(C))).topology == ({"zone": C},)
+    assert named.create_volume(volume_request()).topology == ({"zone": C},)
 
 
-def test_an_instance_keeps_to_its_zones(connect: Connect, cloud: Cloud) -> None:
+def test_an_instance_keeps_to_its_zones(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(zones=(B,))
 
-    assert ebs.create_volume(asked(topology=places(A, B))).topology == ({"zone": B},)
-    assert ebs.create_volume(asked("pvc-2")).topology == ({"zone": B},)
+    assert ebs.create_volume(volume_request(topology=topology(A, B))).topology == ({"zone": B},)
+    assert ebs.create_volume(volume_request("pvc-2")).topology == ({"zone": B},)
     with pytest.raises(ResourceExhausted):
-        made(ebs, asked("pvc-3", topology=places(A)))
+        made(ebs, volume_request("pvc-3", topology=topology(A)))
 
 
 # What.
@@ -409,32 +413,34 @@ def test_an_instance_keeps_to_its_zones(connect: Connect, cloud: Cloud) -> None:
     ],
 )
 def test_the_class_decides_on_encryption_before_the_instance(
-    connect: Connect, cloud: Cloud, config: dict[str, object], given: dict[str, str], encrypted: str, key: str
+    connect: Connect, cloud: FakeEc2, config: dict[str, object], given: dict[str, str], encrypted: str, key: str
 ) -> None:
     ebs = connect(zones=(A,), **config)
-    origin = ebs.create_volume(asked("pvc-0"))
+    origin = ebs.create_volume(volume_request("pvc-0"))
 
-    ebs.create_volume(asked("pvc-1", parameters=parameters(**given)))
-    ebs.clone_volume(asked("pvc-2", parameters=parameters(**given), source=volume(origin.handle)))
+    ebs.create_volume(volume_request("pvc-1", parameters=parameters(**given)))
+    ebs.clone_volume(volume_request("pvc-2", parameters=parameters(**given), source=volume(origin.handle)))
 
     sent = [call for call in cloud.seen if call.action in ("CreateVolume", "CopyVolumes")][1:]
     assert [(call.get("Encrypted"), call.get("KmsKeyId")) for call in sent] == [(encrypted, key)] * 2
 
 
-def test_volumes_for_many_writers_are_made_for_several_nodes(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_volumes_for_many_writers_are_made_for_several_nodes(ebs: EbsBackend, cloud: FakeEc2) -> None:
     kind = parameters(type="io2", iops="1000")
-    shared = made(ebs, asked(size=SizeRange(required=4 * GIB), capabilities=(MANY_WRITERS,), parameters=kind))
+    shared = made(ebs, volume_request(size=SizeRange(required=4 * GIB), capabilities=(MANY_WRITERS,), parameters=kind))
 
-    clone = made(ebs, asked("pvc-3", source=volume(shared.handle), capabilities=(MANY_WRITERS,), parameters=kind))
+    clone = made(
+        ebs, volume_request("pvc-3", source=volume(shared.handle), capabilities=(MANY_WRITERS,), parameters=kind)
+    )
 
     assert row(cloud, shared.handle).multi_attach_enabled
     assert row(cloud, clone.handle).multi_attach_enabled
     with pytest.raises(InvalidArgument, match="io1 or io2"):
-        made(ebs, asked("pvc-2", capabilities=(MANY_WRITERS,)))
+        made(ebs, volume_request("pvc-2", capabilities=(MANY_WRITERS,)))
 
 
-def test_a_volume_attributes_class_wins_over_the_storage_class(ebs: EbsBackend, cloud: Cloud) -> None:
-    ebs.create_volume(asked(size=SizeRange(required=10 * GIB), mutable=mutable(iops="4000", throughput="300")))
+def test_a_volume_attributes_class_wins_over_the_storage_class(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    ebs.create_volume(volume_request(size=SizeRange(required=10 * GIB), mutable=mutable(iops="4000", throughput="300")))
 
     sent = cloud.seen[1]
     assert (sent.get("Iops"), sent.get("Throughput")) == ("4000", "300")
@@ -443,75 +449,75 @@ def test_a_volume_attributes_class_wins_over_the_storage_class(ebs: EbsBackend, 
 # From snapshots and volumes.
 
 
-def test_a_snapshot_is_restored_to_a_larger_volume(ebs: EbsBackend, cloud: Cloud) -> None:
-    origin = ebs.create_volume(asked("pvc-0"))
-    source = snapshot(ebs.create_snapshot(cut("snap-1", origin.handle)).handle)
+def test_a_snapshot_is_restored_to_a_larger_volume(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    origin = ebs.create_volume(volume_request("pvc-0"))
+    source = snapshot(ebs.create_snapshot(snapshot_request("snap-1", origin.handle)).handle)
     ebs.get_snapshot(source.handle)
 
-    larger = made(ebs, asked("pvc-1", source=source, size=SizeRange(required=5 * GIB)))
-    alike = made(ebs, asked("pvc-2", source=source, parameters=parameters(volumeInitializationRate="200")))
+    larger = made(ebs, volume_request("pvc-1", source=source, size=SizeRange(required=5 * GIB)))
+    alike = made(ebs, volume_request("pvc-2", source=source, parameters=parameters(volumeInitializationRate="200")))
 
     assert (larger.size, alike.size) == (5 * GIB, GIB)
     assert row(cloud, alike.handle).volume_initialization_rate == "200"
     assert larger.stamp.source == source
     with pytest.raises(OutOfRange):
-        made(ebs, asked("pvc-3", source=source, size=SizeRange(limit=GIB // 2)))
+        made(ebs, volume_request("pvc-3", source=source, size=SizeRange(limit=GIB // 2)))
 
 
-def test_an_empty_volume_is_filled_at_no_rate(ebs: EbsBackend, cloud: Cloud) -> None:
-    empty = made(ebs, asked(parameters=parameters(volumeInitializationRate="200")))
+def test_an_empty_volume_is_filled_at_no_rate(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    empty = made(ebs, volume_request(parameters=parameters(volumeInitializationRate="200")))
 
     assert row(cloud, empty.handle).volume_initialization_rate is None
 
 
-def test_a_pending_snapshot_is_restored_later(ebs: EbsBackend, cloud: Cloud) -> None:
-    origin = ebs.create_volume(asked("pvc-0"))
+def test_a_pending_snapshot_is_restored_later(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    origin = ebs.create_volume(volume_request("pvc-0"))
     cloud.takes.snapshot = seconds(3600)
-    source = snapshot(ebs.create_snapshot(cut("snap-1", origin.handle)).handle)
+    source = snapshot(ebs.create_snapshot(snapshot_request("snap-1", origin.handle)).handle)
 
     with pytest.raises(Busy, match="pending"):
-        made(ebs, asked("pvc-1", source=source))
+        made(ebs, volume_request("pvc-1", source=source))
     cloud.advance(3601)
-    assert made(ebs, asked("pvc-1", source=source)).size == GIB
+    assert made(ebs, volume_request("pvc-1", source=source)).size == GIB
 
 
-def test_a_snapshot_that_failed_is_never_restored(ebs: EbsBackend, cloud: Cloud) -> None:
-    origin = ebs.create_volume(asked("pvc-0"))
-    source = snapshot(ebs.create_snapshot(cut("snap-1", origin.handle)).handle)
+def test_a_snapshot_that_failed_is_never_restored(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    origin = ebs.create_volume(volume_request("pvc-0"))
+    source = snapshot(ebs.create_snapshot(snapshot_request("snap-1", origin.handle)).handle)
     fail_snapshot(source.handle)
 
     with pytest.raises(FailedPrecondition, match="has failed"):
-        made(ebs, asked("pvc-1", source=source))
+        made(ebs, volume_request("pvc-1", source=source))
 
 
-def test_a_source_that_is_gone_is_not_found_and_a_copy_made_of_it_before_is(ebs: EbsBackend, cloud: Cloud) -> None:
-    origin = ebs.create_volume(asked("pvc-0", topology=places(A)))
-    wish = asked("pvc-1", source=volume(origin.handle), topology=places(A))
+def test_a_source_that_is_gone_is_not_found_and_a_copy_made_of_it_before_is(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    origin = ebs.create_volume(volume_request("pvc-0", topology=topology(A)))
+    wish = volume_request("pvc-1", source=volume(origin.handle), topology=topology(A))
     copy = made(ebs, wish)
     delete(ebs, origin)
 
     assert made(ebs, wish) == copy
     with pytest.raises(NotFound):
-        made(ebs, asked("pvc-2", source=volume(origin.handle)))
+        made(ebs, volume_request("pvc-2", source=volume(origin.handle)))
     with pytest.raises(NotFound):
-        made(ebs, asked("pvc-2", source=snapshot("snap-00000000000000000")))
+        made(ebs, volume_request("pvc-2", source=snapshot("snap-00000000000000000")))
 
 
-def test_a_clone_is_in_the_zone_of_its_source_or_nowhere(ebs: EbsBackend, cloud: Cloud) -> None:
-    origin = ebs.create_volume(asked("pvc-0", topology=places(B)))
+def test_a_clone_is_in_the_zone_of_its_source_or_nowhere(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    origin = ebs.create_volume(volume_request("pvc-0", topology=topology(B)))
 
-    clone = made(ebs, asked("pvc-1", source=volume(origin.handle), size=SizeRange(required=3 * GIB)))
+    clone = made(ebs, volume_request("pvc-1", source=volume(origin.handle), size=SizeRange(required=3 * GIB)))
 
     assert (clone.topology, clone.size) == (({"zone": B},), 3 * GIB)
     assert row(cloud, clone.handle).source_volume_id == origin.handle
     with pytest.raises(ResourceExhausted, match="only within its zone"):
-        made(ebs, asked("pvc-2", source=volume(origin.handle), topology=places(A)))
+        made(ebs, volume_request("pvc-2", source=volume(origin.handle), topology=topology(A)))
 
 
-def test_a_clone_whose_answer_is_lost_is_made_once(ebs: EbsBackend, cloud: Cloud) -> None:
-    origin = ebs.create_volume(asked("pvc-0"))
+def test_a_clone_whose_answer_is_lost_is_made_once(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    origin = ebs.create_volume(volume_request("pvc-0"))
     cloud.drop("CopyVolumes", after_effect=True)
-    wish = asked("pvc-1", source=volume(origin.handle))
+    wish = volume_request("pvc-1", source=volume(origin.handle))
 
     with pytest.raises(Unavailable):
         made(ebs, wish)
@@ -519,9 +525,9 @@ def test_a_clone_whose_answer_is_lost_is_made_once(ebs: EbsBackend, cloud: Cloud
     assert cloud.everything() == tuple(sorted((origin.handle, copy.handle)))
 
 
-def test_a_copy_is_not_made_beside_an_older_volume_of_its_name(ebs: EbsBackend, cloud: Cloud) -> None:
-    older = ebs.create_volume(asked("pvc-1"))
-    wish = asked("pvc-1", source=volume(older.handle), topology=places(older.topology[0]["zone"]))
+def test_a_copy_is_not_made_beside_an_older_volume_of_its_name(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    older = ebs.create_volume(volume_request("pvc-1"))
+    wish = volume_request("pvc-1", source=volume(older.handle), topology=topology(older.topology[0]["zone"]))
 
     with pytest.raises(AlreadyExists, match="from another content source"):
         made(ebs, wish)
@@ -532,11 +538,11 @@ def test_a_copy_is_not_made_beside_an_older_volume_of_its_name(ebs: EbsBackend, 
 # Many at once.
 
 
-def test_many_creations_share_their_looks(connect: Connect, cloud: Cloud) -> None:
+def test_many_creations_share_their_looks(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(poll_seconds=0.25, wait_seconds=30, max_attempts=3)
     cloud.takes.creating = seconds(0.5)
 
-    done = together(*[lambda name=name: ebs.create_volume(asked(f"pvc-{name}")) for name in range(40)])
+    done = run_together(*[lambda name=name: ebs.create_volume(volume_request(f"pvc-{name}")) for name in range(40)])
 
     assert len({one.handle for one in done if isinstance(one, Volume)}) == 40
     assert cloud.calls["CreateVolume"] == 40
@@ -544,12 +550,12 @@ def test_many_creations_share_their_looks(connect: Connect, cloud: Cloud) -> Non
     assert cloud.calls["DescribeVolumes"] <= 15
 
 
-def test_one_bad_id_does_not_spoil_the_lookups_of_others(ebs: EbsBackend, cloud: Cloud) -> None:
-    volumes = [ebs.create_volume(asked(f"pvc-{number}")) for number in range(5)]
+def test_one_bad_id_does_not_spoil_the_lookups_of_others(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    volumes = [ebs.create_volume(volume_request(f"pvc-{number}")) for number in range(5)]
     cloud.calls.clear()
     looks_up = [lambda handle=one.handle: ebs.get_volume(handle) for one in volumes]
 
-    *found, lost, odd = together(*looks_up, lambda: ebs.get_volume(GONE), lambda: ebs.get_volume("pvc-7"))
+    *found, lost, odd = run_together(*looks_up, lambda: ebs.get_volume(GONE), lambda: ebs.get_volume("pvc-7"))
 
     assert found == volumes
     assert isinstance(lost, NotFound)
@@ -560,8 +566,8 @@ def test_one_bad_id_does_not_spoil_the_lookups_of_others(ebs: EbsBackend, cloud:
 # Deletion.
 
 
-def test_only_what_carries_our_tags_is_deleted(connect: Connect, cloud: Cloud) -> None:
-    theirs = connect("other").create_volume(asked())
+def test_only_what_carries_our_tags_is_deleted(connect: Connect, cloud: FakeEc2) -> None:
+    theirs = connect("other").create_volume(volume_request())
     by_hand = cloud.client().create_volume(AvailabilityZone=A, Size=1)["VolumeId"]
     before = cloud.everything()
 
@@ -571,8 +577,8 @@ def test_only_what_carries_our_tags_is_deleted(connect: Connect, cloud: Cloud) -
     assert cloud.everything() == before
 
 
-def test_a_volume_whose_tags_were_torn_is_not_touched(ebs: EbsBackend, cloud: Cloud) -> None:
-    volume = ebs.create_volume(asked())
+def test_a_volume_whose_tags_were_torn_is_not_touched(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    volume = ebs.create_volume(volume_request())
     cloud.client().delete_tags(Resources=[volume.handle], Tags=[{"Key": "csi-multi/stamp.0"}])
 
     with pytest.raises(FailedPrecondition):
@@ -580,8 +586,8 @@ def test_a_volume_whose_tags_were_torn_is_not_touched(ebs: EbsBackend, cloud: Cl
     assert "csi-multi/owner" in tags(cloud, volume.handle)
 
 
-def test_a_volume_in_error_can_be_deleted(ebs: EbsBackend, cloud: Cloud) -> None:
-    volume = ebs.create_volume(asked())
+def test_a_volume_in_error_can_be_deleted(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    volume = ebs.create_volume(volume_request())
     row(cloud, volume.handle).phase = "error"
 
     delete(ebs, volume)
@@ -589,17 +595,17 @@ def test_a_volume_in_error_can_be_deleted(ebs: EbsBackend, cloud: Cloud) -> None
     assert cloud.everything() == ()
 
 
-def test_a_volume_in_the_making_is_deleted_later(ebs: EbsBackend, cloud: Cloud) -> None:
-    volume = ebs.create_volume(asked())
+def test_a_volume_in_the_making_is_deleted_later(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    volume = ebs.create_volume(volume_request())
     row(cloud, volume.handle).phase = "creating"
 
     with pytest.raises(Unavailable, match="creating"):
         delete(ebs, volume)
 
 
-def test_a_volume_that_still_shows_after_its_deletion_is_gone(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_volume_that_still_shows_after_its_deletion_is_gone(ebs: EbsBackend, cloud: FakeEc2) -> None:
     cloud.takes.vanishing = FOREVER
-    volume = ebs.create_volume(asked())
+    volume = ebs.create_volume(volume_request())
     delete(ebs, volume)
 
     with pytest.raises(NotFound):
@@ -608,18 +614,18 @@ def test_a_volume_that_still_shows_after_its_deletion_is_gone(ebs: EbsBackend, c
         ebs.get_volume(volume.handle)
     with pytest.raises(NotFound):
         ebs.find_volume("pvc-1")
-    assert ebs.create_volume(asked()).handle != volume.handle
+    assert ebs.create_volume(volume_request()).handle != volume.handle
 
 
 def test_a_deleted_volume_that_ec2_still_shows_as_it_was_is_not_given_to_the_next_of_its_name(
-    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    ebs: EbsBackend, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.takes.vanishing = FOREVER
-    first = ebs.create_volume(asked())
+    first = ebs.create_volume(volume_request())
     delete(ebs, first)
-    monkeypatch.setattr(rig_moto.Volume, "status", "available")
+    monkeypatch.setattr(fake_ec2_moto.Volume, "status", "available")
 
-    second = made(ebs, asked())
+    second = made(ebs, volume_request())
 
     assert second.handle != first.handle
     assert cloud.everything() == (second.handle,)
@@ -627,36 +633,36 @@ def test_a_deleted_volume_that_ec2_still_shows_as_it_was_is_not_given_to_the_nex
 
 
 def test_zones_are_asked_for_again_after_five_minutes(
-    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    ebs: EbsBackend, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("pvc-1", "pvc-2"):
-        ebs.create_volume(asked(name))
+        ebs.create_volume(volume_request(name))
     assert cloud.calls["DescribeAvailabilityZones"] == 1
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 301)
 
-    ebs.create_volume(asked("pvc-3"))
+    ebs.create_volume(volume_request("pvc-3"))
 
     assert cloud.calls["DescribeAvailabilityZones"] == 2
 
 
 def test_zones_that_cannot_be_asked_for_again_are_believed_on(
-    ebs: EbsBackend, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    ebs: EbsBackend, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ebs.create_volume(asked("pvc-1"))
+    ebs.create_volume(volume_request("pvc-1"))
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 301)
     cloud.fail("DescribeAvailabilityZones", "InternalError")
 
-    assert ebs.create_volume(asked("pvc-2"))
+    assert ebs.create_volume(volume_request("pvc-2"))
 
 
-def test_a_hung_answer_about_zones_holds_nobody_up_beyond_the_deadline(connect: Connect, cloud: Cloud) -> None:
+def test_a_hung_answer_about_zones_holds_nobody_up_beyond_the_deadline(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(wait_seconds=1)
     cloud.slow("DescribeAvailabilityZones", 10)
     started = time.monotonic()
 
-    done = together(*[lambda name=name: made(ebs, asked(f"pvc-{name}")) for name in range(4)])
+    done = run_together(*[lambda name=name: made(ebs, volume_request(f"pvc-{name}")) for name in range(4)])
 
     assert time.monotonic() - started < 8
     assert all(isinstance(one, Exception) for one in done)
@@ -664,4 +670,4 @@ def test_a_hung_answer_about_zones_holds_nobody_up_beyond_the_deadline(connect: 
 
 
 def fail_snapshot(handle: str) -> None:
-    next(store.snapshots[handle] for store in rig_moto.stores() if handle in store.snapshots).status = "error"
+    next(store.snapshots[handle] for store in fake_ec2_moto.stores() if handle in store.snapshots).status = "error"

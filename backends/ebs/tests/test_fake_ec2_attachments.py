@@ -1,26 +1,26 @@
-"""Attachments of the rig: EC2's rules, the states on the way, and several instances."""
+"""Attachments of the simulated EC2: EC2's rules, the states on the way, and several instances."""
 
 from __future__ import annotations
 
 import pytest
 
-from .rig import FOREVER, Cloud, looks
-from .rig_words import attach, attachments, detach, make, refused, state
+from .boto3_calls import attach, attachments, detach, make, refused, state
+from .fake_ec2 import FOREVER, FakeEc2, looks
 
 
 @pytest.fixture
-def node(cloud: Cloud) -> str:
+def node(cloud: FakeEc2) -> str:
     return cloud.instances()[0]
 
 
-def test_attaching_takes_as_many_looks_as_asked(cloud: Cloud, node: str) -> None:
+def test_attaching_takes_as_many_looks_as_asked(cloud: FakeEc2, node: str) -> None:
     cloud.takes.attaching = looks(2)
     volume = make(cloud)
     attach(cloud, volume, node)
     assert [attachments(cloud, volume)[node] for _ in range(3)] == ["attaching", "attaching", "attached"]
 
 
-def test_a_hook_hears_of_it_when_it_is_attached(cloud: Cloud, node: str) -> None:
+def test_a_hook_hears_of_it_when_it_is_attached(cloud: FakeEc2, node: str) -> None:
     plugged: list[str] = []
     cloud.on_attached = lambda volume, *_place: plugged.append(volume)
     cloud.takes.attaching = looks(1)
@@ -32,7 +32,7 @@ def test_a_hook_hears_of_it_when_it_is_attached(cloud: Cloud, node: str) -> None
     assert plugged == [volume]
 
 
-def test_stuck_attaching_stays_until_it_is_detached(cloud: Cloud, node: str) -> None:
+def test_stuck_attaching_stays_until_it_is_detached(cloud: FakeEc2, node: str) -> None:
     cloud.takes.attaching = FOREVER
     volume = make(cloud)
     attach(cloud, volume, node)
@@ -42,7 +42,7 @@ def test_stuck_attaching_stays_until_it_is_detached(cloud: Cloud, node: str) -> 
     assert state(cloud, volume) == "available"
 
 
-def test_what_is_detached_on_its_way_is_never_attached(cloud: Cloud, node: str) -> None:
+def test_what_is_detached_on_its_way_is_never_attached(cloud: FakeEc2, node: str) -> None:
     cloud.takes.attaching = looks(1)
     cloud.takes.detaching = looks(2)
     volume = make(cloud)
@@ -51,7 +51,7 @@ def test_what_is_detached_on_its_way_is_never_attached(cloud: Cloud, node: str) 
     assert [attachments(cloud, volume) for _ in range(3)] == [{node: "detaching"}, {node: "detaching"}, {}]
 
 
-def test_detaching_takes_time_and_a_second_request_is_refused_meanwhile(cloud: Cloud, node: str) -> None:
+def test_detaching_takes_time_and_a_second_request_is_refused_meanwhile(cloud: FakeEc2, node: str) -> None:
     cloud.takes.detaching = looks(2)
     volume = make(cloud)
     attach(cloud, volume, node)
@@ -61,7 +61,7 @@ def test_detaching_takes_time_and_a_second_request_is_refused_meanwhile(cloud: C
     assert [attachments(cloud, volume) for _ in range(3)] == [{node: "detaching"}, {node: "detaching"}, {}]
 
 
-def test_attachments_and_detachments_are_shown_as_late_as_asked(cloud: Cloud, node: str) -> None:
+def test_attachments_and_detachments_are_shown_as_late_as_asked(cloud: FakeEc2, node: str) -> None:
     volume = make(cloud)
     cloud.takes.showing = looks(2)
     attach(cloud, volume, node)
@@ -74,7 +74,7 @@ def test_attachments_and_detachments_are_shown_as_late_as_asked(cloud: Cloud, no
     assert state(cloud, volume) == "available"
 
 
-def test_a_busy_guest_lets_go_by_force_only(cloud: Cloud, node: str) -> None:
+def test_a_busy_guest_lets_go_by_force_only(cloud: FakeEc2, node: str) -> None:
     volume = make(cloud)
     attach(cloud, volume, node)
     cloud.busy.add(volume)
@@ -84,7 +84,7 @@ def test_a_busy_guest_lets_go_by_force_only(cloud: Cloud, node: str) -> None:
     assert state(cloud, volume) == "available"
 
 
-def test_the_instance_shows_its_devices(cloud: Cloud, node: str) -> None:
+def test_the_instance_shows_its_devices(cloud: FakeEc2, node: str) -> None:
     volume = make(cloud)
     attach(cloud, volume, node)
     (reservation,) = cloud.client().describe_instances(InstanceIds=[node])["Reservations"]
@@ -93,7 +93,7 @@ def test_the_instance_shows_its_devices(cloud: Cloud, node: str) -> None:
     assert shown == {"/dev/sda1": "attached", "/dev/xvdba": "attached"}
 
 
-def test_what_is_not_attached_is_not_detached(cloud: Cloud) -> None:
+def test_what_is_not_attached_is_not_detached(cloud: FakeEc2) -> None:
     node, other = cloud.instances(2)
     volume = make(cloud)
     with refused("IncorrectState", "'available'"):
@@ -103,13 +103,13 @@ def test_what_is_not_attached_is_not_detached(cloud: Cloud) -> None:
         detach(cloud, volume, InstanceId=other)
 
 
-def test_a_device_name_is_given_once(cloud: Cloud, node: str) -> None:
+def test_a_device_name_is_given_once(cloud: FakeEc2, node: str) -> None:
     attach(cloud, make(cloud), node)
     with refused("InvalidParameterValue", "Attachment point /dev/xvdba is already in use"):
         attach(cloud, make(cloud), node)
 
 
-def test_a_volume_is_attached_once(cloud: Cloud) -> None:
+def test_a_volume_is_attached_once(cloud: FakeEc2) -> None:
     node, other = cloud.instances(2)
     volume = make(cloud)
     attach(cloud, volume, node)
@@ -118,7 +118,7 @@ def test_a_volume_is_attached_once(cloud: Cloud) -> None:
             attach(cloud, volume, instance, "/dev/xvdbb")
 
 
-def test_a_multi_attach_volume_is_attached_to_several_instances_one_by_one(cloud: Cloud) -> None:
+def test_a_multi_attach_volume_is_attached_to_several_instances_one_by_one(cloud: FakeEc2) -> None:
     node, other, third = cloud.instances(3)
     volume = make(cloud, VolumeType="io2", Iops=100, Size=4, MultiAttachEnabled=True)
     for instance in (node, other, third):
@@ -135,19 +135,19 @@ def test_a_multi_attach_volume_is_attached_to_several_instances_one_by_one(cloud
     assert state(cloud, volume) == "available"
 
 
-def test_a_volume_stays_in_its_zone(cloud: Cloud, node: str) -> None:
+def test_a_volume_stays_in_its_zone(cloud: FakeEc2, node: str) -> None:
     with refused("InvalidVolume.ZoneMismatch"):
         attach(cloud, make(cloud, AvailabilityZone="eu-west-1b"), node)
 
 
-def test_an_instance_has_room_for_so_many(cloud: Cloud, node: str) -> None:
+def test_an_instance_has_room_for_so_many(cloud: FakeEc2, node: str) -> None:
     cloud.limits.attachments = 1
     attach(cloud, make(cloud), node)
     with refused("AttachmentLimitExceeded"):
         attach(cloud, make(cloud), node, "/dev/xvdbb")
 
 
-def test_neither_a_volume_that_is_being_made_nor_an_instance_that_ended_is_attached(cloud: Cloud, node: str) -> None:
+def test_neither_a_volume_that_is_being_made_nor_an_instance_that_ended_is_attached(cloud: FakeEc2, node: str) -> None:
     volume = make(cloud)
     cloud.takes.creating = FOREVER
     with refused("IncorrectState", "not 'available'"):
@@ -157,6 +157,6 @@ def test_neither_a_volume_that_is_being_made_nor_an_instance_that_ended_is_attac
         attach(cloud, volume, node)
 
 
-def test_an_unknown_instance_is_named(cloud: Cloud) -> None:
+def test_an_unknown_instance_is_named(cloud: FakeEc2) -> None:
     with refused("InvalidInstanceID.NotFound", "i-0123456789abcdef0"):
         attach(cloud, make(cloud), "i-0123456789abcdef0")

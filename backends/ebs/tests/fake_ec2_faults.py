@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .rig_calls import Call, Dropped, Refusal
+from .fake_ec2_calls import Call, Dropped, Refusal
 
 
 @dataclass(slots=True)

@@ -8,15 +8,74 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from . import rig_shown
-from .rig_calls import Answer, Call, Refusal, answer
-from .rig_clock import NOW, Clock, Wait
-from .rig_moto import store
+from .fake_ec2_calls import Answer, Call, Refusal, answer
+from .fake_ec2_clock import NOW, Clock, Wait
+from .fake_ec2_moto import shown_time, store
 
 LARGEST_PAGE = 1000
 SMALLEST_PAGE = 5
 MOST_IDS = 500
 MOST_VALUES = 200  # of all filters together
+
+
+def volume_fields(each: Any) -> dict[str, object]:
+    return {
+        "volumeId": each.id,
+        "size": each.size,
+        "volumeType": each.volume_type,
+        "availabilityZone": each.availability_zone,
+        "createTime": shown_time(each.create_time),
+        **attachment_fields(each),
+        "encrypted": _bool(each.encrypted),
+        **_given("kmsKeyId", each.kms_key_id),
+        **_given("iops", each.iops),
+        **_given("throughput", each.throughput),
+        **_given("snapshotId", each.snapshot_id),
+        **_given("sourceVolumeId", each.source_volume_id),
+        **_given("volumeInitializationRate", each.volume_initialization_rate),
+        **({} if each.multi_attach_enabled is None else {"multiAttachEnabled": _bool(each.multi_attach_enabled)}),
+        **_given("tagSet", each.get_tags()),
+    }
+
+
+def attachment_fields(each: Any) -> dict[str, object]:
+    """What changes of a volume when it is attached or detached."""
+    return {"status": each.status, "attachmentSet": [_attachment(attachment) for attachment in each.attachments]}
+
+
+def snapshot_fields(each: Any) -> dict[str, object]:
+    return {
+        "snapshotId": each.id,
+        "volumeId": each.volume_id,
+        "volumeSize": each.volume_size,
+        "status": each.status,
+        "progress": each.progress,
+        "startTime": shown_time(each.start_time),
+        "ownerId": each.owner_id,
+        "encrypted": _bool(each.encrypted),
+        "storageTier": each.storage_tier,
+        "tagSet": each.get_tags(),
+        **_given("description", each.description),
+        **_given("kmsKeyId", each.kms_key_id),
+    }
+
+
+def _attachment(each: Any) -> dict[str, object]:
+    return {
+        "volumeId": each.volume_id,
+        "instanceId": each.instance_id,
+        "device": each.device,
+        "status": each.status,
+        "attachTime": shown_time(each.attach_time),
+    }
+
+
+def _given(name: str, value: object) -> dict[str, object]:
+    return {name: value} if value else {}
+
+
+def _bool(value: object) -> str:
+    return "true" if value else "false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +91,7 @@ class Kind:
     shown: Callable[[Any], dict[str, object]]
 
 
-VOLUMES = Kind(
-    "DescribeVolumes", "volumes", "VolumeId", "volumeSet", "InvalidVolume.NotFound", "volume", rig_shown.volume
-)
+VOLUMES = Kind("DescribeVolumes", "volumes", "VolumeId", "volumeSet", "InvalidVolume.NotFound", "volume", volume_fields)
 SNAPSHOTS = Kind(
     "DescribeSnapshots",
     "snapshots",
@@ -42,7 +99,7 @@ SNAPSHOTS = Kind(
     "snapshotSet",
     "InvalidSnapshot.NotFound",
     "snapshot",
-    rig_shown.snapshot,
+    snapshot_fields,
 )
 
 
@@ -53,7 +110,7 @@ class Describes:
         self.empty_pages = 0  # so many pages from now on hold nothing but a token, as EC2's may
         self._clock = clock
         self._hidden: set[str] = set()
-        self._ghosts: dict[str, tuple[Any, Any]] = {}  # id -> where it was, what it was
+        self._deleted: dict[str, tuple[Any, Any]] = {}  # id -> where it was, what it was
         self._before: dict[str, dict[str, object]] = {}  # volume -> how its attachments were
         self._tokens: dict[str, tuple[str, str]] = {}  # token -> what was asked, the last id
 
@@ -63,16 +120,16 @@ class Describes:
             self._hidden.add(id)
             self._clock.after(wait, kind.action, lambda: self._hidden.discard(id))
 
-    def haunt(self, place: Any, gone: Any, kind: Kind, wait: Wait) -> None:
+    def show_deleted(self, place: Any, gone: Any, kind: Kind, wait: Wait) -> None:
         """Let describes show for so long what is there no more."""
         if wait != NOW:
-            self._ghosts[gone.id] = (place, gone)
-            self._clock.after(wait, kind.action, lambda: self._ghosts.pop(gone.id, None))
+            self._deleted[gone.id] = (place, gone)
+            self._clock.after(wait, kind.action, lambda: self._deleted.pop(gone.id, None))
 
     def delay(self, volume: Any, wait: Wait) -> None:
         """Let describes show a volume's attachments for so long as they are now."""
         if wait != NOW:
-            self._before.setdefault(volume.id, rig_shown.attached(volume))
+            self._before.setdefault(volume.id, attachment_fields(volume))
             self._clock.after(wait, VOLUMES.action, lambda: self._before.pop(volume.id, None))
 
     def describe(self, call: Call, kind: Kind) -> Answer:
@@ -102,9 +159,11 @@ class Describes:
         """Let moto hold what describes show, and nothing else."""
         place = store(call)
         true = getattr(place, kind.held)
-        ghosts = {id: gone for id, (where, gone) in self._ghosts.items() if where is place and id[:3] == kind.noun[:3]}
-        seen = {id: each for id, each in true.items() if id not in self._hidden} | ghosts
-        for gone in ghosts.values():
+        deleted = {
+            id: gone for id, (where, gone) in self._deleted.items() if where is place and id[:3] == kind.noun[:3]
+        }
+        seen = {id: each for id, each in true.items() if id not in self._hidden} | deleted
+        for gone in deleted.values():
             gone.phase = "deleting"
         setattr(place, kind.held, seen)
         try:

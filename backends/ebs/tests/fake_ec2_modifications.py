@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from moto.core.utils import utcnow
 
-from . import rig_moto as moto
-from .rig_calls import Answer, Call, Refusal
-from .rig_volumes import volume_of
+from . import fake_ec2_moto as moto
+from .fake_ec2_calls import Answer, Call, Refusal
+from .fake_ec2_volumes import volume_of
 
 if TYPE_CHECKING:
-    from .rig_service import Service
+    from .fake_ec2_service import Service
 
 DESCRIBE = "DescribeVolumesModifications"
 DAY = 24 * 3600.0

@@ -7,36 +7,43 @@ import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import parse_qsl
 
-from . import rig_accounts, rig_attachments, rig_changes, rig_growth, rig_moto, rig_quotas, rig_snapshots, rig_volumes
-from .rig_calls import Answer, Call, Dropped, Refusal, refused
-from .rig_clock import Clock, Takes
-from .rig_describes import SNAPSHOTS, VOLUMES, Describes
-from .rig_faults import Faults
-from .rig_http import Door
-from .rig_tokens import Tokens
-from .rig_volumes import Limits
+from . import (
+    fake_aws_services,
+    fake_ec2_attachments,
+    fake_ec2_modifications,
+    fake_ec2_moto,
+    fake_ec2_snapshots,
+    fake_ec2_volumes,
+)
+from .fake_ec2_calls import Answer, Call, Dropped, Refusal, refused
+from .fake_ec2_clock import Clock, Takes
+from .fake_ec2_describes import SNAPSHOTS, VOLUMES, Describes
+from .fake_ec2_faults import Faults
+from .fake_ec2_server import Ec2Server
+from .fake_ec2_volumes import Limits, Tokens
 
 REGION = "eu-west-1"
 CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/[^/]+/(?P<region>[^/]+)/(?P<service>[^/]+)/")
 
 Rule = Callable[["Service", Call], Answer]
 RULES: dict[str, Rule] = {
-    "CreateVolume": rig_volumes.create,
-    "CopyVolumes": rig_volumes.copy,
-    "DeleteVolume": rig_volumes.delete,
+    "CreateVolume": fake_ec2_volumes.create,
+    "CopyVolumes": fake_ec2_volumes.copy,
+    "DeleteVolume": fake_ec2_volumes.delete,
     "DescribeVolumes": lambda cloud, call: cloud.describes.describe(call, VOLUMES),
-    "ModifyVolume": rig_changes.modify,
-    "DescribeVolumesModifications": rig_changes.describe,
-    "AttachVolume": rig_attachments.attach,
-    "DetachVolume": rig_attachments.detach,
-    "CreateTags": rig_volumes.tag,
-    "TerminateInstances": rig_attachments.terminate,
-    "CreateSnapshot": rig_snapshots.create,
-    "DeleteSnapshot": rig_snapshots.delete,
+    "ModifyVolume": fake_ec2_modifications.modify,
+    "DescribeVolumesModifications": fake_ec2_modifications.describe,
+    "AttachVolume": fake_ec2_attachments.attach,
+    "DetachVolume": fake_ec2_attachments.detach,
+    "CreateTags": fake_ec2_volumes.tag,
+    "TerminateInstances": fake_ec2_attachments.terminate,
+    "CreateSnapshot": fake_ec2_snapshots.create,
+    "DeleteSnapshot": fake_ec2_snapshots.delete,
     "DescribeSnapshots": lambda cloud, call: cloud.describes.describe(call, SNAPSHOTS),
-    "EnableFastSnapshotRestores": rig_snapshots.enable_fast_restores,
+    "EnableFastSnapshotRestores": fake_ec2_snapshots.enable_fast_restores,
 }
 lock = threading.RLock()  # moto's state is one for the whole process
 
@@ -44,15 +51,15 @@ lock = threading.RLock()  # moto's state is one for the whole process
 class Service:
     """EC2 and the services beside it, from nothing to `end`. What has no underscore is for tests to set, or to read."""
 
-    def __init__(self, door: Door) -> None:
-        self.endpoint = f"http://127.0.0.1:{door.server_port}"
+    def __init__(self, ec2_server: Ec2Server) -> None:
+        self.endpoint = f"http://127.0.0.1:{ec2_server.server_port}"
         self.region = REGION
         self.takes = Takes()
         self.limits = Limits()
         self.busy: set[str] = set()  # volumes whose guest does not let go: detached by force only
         self.trust: dict[str, str] = {}  # role -> the external id it asks for
-        self.quotas = dict(rig_quotas.USUAL)  # by code
-        self.quotas_per_page = rig_quotas.LARGEST_PAGE
+        self.quotas = dict(fake_aws_services.USUAL)  # by code
+        self.quotas_per_page = fake_aws_services.LARGEST_PAGE
         self.fast_restores: dict[str, set[str]] = {}  # snapshot -> zones
         # Called before the answer goes out, and without a lock: a guest's disk comes and goes here.
         self.on_created: Callable[[str, str], object] | None = None  # volume, the snapshot or volume it is made from
@@ -64,25 +71,25 @@ class Service:
         # To be read.
         self.calls: Counter[str] = Counter()
         self.seen: deque[Call] = deque(maxlen=10_000)
-        self.trouble: list[BaseException] = []  # the rig's own, or a hook's: always a bug in the tests
+        self.internal_errors: list[BaseException] = []  # of the simulation, or of a hook: always a bug in the tests
         # Parts, for the rules.
         self.clock = Clock()
         self.describes: Describes = Describes(self.clock)
         self.tokens = Tokens()
         self._faults = Faults()
-        self.dooms: deque[str] = deque()
+        self.planned_failures: deque[str] = deque()
         self._afterwards: list[Callable[[], object]] = []
         self._ended = False
         with lock:
-            rig_moto.forget()
-        door.serve = self._serve
+            fake_ec2_moto.forget()
+        ec2_server.serve = self._serve
 
     def end(self) -> None:
         """Let calls that still wait be dropped, and forget everything."""
         self._ended = True
         self._faults.end()
         with lock:
-            rig_moto.forget()
+            fake_ec2_moto.forget()
 
     def tell(self, hook: Callable[..., object] | None, *words: object) -> None:
         """Call a test's hook once the lock is free, and before the answer goes out."""
@@ -93,9 +100,9 @@ class Service:
         scope = CREDENTIAL.search(authorization)
         if not scope:
             return refused("ec2", Refusal("AuthFailure", "AWS was not able to validate the provided credentials"))
-        account = rig_moto.account_of(scope["key"])
-        if scope["service"] == rig_quotas.NAME:
-            call = rig_quotas.call_of(body, account, scope["region"])
+        account = fake_ec2_moto.account_of(scope["key"])
+        if scope["service"] == fake_aws_services.QUOTAS:
+            call = fake_aws_services.call_of(body, account, scope["region"])
         else:
             params = dict(parse_qsl(body.decode(), keep_blank_values=True))
             call = Call(params["Action"], params, account, scope["region"], scope["service"])
@@ -106,8 +113,8 @@ class Service:
         except Dropped:
             raise
         except BaseException as trouble:
-            self.trouble.append(trouble)
-            return refused(call.service, Refusal("InternalError", f"The rig is broken: {trouble!r}")).numbered()
+            self.internal_errors.append(trouble)
+            return refused(call.service, Refusal("InternalError", f"The simulation failed: {trouble!r}")).numbered()
 
     def _with_faults(self, call: Call) -> Answer:
         with lock:
@@ -126,9 +133,9 @@ class Service:
                     raise Dropped
                 self.clock.settle()
                 done = self._by_rule(call)
-                made, rig_moto.born[:] = list(rig_moto.born), []
+                made, fake_ec2_moto.born[:] = list(fake_ec2_moto.born), []
                 for each in made:
-                    rig_growth.begin(self, call, each)
+                    _begin(self, call, each)
         finally:
             with lock:
                 hooks, self._afterwards = self._afterwards, []
@@ -138,8 +145,43 @@ class Service:
 
     def _by_rule(self, call: Call) -> Answer:
         if call.service == "sts":
-            return rig_accounts.answer(self, call)
-        if call.service == rig_quotas.NAME:
-            return rig_quotas.answer(self, call)
+            return fake_aws_services.answer_sts(self, call)
+        if call.service == fake_aws_services.QUOTAS:
+            return fake_aws_services.answer_quotas(self, call)
         rule = RULES.get(call.action)
-        return rule(self, call) if rule else rig_moto.ask(call)
+        return rule(self, call) if rule else fake_ec2_moto.ask(call)
+
+
+def _begin(cloud: Service, call: Call, made: Any) -> None:
+    """Let what a call made grow up: it appears, and after a while it can be used."""
+    if call.action == "RunInstances":
+        made.phase, made.root = "", True
+        for attachment in made.attachments:
+            attachment.instance.block_device_mapping[attachment.device].status = "attached"
+    elif isinstance(made, fake_ec2_moto.Volume):
+        _volume(cloud, made, fake_ec2_moto.store(call))
+    else:
+        _snapshot(cloud, made)
+
+
+def _volume(cloud: Service, volume: fake_ec2_moto.Volume, place: Any) -> None:
+    fate = cloud.planned_failures.popleft() if cloud.planned_failures else ""
+
+    def grown() -> None:
+        if fate == "vanish":
+            place.volumes.pop(volume.id, None)
+        else:
+            volume.phase = fate
+
+    cloud.describes.hide(volume.id, VOLUMES, cloud.takes.appearing)
+    cloud.clock.after(cloud.takes.creating, VOLUMES.action, grown)
+    cloud.tell(cloud.on_created, volume.id, volume.snapshot_id or volume.source_volume_id or "")
+
+
+def _snapshot(cloud: Service, snapshot: fake_ec2_moto.Snapshot) -> None:
+    def grown() -> None:
+        snapshot.status = "completed"
+
+    cloud.describes.hide(snapshot.id, SNAPSHOTS, cloud.takes.appearing)
+    cloud.clock.after(cloud.takes.snapshot, SNAPSHOTS.action, grown)
+    cloud.tell(cloud.on_snapshot, snapshot.id, snapshot.volume.id)

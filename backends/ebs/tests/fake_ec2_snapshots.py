@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import rig_moto as moto
-from .rig_calls import Answer, Call, Refusal, answer
-from .rig_describes import SNAPSHOTS, absent
-from .rig_volumes import check_tags, volume_of
+from . import fake_ec2_moto as moto
+from .fake_ec2_calls import Answer, Call, Refusal, answer
+from .fake_ec2_describes import SNAPSHOTS, absent
+from .fake_ec2_volumes import check_tags, volume_of
 
 if TYPE_CHECKING:
-    from .rig_service import Service
+    from .fake_ec2_service import Service
 
 
 def create(cloud: Service, call: Call) -> Answer:
@@ -28,7 +28,7 @@ def delete(cloud: Service, call: Call) -> Answer:
         raise Refusal(SNAPSHOTS.missing, absent(SNAPSHOTS, [id]))
     done = moto.ask(call)
     if id not in place.snapshots:
-        cloud.describes.haunt(place, snapshot, SNAPSHOTS, cloud.takes.vanishing)
+        cloud.describes.show_deleted(place, snapshot, SNAPSHOTS, cloud.takes.vanishing)
     return done
 
 

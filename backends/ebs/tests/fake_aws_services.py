@@ -1,16 +1,47 @@
-"""Service Quotas of EBS: JSON in and out, page by page, and other quotas beside those of storage."""
+"""STS and Service Quotas for tests, and clients of boto3."""
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .rig_calls import Answer, Call, Refusal
+from . import fake_ec2_moto as moto
+from .aws_environment import KEY, SECRET
+from .fake_ec2_calls import Answer, Call, Refusal
 
 if TYPE_CHECKING:
-    from .rig_service import Service
+    from .fake_ec2_service import Service
 
-NAME = "servicequotas"  # in signatures
+OWN_ACCOUNT = "123456789012"
+OTHER_ROLE = "arn:aws:iam::210987654321:role/csi"  # whoever assumes it is in another account
+
+
+def answer_sts(cloud: Service, call: Call) -> Answer:
+    """Answer for STS; a role in `trust` is for those alone who know its external id."""
+    role = call.get("RoleArn")
+    if role in cloud.trust and call.get("ExternalId") != cloud.trust[role]:
+        raise Refusal("AccessDenied", f"User is not authorized to perform: sts:AssumeRole on resource: {role}", 403)
+    return moto.ask(call)
+
+
+@functools.cache
+def client(service: str, endpoint: str, region: str) -> Any:
+    """Return a client that repeats nothing and says at once what went wrong. They are thread-safe, and slow to make."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.Session().client(
+        service,
+        region_name=region,
+        endpoint_url=endpoint,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+        config=Config(retries={"total_max_attempts": 1}, max_pool_connections=64, proxies={}),
+    )
+
+
+QUOTAS = "servicequotas"  # in signatures
 LARGEST_PAGE = 100
 STORAGE = {  # by volume type
     "gp2": "L-D18FCD1D",
@@ -31,7 +62,7 @@ USUAL = {  # by code: how many snapshots, how many TiB of each type, and TiB of 
 def call_of(body: bytes, account: str, region: str) -> Call:
     """Read a request. Which action it is stands in a header: we know only one."""
     params = {key: str(value) for key, value in json.loads(body).items()}
-    return Call("ListServiceQuotas", params, account, region, NAME)
+    return Call("ListServiceQuotas", params, account, region, QUOTAS)
 
 
 def refuse_more(cloud: Service, kind: str, used: int, size: int) -> None:
@@ -41,7 +72,7 @@ def refuse_more(cloud: Service, kind: str, used: int, size: int) -> None:
         raise Refusal("VolumeLimitExceeded", f"You have exceeded your maximum {kind} storage limit of {quota} TiB.")
 
 
-def answer(cloud: Service, call: Call) -> Answer:
+def answer_quotas(cloud: Service, call: Call) -> Answer:
     if call.get("ServiceCode") != "ebs":
         raise Refusal("NoSuchResourceException", f"{call.get('ServiceCode')!r} has no quotas here.")
     size, first = int(call.get("MaxResults", str(LARGEST_PAGE))), int(call.get("NextToken", "0"))

@@ -1,4 +1,4 @@
-"""Backends over the rig as a driver has them, and what the core would ask of them."""
+"""Backends on the simulated EC2, and the requests that the core sends them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from csi_multi.contract import (
 from csi_multi.contract.params import parse
 from csi_multi.host.command import LocalHost
 
-from . import rig_moto
-from .rig import REGION, Cloud
+from . import fake_ec2_moto
+from .fake_ec2 import REGION, FakeEc2
 
 GIB = 2**30
 A, B, C = (f"{REGION}{letter}" for letter in "abc")
@@ -45,12 +45,12 @@ Connect = Callable[..., EbsBackend]
 
 
 @contextlib.contextmanager
-def connecting(cloud: Cloud) -> Iterator[Connect]:
+def connecting(cloud: FakeEc2) -> Iterator[Connect]:
     """Yield what makes a backend as a process that starts does; keys of the configuration may be given."""
     with contextlib.ExitStack() as stack:
 
         def connect(instance: str = "cloud", **config: Any) -> EbsBackend:
-            ebs = EbsBackend(configured(cloud, **config), setting(instance))
+            ebs = EbsBackend(backend_config(cloud, **config), setting(instance))
             stack.callback(ebs.close)
             return ebs
 
@@ -61,7 +61,7 @@ def setting(instance: str = "cloud") -> Setting:
     return Setting(instance=instance, driver=DRIVER, cluster=CLUSTER, node="node-1", host=LocalHost())
 
 
-def configured(cloud: Cloud, **config: Any) -> Config:
+def backend_config(cloud: FakeEc2, **config: Any) -> Config:
     """Return a configuration that is impatient, and asks EC2 once per call."""
     impatient: dict[str, Any] = {
         "consistency_seconds": 0,
@@ -74,7 +74,7 @@ def configured(cloud: Cloud, **config: Any) -> Config:
     return Config(region=REGION, endpoint=cloud.endpoint, **impatient | config)
 
 
-def asked(
+def volume_request(
     name: str = "pvc-1", *, source: Source | None = None, digest: str = "ab12", mutable: Any = None, **more: Any
 ) -> VolumeRequest:
     """Return the wish for a volume of 1 GiB, or of whatever size it has from its source."""
@@ -103,7 +103,7 @@ def volume(handle: str) -> Source:
     return Source(kind=SourceKind.VOLUME, handle=handle)
 
 
-def places(*preferred: str, requisite: tuple[str, ...] = ()) -> TopologyRequirement:
+def topology(*preferred: str, requisite: tuple[str, ...] = ()) -> TopologyRequirement:
     """Return a wish for zones; what is preferred is required, too, unless other zones are."""
     segments = {zone: {"zone": zone} for zone in (*preferred, *requisite)}
     return TopologyRequirement(
@@ -112,12 +112,12 @@ def places(*preferred: str, requisite: tuple[str, ...] = ()) -> TopologyRequirem
     )
 
 
-def cut(name: str, source: str, **given: str) -> SnapshotRequest:
+def snapshot_request(name: str, source: str, **given: str) -> SnapshotRequest:
     stamp = Stamp(driver=DRIVER, cluster=CLUSTER, name=name, digest="cd34")
     return SnapshotRequest(stamp=stamp, source=source, parameters=parse(SnapshotParameters, given, "parameters"))
 
 
-def nodes(cloud: Cloud, number: int = 1, **more: Any) -> list[Node]:
+def nodes(cloud: FakeEc2, number: int = 1, **more: Any) -> list[Node]:
     """Start instances and return them as nodes."""
     return [
         Node(name=f"node-{count}", fact=instance, id=f"node-{count};cloud={instance}")
@@ -125,33 +125,35 @@ def nodes(cloud: Cloud, number: int = 1, **more: Any) -> list[Node]:
     ]
 
 
-def on(node: Node, volume: Volume, *, capability: Capability = ONE_WRITER, read_only: bool = False) -> AttachRequest:
+def attach_request(
+    node: Node, volume: Volume, *, capability: Capability = ONE_WRITER, read_only: bool = False
+) -> AttachRequest:
     return AttachRequest(handle=volume.handle, node=node, capability=capability, read_only=read_only)
 
 
-def grown(volume: Volume, gib: int) -> ExpandRequest:
+def expand_request(volume: Volume, gib: int) -> ExpandRequest:
     return ExpandRequest(handle=volume.handle, size=SizeRange(required=gib * GIB))
 
 
-def changed(volume: Volume, **given: str) -> ModifyRequest:
+def modify_request(volume: Volume, **given: str) -> ModifyRequest:
     return ModifyRequest(handle=volume.handle, mutable=mutable(**given))
 
 
-def row(cloud: Cloud, handle: str) -> Any:
+def row(cloud: FakeEc2, handle: str) -> Any:
     """Return what EC2 has of a volume, past every delay."""
-    return next(store.volumes[handle] for store in rig_moto.stores() if handle in store.volumes)
+    return next(store.volumes[handle] for store in fake_ec2_moto.stores() if handle in store.volumes)
 
 
-def attached_for(cloud: Cloud, handle: str, instance: str, seconds: float) -> None:
+def attached_for(cloud: FakeEc2, handle: str, instance: str, seconds: float) -> None:
     """Let an attachment have been asked for so long ago."""
     row(cloud, handle).held[instance].attach_time -= timedelta(seconds=seconds)
 
 
-def tokens(cloud: Cloud) -> list[str]:
+def tokens(cloud: FakeEc2) -> list[str]:
     """Return the client tokens of all creations that arrived, in their order."""
     return [call.get("ClientToken") for call in cloud.seen if call.action in ("CreateVolume", "CopyVolumes")]
 
 
-def tags(cloud: Cloud, id: str) -> dict[str, str]:
+def tags(cloud: FakeEc2, id: str) -> dict[str, str]:
     """Return the tags that something has."""
-    return next((dict(store.tags[id]) for store in rig_moto.stores() if id in store.tags), {})
+    return next((dict(store.tags[id]) for store in fake_ec2_moto.stores() if id in store.tags), {})

@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def together(*calls: Callable[[], T]) -> list[T | Exception]:
+def run_together(*calls: Callable[[], T]) -> list[T | Exception]:
     """Run all at once, each in a thread; return what they returned or raised."""
     start = threading.Barrier(len(calls))
 
@@ -26,7 +26,7 @@ def together(*calls: Callable[[], T]) -> list[T | Exception]:
         return list(pool.map(run, calls))
 
 
-def ended(name: str) -> None:
+def wait_until_ended(name: str) -> None:
     """Wait until no thread of this name is left."""
     limit = time.monotonic() + 5
     while any(thread.name == name for thread in threading.enumerate()):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import unescape
 
-from . import rig_moto as moto
-from . import rig_quotas
-from .rig_calls import Answer, Call, Refusal
-from .rig_describes import VOLUMES, absent
+from . import fake_aws_services
+from . import fake_ec2_moto as moto
+from .fake_ec2_calls import Answer, Call, Refusal
+from .fake_ec2_describes import VOLUMES, absent
 
 if TYPE_CHECKING:
-    from .rig_service import Service
+    from .fake_ec2_service import Service
 
 
 @dataclass(slots=True)
@@ -24,6 +25,47 @@ class Limits:
     attachments: int | None = None  # per instance, without its own
     modifications: int = 4  # per volume in 24 hours
     full_zones: set[str] = field(default_factory=set)  # InsufficientVolumeCapacity
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    digest: str
+    volume: str
+    answer: Answer
+
+
+class Tokens:
+    """Every token of a successful creation, by account, region and action."""
+
+    def __init__(self) -> None:
+        self._used: dict[tuple[str, str, str, str], _Used] = {}
+
+    def once(self, call: Call, make: Callable[[], tuple[moto.Volume, Answer]]) -> Answer:
+        """Make it, or answer with what this token made: as it is now, and when it is gone, as it was then.
+
+        A refused creation does not use its token up.
+        """
+        token = call.get("ClientToken")
+        if not token:
+            return make()[1]
+        key = (call.account, call.region, call.action, token)
+        digest = call.digest(without="ClientToken")
+        if used := self._used.get(key):
+            return self._again(call, digest, used)
+        volume, answer = make()
+        self._used[key] = _Used(digest, volume.id, answer)
+        return answer
+
+    def volume(self, token: str) -> str:
+        """Return the id of the volume that was made with this token. Raises KeyError."""
+        return next(used.volume for key, used in self._used.items() if key[-1] == token)
+
+    def _again(self, call: Call, digest: str, used: _Used) -> Answer:
+        if used.digest != digest:
+            text = f"The client token '{call.get('ClientToken')}' was used with other parameters."
+            raise Refusal("IdempotentParameterMismatch", text)
+        volume = moto.store(call).volumes.get(used.volume)
+        return moto.as_it_is(call, volume) if volume else used.answer
 
 
 def volume_of(call: Call, id: str = "") -> moto.Volume:
@@ -67,7 +109,7 @@ def delete(cloud: Service, call: Call) -> Answer:
     done = moto.ask(call)
     if volume.id not in moto.store(call).volumes:
         cloud.tell(cloud.on_deleted, volume.id)
-        cloud.describes.haunt(moto.store(call), volume, VOLUMES, cloud.takes.vanishing)
+        cloud.describes.show_deleted(moto.store(call), volume, VOLUMES, cloud.takes.vanishing)
     return done
 
 
@@ -124,7 +166,7 @@ def _check_quota(cloud: Service, call: Call, size: int) -> None:
         raise Refusal("VolumeLimitExceeded", f"You have exceeded your maximum of {limits.gigabytes} gigabytes.")
     kind = call.get("VolumeType", "gp2")
     alike = [volume.size for volume in moto.store(call).volumes.values() if volume.volume_type == kind]
-    rig_quotas.refuse_more(cloud, kind, sum(alike), size)
+    fake_aws_services.refuse_more(cloud, kind, sum(alike), size)
 
 
 def _check_snapshot(call: Call) -> None:

@@ -1,6 +1,6 @@
 """EC2 for tests: moto behind a proxy that adds what moto lacks, and fails as a test asks it to.
 
-    def test_a_volume_appears_late(cloud: Cloud) -> None:
+    def test_a_volume_appears_late(cloud: FakeEc2) -> None:
         ec2 = cloud.client()  # boto3; a backend: Config(region=cloud.region, endpoint=cloud.endpoint)
         cloud.takes.creating = looks(2)  # two describes see `creating`; or seconds(3), FOREVER
         cloud.takes.appearing = looks(1)  # one describe does not see it at all
@@ -9,7 +9,7 @@
         cloud.drop("*", skip=3, after_effect=True)  # the fourth call is done, and its connection breaks
         cloud.slow("DescribeVolumes", 2.0)
         cloud.limits.volumes = 10  # attachments, modifications, full_zones, ...
-        cloud.doom("error")  # the next volume turns to `error`; "vanish": it disappears
+        cloud.fail_next_volume("error")  # the next volume turns to `error`; "vanish": it disappears
         node, other = cloud.instances(2, zone="eu-west-1a")
         ...
         cloud.advance(3600)  # an hour passes
@@ -28,28 +28,40 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import rig_accounts, rig_moto
-from .rig_accounts import OTHER_ROLE, OWN_ACCOUNT
-from .rig_calls import Call, Dropped, Refusal
-from .rig_clock import FOREVER, NOW, Wait, looks, seconds
-from .rig_faults import Fault
-from .rig_http import Door
-from .rig_service import REGION, Service, lock
+from . import fake_aws_services, fake_ec2_moto
+from .fake_aws_services import OTHER_ROLE, OWN_ACCOUNT
+from .fake_ec2_calls import Call, Dropped, Refusal
+from .fake_ec2_clock import FOREVER, NOW, Wait, looks, seconds
+from .fake_ec2_faults import Fault
+from .fake_ec2_server import Ec2Server
+from .fake_ec2_service import REGION, Service, lock
 
-__all__ = ["FOREVER", "NOW", "OTHER_ROLE", "REGION", "Call", "Cloud", "Refusal", "Wait", "looks", "running", "seconds"]
+__all__ = [
+    "FOREVER",
+    "NOW",
+    "OTHER_ROLE",
+    "REGION",
+    "Call",
+    "FakeEc2",
+    "Refusal",
+    "Wait",
+    "looks",
+    "running",
+    "seconds",
+]
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Cloud]:
+def running() -> Iterator[FakeEc2]:
     """EC2 for a program that is no test, one at a time: tests have the fixture `cloud`."""
-    door = Door()
+    ec2_server = Ec2Server()
     try:
-        yield Cloud(door)
+        yield FakeEc2(ec2_server)
     finally:
-        door.close()
+        ec2_server.close()
 
 
-class Cloud(Service):
+class FakeEc2(Service):
     """What a test has of it: faults, instances, and what is there. `takes` and `limits` say more."""
 
     # What a test asks for.
@@ -80,14 +92,14 @@ class Cloud(Service):
         """Let calls take so long, before or after the effect. Set times=0 on what is returned to end a fault."""
         return self._faults.add(Fault(action, times, skip, after_effect, lambda _call: True, seconds=seconds))
 
-    def doom(self, how: str = "error") -> None:
+    def fail_next_volume(self, how: str = "error") -> None:
         """Let the next volume fail once it is created: its state becomes `error`, or it will "vanish"."""
-        self.dooms.append(how)
+        self.planned_failures.append(how)
 
-    def burn(self, token: str) -> None:
+    def remove_created_with(self, token: str) -> None:
         """Let the volume that was made with this token vanish; the token goes on answering with it."""
         id = self.tokens.volume(token)
-        for store in rig_moto.stores():
+        for store in fake_ec2_moto.stores():
             store.volumes.pop(id, None)
 
     def advance(self, seconds: float) -> None:
@@ -109,7 +121,7 @@ class Cloud(Service):
         params = {"Action": "TerminateInstances", "InstanceId.1": instance}
         self.do(Call("TerminateInstances", params, account, self.region))
         if forget:
-            for store in rig_moto.stores():
+            for store in fake_ec2_moto.stores():
                 for reservation in store.reservations.values():
                     reservation.instances = [each for each in reservation.instances if each.id != instance]
 
@@ -123,7 +135,7 @@ class Cloud(Service):
         found = []
         with lock:
             self.clock.settle()
-            for store in rig_moto.stores():
+            for store in fake_ec2_moto.stores():
                 volumes = [volume for volume in store.volumes.values() if not volume.root]
                 found += [volume.id for volume in volumes]
                 found += [f"{volume.id} on {instance}" for volume in volumes for instance in volume.held]
@@ -132,11 +144,11 @@ class Cloud(Service):
 
     def account_of(self, id: str) -> str:
         """Return the account that a volume or snapshot is in. Raises LookupError."""
-        for store in rig_moto.stores():
+        for store in fake_ec2_moto.stores():
             if id in store.volumes or id in store.snapshots:
                 return str(store.account_id)
         raise LookupError(id)
 
     def client(self, service: str = "ec2", *, region: str = REGION) -> Any:
         """Return a boto3 client that repeats nothing."""
-        return rig_accounts.client(service, self.endpoint, region)
+        return fake_aws_services.client(service, self.endpoint, region)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from . import rig_moto as moto
-from .rig_calls import Answer, Call, Refusal, answer
-from .rig_clock import NOW
-from .rig_describes import VOLUMES
-from .rig_volumes import volume_of
+from . import fake_ec2_moto as moto
+from .fake_ec2_calls import Answer, Call, Refusal, answer
+from .fake_ec2_clock import NOW
+from .fake_ec2_describes import VOLUMES
+from .fake_ec2_volumes import volume_of
 
 if TYPE_CHECKING:
-    from .rig_service import Service
+    from .fake_ec2_service import Service
 
 MOST_INSTANCES = 16  # of a multi-attach volume
 
@@ -44,7 +44,7 @@ def detach(cloud: Service, call: Call) -> Answer:
     state = "busy" if volume.id in cloud.busy and not forced else "detaching"
     _show(attachment, state)
     if state == "detaching":
-        release = functools.partial(let_go, cloud, volume, attachment)
+        release = functools.partial(end_attachment, cloud, volume, attachment)
         cloud.clock.after(NOW if forced else cloud.takes.detaching, VOLUMES.action, release)
     return answer(
         "DetachVolume",
@@ -63,11 +63,11 @@ def terminate(cloud: Service, call: Call) -> Answer:
     for volume in list(moto.store(call).volumes.values()):
         for instance in call.many("InstanceId"):
             if instance in volume.held and not volume.root:
-                let_go(cloud, volume, volume.held[instance])
+                end_attachment(cloud, volume, volume.held[instance])
     return moto.ask(call)
 
 
-def let_go(cloud: Service, volume: moto.Volume, attachment: Any) -> None:
+def end_attachment(cloud: Service, volume: moto.Volume, attachment: Any) -> None:
     """End an attachment, if it has not ended yet."""
     instance = attachment.instance
     if not volume.holds(attachment):

@@ -11,7 +11,7 @@ from hashlib import sha256
 from urllib.parse import urlencode
 from xml.sax.saxutils import escape
 
-SERVER_TROUBLE = {  # EC2's error codes that come with a status of their own; all others are 400
+STATUS_CODES = {  # EC2's error codes that come with a status of their own; all others are 400
     "InternalError": 500,
     "InternalFailure": 500,
     "InsufficientVolumeCapacity": 500,
@@ -83,8 +83,8 @@ class Refusal(Exception):
     def __init__(self, code: str, message: str = "", status: int = 0) -> None:
         super().__init__(code, message)
         self.code = code
-        self.message = message or f"{code}, says the rig."
-        self.status = status or SERVER_TROUBLE.get(code, 400)
+        self.message = message or f"{code}, from the simulated EC2."
+        self.status = status or STATUS_CODES.get(code, 400)
 
 
 class Dropped(Exception):
@@ -99,7 +99,7 @@ class Answer:
 
     def numbered(self) -> Answer:
         """Return it with a request id that no other answer has."""
-        request = f"rig-{next(_numbers):08d}"
+        request = f"fake-{next(_numbers):08d}"
         return replace(self, request=request, body=self.body.replace(b">request-id<", f">{request}<".encode()))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from .rig_calls import Answer, Call
+from .fake_ec2_calls import Answer, Call
 
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto asks for it whenever it makes a region
 

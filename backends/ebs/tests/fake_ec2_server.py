@@ -1,4 +1,4 @@
-"""The door: HTTP/1.1 on loopback, with connections that stay open as EC2's do."""
+"""The ec2_server: HTTP/1.1 on loopback, with connections that stay open as EC2's do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from .rig_calls import Answer, Dropped
+from .fake_ec2_calls import Answer, Dropped
 
 Serve = Callable[[bytes, str], Answer]  # the body and the header Authorization -> the answer
 
@@ -18,39 +18,39 @@ def _nobody(body: bytes, authorization: str) -> Answer:
     raise Dropped
 
 
-class Door(ThreadingHTTPServer):
+class Ec2Server(ThreadingHTTPServer):
     daemon_threads = False  # they are joined when it closes
     request_queue_size = 1024
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Visit)
+        super().__init__(("127.0.0.1", 0), _Request)
         self.serve: Serve = _nobody
-        self._visitors: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="rig")
+        self._connections: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="fake-ec2")
         self._thread.start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._visitors.add(request)
+        self._connections.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        self._visitors.discard(request)
+        self._connections.discard(request)
         super().shutdown_request(request)
 
     def close(self) -> None:
         """Let nobody in, break every connection, and wait until all threads are gone."""
         self.shutdown()
         self._thread.join()
-        for visitor in list(self._visitors):
-            visitor.shutdown(socket.SHUT_RDWR)
+        for connection in list(self._connections):
+            connection.shutdown(socket.SHUT_RDWR)
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that was killed breaks its connection: nothing to report."""
 
 
-class _Visit(BaseHTTPRequestHandler):
-    server: Door
+class _Request(BaseHTTPRequestHandler):
+    server: Ec2Server
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1  # one packet for headers and body
@@ -70,4 +70,4 @@ class _Visit(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def log_message(self, format: str, *words: object) -> None:
-        """Say nothing: tests read Cloud.seen."""
+        """Say nothing: tests read FakeEc2.seen."""
