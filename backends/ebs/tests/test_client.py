@@ -72,21 +72,6 @@ def make(ec2: Client, name: str = "pvc-1", owner: str = OURS) -> Ec2Volume:
 # Creation.
 
 
-def test_a_volume_is_made_as_it_was_specified(ec2: Client, cloud: FakeEc2) -> None:
-    spec = VolumeSpec(type="gp3", size=10, iops=4000, throughput=200)
-    made = ec2.create_volume(
-        NewVolume(spec=spec, tags={NAME: "pvc-1"}, encrypted=True, kms_key="alias/k", multi_attach=False), ZONE, "t1"
-    )
-
-    row = ec2.volumes([made.id])[made.id]
-    assert (row.size, row.type, row.zone, row.iops, row.throughput) == (10, "gp3", ZONE, 4000, 200)
-    assert row.tags == {NAME: "pvc-1"}
-    assert (row.state, row.attachments, row.snapshot) == ("available", (), "")
-    assert row.created.tzinfo is not None
-    sent = cloud.seen[0]
-    assert (sent.get("Encrypted"), sent.get("KmsKeyId"), sent.get("ClientToken")) == ("true", "alias/k", "t1")
-
-
 def test_what_is_not_asked_for_is_not_sent(ec2: Client, cloud: FakeEc2) -> None:
     ec2.create_volume(NewVolume(spec=SPEC, tags=TAGS), ZONE, "t1")
 
@@ -212,20 +197,6 @@ def test_a_foreign_token_is_refused(ec2: Client) -> None:
         ec2.snapshot_page(OURS, 0, "this-is-not-a-token")
 
 
-def test_instances_are_found_with_their_devices(ec2: Client, cloud: FakeEc2) -> None:
-    (node,) = cloud.instances(1, type="m5.large", zone=ZONE)
-    volume = make(ec2)
-    ec2.volumes([volume.id])
-    ec2.attach(volume.id, node, "/dev/xvdba")
-    ec2.tag([node], {"csi-multi/node/x": "node-1"})
-
-    row = ec2.instances([node, "i-00000000000000000"])[node]
-
-    assert (row.state, row.type, row.zone) == ("running", "m5.large", ZONE)
-    assert row.devices["/dev/xvdba"] == volume.id
-    assert row.tags["csi-multi/node/x"] == "node-1"
-
-
 def test_zones_are_sorted(ec2: Client) -> None:
     assert list(ec2.zones()) == ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
     assert set(ec2.zones().values()) == {"availability-zone"}
@@ -304,20 +275,6 @@ def test_a_change_says_only_what_changes(ec2: Client, cloud: FakeEc2) -> None:
     assert not {"Iops", "Throughput"} & cloud.seen[-1].params.keys()
 
 
-def test_the_last_change_of_each_volume_is_found_and_none_spoils_others(ec2: Client, cloud: FakeEc2) -> None:
-    changed, untouched = make(ec2, "a").id, make(ec2, "b").id
-    ec2.volumes([changed, untouched])
-    ec2.modify(changed, VolumeSpec(type="gp3", size=20))
-    ec2.modifications([changed])
-    cloud.advance(7 * 3600)
-    ec2.modify(changed, VolumeSpec(type="gp3", size=0, iops=5000))
-
-    found = ec2.modifications([changed, untouched, GONE])
-
-    assert found.keys() == {changed}
-    assert (found[changed].size, found[changed].iops) == (20, 5000)
-
-
 def test_tags_are_set_and_removed(ec2: Client) -> None:
     volume = make(ec2).id
 
@@ -328,28 +285,6 @@ def test_tags_are_set_and_removed(ec2: Client) -> None:
 
 
 # Snapshots.
-
-
-def test_snapshots_are_made_found_listed_and_deleted(ec2: Client, cloud: FakeEc2) -> None:
-    one, two = make(ec2, "a").id, make(ec2, "b").id
-    ec2.volumes([one, two])
-    made = [ec2.create_snapshot(volume, {OWNER: OURS, NAME: f"s-{volume}"}, "of a test") for volume in (one, two)]
-
-    found = ec2.snapshots([made[0].id, "snap-00000000000000000"])
-    (by_name,) = ec2.snapshots_tagged(NAME, [f"s-{one}"], OURS)
-    page, token = ec2.snapshot_page(OURS, 0, "")
-    of_two, _ = ec2.snapshot_page(OURS, 0, "", two)
-
-    row = found[made[0].id]
-    assert found.keys() == {made[0].id}
-    assert (row.volume, row.size, row.state) == (one, 10, "completed")
-    assert row.created == made[0].created
-    assert by_name.id == made[0].id
-    assert ({row.id for row in page}, token) == ({row.id for row in made}, "")
-    assert [row.id for row in of_two] == [made[1].id]
-    for row in made:
-        ec2.delete_snapshot(row.id)
-    assert ec2.snapshots([row.id for row in made]) == {}
 
 
 def test_fast_restores_are_asked_for(ec2: Client, cloud: FakeEc2) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from contextlib import suppress
 
 import pytest
-from csi_multi_ebs.user_tags import VOLUME_TEMPLATE_NAMES, render_template
+from csi_multi_ebs.user_tags import VOLUME_TEMPLATE_NAMES, fit_value, render_template, tag_error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +95,29 @@ def test_a_long_template_is_refused_in_no_time() -> None:
         rendered("{{" + '"a' * 5000)
     with pytest.raises(InvalidArgument):
         rendered("{{ " * 5000)
+
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
+
+
+def legal(found: dict[str, str]) -> bool:
+    """Whether EC2, and the rest of AWS, take these tags."""
+    return len(found) <= 50 and all(
+        0 < len(key) <= 128
+        and len(value) <= 256
+        and not key.lower().startswith("aws:")
+        and all(char in " _.:/=+-@" or unicodedata.category(char)[0] in "LN" for char in key + value)
+        for key, value in found.items()
+    )
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_whatever_is_not_objected_to_is_legal(key: str, value: str) -> None:
+    assert tag_error(key, value) or legal({key: value})
+    assert legal({"key": fit_value(value)})
+
+
+def test_what_people_see_is_changed_rather_than_refused() -> None:
+    assert fit_value("data base, größe 💾") == "data base_ größe _"
+    assert fit_value("aws:x") == "_ws:x"
+    assert len(fit_value("n" * 300)) == 256
