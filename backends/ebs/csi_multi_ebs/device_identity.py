@@ -1,9 +1,9 @@
 """Which volume a block device shows: the serial number of an NVMe disk, or a note about a Xen disk.
 
 An NVMe disk carries its volume's id as serial number. A Xen disk carries nothing of its volume, only the device name
-of the attachment. So the controller says which volume it is when it is opened; a note keeps that, with the disk's
-diskseq, which proves from then on that it is the same disk. Linux before 5.15 has no diskseq: there a volume
-that replaces another one under the same name, while that is open, cannot be told from it.
+of the attachment. When it is opened, the controller names the volume. A note then keeps the volume with the diskseq of
+the disk, which proves later that it is the same disk. Linux before 5.15 has no diskseq: there the driver does not
+notice when another volume takes the name of a disk that is open.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def xen_proof(kernel: Kernel, disk: str, note: OpenDevice | None) -> dict[str, s
 
 
 def replace_xen_volume(kernel: Kernel, notes: OpenDevices, handle: str, disk: str) -> None:
-    """Remove the notes of other volumes on this disk: the controller says that it is this volume's. Raises InUse."""
+    """Remove the notes of other volumes on this disk, which now is this volume's. Raises InUse."""
     for other, note in notes.others(handle).items():
         if note.disk != disk or not kernel.text(disk, XEN_NODE):
             continue

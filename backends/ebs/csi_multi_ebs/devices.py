@@ -1,7 +1,7 @@
 """The device of a volume on this node: wait for it, open, find, close and refresh it. No call to EC2.
 
 Device names (/dev/nvme1n1, links by id, the name of the attachment) pass from volume to volume, and a link may remain
-of a volume that is gone. So a device is never identified by its name alone; device_identity.py says by what instead.
+of a deleted volume. So no device is identified by its name alone; see device_identity.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMESPACE = re.compile(r"nvme\d+n\d+")  # not nvme0c1n1, which is one of several
 SERIAL = "device/serial"  # of the controller, or with several paths of the subsystem: the same number
 MODEL = "device/model"
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
-POLL_SECONDS = 0.1  # between two looks at /sys; udev events often do not reach a container
+POLL_SECONDS = 0.1  # between two reads of /sys; udev events often do not reach a container
 APPEAR_SECONDS = 20.0  # the kernel shows a volume a little after EC2 calls it attached
 RELEASE_SECONDS = 2.0  # btrfs releases its device a little after umount has returned
 GROW_SECONDS = 5.0  # the kernel may take so long to notice a new size

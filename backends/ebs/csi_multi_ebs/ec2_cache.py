@@ -69,9 +69,7 @@ class SingleUseCache(Generic[T]):
         self._ttl = ttl
         self._most = most
         self._lock = threading.Lock()
-        self._cached: dict[
-            str, tuple[float, T]
-        ] = {}  # the oldest first: when it expires, time.monotonic(), and the value
+        self._cached: dict[str, tuple[float, T]] = {}  # the oldest first: expiry, time.monotonic(), and the value
 
     def put(self, key: str, value: T) -> None:
         with self._lock:

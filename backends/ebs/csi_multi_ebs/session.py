@@ -5,7 +5,7 @@ identity, instance role). With a role they are exchanged for the role's, and ren
 Nothing is imported, read or requested before the first client is needed.
 
 A call is retried only as long as the caller of the RPC listens. That deadline is thread-local: botocore decides about
-a retry in the thread that makes the call, and passes nothing on to that decision.
+retries in the thread that makes the call, and its hook for that gets no arguments of ours.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 from . import botocore_model
 from .config import Config
 
-MAX_CONNECTIONS = (
-    1024  # kept open per client; one more is opened for a single call, whose TLS handshake costs more than it
-)
+# Connections that each client keeps open. One more is opened for a single call, and its TLS handshake costs more than
+# the call.
+MAX_CONNECTIONS = 1024
 QUOTA_ATTEMPTS = 2  # attempts to read quotas, which are optional
 
 _botocore_lock = threading.Lock()  # botocore's sessions and loaders are not thread-safe; its clients are

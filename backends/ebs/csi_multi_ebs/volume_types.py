@@ -207,14 +207,14 @@ def _iops(kind: str, requested: RequestedPerformance, size: int, *, required: bo
         if required and not limits.default:
             raise InvalidArgument(f"type {kind} needs 'iops' or 'iopsPerGB': {allowed}")
         return None
-    asked = requested.iops if requested.iops is not None else min((requested.per_gb or 0) * size, most)
-    if asked < least and requested.raise_to_minimum:
-        asked = least
-    if not least <= asked <= most:
+    iops = requested.iops if requested.iops is not None else min((requested.per_gb or 0) * size, most)
+    if iops < least and requested.raise_to_minimum:
+        iops = least
+    if not least <= iops <= most:
         raise InvalidArgument(
-            f"'{_parameter(requested)}' requests {asked} IOPS, but {allowed}; {_remedy(kind, requested, asked)}"
+            f"'{_parameter(requested)}' requests {iops} IOPS, but {allowed}; {_remedy(kind, requested, iops)}"
         )
-    return asked
+    return iops
 
 
 def _refuse_default_iops(kind: str, requested: RequestedPerformance, size: int) -> None:
@@ -243,34 +243,36 @@ def _parameter(requested: RequestedPerformance) -> str:
     return "iops" if requested.iops is not None else "iopsPerGB"
 
 
-def _remedy(kind: str, requested: RequestedPerformance, asked: int) -> str:
+def _remedy(kind: str, requested: RequestedPerformance, iops: int) -> str:
     limits = _limits(kind)
     least, most = limits.iops or (0, 0)
-    if asked < least and requested.iops is None:
+    if iops < least and requested.iops is None:
         return f'request at least {-(-least // (requested.per_gb or 1))} GiB, or set allowAutoIOPSPerGBIncrease: "true"'
-    if asked < least:
+    if iops < least:
         return f"request at least {least}"
-    if asked > most:
+    if iops > most:
         return f"request at most {most}"
-    return f"request at least {-(-asked // limits.per_gib)} GiB, or fewer IOPS"
+    return f"request at least {-(-iops // limits.per_gib)} GiB, or fewer IOPS"
 
 
-def _throughput(kind: str, asked: int | None, iops: int | None) -> int | None:
+def _throughput(kind: str, throughput: int | None, iops: int | None) -> int | None:
     """Return the MiB/s to send to EC2 for a volume with these IOPS; None: EC2's default, or unchanged."""
     limits = _limits(kind)
-    if asked is None:
+    if throughput is None:
         return None
     if limits.throughput is None:
         raise InvalidArgument(f"'throughput' does not apply to type {kind}; leave it out, or choose type gp3")
     volume_iops, (least, most) = iops or limits.default, limits.throughput
-    if not least <= asked <= most:
-        raise InvalidArgument(f"'throughput' {asked} is out of range: a {kind} volume allows {least} to {most} MiB/s")
-    if asked > volume_iops // IOPS_PER_MIB and limits is not UNKNOWN_TYPE:
+    if not least <= throughput <= most:
         raise InvalidArgument(
-            f"'throughput' {asked} is too much for {volume_iops} IOPS, which allow {volume_iops // IOPS_PER_MIB} "
-            f"MiB/s; set iops to at least {asked * IOPS_PER_MIB} or throughput to at most {volume_iops // IOPS_PER_MIB}"
+            f"'throughput' {throughput} is out of range: a {kind} volume allows {least} to {most} MiB/s"
         )
-    return asked
+    if throughput > volume_iops // IOPS_PER_MIB and limits is not UNKNOWN_TYPE:
+        raise InvalidArgument(
+            f"'throughput' {throughput} is too much for {volume_iops} IOPS, which allow {volume_iops // IOPS_PER_MIB} "
+            f"MiB/s; set iops to at least {throughput * IOPS_PER_MIB} or throughput to at most {volume_iops // IOPS_PER_MIB}"
+        )
+    return throughput
 
 
 def _refuse_size(kind: str, size: int, *, grows: bool) -> None:
