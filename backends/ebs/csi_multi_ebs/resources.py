@@ -56,6 +56,11 @@ class Ec2Volume:
     tags: Tags = field(default_factory=dict)
     attachments: tuple[Ec2Attachment, ...] = ()
 
+    def __str__(self) -> str:
+        """The state for error messages."""
+        attachments = [f"{one.instance} as {one.device} ({one.state})" for one in self.attachments]
+        return f"{self.id} {self.state}" + (f", on {' and '.join(attachments)}" if attachments else "")
+
     @classmethod
     def read(cls, response: Response) -> Ec2Volume:
         return cls(
@@ -135,6 +140,10 @@ class Ec2Modification:
     iops: int = 0
     throughput: int = 0
     message: str = ""
+
+    def __str__(self) -> str:
+        """The state for error messages."""
+        return f"change to {self.size} GiB of type {self.type} {self.state}"
 
     @classmethod
     def read(cls, response: Response) -> Ec2Modification:

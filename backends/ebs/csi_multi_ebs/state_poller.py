@@ -137,8 +137,12 @@ class _Waiter(Generic[T]):
         try:
             error = self._result.exception(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            last = f"last seen: {self._value or 'nothing'}{self._error}"
+            last = f"last seen: {_text(self._value)}{self._error}"
             raise Timeout(f"{self.key} did not reach its state before the deadline; {last}") from None
         if error:
             raise copy.copy(error) from error  # a copy each: threads that raise the same exception mix their tracebacks
         return self._result.result()
+
+
+def _text(value: object) -> str:
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value or "")) or "nothing"

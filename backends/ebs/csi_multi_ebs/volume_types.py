@@ -270,7 +270,8 @@ def _throughput(kind: str, throughput: int | None, iops: int | None) -> int | No
     if throughput > volume_iops // IOPS_PER_MIB and limits is not UNKNOWN_TYPE:
         raise InvalidArgument(
             f"'throughput' {throughput} is too much for {volume_iops} IOPS, which allow {volume_iops // IOPS_PER_MIB} "
-            f"MiB/s; set iops to at least {throughput * IOPS_PER_MIB} or throughput to at most {volume_iops // IOPS_PER_MIB}"
+            f"MiB/s; set iops to at least {throughput * IOPS_PER_MIB}, or throughput to at most "
+            f"{volume_iops // IOPS_PER_MIB}"
         )
     return throughput
 

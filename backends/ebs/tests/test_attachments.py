@@ -418,7 +418,7 @@ def test_without_the_right_to_tag_instances_volumes_are_attached_all_the_same(
     cloud.fail("CreateTags", "UnauthorizedOperation", message="You are not authorized", status=403)
 
     assert ebs.attach(attach_request(node, made))["device"] == "/dev/xvdba"
-    assert "listings may not name node node-1" in caplog.text
+    assert "has no tag for node node-1" in caplog.text
     assert KEY not in tags(cloud, node.fact)
 
 
@@ -592,7 +592,7 @@ def test_a_volume_that_the_guest_holds_is_not_torn_off_and_the_error_says_why(
     cloud.busy.add(made.handle)
 
     for _ in range(2):
-        with pytest.raises(Unavailable, match=r"the node may still use it.*busy"):
+        with pytest.raises(Unavailable, match=r"the node may still use the volume.*busy"):
             ebs.detach(made.handle, node, {})
     assert not [call for call in cloud.seen if call.get("Force")]
 

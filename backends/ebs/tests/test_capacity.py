@@ -197,7 +197,7 @@ def test_where_quotas_cannot_be_asked_for_no_limit_is_known_and_the_log_says_so_
 def test_an_endpoint_that_speaks_another_language_has_no_quotas(
     body: bytes, ebs: EbsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fake_aws_services, "answer", lambda *_: Answer(body))
+    monkeypatch.setattr(fake_aws_services, "answer_quotas", lambda *_: Answer(body))
 
     assert of(ebs).available == UNLIMITED
 
@@ -227,7 +227,7 @@ def test_quotas_that_cannot_be_asked_for_any_more_count_on(
     later(monkeypatch, capacity.QUOTAS_TTL)
 
     assert of(ebs).available == 300 * TIB
-    assert "those of before" in warnings(caplog)[0]
+    assert "the last known quotas count" in warnings(caplog)[0]
 
 
 def test_a_type_without_a_quota_has_no_known_limit(ebs: EbsBackend, cloud: FakeEc2) -> None:

@@ -117,9 +117,9 @@ def test_instances_that_were_seen_long_ago_are_forgotten(
 def test_waiting_ends_a_second_before_the_caller_stops_listening(mine: Ec2Cache) -> None:
     now = time.monotonic()
 
-    assert mine.ends(None) == pytest.approx(now + 20, abs=2)
-    assert mine.ends(now + 2) == now + 1
-    assert mine.ends(now + 60) == pytest.approx(now + 20, abs=2)
+    assert mine.wait_deadline(None) == pytest.approx(now + 20, abs=2)
+    assert mine.wait_deadline(now + 2) == now + 1
+    assert mine.wait_deadline(now + 60) == pytest.approx(now + 20, abs=2)
 
 
 @pytest.mark.parametrize("action", ["DescribeVolumes", "DescribeSnapshots"])
@@ -145,9 +145,9 @@ def test_every_lookup_has_a_deadline(connect: Connect, cloud: FakeEc2, action: s
 def test_the_zones_of_an_instance_are_those_of_the_region_that_it_may_use(cloud: FakeEc2) -> None:
     mine = Ec2Cache(backend_config(cloud, zones=(A, "us-east-1a")), setting())
 
-    assert (mine.zones(), len(mine.region())) == ((A,), 3)
+    assert (mine.zones(), len(mine.region_zones())) == ((A,), 3)
     assert cloud.calls["DescribeAvailabilityZones"] == 1
-    mine.ec2.close()
+    mine.client.close()
 
 
 def test_check_says_what_is_wrong_with_ec2(connect: Connect, cloud: FakeEc2) -> None:
