@@ -27,7 +27,7 @@ class Pace:
 
 
 class Ec2Process:
-    """A handle on that process."""
+    """The process of the simulated EC2."""
 
     def __init__(self, pipe: Connection, endpoint: str) -> None:
         self._pipe = pipe
@@ -35,25 +35,25 @@ class Ec2Process:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What lets a process speak to it, and to nobody else."""
+        """The environment of a process that calls this EC2 and no other."""
         return {**KEYS, "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull}
 
     def begin(self, pace: Pace, instances: int) -> list[str]:
-        """Forget everything; return new instances in ZONE."""
-        return list(self._ask("begin", pace, instances))
+        """Delete everything; return new instances in ZONE."""
+        return list(self._request("begin", pace, instances))
 
     def calls(self) -> dict[str, int]:
-        """Return how many calls came since it began, by name."""
-        return dict(self._ask("calls"))
+        """Return the number of calls since `begin`, by name."""
+        return dict(self._request("calls"))
 
-    def _ask(self, *words: Any) -> Any:
+    def _request(self, *words: Any) -> Any:
         self._pipe.send(words)
         return self._pipe.recv()
 
 
 @contextmanager
 def cloud() -> Iterator[Ec2Process]:
-    """EC2 for the block."""
+    """A simulated EC2 for the block."""
     ours, theirs = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
     process.start()

@@ -37,7 +37,7 @@ from . import attachment_limits, config, snapshots, volume_types
 from .attachments import AttachmentManager
 from .capacity import CapacityAccounting
 from .client import Client
-from .device_identity import Kernel
+from .device_identity import NvmeKernel
 from .devices import DeviceManager
 from .ec2_cache import Ec2Cache, NodeNames
 from .explain import DryRunClient
@@ -82,7 +82,7 @@ class EbsBackend(
         self._modifications = ModificationManager(self._cache)
         self._snapshots = SnapshotManager(self._cache)
         self._capacity = CapacityAccounting(self._cache)
-        self._devices = DeviceManager(Kernel())
+        self._devices = DeviceManager(NvmeKernel())
         self._metadata = InstanceMetadata(self.config)
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:

@@ -33,7 +33,7 @@ DISKSEQ = "diskseq"
 NOTES_DIRECTORY = "csi-multi-ebs"  # below /dev
 
 
-class Kernel(blockdev.Kernel):
+class NvmeKernel(blockdev.Kernel):
     """The kernel's view of block devices, and of NVMe disks that have grown."""
 
     def bytes_behind(self, disk: str, path: Path) -> int | None:
@@ -123,7 +123,7 @@ class OpenDevices:
         return {name: note for name in names if (note := self.read(name))}
 
 
-def find_xen_disk(kernel: Kernel, attachment: str) -> str | None:
+def find_xen_disk(kernel: NvmeKernel, attachment: str) -> str | None:
     """Return the Xen disk of a device name of EC2 (/dev/xvdba or /dev/sdba), None without one."""
     name = PurePath(attachment).name
     for disk in (name, name.replace("sd", "xvd", 1)):
@@ -132,19 +132,19 @@ def find_xen_disk(kernel: Kernel, attachment: str) -> str | None:
     return None
 
 
-def open_xen_disk(kernel: Kernel, note: OpenDevice) -> str | None:
+def open_xen_disk(kernel: NvmeKernel, note: OpenDevice) -> str | None:
     """Return the disk that was opened, None when it is gone, even if another disk has its name now."""
     same = note.is_disk(kernel.text(note.disk, DISKSEQ))
     return note.disk if same and kernel.text(note.disk, XEN_NODE) else None
 
 
-def xen_proof(kernel: Kernel, disk: str, note: OpenDevice | None) -> dict[str, str]:
+def xen_proof(kernel: NvmeKernel, disk: str, note: OpenDevice | None) -> dict[str, str]:
     """Return what distinguishes the opened disk from every other; an empty text means that it is gone."""
     sequence = {DISKSEQ: note.sequence} if note and note.sequence else {}
     return {XEN_NODE: kernel.text(disk, XEN_NODE) or "", **sequence}
 
 
-def replace_xen_volume(kernel: Kernel, notes: OpenDevices, handle: str, disk: str) -> None:
+def replace_xen_volume(kernel: NvmeKernel, notes: OpenDevices, handle: str, disk: str) -> None:
     """Remove the notes of other volumes on this disk, which now is this volume's. Raises InUse."""
     for other, note in notes.others(handle).items():
         if note.disk != disk or not kernel.text(disk, XEN_NODE):

@@ -24,7 +24,7 @@ from csi_multi.contract import (
 )
 
 from . import device_identity
-from .device_identity import Kernel, OpenDevice, OpenDevices
+from .device_identity import NvmeKernel, OpenDevice, OpenDevices
 from .resources import VOLUME_ID
 
 NAMESPACE = re.compile(r"nvme\d+n\d+")  # not nvme0c1n1, which is one of several paths to a disk
@@ -38,7 +38,7 @@ GROW_SECONDS = 5.0  # the kernel may take so long to notice a new size
 
 
 class DeviceManager:
-    def __init__(self, kernel: Kernel, *, appear: float = APPEAR_SECONDS) -> None:
+    def __init__(self, kernel: NvmeKernel, *, appear: float = APPEAR_SECONDS) -> None:
         self._kernel = kernel
         self._notes = OpenDevices(kernel.dev)
         self._appear = appear

@@ -1,4 +1,4 @@
-"""What boto3 reads from the environment: credentials that are none, and nobody else to ask."""
+"""The environment variables for boto3: invalid credentials, and no other AWS to reach."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ ENVIRONMENT: Final = {
 
 
 def foreign(name: str) -> bool:
-    """Say whether a variable could make boto3 ask somebody else."""
+    """Return whether a variable could make boto3 reach another AWS."""
     return name.startswith("AWS_") or name.lower().endswith("_proxy")

@@ -46,7 +46,7 @@ Connect = Callable[..., EbsBackend]
 
 @contextlib.contextmanager
 def connecting(cloud: FakeEc2) -> Iterator[Connect]:
-    """Yield what makes a backend as a process that starts does; keys of the configuration may be given."""
+    """Yield a function that creates a backend, as a new process does; it accepts keys of the configuration."""
     with contextlib.ExitStack() as stack:
 
         def connect(instance: str = "cloud", **config: Any) -> EbsBackend:
@@ -62,8 +62,8 @@ def setting(instance: str = "cloud") -> Setting:
 
 
 def backend_config(cloud: FakeEc2, **config: Any) -> Config:
-    """Return a configuration that is impatient, and asks EC2 once per call."""
-    impatient: dict[str, Any] = {
+    """Return a configuration with short waits and one attempt per call."""
+    short: dict[str, Any] = {
         "consistency_seconds": 0,
         "merge_seconds": 0,
         "poll_seconds": 0.01,
@@ -71,13 +71,13 @@ def backend_config(cloud: FakeEc2, **config: Any) -> Config:
         "max_attempts": 1,
         "retry_mode": "standard",
     }
-    return Config(region=REGION, endpoint=cloud.endpoint, **impatient | config)
+    return Config(region=REGION, endpoint=cloud.endpoint, **short | config)
 
 
 def volume_request(
     name: str = "pvc-1", *, source: Source | None = None, digest: str = "ab12", mutable: Any = None, **more: Any
 ) -> VolumeRequest:
-    """Return the wish for a volume of 1 GiB, or of whatever size it has from its source."""
+    """Return the request for a volume of 1 GiB, or of the size of its source."""
     stamp = Stamp(driver=DRIVER, cluster=CLUSTER, name=name, digest=digest, source=source, context={"fsType": "ext4"})
     usual: dict[str, Any] = {
         "size": SizeRange(required=0 if source else GIB),
@@ -104,7 +104,7 @@ def volume(handle: str) -> Source:
 
 
 def topology(*preferred: str, requisite: tuple[str, ...] = ()) -> TopologyRequirement:
-    """Return a wish for zones; what is preferred is required, too, unless other zones are."""
+    """Return a requirement for zones; the preferred ones are also required, unless others are given."""
     segments = {zone: {"zone": zone} for zone in (*preferred, *requisite)}
     return TopologyRequirement(
         requisite=tuple(segments[zone] for zone in requisite or preferred),
@@ -140,12 +140,12 @@ def modify_request(volume: Volume, **given: str) -> ModifyRequest:
 
 
 def row(cloud: FakeEc2, handle: str) -> Any:
-    """Return what EC2 has of a volume, past every delay."""
+    """Return the volume in the simulated EC2, without the delays of describes."""
     return next(store.volumes[handle] for store in fake_ec2_moto.stores() if handle in store.volumes)
 
 
 def attached_for(cloud: FakeEc2, handle: str, instance: str, seconds: float) -> None:
-    """Let an attachment have been asked for so long ago."""
+    """Let an attachment have begun so many seconds ago."""
     row(cloud, handle).held[instance].attach_time -= timedelta(seconds=seconds)
 
 
@@ -155,5 +155,5 @@ def tokens(cloud: FakeEc2) -> list[str]:
 
 
 def tags(cloud: FakeEc2, id: str) -> dict[str, str]:
-    """Return the tags that something has."""
+    """Return the tags of a resource."""
     return next((dict(store.tags[id]) for store in fake_ec2_moto.stores() if id in store.tags), {})

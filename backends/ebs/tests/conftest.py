@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what stands on moto: it takes minutes in all, so it is no part of the quick tests."""
+    """Mark the tests on moto: they take minutes, so they are not among the quick tests."""
     for item in items:  # of all directories
         if item.path.parent == HERE and "ec2_server" in getattr(item, "fixturenames", ()):
             item.add_marker("ec2")
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_other_aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let boto3 have credentials that are none, and neither files, nor metadata, nor a proxy."""
+    """Give boto3 invalid credentials, and no files, metadata or proxy."""
     for name in [name for name in os.environ if foreign(name)]:
         monkeypatch.delenv(name)
     for name, value in ENVIRONMENT.items():
@@ -51,7 +51,7 @@ def ec2_server() -> Iterator[Ec2Server]:
 
 @pytest.fixture
 def cloud(ec2_server: Ec2Server) -> Iterator[FakeEc2]:
-    """EC2 with nothing in it."""
+    """An empty EC2."""
     from .fake_ec2 import FakeEc2
 
     cloud = FakeEc2(ec2_server)
@@ -70,7 +70,7 @@ def other_role() -> str:
 
 @pytest.fixture
 def connect(cloud: FakeEc2) -> Iterator[Connect]:
-    """Make backends over this EC2, as processes that start do."""
+    """Create backends on this EC2, as new processes do."""
     from .backend_requests import connecting
 
     with connecting(cloud) as connect:

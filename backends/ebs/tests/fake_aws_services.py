@@ -18,7 +18,7 @@ OTHER_ROLE = "arn:aws:iam::210987654321:role/csi"  # whoever assumes it is in an
 
 
 def answer_sts(cloud: Service, call: Call) -> Answer:
-    """Answer for STS; a role in `trust` is for those alone who know its external id."""
+    """Answer for STS; a role in `trust` is only for callers with its external id."""
     role = call.get("RoleArn")
     if role in cloud.trust and call.get("ExternalId") != cloud.trust[role]:
         raise Refusal("AccessDenied", f"User is not authorized to perform: sts:AssumeRole on resource: {role}", 403)
@@ -27,7 +27,7 @@ def answer_sts(cloud: Service, call: Call) -> Answer:
 
 @functools.cache
 def client(service: str, endpoint: str, region: str) -> Any:
-    """Return a client that repeats nothing and says at once what went wrong. They are thread-safe, and slow to make."""
+    """Return a client that retries nothing. Clients are thread-safe and slow to create."""
     import boto3
     from botocore.config import Config
 
@@ -60,13 +60,13 @@ USUAL = {  # by code: how many snapshots, how many TiB of each type, and TiB of 
 
 
 def call_of(body: bytes, account: str, region: str) -> Call:
-    """Read a request. Which action it is stands in a header: we know only one."""
+    """Read a request. A header has the action; only one is known."""
     params = {key: str(value) for key, value in json.loads(body).items()}
     return Call("ListServiceQuotas", params, account, region, QUOTAS)
 
 
 def refuse_more(cloud: Service, kind: str, used: int, size: int) -> None:
-    """Raise for a volume that a type with so many GiB in use has no quota for."""
+    """Raise when the quota of a type, with so many GiB in use, is too small for a volume."""
     quota = cloud.quotas.get(STORAGE.get(kind, ""), float("inf"))
     if used + size > quota * 1024:
         raise Refusal("VolumeLimitExceeded", f"You have exceeded your maximum {kind} storage limit of {quota} TiB.")

@@ -1,4 +1,4 @@
-"""EC2 for tests: moto behind a proxy that adds what moto lacks, and fails as a test asks it to.
+"""A simulated EC2 for tests: moto behind a proxy that adds what moto lacks, and injects faults.
 
     def test_a_volume_appears_late(cloud: FakeEc2) -> None:
         ec2 = cloud.client()  # boto3; a backend: Config(region=cloud.region, endpoint=cloud.endpoint)
@@ -9,7 +9,7 @@
         cloud.drop("*", skip=3, after_effect=True)  # the fourth call is done, and its connection breaks
         cloud.slow("DescribeVolumes", 2.0)
         cloud.limits.volumes = 10  # attachments, modifications, full_zones, ...
-        cloud.fail_next_volume("error")  # the next volume turns to `error`; "vanish": it disappears
+        cloud.fail_next_volume("error")  # its state becomes `error`; "vanish": it disappears
         node, other = cloud.instances(2, zone="eu-west-1a")
         ...
         cloud.advance(3600)  # an hour passes
@@ -17,8 +17,8 @@
         assert cloud.seen[-1].get("VolumeType") == "gp3"
         assert cloud.everything() == ()  # nothing is left
 
-By default all is done at once, as fast as EC2 can be thought of: an answer says `creating` (pending, attaching,
-detaching, modifying), and the next describe shows that it is done. Nothing is shared between tests but the process.
+By default everything is done at once: an answer says `creating` (pending, attaching,
+detaching, modifying), and the next describe shows that it is done. Tests share only the process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def running() -> Iterator[FakeEc2]:
-    """EC2 for a program that is no test, one at a time: tests have the fixture `cloud`."""
+    """A simulated EC2 for a program that is no test, one at a time: tests have the fixture `cloud`."""
     ec2_server = Ec2Server()
     try:
         yield FakeEc2(ec2_server)
@@ -62,9 +62,9 @@ def running() -> Iterator[FakeEc2]:
 
 
 class FakeEc2(Service):
-    """What a test has of it: faults, instances, and what is there. `takes` and `limits` say more."""
+    """The test's view: faults, instances and resources. See also `takes` and `limits`."""
 
-    # What a test asks for.
+    # Faults.
 
     def fail(
         self,
@@ -89,7 +89,7 @@ class FakeEc2(Service):
     def slow(
         self, action: str, seconds: float, *, times: float = 1, skip: int = 0, after_effect: bool = False
     ) -> Fault:
-        """Let calls take so long, before or after the effect. Set times=0 on what is returned to end a fault."""
+        """Delay calls, before or after their effect. Set times=0 on the returned fault to end it."""
         return self._faults.add(Fault(action, times, skip, after_effect, lambda _call: True, seconds=seconds))
 
     def fail_next_volume(self, how: str = "error") -> None:
@@ -97,7 +97,7 @@ class FakeEc2(Service):
         self.planned_failures.append(how)
 
     def remove_created_with(self, token: str) -> None:
-        """Let the volume that was made with this token vanish; the token goes on answering with it."""
+        """Remove the volume that was created with this token; the token still returns it."""
         id = self.tokens.volume(token)
         for store in fake_ec2_moto.stores():
             store.volumes.pop(id, None)
@@ -128,7 +128,7 @@ class FakeEc2(Service):
     def stop(self, instance: str, *, account: str = OWN_ACCOUNT) -> None:
         self.do(Call("StopInstances", {"Action": "StopInstances", "InstanceId.1": instance}, account, self.region))
 
-    # What is there.
+    # Resources.
 
     def everything(self) -> tuple[str, ...]:
         """Return every volume, snapshot and attachment of all accounts, without what instances have of their own."""
@@ -150,5 +150,5 @@ class FakeEc2(Service):
         raise LookupError(id)
 
     def client(self, service: str = "ec2", *, region: str = REGION) -> Any:
-        """Return a boto3 client that repeats nothing."""
+        """Return a boto3 client that retries nothing."""
         return fake_aws_services.client(service, self.endpoint, region)

@@ -21,7 +21,7 @@ def attach(cloud: Service, call: Call) -> Answer:
     volume, device = volume_of(call), call.get("Device")
     instance = moto.store(call).get_instance_by_id(call.get("InstanceId"))
     if not instance:
-        return moto.ask(call)  # moto knows how to refuse that
+        return moto.ask(call)  # moto refuses it
     _check_volume(volume, instance)
     _check_instance(cloud, instance, device)
     cloud.describes.delay(volume, cloud.takes.showing)
@@ -68,7 +68,7 @@ def terminate(cloud: Service, call: Call) -> Answer:
 
 
 def end_attachment(cloud: Service, volume: moto.Volume, attachment: Any) -> None:
-    """End an attachment, if it has not ended yet."""
+    """End an attachment, unless it has ended."""
     instance = attachment.instance
     if not volume.holds(attachment):
         return

@@ -1,4 +1,4 @@
-"""One request to EC2, STS or Service Quotas, the answer to it, and what EC2 says when it refuses."""
+"""A request to EC2, STS or Service Quotas, its response, and EC2's error responses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Call:
         return replace(self, action=changes.get("Action", self.action), params={**kept, **changes})
 
     def digest(self, *, without: str) -> str:
-        """Return what is equal for two calls with equal parameters."""
+        """Return a digest of the parameters."""
         rest = {key: value for key, value in self.params.items() if key != without}
         return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -78,7 +78,7 @@ class Call:
 
 
 class Refusal(Exception):
-    """EC2 says no."""
+    """An error response of EC2."""
 
     def __init__(self, code: str, message: str = "", status: int = 0) -> None:
         super().__init__(code, message)

@@ -1,4 +1,4 @@
-"""What happens later: after some seconds, after some describes, or never."""
+"""Delayed effects: after some seconds, after some describes, or never."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def looks(number: int) -> Wait:
 
 @dataclass(slots=True)
 class Takes:
-    """How long EC2 needs for what it does in the background. Set these before the call they shall concern.
+    """How long EC2 needs for what it does in the background. Set these before the call that they are for.
 
     Looks are counted by DescribeVolumes for volumes and attachments, and by DescribeVolumesModifications and
     DescribeSnapshots for theirs; calls of any region and about any volume count.
@@ -57,7 +57,7 @@ class _Due:
 
 
 class Clock:
-    """Time, which a test can advance, and what is due."""
+    """The time, which a test can advance, and the delayed effects."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -68,7 +68,7 @@ class Clock:
         return time.monotonic() + self._ahead
 
     def advance(self, number: float) -> None:
-        """Let so many seconds pass at once."""
+        """Advance the time by so many seconds."""
         self._ahead += number
 
     def looked(self, action: str) -> None:
@@ -82,7 +82,7 @@ class Clock:
             self._due.append(_Due(self.now() + wait.seconds, action, self._looks[action] + wait.looks, then))
 
     def settle(self) -> None:
-        """Do what is due; what follows from it may be due as well."""
+        """Apply the effects that are due, and those that become due by them."""
         while due := next((each for each in self._due if self._is_due(each)), None):
             self._due.remove(due)
             due.then()

@@ -1,4 +1,4 @@
-"""Describes as EC2 answers them: page by page, complaining of ids it does not know, and later than what was done."""
+"""Describes as EC2 answers them: in pages, with errors for unknown ids, and with delays."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ SNAPSHOTS = Kind(
 
 
 class Describes:
-    """What describes show, and the tokens of their pages."""
+    """The resources that describes show, and the tokens of their pages."""
 
     def __init__(self, clock: Clock) -> None:
         self.empty_pages = 0  # so many pages from now on hold nothing but a token, as EC2's may
@@ -115,19 +115,19 @@ class Describes:
         self._tokens: dict[str, tuple[str, str]] = {}  # token -> what was asked, the last id
 
     def hide(self, id: str, kind: Kind, wait: Wait) -> None:
-        """Let describes not show it for so long."""
+        """Hide a resource from describes for a while."""
         if wait != NOW:
             self._hidden.add(id)
             self._clock.after(wait, kind.action, lambda: self._hidden.discard(id))
 
     def show_deleted(self, place: Any, gone: Any, kind: Kind, wait: Wait) -> None:
-        """Let describes show for so long what is there no more."""
+        """Show a deleted resource in describes for a while."""
         if wait != NOW:
             self._deleted[gone.id] = (place, gone)
             self._clock.after(wait, kind.action, lambda: self._deleted.pop(gone.id, None))
 
     def delay(self, volume: Any, wait: Wait) -> None:
-        """Let describes show a volume's attachments for so long as they are now."""
+        """Show a volume's present attachments in describes for a while, whatever changes."""
         if wait != NOW:
             self._before.setdefault(volume.id, attachment_fields(volume))
             self._clock.after(wait, VOLUMES.action, lambda: self._before.pop(volume.id, None))
@@ -156,7 +156,7 @@ class Describes:
 
     @contextlib.contextmanager
     def _as_seen(self, call: Call, kind: Kind) -> Iterator[dict[str, Any]]:
-        """Let moto hold what describes show, and nothing else."""
+        """Make moto hold only the resources that describes show."""
         place = store(call)
         true = getattr(place, kind.held)
         deleted = {
@@ -198,7 +198,7 @@ class Describes:
 
 
 def absent(kind: Kind, ids: list[str]) -> str:
-    """Return how EC2 says that these do not exist."""
+    """Return EC2's message for ids that do not exist."""
     if len(ids) == 1:
         return f"The {kind.noun} '{ids[0]}' does not exist."
     return f"The {kind.noun}s '{', '.join(ids)}' do not exist."

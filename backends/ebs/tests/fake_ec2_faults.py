@@ -1,4 +1,4 @@
-"""Faults that a test asks for: errors, broken connections, slow answers; before the effect, or after it."""
+"""Injected faults: errors, broken connections and delays, before or after the effect of a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .fake_ec2_calls import Call, Dropped, Refusal
 
 @dataclass(slots=True)
 class Fault:
-    """What shall happen to some calls."""
+    """A fault for some calls."""
 
     action: str  # "*": any
     times: float  # math.inf: for ever
@@ -22,7 +22,7 @@ class Fault:
     seconds: float = 0.0
 
     def takes(self, call: Call) -> bool:
-        """Say whether it is this call's turn, and count it."""
+        """Return whether the fault applies to this call, and count it."""
         if self.times <= 0 or self.action not in ("*", call.action) or not self.when(call):
             return False
         if self.skip > 0:
@@ -33,7 +33,7 @@ class Fault:
 
 
 class Faults:
-    """All that were asked for, first come first served. A call meets one that fails, and any that are slow."""
+    """All faults, in order. A call meets the first one that fails, and all delays."""
 
     def __init__(self) -> None:
         self._all: list[Fault] = []
@@ -44,7 +44,7 @@ class Faults:
         return fault
 
     def of(self, call: Call) -> list[Fault]:
-        """Return the faults this call meets. Not thread-safe."""
+        """Return the faults for this call. Not thread-safe."""
         met: list[Fault] = []
         for fault in self._all:
             if fault.error and any(other.error for other in met):
@@ -54,7 +54,7 @@ class Faults:
         return met
 
     def happen(self, met: list[Fault], *, after_effect: bool) -> None:
-        """Wait as long as they say, and raise what they say. Raises Dropped when the test ended meanwhile."""
+        """Apply the delays and errors. Raises Dropped when the test ended meanwhile."""
         for fault in met:
             if fault.after_effect is not after_effect:
                 continue
@@ -64,5 +64,5 @@ class Faults:
                 raise fault.error
 
     def end(self) -> None:
-        """Let nobody wait any more: the test is over."""
+        """End all delays: the test is over."""
         self._over.set()

@@ -1,7 +1,7 @@
-"""moto without its web server: its EC2 and STS are called directly, and what its model gets wrong is put right.
+"""moto without its web server: its EC2 and STS are called directly, and its model is corrected.
 
-Volumes can have several attachments and are born in the state that EC2 answers with; whoever called moto lets
-them grow up. moto's images, of which it would read thousands, are left out.
+Volumes can have several attachments and begin in the state that EC2 answers with; the caller of moto sets the next
+states. moto's images, of which it would read thousands, are left out.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def stores() -> Iterator[Any]:
 
 
 def forget() -> None:
-    """Let there be nothing, in no account."""
+    """Delete everything in all accounts."""
     ec2_backends.reset()
     born.clear()
 
@@ -145,7 +145,7 @@ MADE = {"CreateVolume": ("volumeId", "createTime"), "CreateSnapshot": ("snapshot
 
 
 def ask(call: Call) -> Answer:
-    """Let moto answer."""
+    """Return moto's response."""
     headers = {
         "Content-Type": "application/x-www-form-urlencoded; charset=utf-8",
         "Authorization": f"AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/20200101/{call.region}/{call.service}/aws4_request,",

@@ -1,4 +1,4 @@
-"""The ec2_server: HTTP/1.1 on loopback, with connections that stay open as EC2's do."""
+"""The HTTP server of the simulated EC2: HTTP/1.1 on loopback, with persistent connections."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .fake_ec2_calls import Answer, Dropped
 Serve = Callable[[bytes, str], Answer]  # the body and the header Authorization -> the answer
 
 
-def _nobody(body: bytes, authorization: str) -> Answer:
-    """Answer between two tests."""
+def _drop(body: bytes, authorization: str) -> Answer:
+    """Answer between two tests: break the connection."""
     raise Dropped
 
 
@@ -24,7 +24,7 @@ class Ec2Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
-        self.serve: Serve = _nobody
+        self.serve: Serve = _drop
         self._connections: set[socket.socket] = set()
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="fake-ec2")
         self._thread.start()
@@ -38,7 +38,7 @@ class Ec2Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def close(self) -> None:
-        """Let nobody in, break every connection, and wait until all threads are gone."""
+        """Stop, break every connection, and wait until all threads have ended."""
         self.shutdown()
         self._thread.join()
         for connection in list(self._connections):
@@ -46,7 +46,7 @@ class Ec2Server(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed breaks its connection: nothing to report."""
+        """Ignore connections that a killed client breaks."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -70,4 +70,4 @@ class _Request(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def log_message(self, format: str, *words: object) -> None:
-        """Say nothing: tests read FakeEc2.seen."""
+        """Log nothing: tests read FakeEc2.seen."""

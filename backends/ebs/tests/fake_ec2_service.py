@@ -49,14 +49,14 @@ lock = threading.RLock()  # moto's state is one for the whole process
 
 
 class Service:
-    """EC2 and the services beside it, from nothing to `end`. What has no underscore is for tests to set, or to read."""
+    """EC2, STS and Service Quotas, empty at first. Tests may use all names without an underscore."""
 
     def __init__(self, ec2_server: Ec2Server) -> None:
         self.endpoint = f"http://127.0.0.1:{ec2_server.server_port}"
         self.region = REGION
         self.takes = Takes()
         self.limits = Limits()
-        self.busy: set[str] = set()  # volumes whose guest does not let go: detached by force only
+        self.busy: set[str] = set()  # volumes in use by their guest: detached by force only
         self.trust: dict[str, str] = {}  # role -> the external id it asks for
         self.quotas = dict(fake_aws_services.USUAL)  # by code
         self.quotas_per_page = fake_aws_services.LARGEST_PAGE
@@ -85,14 +85,14 @@ class Service:
         ec2_server.serve = self._serve
 
     def end(self) -> None:
-        """Let calls that still wait be dropped, and forget everything."""
+        """Drop the calls that still wait, and delete everything."""
         self._ended = True
         self._faults.end()
         with lock:
             fake_ec2_moto.forget()
 
     def tell(self, hook: Callable[..., object] | None, *words: object) -> None:
-        """Call a test's hook once the lock is free, and before the answer goes out."""
+        """Call a test's hook after the lock is released and before the response is sent."""
         if hook:
             self._afterwards.append(functools.partial(hook, *words))
 
@@ -153,7 +153,7 @@ class Service:
 
 
 def _begin(cloud: Service, call: Call, made: Any) -> None:
-    """Let what a call made grow up: it appears, and after a while it can be used."""
+    """Schedule the next states of a new resource: it appears, and later it can be used."""
     if call.action == "RunInstances":
         made.phase, made.root = "", True
         for attachment in made.attachments:

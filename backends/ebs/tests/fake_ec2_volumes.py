@@ -1,4 +1,4 @@
-"""Creation, copy and deletion of volumes: what EC2 checks that moto does not, and what becomes of them."""
+"""Creation, copy and deletion of volumes with EC2's checks that moto lacks, and client tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Limits:
-    """What an account may have per region, and what EC2 has. None and empty: no limit."""
+    """The limits of an account per region. None and empty: no limit."""
 
     volumes: int | None = None  # instances' own volumes do not count
     gigabytes: int | None = None
@@ -41,9 +41,9 @@ class Tokens:
         self._used: dict[tuple[str, str, str, str], _Used] = {}
 
     def once(self, call: Call, make: Callable[[], tuple[moto.Volume, Answer]]) -> Answer:
-        """Make it, or answer with what this token made: as it is now, and when it is gone, as it was then.
+        """Create the volume, or return the token's volume: as it is now, or as it was when it is deleted.
 
-        A refused creation does not use its token up.
+        A refused creation does not use up its token.
         """
         token = call.get("ClientToken")
         if not token:
@@ -79,7 +79,7 @@ def volume_of(call: Call, id: str = "") -> moto.Volume:
 def create(cloud: Service, call: Call) -> Answer:
     check_tags(call)
     _check_snapshot(call)
-    # Before the token: at the quota's edge EC2 refuses even what it has done already.
+    # Before the token: at the limit of a quota EC2 also refuses a repeated creation.
     _check_quota(cloud, call, int(call.get("Size") or _size_of_snapshot(call)))
     return cloud.tokens.once(call, lambda: _make(cloud, call, {}))
 

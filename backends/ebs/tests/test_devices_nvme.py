@@ -14,7 +14,7 @@ from xmlrpc.client import ServerProxy
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
-from csi_multi_ebs.device_identity import Kernel
+from csi_multi_ebs.device_identity import NvmeKernel
 from csi_multi_ebs.devices import DeviceManager
 
 from csi_multi.contract import (
@@ -65,7 +65,7 @@ def plug(bus: ServerProxy) -> Iterator[Plug]:
 
 @pytest.fixture
 def devices() -> DeviceManager:
-    return DeviceManager(Kernel(), appear=30)
+    return DeviceManager(NvmeKernel(), appear=30)
 
 
 @pytest.fixture
@@ -142,13 +142,13 @@ def test_a_device_that_the_kernel_shows_late_is_waited_for(
 
 def test_a_device_that_does_not_come_is_told_with_those_that_are_there(plug: Plug) -> None:
     other = plug()
-    open_device(DeviceManager(Kernel(), appear=30), other)
+    open_device(DeviceManager(NvmeKernel(), appear=30), other)
 
     with pytest.raises(Unavailable, match=other.replace("-", "")):
-        open_device(DeviceManager(Kernel(), appear=0.5), new())
+        open_device(DeviceManager(NvmeKernel(), appear=0.5), new())
     with pytest.raises(NotFound):
-        DeviceManager(Kernel()).open(new(), {}, read_only=False)
-    DeviceManager(Kernel()).close(other)
+        DeviceManager(NvmeKernel()).open(new(), {}, read_only=False)
+    DeviceManager(NvmeKernel()).close(other)
 
 
 def test_volumes_that_swapped_their_names_between_attachments_keep_their_data(
@@ -270,7 +270,7 @@ def test_raw_blocks_are_published(backend: EbsBackend, plug: Plug, tmp_path: Pat
     Engine(LocalHost()).unpublish(backend, volume, target)
     unstage(backend, volume, tmp_path / "staging")
 
-    assert read(open_device(DeviceManager(Kernel()), volume).path) == b"raw"
+    assert read(open_device(DeviceManager(NvmeKernel()), volume).path) == b"raw"
     backend.close_device(volume)
 
 
@@ -329,7 +329,7 @@ def test_the_controllers_own_word_about_the_size_is_read(plug: Plug, devices: De
     device = open_device(devices, volume)
     started = time.monotonic()
 
-    assert Kernel().bytes_behind(device.path.name, device.path) == GIB
+    assert NvmeKernel().bytes_behind(device.path.name, device.path) == GIB
     devices.refresh(volume)
     assert time.monotonic() - started < 2
     devices.close(volume)

@@ -1,4 +1,4 @@
-"""What tests of concurrent code need: calls at one moment, and threads that must end."""
+"""Helpers for tests of concurrent code: simultaneous calls, and threads that must end."""
 
 from __future__ import annotations
 
