@@ -58,9 +58,8 @@ class VolumeManager:
         volume = create_options.new_volume(self._cache, request, snapshot)
         zones = create_options.zones(self._cache, request)
         if (pending := self._pending.zone(request.name)) in zones:
-            zones = zones[
-                zones.index(pending) :
-            ]  # a zone before it may have capacity again: there would be two volumes
+            # A zone before it may have capacity again, and there would be two volumes.
+            zones = zones[zones.index(pending) :]
         full: list[str] = []
         refused_tokens: set[str] = set()
         for zone in zones:
