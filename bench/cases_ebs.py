@@ -1,6 +1,6 @@
 """The ebs backend beside boto3 alone, both with the same EC2: 500 volumes made at once, then all attached.
 
-EC2 is the rig of the backend's tests, in a process of its own: once it answers as fast as it can, so that only
+EC2 is the simulation of the backend's tests, in a process of its own: once it answers as fast as it can, so that only
 the work of both sides counts, and once it takes the time that EC2 takes, so that their waiting counts too.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .ebs_cloud import Cloud, Pace, cloud
+from .ebs_cloud import Ec2Process, Pace, cloud
 from .processes import Server, Unmeasurable, running
 from .table import Row, Target, alone, compared
 
@@ -48,7 +48,7 @@ def ebs(directory: Path, *, quick: bool) -> list[Row]:
     return [*rows, compared("RSS, three instances beside one", "MiB", [three], [one], note="a round for each")]
 
 
-def _memory(directory: Path, ec2: Cloud, instances: Sequence[str], volumes: int) -> float:
+def _memory(directory: Path, ec2: Ec2Process, instances: Sequence[str], volumes: int) -> float:
     """Return what a driver takes that has made and attached this many volumes in each of its instances, in MiB."""
     with _driver(directory, ec2, instances) as server:
         for name in instances:
@@ -56,7 +56,7 @@ def _memory(directory: Path, ec2: Cloud, instances: Sequence[str], volumes: int)
         return server.memory()["Rss"]
 
 
-def _rounds(ec2: Cloud, server: Server, pace: Pace, volumes: int, rounds: int) -> list[Row]:
+def _rounds(ec2: Ec2Process, server: Server, pace: Pace, volumes: int, rounds: int) -> list[Row]:
     sides: tuple[list[Round], list[Round]] = ([], [])
     before = os.getloadavg()[0]
     for round_ in range(rounds):
@@ -96,17 +96,17 @@ def _calls(pace: Pace, ours: Sequence[Round], bare: Sequence[Round]) -> list[Row
     ]
 
 
-def _ours(ec2: Cloud, server: Server, pace: Pace, volumes: int, name: str, backend: str = "cloud") -> Round:
+def _ours(ec2: Ec2Process, server: Server, pace: Pace, volumes: int, name: str, backend: str = "cloud") -> Round:
     nodes = ec2.begin(pace, -(-volumes // PER_NODE))
     return _run(ec2, volumes, "bench.ebs_load", server.endpoint, backend, str(volumes), name, *nodes)
 
 
-def _bare(ec2: Cloud, pace: Pace, volumes: int, name: str) -> Round:
+def _bare(ec2: Ec2Process, pace: Pace, volumes: int, name: str) -> Round:
     nodes = ec2.begin(pace, -(-volumes // PER_NODE))
     return _run(ec2, volumes, "bench.ebs_bare", ec2.endpoint, str(volumes), str(BARE_THREADS), name, *nodes)
 
 
-def _run(ec2: Cloud, volumes: int, module: str, *words: str) -> Round:
+def _run(ec2: Ec2Process, volumes: int, module: str, *words: str) -> Round:
     """Run one side; return what it measured, with the calls that EC2 saw."""
     command = (sys.executable, "-m", module, *words)
     environment = {**os.environ, **ec2.environment}
@@ -126,7 +126,7 @@ def _run(ec2: Cloud, volumes: int, module: str, *words: str) -> Round:
 
 
 @contextmanager
-def _driver(directory: Path, ec2: Cloud, instances: Sequence[str]) -> Iterator[Server]:
+def _driver(directory: Path, ec2: Ec2Process, instances: Sequence[str]) -> Iterator[Server]:
     """A controller with these instances for the block."""
     name = f"driver-{len(instances)}"
     file = directory / f"{name}.yaml"

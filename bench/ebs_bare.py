@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-MOST = 500  # ids per describe
+MAX_IDS = 500  # ids per describe
 # As many tags, as long, as the driver writes: EC2 here takes most of a creation's time to keep them.
 TAGS = {"csi-multi/owner": 37, "csi-multi/name": 28, "csi-multi/stamp.0": 69, "CSIVolumeName": 0}
 PAUSE = 0.2  # seconds between describes: the backend's own beginning
@@ -51,11 +51,11 @@ def attach(ec2: Any, volume: str, number: int, instances: tuple[str, ...]) -> No
 
 
 def wait(ec2: Any, ids: list[str], done: Callable[[Any], bool]) -> None:
-    """Look until all are as wished, all at once."""
+    """Poll all volumes together until each is done."""
     left: Iterable[str] = ids
     while left := list(left):
         time.sleep(PAUSE)
-        rows = [row for start in range(0, len(left), MOST) for row in look(ec2, left[start : start + MOST])]
+        rows = [row for start in range(0, len(left), MAX_IDS) for row in look(ec2, left[start : start + MAX_IDS])]
         left = [row["VolumeId"] for row in rows if not done(row)]
 
 

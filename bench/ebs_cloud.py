@@ -1,4 +1,4 @@
-"""EC2 for the benchmark: the rig of the ebs backend's tests, in a process of its own."""
+"""EC2 for the benchmark: the simulation of the ebs backend's tests, in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Pace:
     state: float = 0.0
 
 
-class Cloud:
-    """A handle on that process."""
+class Ec2Process:
+    """The process of the simulated EC2."""
 
     def __init__(self, pipe: Connection, endpoint: str) -> None:
         self._pipe = pipe
@@ -35,31 +35,31 @@ class Cloud:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What lets a process speak to it, and to nobody else."""
+        """The environment of a process that calls this EC2 and no other."""
         return {**KEYS, "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull}
 
     def begin(self, pace: Pace, instances: int) -> list[str]:
-        """Forget everything; return new instances in ZONE."""
-        return list(self._ask("begin", pace, instances))
+        """Delete everything; return new instances in ZONE."""
+        return list(self._request("begin", pace, instances))
 
     def calls(self) -> dict[str, int]:
-        """Return how many calls came since it began, by name."""
-        return dict(self._ask("calls"))
+        """Return the number of calls since `begin`, by name."""
+        return dict(self._request("calls"))
 
-    def _ask(self, *words: Any) -> Any:
+    def _request(self, *words: Any) -> Any:
         self._pipe.send(words)
         return self._pipe.recv()
 
 
 @contextmanager
-def cloud() -> Iterator[Cloud]:
-    """EC2 for the block."""
+def cloud() -> Iterator[Ec2Process]:
+    """A simulated EC2 for the block."""
     ours, theirs = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
     try:
-        yield Cloud(ours, ours.recv())
+        yield Ec2Process(ours, ours.recv())
     finally:
         ours.close()
         process.join(10)
@@ -70,21 +70,21 @@ def cloud() -> Iterator[Cloud]:
 def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
     os.environ.update(KEYS)
-    rig, http = import_module("backends.ebs.tests.rig"), import_module("backends.ebs.tests.rig_http")
-    door = http.Door()
-    ec2 = rig.Cloud(door)
+    fake, http = import_module("backends.ebs.tests.fake_ec2"), import_module("backends.ebs.tests.fake_ec2_server")
+    ec2_server = http.Ec2Server()
+    ec2 = fake.FakeEc2(ec2_server)
     pipe.send(ec2.endpoint)
     try:
         while True:
             match pipe.recv():
                 case ("begin", pace, instances):
-                    ec2 = rig.Cloud(door)
+                    ec2 = fake.FakeEc2(ec2_server)
                     made = ec2.instances(instances, zone=ZONE)
                     ec2.slow("*", pace.call, times=math.inf)
-                    ec2.takes.creating = ec2.takes.attaching = rig.seconds(pace.state)
+                    ec2.takes.creating = ec2.takes.attaching = fake.seconds(pace.state)
                     pipe.send(made)
                 case ("calls",):
                     pipe.send(dict(ec2.calls))
     except EOFError:
         ec2.end()
-        door.close()
+        ec2_server.close()

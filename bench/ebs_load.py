@@ -1,4 +1,4 @@
-"""Volumes made and attached through a driver, all at once, as the sidecars of a large cluster may ask for them.
+"""Volumes created and attached through a driver, all at once, as the sidecars of a large cluster may do.
 
 Called with: the driver's endpoint, a backend, volumes, a name, instances. A call that the driver refuses because
 all its threads are taken is sent again. Prints a JSON object: the seconds that creating and attaching took, and how
@@ -21,7 +21,7 @@ from csi_multi._proto import csi_pb2 as pb
 
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 PAUSE = 0.1  # seconds; the sidecars wait longer
-PATIENCE = 600  # seconds for a call
+CALL_TIMEOUT = 600  # seconds for a call
 READY = 10  # seconds until the driver listens
 MODE = pb.VolumeCapability.AccessMode
 WRITER = pb.VolumeCapability(
@@ -48,7 +48,7 @@ class Load:
         while left := [number for number in range(len(requests)) if number not in answers]:
             if answers:
                 time.sleep(PAUSE)
-            sent = [(number, call.future(requests[number], timeout=PATIENCE)) for number in left]
+            sent = [(number, call.future(requests[number], timeout=CALL_TIMEOUT)) for number in left]
             for number, future in sent:
                 if future.code() in AGAIN:
                     self.refused += 1

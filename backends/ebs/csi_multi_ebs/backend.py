@@ -1,12 +1,11 @@
-"""The contract, on EBS: what each method means there, and which module does it.
+"""The contract on EBS: which module does what each method means there.
 
-The controller's methods call EC2; the node's look at this machine's devices and never call EC2, so a
+The controller's methods call EC2. The node's methods look at the devices of this machine and never call EC2, so a
 node needs neither boto3 nor credentials.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, ClassVar
 
 from csi_multi.contract import (
@@ -34,23 +33,20 @@ from csi_multi.contract import (
 )
 from csi_multi.contract import backend as b
 
-from . import config, limits, snapshots, tags
-from .account import GIB, Account
-from .attaching import WRITABLE, Attaching
-from .blockdev import Kernel
-from .capacity import Room
-from .changing import Changing
-from .devices import Devices
-from .ec2 import Ec2
-from .imds import Metadata
+from . import attachment_limits, config, snapshots, volume_types
+from .attachments import AttachmentManager
+from .capacity import CapacityAccounting
+from .client import Client
+from .device_identity import NvmeKernel
+from .devices import DeviceManager
+from .ec2_cache import Ec2Cache, NodeNames
+from .explain import DryRunClient
 from .importing import Importer
-from .listing import Listing
-from .making import Making
-from .nodes import Nodes
-from .rows import VolumeRow
-from .snapshots import Cutting
-
-SHARED = ("io1", "io2")  # types that several nodes may have attached at once
+from .instance_metadata import InstanceMetadata
+from .modifications import ModificationManager
+from .resources import GIB
+from .snapshots import SnapshotManager
+from .volumes import VolumeManager
 
 
 class EbsBackend(
@@ -75,137 +71,98 @@ class EbsBackend(
 
     config: config.Config
 
-    def __init__(self, config: Any, setting: b.Setting, ec2: Ec2 | None = None) -> None:
-        """`ec2` is the door to EC2; by default the real one."""
+    def __init__(self, config: Any, setting: b.Setting, client: Client | None = None) -> None:
+        """`client` calls EC2; tests and dry runs give their own."""
         super().__init__(config, setting)
-        self._account = Account(self.config, setting, ec2)
-        self._nodes = Nodes(self._account)
-        self._making = Making(self._account)
-        self._importer = Importer(self._account, self._making)
-        self._attaching = Attaching(self._account, self._nodes)
-        self._cutting = Cutting(self._account)
-        self._room = Room(self._account)
-        self._devices = Devices(Kernel())
-        self._metadata = Metadata(self.config)
-
-    @cached_property
-    def _changing(self) -> Changing:
-        return Changing(self._account)
-
-    @cached_property
-    def _volumes(self) -> Listing[VolumeRow]:
-        ec2, owner = self._account.ec2, self._account.owner
-        return Listing(lambda token: ec2.volume_page(owner, 0, token), ec2.volumes)
+        self._cache = Ec2Cache(self.config, setting, client)
+        node_names = NodeNames(self._cache)
+        self._volumes = VolumeManager(self._cache, node_names)
+        self._importer = Importer(self._cache, self._volumes)
+        self._attachments = AttachmentManager(self._cache, node_names)
+        self._modifications = ModificationManager(self._cache)
+        self._snapshots = SnapshotManager(self._cache)
+        self._capacity = CapacityAccounting(self._cache)
+        self._devices = DeviceManager(NvmeKernel())
+        self._metadata = InstanceMetadata(self.config)
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
-        if capability.mode.single_node:
-            return ""
-        if not capability.block:
-            return f"access mode {capability.mode.name} is for block devices only: no filesystem can be mounted twice"
-        if parameters is not None and parameters.type not in SHARED:
-            return f"access mode {capability.mode.name} needs type io1 or io2 (Multi-Attach), not {parameters.type}"
-        return ""
+        return volume_types.access_mode_error(capability, parameters)
 
     # Volumes
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        return self._told(self._making.create(request))
+        return self._volumes.converted(self._volumes.create(request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        return self._told(self._making.restore(request))
+        return self._volumes.converted(self._volumes.restore(request))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        return self._told(self._making.clone(request))
+        return self._volumes.converted(self._volumes.clone(request))
 
     def find_volume(self, name: str) -> Volume:
-        return self._told(self._making.find(name))
+        return self._volumes.converted(self._volumes.find(name))
 
     def get_volume(self, handle: str) -> Volume:
-        return self._told(self._account.volume(handle))
+        return self._volumes.converted(self._cache.volume(handle))
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        row = self._account.volume(handle)
-        if self._account.stamp("volume", row).imported:
-            raise b.not_ours_to_delete(handle)
-        self._making.delete(row)
+        self._volumes.delete(handle)
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        return self._told(self._importer.take(name, stamp))
+        return self._volumes.converted(self._importer.take(name, stamp))
 
     def release_volume(self, handle: str) -> str:
-        return self._importer.release(self._account.volume(handle))
+        return self._importer.release(handle)
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return self._volumes.read(page, self._all_told)
+        return self._volumes.list_page(page)
 
-    def _all_told(self, rows: dict[str, VolumeRow]) -> Any:
-        """Return what tells one of the rows; the nodes of all are asked for in one call."""
-        self._nodes.names({one.instance for row in rows.values() for one in row.attachments})
-        return lambda handle: self._if_ours(rows.get(handle))
-
-    def _if_ours(self, row: VolumeRow | None) -> Volume | None:
-        there = row is not None and row.state not in ("deleting", "deleted", "error") and tags.stamp(row.tags)
-        return self._told(row) if row and there else None
-
-    def _told(self, row: VolumeRow) -> Volume:
-        return Volume(
-            handle=row.id,
-            size=row.size * GIB,
-            stamp=self._account.stamp("volume", row),
-            topology=({"zone": row.zone},),
-            published_nodes=self._nodes.of(row),
-        )
-
-    # Attaching and changing
+    # Attachments and modifications
 
     def attach(self, request: AttachRequest) -> Strings:
-        return self._attaching.attach(request)
+        return self._attachments.attach(request)
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
-        self._attaching.detach(handle, node)
+        self._attachments.detach(handle, node)
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
-        row = self._changing.expand(request.handle, request.size, self._account.ends(request.deadline))
-        return Expansion(size=row.size * GIB)
+        return Expansion(size=self._modifications.expand(request.handle, request.size, request.deadline).size * GIB)
 
     def modify_volume(self, request: ModifyRequest) -> None:
-        self._changing.modify(request.handle, request.mutable, self._account.ends(request.deadline))
+        self._modifications.modify(request.handle, request.mutable, request.deadline)
 
     # Snapshots
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        return snapshots.told(self._cutting.create(request))
+        return snapshots.converted(self._snapshots.create(request))
 
     def find_snapshot(self, name: str) -> Snapshot:
-        return snapshots.told(self._cutting.find(name))
+        return snapshots.converted(self._snapshots.find(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return snapshots.told(self._account.snapshot(handle))
+        return snapshots.converted(self._cache.snapshot(handle))
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        self._cutting.delete(handle)
+        self._snapshots.delete(handle)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        return self._cutting.listed(page, source)
+        return self._snapshots.list_page(page, source)
 
     # The instance
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
-        parameters = request.parameters or config.Parameters()
-        return self._room.report(parameters.type, request.segments)
+        return self._capacity.report(request)
 
     def check(self) -> None:
-        """Ask for the zones, which needs the credentials and the network that everything else needs."""
-        self._account.ec2.zones()
+        """Read the zones, which needs the credentials and the network that every other call needs."""
+        self._cache.client.zones()
 
     def dry_run(self, report: DryRunReport) -> b.Backend:
-        from .explaining import DryRunBackend  # which is one of these
-
-        return DryRunBackend(self.config, self.setting, report)
+        return EbsDryRun(self.config, self.setting, DryRunClient(self.config, self.setting, report))
 
     def close(self) -> None:
-        self._account.ec2.close()
-        self._room.close()
+        self._cache.client.close()
+        self._capacity.close()
 
     # The node
 
@@ -216,16 +173,10 @@ class EbsBackend(
         return {"zone": self._metadata.identity().zone}
 
     def max_volumes(self) -> int:
-        here = self._metadata
-        beside = limits.Attached(
-            interfaces=here.interfaces(), disks=self._devices.local_disks(), volumes=here.launched()
-        )
-        most = limits.allowed(self.config, here.identity().type, beside)
-        return min(most, len(WRITABLE))
+        return attachment_limits.max_volumes(self.config, self._metadata, self._devices.local_disks())
 
     def open_device(self, request: OpenRequest) -> Device:
-        read_only = request.read_only or request.publish_context.get("readOnly") == "true"
-        return self._devices.open(request.handle, request.publish_context, read_only=read_only)
+        return self._devices.open_requested(request)
 
     def find_device(self, handle: str) -> Device | None:
         return self._devices.find(handle)
@@ -235,3 +186,15 @@ class EbsBackend(
 
     def refresh_device(self, handle: str) -> None:
         self._devices.refresh(handle)
+
+
+class EbsDryRun(EbsBackend):
+    """The backend over a client that changes nothing: for `csi-multi explain` and `csi-multi import`."""
+
+    def __init__(self, config: Any, setting: b.Setting, client: DryRunClient) -> None:
+        super().__init__(config, setting, client)
+        self._client = client
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        self._client.assume_zones(request)
+        return super().create_volume(request)

@@ -1,7 +1,7 @@
-"""How much more can be made: of the account's quota for a volume type, what all its volumes there do not use.
+"""Capacity: what the account's quota for a volume type leaves, after all volumes of that type.
 
-The orchestrator asks for every class in every zone, again and again, so answers are believed for a while. Where
-quotas cannot be had no limit is known: a figure is a help to the scheduler, and never a reason to hold up a pod.
+The orchestrator asks for every class in every zone, again and again, so results are cached. Where quotas cannot be
+read no limit is reported: the figure helps the scheduler, and must never be the reason that a pod waits.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import time
 from collections.abc import Collection, Mapping
 from functools import partial
 
-from csi_multi.contract import UNLIMITED, CapacityReport, Segments, StorageError
+from csi_multi.contract import UNLIMITED, CapacityReport, CapacityRequest, StorageError
 
-from . import ec2_many
-from .account import GIB, Account
 from .batching import Batcher
-from .ec2 import Ec2
-from .kept import Kept
-from .types import RULES
+from .client import Client
+from .config import Parameters
+from .ec2_cache import Ec2Cache, TtlCache
+from .listing import MAX_PAGE, every_page
+from .resources import GIB
+from .volume_types import TYPE_LIMITS
 
 # Quotas of the service `ebs` in Service Quotas: storage for all volumes of a type in the region, in TiB.
 QUOTAS = {
@@ -32,86 +33,89 @@ QUOTAS = {
 }
 SERVICE = "ebs"
 TIB = 1024  # GiB
-PAGE = 100  # quotas per page that Service Quotas gives
-QUOTAS_LAST = 3600.0  # seconds for which quotas are believed, and also that there are none to be had
-USED_LASTS = 180.0  # seconds for which it is believed how much is used
+MAX_QUOTAS = 100  # quotas per page of Service Quotas
+QUOTAS_TTL = 3600.0  # seconds for which quotas are cached, and also that they cannot be read
+USAGE_TTL = 180.0  # seconds for which the usage is cached
 
 log = logging.getLogger(__name__)
 
 
-class Figures(Ec2):
-    """What capacity alone asks for, with clients of its own: pages of a whole region must not slow down others."""
+class CapacityClient(Client):
+    """Reads quotas and usage, over connections of its own: pages of a whole region must not delay other calls."""
 
     def quotas(self) -> dict[str, int]:
-        """Return by type how many GiB its volumes may have in all. A type without a quota is left out."""
+        """Return the GiB that all volumes of a type may have, by type. A type without a quota is left out."""
 
         def fetch(token: str) -> tuple[list[tuple[str, float]], str]:
-            answer = self._call("ListServiceQuotas", ServiceCode=SERVICE, MaxResults=PAGE, NextToken=token or None)
-            told = [(one["QuotaCode"], one["Value"]) for one in answer.get("Quotas", ()) if "Value" in one]
-            return told, answer.get("NextToken") or ""
+            response = self._call(
+                "ListServiceQuotas", ServiceCode=SERVICE, MaxResults=MAX_QUOTAS, NextToken=token or None
+            )
+            quotas = [(one["QuotaCode"], one["Value"]) for one in response.get("Quotas", ()) if "Value" in one]
+            return quotas, response.get("NextToken") or ""
 
-        told = dict(ec2_many.every(fetch))
-        return {kind: int(told[code] * TIB) for kind, code in QUOTAS.items() if code in told}
+        by_code = dict(every_page(fetch))
+        return {kind: int(by_code[code] * TIB) for kind, code in QUOTAS.items() if code in by_code}
 
     def used(self, kinds: Collection[str]) -> dict[str, int]:
-        """Return by type how many GiB there are in the region, whoever made them."""
-        wanted = [{"Name": "volume-type", "Values": list(kinds)}]
+        """Return the GiB of all volumes of the region by type, whoever created them."""
+        filters = [{"Name": "volume-type", "Values": list(kinds)}]
 
         def fetch(token: str) -> tuple[list[tuple[str, int]], str]:
-            answer = self._call("DescribeVolumes", Filters=wanted, MaxResults=ec2_many.MOST, NextToken=token or None)
-            return [(one["VolumeType"], one["Size"]) for one in answer["Volumes"]], answer.get("NextToken") or ""
+            response = self._call("DescribeVolumes", Filters=filters, MaxResults=MAX_PAGE, NextToken=token or None)
+            return [(one["VolumeType"], one["Size"]) for one in response["Volumes"]], response.get("NextToken") or ""
 
         sums = dict.fromkeys(kinds, 0)
-        for kind, size in ec2_many.every(fetch):
+        for kind, size in every_page(fetch):
             sums[kind] += size
         return sums
 
 
-class Room:
-    """What is left for each volume type. Those who ask at once ask together; threads may share it."""
+class CapacityAccounting:
+    """The capacity that is left for each volume type. Lookups of one moment share a call. Thread-safe."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        setting, self._config = account.setting, account.config
-        self._figures = Figures(self._config, f"{setting.driver}-{setting.instance}", setting.observe)
-        self._known: Mapping[str, int] = {}  # the last quotas that were told
-        self._quiet_until = 0.0  # time.monotonic()
-        quotas = Batcher(self._quotas_told, most=2)  # one key: those who ask at once ask together
-        self._quotas = Kept(lambda: quotas.get(SERVICE) or {}, QUOTAS_LAST)
-        used = Batcher(self._figures.used, most=len(QUOTAS))
-        self._used = {kind: Kept(partial(self._sum, used, kind), USED_LASTS) for kind in QUOTAS}
+    def __init__(self, cache: Ec2Cache) -> None:
+        self._cache = cache
+        setting, self._config = cache.setting, cache.config
+        self._client = CapacityClient(self._config, f"{setting.driver}-{setting.instance}", setting.observe)
+        self._last_quotas: Mapping[str, int] = {}
+        self._log_again = 0.0  # time.monotonic()
+        quotas = Batcher(self._read_quotas, most=2)  # one key, so that callers share one call
+        self._quotas = TtlCache(lambda: quotas.get(SERVICE) or {}, QUOTAS_TTL)
+        used = Batcher(self._client.used, most=len(QUOTAS))
+        self._used = {kind: TtlCache(partial(self._read_used, used, kind), USAGE_TTL) for kind in QUOTAS}
 
-    def report(self, kind: str, segments: Segments | None) -> CapacityReport:
-        """Return what can be made of a type at a place. Segments of other instances there do not count."""
-        smallest, largest = (size * GIB for size in RULES[kind].size)
-        reached = not segments or segments.get("zone") in self._account.zones()
-        available = self._left(kind) if reached else 0
-        if available < smallest:  # also below zero: a quota can be lowered
+    def report(self, request: CapacityRequest) -> CapacityReport:
+        """Return what can be created of a volume type in a zone. Segments of other instances do not count."""
+        kind, segments = (request.parameters or Parameters()).type, request.segments
+        smallest, largest = (size * GIB for size in TYPE_LIMITS[kind].size)
+        reachable = not segments or segments.get("zone") in self._cache.zones()
+        available = self._left(kind) if reachable else 0
+        if available < smallest:  # also when it is negative, because a quota was lowered
             available = 0
         return CapacityReport(available=available, maximum=min(available, largest), minimum=smallest)
 
     def close(self) -> None:
-        self._figures.close()
+        self._client.close()
 
     def _left(self, kind: str) -> int:
         quota = self._quotas.get().get(kind) if self._config.capacity == "quotas" else None
         return UNLIMITED if quota is None else (quota - self._used[kind].get()) * GIB
 
-    def _sum(self, used: Batcher[int], kind: str) -> int:
-        return used.get(kind, self._account.ends(None)) or 0
+    def _read_used(self, used: Batcher[int], kind: str) -> int:
+        return used.get(kind, self._cache.wait_deadline(None)) or 0
 
-    def _quotas_told(self, _: Collection[str]) -> dict[str, Mapping[str, int]]:
-        """Return what quotas there are, or else were, and say why once in a while."""
+    def _read_quotas(self, _: Collection[str]) -> dict[str, Mapping[str, int]]:
+        """Return the quotas. When they cannot be read, return the last ones, and log the reason once per hour."""
         try:
-            self._known = self._figures.quotas()
+            self._last_quotas = self._client.quotas()
         except StorageError as error:
-            if time.monotonic() >= self._quiet_until:
-                self._quiet_until = time.monotonic() + QUOTAS_LAST
+            if time.monotonic() >= self._log_again:
+                self._log_again = time.monotonic() + QUOTAS_TTL
                 log.warning(
-                    "backend %s: quotas cannot be asked for, so %s: %s; allow servicequotas:ListServiceQuotas, or "
-                    "set 'capacity: unlimited' to ask no more",
-                    self._account.setting.instance,
-                    "those of before count" if self._known else "capacity is told to be without limit",
+                    "backend %s: Service Quotas cannot be read, so %s: %s; allow servicequotas:ListServiceQuotas, or "
+                    "set 'capacity: unlimited' to stop reading them",
+                    self._cache.setting.instance,
+                    "the last known quotas count" if self._last_quotas else "capacity is reported without a limit",
                     error,
                 )
-        return {SERVICE: self._known}
+        return {SERVICE: self._last_quotas}

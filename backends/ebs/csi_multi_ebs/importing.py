@@ -1,4 +1,4 @@
-"""Take over EBS volumes that were made without the driver: their tags say from then on whose they are."""
+"""Import EBS volumes that were created without the driver, by tagging them, and release them again."""
 
 from __future__ import annotations
 
@@ -6,74 +6,76 @@ from dataclasses import replace
 
 from csi_multi.contract import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, Stamp, missing, not_imported
 
-from . import tags
-from .account import GOING, Account
-from .making import Making
-from .rows import VOLUME, VolumeRow
-from .tag_rules import MOST
+from . import labels
+from .ec2_cache import DELETED_STATES, Ec2Cache
+from .resources import VOLUME_ID, Ec2Volume
+from .user_tags import MAX_TAGS
+from .volumes import VolumeManager
 
-# Tags of what another driver deletes when its own PersistentVolume is deleted.
-OTHERS = {"ebs.csi.aws.com/cluster": "aws-ebs-csi-driver", "CSIVolumeName": "a CSI driver"}
+# Tags of volumes that another driver deletes together with their PersistentVolume.
+OTHER_DRIVERS = {"ebs.csi.aws.com/cluster": "aws-ebs-csi-driver", "CSIVolumeName": "a CSI driver"}
 
 
 class Importer:
-    def __init__(self, account: Account, making: Making) -> None:
-        self._account = account
-        self._making = making
+    def __init__(self, cache: Ec2Cache, volumes: VolumeManager) -> None:
+        self._cache = cache
+        self._volumes = volumes
 
-    def take(self, id: str, stamp: Stamp) -> VolumeRow:
+    def take(self, id: str, stamp: Stamp) -> Ec2Volume:
         """Tag the volume, in one call, or find it tagged. Raises what Import.import_volume says."""
-        row = self._look(id)
-        wanted = tags.of_import(stamp, self._account.setting, self._account.config)
-        if tags.stamp(row.tags) == stamp and tags.ours(row.tags, self._account.setting):
-            return row
-        _refuse_owned(row)
-        _refuse_busy(row)
-        if other := self._making.named(stamp.name):
-            raise AlreadyExists(f"volume {other.id!r} has the name {stamp.name!r} already; choose another")
-        if len({**row.tags, **wanted}) > MOST:
-            raise FailedPrecondition(f"volume {id!r} would have more than {MOST} tags; take some off")
-        self._account.ec2.tag([id], wanted)
-        return replace(row, tags={**row.tags, **wanted})
+        cache = self._cache
+        volume = self._find(id)
+        tags = labels.import_tags(stamp, cache.setting, cache.config)
+        if labels.read_stamp(volume.tags) == stamp and labels.is_ours(volume.tags, cache.setting):
+            return volume
+        _refuse_owned(volume)
+        _refuse_busy(volume)
+        if other := self._volumes.named(stamp.name):
+            raise AlreadyExists(f"volume {other.id!r} has the name {stamp.name!r} already; choose another name")
+        if len({**volume.tags, **tags}) > MAX_TAGS:
+            raise FailedPrecondition(f"volume {id!r} would have more than {MAX_TAGS} tags; remove some of its own")
+        cache.client.tag([id], tags)
+        return replace(volume, tags={**volume.tags, **tags})
 
-    def release(self, row: VolumeRow) -> str:
-        """Take the driver's tags off. Raises what Import.release_volume says."""
-        stamp = self._account.stamp("volume", row)
+    def release(self, handle: str) -> str:
+        """Remove the driver's tags and return the volume's id. Raises what Import.release_volume says."""
+        volume = self._cache.volume(handle)
+        stamp = self._cache.stamp("volume", volume)
         if not stamp.imported:
-            raise not_imported(row.id)
-        if row.attachments:
-            raise _in_use(row)
-        keys = tags.of_import(stamp, self._account.setting, self._account.config)
-        self._account.ec2.untag([row.id], keys)
-        return row.id
+            raise not_imported(volume.id)
+        if volume.attachments:
+            raise _attached(volume)
+        keys = labels.import_tags(stamp, self._cache.setting, self._cache.config)
+        self._cache.client.untag([volume.id], keys)
+        return volume.id
 
-    def _look(self, id: str) -> VolumeRow:
-        if not VOLUME.fullmatch(id):
+    def _find(self, id: str) -> Ec2Volume:
+        if not VOLUME_ID.fullmatch(id):
             raise InvalidArgument(f"{id!r} is not the id of an EBS volume, such as vol-0123456789abcdef0")
-        row = self._account.volumes.get(id, self._account.ends(None))
-        if row is None or row.state in GOING:
+        volume = self._cache.volumes.get(id, self._cache.wait_deadline(None))
+        if volume is None or volume.state in DELETED_STATES:
             raise missing("volume", id)
-        return row
+        return volume
 
 
-def _refuse_owned(row: VolumeRow) -> None:
-    """Raise AlreadyExists or FailedPrecondition for what a driver has made, or has taken over."""
-    if owner := row.tags.get(tags.OWNER):
-        raise AlreadyExists(f"volume {row.id!r} belongs to {owner!r} already (its tag {tags.OWNER!r})")
-    if key := next((key for key in OTHERS if key in row.tags), ""):
+def _refuse_owned(volume: Ec2Volume) -> None:
+    """Raise AlreadyExists or FailedPrecondition for a volume that a driver created or imported."""
+    if owner := volume.tags.get(labels.OWNER):
+        raise AlreadyExists(f"volume {volume.id!r} belongs to {owner!r} already (its tag {labels.OWNER!r})")
+    if key := next((key for key in OTHER_DRIVERS if key in volume.tags), ""):
         raise FailedPrecondition(
-            f"volume {row.id!r} belongs to {OTHERS[key]} (its tag {key!r}), which deletes it by its own rules: set its "
-            "PersistentVolume to Retain, delete that, and take the tag off"
+            f"volume {volume.id!r} belongs to {OTHER_DRIVERS[key]} (its tag {key!r}), which may delete it: set its "
+            "PersistentVolume to Retain, delete the PersistentVolume, and remove the tag"
         )
 
 
-def _refuse_busy(row: VolumeRow) -> None:
-    if row.attachments:
-        raise _in_use(row)
-    if row.state != "available":
-        raise FailedPrecondition(f"volume {row.id!r} is {row.state}; only one that is available can be imported")
+def _refuse_busy(volume: Ec2Volume) -> None:
+    if volume.attachments:
+        raise _attached(volume)
+    if volume.state != "available":
+        raise FailedPrecondition(f"volume {volume.id!r} is {volume.state}; only an available volume can be imported")
 
 
-def _in_use(row: VolumeRow) -> InUse:
-    where = ", ".join(one.instance for one in row.attachments)
-    return InUse(f"volume {row.id!r} is attached to {where}; detach it first")
+def _attached(volume: Ec2Volume) -> InUse:
+    instances = ", ".join(one.instance for one in volume.attachments)
+    return InUse(f"volume {volume.id!r} is attached to {instances}; detach it first")

@@ -1,63 +1,137 @@
-"""Listings: EC2's own pages underneath, ids as cursors above.
+"""Listings, and EC2's describes in bulk: by id, page by page, with escaped filters.
 
-EC2's tokens are longer than CSI lets a token be and do not outlive a day, so the ids of one listing are
-fetched together, a thousand per call, and kept for a minute for the pages that follow. What is on a page
-is looked up anew.
+EC2's page tokens are longer than CSI allows and expire within a day. So the CSI cursors are ids: the ids of a
+listing are fetched together, a thousand per call, and kept for a minute for the pages that follow. What is on
+a page is looked up again.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from typing import Generic, Protocol, TypeVar
 
-from csi_multi.contract import Page, PageRequest, paged
+from csi_multi.contract import InvalidArgument, InvalidToken, NotFound, Page, PageRequest, paged
 
-from .rows import SnapshotRow, VolumeRow
+from .resources import Ec2Snapshot, Ec2Volume
 
-Row = TypeVar("Row", VolumeRow, SnapshotRow)
+MAX_PAGE = 1000  # items per page that EC2 gives
+MIN_PAGE = 5  # items per page that EC2 accepts as a limit
+IDS_TTL = 60.0  # seconds for which the ids of a listing serve its later pages
+
+_ID = re.compile(r"[a-z]+-[0-9a-f]{8,17}")
+_WILDCARD = re.compile(r"([*?\\])")
+
+
+class Identified(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Identified)
+Resource = TypeVar("Resource", Ec2Volume, Ec2Snapshot)
 T = TypeVar("T")
-FRESH = 60.0  # seconds for which the ids of a listing serve its later pages
 
 
-class Listing(Generic[Row]):
-    """All volumes, or all snapshots, of ours. `page` fetches one of EC2's pages, `load` looks ids up."""
+class Listing(Generic[Resource]):
+    """All volumes, or all snapshots, of an instance. `fetch_page` fetches one of EC2's pages, `load` looks ids up."""
 
     def __init__(
         self,
-        page: Callable[[str], tuple[list[Row], str]],
-        load: Callable[[list[str]], dict[str, Row]],
+        fetch_page: Callable[[str], tuple[list[Resource], str]],
+        load: Callable[[list[str]], dict[str, Resource]],
     ) -> None:
-        self._page: Callable[[str], tuple[list[Row], str]] = page
-        self._load: Callable[[list[str]], dict[str, Row]] = load
-        self._guard = threading.Lock()
+        self._fetch_page: Callable[[str], tuple[list[Resource], str]] = fetch_page
+        self._load: Callable[[list[str]], dict[str, Resource]] = load
+        self._lock = threading.Lock()
         self._ids: list[str] = []
-        self._until = 0.0  # time.monotonic()
+        self._expires = 0.0  # time.monotonic()
 
-    def read(self, request: PageRequest, told: Callable[[dict[str, Row]], Callable[[str], T | None]]) -> Page[T]:
-        """Return one page; `told` turns rows into what the contract calls an item, None to leave one out."""
-        with self._guard:
-            ids = self._ids if time.monotonic() < self._until else []
+    def read(
+        self, request: PageRequest, converter: Callable[[dict[str, Resource]], Callable[[str], T | None]]
+    ) -> Page[T]:
+        """Return one page. `converter(found)` returns what turns an id into an item; None leaves the id out."""
+        with self._lock:
+            ids = self._ids if time.monotonic() < self._expires else []
         if not request.cursor or not ids:
-            rows = self._all()
-            return paged(sorted(rows), request, told(rows))
-        start = [one for one in ids if one > request.cursor]
-        window = start[: request.limit + 1] if request.limit else start
-        page = paged(window, request, told(self._load(window)))
-        more = len(start) > len(window)
+            found = self._fetch_all()
+            return paged(sorted(found), request, converter(found))
+        remaining = [one for one in ids if one > request.cursor]
+        window = remaining[: request.limit + 1] if request.limit else remaining
+        page = paged(window, request, converter(self._load(window)))
+        more = len(remaining) > len(window)
         if more and not page.cursor:
             return Page(items=page.items, cursor=window[-1])
         return page
 
-    def _all(self) -> dict[str, Row]:
-        rows: dict[str, Row] = {}
-        token = ""
-        while True:
-            some, token = self._page(token)
-            rows |= {row.id: row for row in some}
-            if not token:
-                break
-        with self._guard:
-            self._ids, self._until = sorted(rows), time.monotonic() + FRESH
-        return rows
+    def _fetch_all(self) -> dict[str, Resource]:
+        found = {one.id: one for one in every_page(self._fetch_page)}
+        with self._lock:
+            self._ids, self._expires = sorted(found), time.monotonic() + IDS_TTL
+        return found
+
+
+def every_page(fetch: Callable[[str], tuple[list[T], str]]) -> list[T]:
+    """Return the items of all pages. `fetch` takes EC2's page token and returns items and the next token."""
+    items, token = fetch("")
+    while token:
+        more, token = fetch(token)
+        items += more
+    return items
+
+
+def one_page(fetch: Callable[[int, str], tuple[list[Item], str]], limit: int, token: str) -> tuple[list[Item], str]:
+    """Return at most `limit` items (0: as many as EC2 gives) and the token for what follows. Raises InvalidToken.
+
+    EC2 gives no pages of fewer than 5 items. For a smaller limit the returned token is EC2's token of the page,
+    followed by the ids of it that were returned already: the page is fetched again and these ids are left
+    out. So an item that is deleted in between hides no other.
+    """
+    ec2_token, *returned = token.split(" ")
+    if not all(map(_ID.fullmatch, returned)):
+        raise InvalidToken("the listing token was not issued by this driver; start the listing again without a token")
+    try:
+        items, following = fetch(min(max(limit, MIN_PAGE), MAX_PAGE) if limit else MAX_PAGE, ec2_token)
+    except InvalidArgument as error:
+        if not ec2_token:
+            raise
+        raise InvalidToken(str(error)) from None
+    fresh = [one for one in items if one.id not in returned]
+    if not limit or len(fresh) <= limit:
+        return fresh, following
+    return fresh[:limit], " ".join([ec2_token, *returned, *(one.id for one in fresh[:limit])])
+
+
+def existing(ids: Collection[str], fetch: Callable[[list[str]], list[T]], most: int) -> list[T]:
+    """Return what exists of these ids, although EC2 refuses a whole call for one id that does not exist.
+
+    EC2's message names the ids that are missing: they are left out and the others are fetched again. When a
+    message names none of them, the ids are halved until the missing ones are found.
+    """
+    found: list[T] = []
+    todo = list(chunks(ids, most))
+    while todo:
+        some = todo.pop()
+        try:
+            found += fetch(some)
+        except NotFound as error:
+            missing = set(_ID.findall(str(error)))
+            rest = [one for one in some if one not in missing]
+            if len(rest) == len(some):
+                todo += chunks(some, -(-len(some) // 2)) if len(some) > 1 else ()
+            elif rest:
+                todo.append(rest)
+    return found
+
+
+def chunks(items: Collection[T], most: int) -> Iterator[list[T]]:
+    """Yield the items, without duplicates, in lists of at most `most`."""
+    distinct = list(dict.fromkeys(items))
+    return (distinct[start : start + most] for start in range(0, len(distinct), most))
+
+
+def filter_literal(value: str) -> str:
+    """Escape what an EC2 filter would take for a wildcard."""
+    return _WILDCARD.sub(r"\\\1", value)

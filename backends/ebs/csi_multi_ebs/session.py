@@ -1,82 +1,93 @@
-"""Credentials and clients of an instance.
+"""botocore's credentials and clients for an instance, and how long botocore retries a call.
 
-Credentials come from the profile if one is named, else from botocore's default chain (environment, web
-identity, instance role); with a role they are exchanged for the role's, and renewed before they expire.
-Nothing is imported, read or asked for before the first client is wanted.
+Credentials come from the profile if one is configured, else from botocore's default chain (environment, web
+identity, instance role). With a role they are exchanged for the role's, and renewed before they expire.
+Nothing is imported, read or requested before the first client is needed.
+
+A call is retried only as long as the caller of the RPC listens. That deadline is thread-local: botocore decides about
+retries in the thread that makes the call, and its hook for that gets no arguments of ours.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from . import models, patience
+from . import botocore_model
 from .config import Config
 
-CONNECTIONS = 1024  # kept per client at most; one more would be opened for one call, and with TLS cost more than it
-BRIEFLY = 2  # attempts at what can be done without
+# Connections that each client keeps open. One more is opened for a single call, and its TLS handshake costs more than
+# the call.
+MAX_CONNECTIONS = 1024
+QUOTA_ATTEMPTS = 2  # attempts to read quotas, which are optional
 
-_making = threading.Lock()  # botocore's sessions and loaders are not thread-safe; its clients are
+_botocore_lock = threading.Lock()  # botocore's sessions and loaders are not thread-safe; its clients are
 
 
 class Session:
-    """Clients of one account and region, made when they are first wanted. Thread-safe."""
+    """The clients for one account and region, created when they are first needed. Thread-safe."""
 
     def __init__(self, config: Config, name: str) -> None:
-        """`name` is what an assumed role's session is called in CloudTrail."""
+        """`name` is the name of an assumed role's session in CloudTrail."""
         self._config = config
         self._name = re.sub(r"[^\w+=,.@-]", "-", name, flags=re.ASCII)[:64]
         self._clients: dict[str, Any] = {}
 
     def client(self, group: str) -> Any:
-        """Return the client of a group of calls. Raises botocore's exceptions for bad credentials."""
+        """Return the client for a group of calls. Raises botocore's exceptions for bad credentials."""
         if (client := self._clients.get(group)) is None:
-            with _making:
+            with _botocore_lock:
                 if (client := self._clients.get(group)) is None:
                     client = self._clients[group] = self._new_client(group)
         return client
 
     def close(self) -> None:
         """Close all connections."""
-        with _making:
+        with _botocore_lock:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()
 
     def _new_client(self, group: str) -> Any:
-        session = self._as_role if self._config.role_arn else self._source
+        botocore = self._role_session if self._config.role_arn else self._base_session
         endpoint = self._config.endpoint
-        if service := models.SERVICES.get(group):
-            options = self._options(min(BRIEFLY, self._config.max_attempts))
-            return _patient(session.create_client(service, endpoint_url=_of_others(endpoint), config=options))
-        once = group == "snapshot"  # no call is repeated, because EC2 would take it for a second one
-        client = session.create_client("ec2", endpoint_url=endpoint or None, config=self._options(1 if once else 0))
-        client.meta.events.register_first("needs-retry.ec2", _final)
-        return _patient(client)
+        if service := botocore_model.SERVICES.get(group):
+            options = self._options(min(QUOTA_ATTEMPTS, self._config.max_attempts))
+            return _with_retry_limit(
+                botocore.create_client(service, endpoint_url=_other_endpoint(endpoint), config=options)
+            )
+        once = group == "snapshot"  # CreateSnapshot has no client token: a retry would take a second snapshot
+        client = botocore.create_client("ec2", endpoint_url=endpoint or None, config=self._options(1 if once else 0))
+        client.meta.events.register_first("needs-retry.ec2", _keep_zone_full)
+        return _with_retry_limit(client)
 
     @cached_property
-    def _source(self) -> Any:
-        return self._new(self._config.profile or None)
+    def _base_session(self) -> Any:
+        return self._new_session(self._config.profile or None)
 
     @cached_property
-    def _as_role(self) -> Any:
+    def _role_session(self) -> Any:
         from botocore.credentials import DeferredRefreshableCredentials
 
-        session = self._new(None)
+        session = self._new_session(None)
         credentials = DeferredRefreshableCredentials(self._assume, "sts-assume-role")
-        session.register_component("credential_provider", _Provided(credentials))
+        session.register_component("credential_provider", _FixedProvider(credentials))
         return session
 
-    def _new(self, profile: str | None) -> Any:
+    def _new_session(self, profile: str | None) -> Any:
         from botocore.session import Session as Botocore
 
         session = Botocore(profile=profile)
-        session.register_component("data_loader", models.loader())
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
+        session.register_component("data_loader", botocore_model.loader())
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
         session.set_config_variable("region", self._config.region)
         return session
 
@@ -87,39 +98,39 @@ class Session:
             connect_timeout=self._config.connect_seconds,
             read_timeout=self._config.read_seconds,
             retries={"mode": self._config.retry_mode, "total_max_attempts": attempts or self._config.max_attempts},
-            max_pool_connections=CONNECTIONS,
-            user_agent=self._agent,
+            max_pool_connections=MAX_CONNECTIONS,
+            user_agent=self._user_agent,
             tcp_keepalive=True,
         )
 
     @cached_property
-    def _agent(self) -> str:
-        """Who we are, put together once: botocore would do it twice per call, a tenth of what a call costs."""
-        return f"{self._source.user_agent()} csi-multi"
+    def _user_agent(self) -> str:
+        """The User-Agent header, computed once: botocore computes it twice per call, a tenth of the cost of a call."""
+        return f"{self._base_session.user_agent()} csi-multi"
 
     def _assume(self) -> dict[str, str]:
-        """Get credentials of the role, in the form that botocore renews them from."""
-        words = {"RoleArn": self._config.role_arn, "RoleSessionName": self._name}
+        """Return credentials of the role, in the form that botocore renews them from."""
+        fields = {"RoleArn": self._config.role_arn, "RoleSessionName": self._name}
         if self._config.external_id:
-            words["ExternalId"] = self._config.external_id
-        with _making:
-            sts = self._source.create_client(
-                "sts", endpoint_url=_of_others(self._config.endpoint), config=self._options()
+            fields["ExternalId"] = self._config.external_id
+        with _botocore_lock:
+            sts = self._base_session.create_client(
+                "sts", endpoint_url=_other_endpoint(self._config.endpoint), config=self._options()
             )
         try:
-            told = _patient(sts).assume_role(**words)["Credentials"]
+            credentials = _with_retry_limit(sts).assume_role(**fields)["Credentials"]
         finally:
             sts.close()
         return {
-            "access_key": told["AccessKeyId"],
-            "secret_key": told["SecretAccessKey"],
-            "token": told["SessionToken"],
-            "expiry_time": told["Expiration"].isoformat(),
+            "access_key": credentials["AccessKeyId"],
+            "secret_key": credentials["SecretAccessKey"],
+            "token": credentials["SessionToken"],
+            "expiry_time": credentials["Expiration"].isoformat(),
         }
 
 
-class _Provided:
-    """A source of credentials for botocore that has them."""
+class _FixedProvider:
+    """A credential provider of botocore that returns the given credentials."""
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
@@ -128,29 +139,54 @@ class _Provided:
         return self._credentials
 
 
-def _of_others(endpoint: str) -> str | None:
-    """Return where STS and Service Quotas are: at the endpoint too, unless that is EC2's own (vpce-1.ec2.…)."""
+def _other_endpoint(endpoint: str) -> str | None:
+    """Return the endpoint of STS and Service Quotas: the configured one, unless that is EC2's own (vpce-1.ec2.…)."""
     return endpoint if endpoint and "ec2" not in (urlsplit(endpoint).hostname or "").split(".") else None
 
 
-def _time(text: str) -> datetime:
-    """Read a time. botocore's way understands all that people write, and takes a third of a describe's time."""
+def _parse_time(text: str) -> datetime:
+    """Read a time of EC2. botocore's own parser accepts many formats, and takes a third of the time of a describe."""
     return datetime.fromisoformat(text)
 
 
-def _final(response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
-    """Keep botocore from repeating what will not change: a zone without room answers with a server error."""
+def _keep_zone_full(response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
+    """Keep botocore from retrying InsufficientVolumeCapacity: EC2 sends it as a server error, but it is final."""
     if response and response[1].get("Error", {}).get("Code") == "InsufficientVolumeCapacity":
         response[0].status_code = 400
 
 
-def _patient(client: Any) -> Any:
-    """Let a client repeat nothing that nobody waits for any more."""
+class _RetryDeadline(threading.local):
+    rpc = 0.0  # time.monotonic() until which the caller of this thread's current or last RPC listens
+    call = math.inf  # time.monotonic() after which the current call is not retried
+
+
+_deadline = _RetryDeadline()
+
+
+def set_rpc_deadline(deadline: float) -> None:
+    """Note until when (time.monotonic()) the caller of the RPC that this thread serves listens."""
+    _deadline.rpc = deadline
+
+
+@contextmanager
+def limit_retries(seconds: float) -> Iterator[None]:
+    """Limit the retries of the call in the block. An RPC deadline that is already over belongs to an earlier RPC."""
+    now = time.monotonic()
+    end = now + seconds
+    _deadline.call = min(end, _deadline.rpc) if _deadline.rpc > now else end
+    try:
+        yield
+    finally:
+        _deadline.call = math.inf
+
+
+def _with_retry_limit(client: Any) -> Any:
+    """Let a client stop retrying at the deadline."""
     service = client.meta.service_model.service_id.hyphenize()
-    client.meta.events.register_first(f"needs-retry.{service}", _over)
+    client.meta.events.register_first(f"needs-retry.{service}", _refuse_late_retry)
     return client
 
 
-def _over(**_: Any) -> bool | None:
-    """Answer botocore whether to repeat a call: no, or let it decide (None)."""
-    return False if patience.is_over() else None
+def _refuse_late_retry(**_: Any) -> bool | None:
+    """Answer botocore's question whether to retry: False after the deadline; None leaves the decision to botocore."""
+    return False if time.monotonic() > _deadline.call else None

@@ -1,7 +1,7 @@
-"""Snapshots: cut once per name, though EC2 knows no tokens for them, and told as they are.
+"""Snapshots: create one per name, although EC2 has no client tokens for them, find, delete and list.
 
-Before a snapshot is cut its name is looked for, in one call for all who look at that moment. What this
-process cut it remembers for a while, because EC2 may show it late.
+Before a snapshot is taken its name is looked up, in one call for all lookups of that moment. The snapshots that this
+process has taken are remembered for a while, because EC2 may show them late.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 
 from csi_multi.contract import (
     AlreadyExists,
@@ -27,172 +26,186 @@ from csi_multi.contract import (
     leaf,
 )
 
-from . import tags
-from .account import GIB, Account
+from . import labels
 from .config import SnapshotParameters
+from .ec2_cache import Ec2Cache
 from .listing import Listing
-from .rows import VOLUME, SnapshotRow
+from .resources import GIB, VOLUME_ID, Ec2Snapshot
 
-LATE = 300.0  # seconds for which a cut is remembered
+RECENT_SECONDS = 300.0  # for how long a snapshot that was taken is remembered
 
 
-class Cutting:
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._guard = threading.Lock()
-        self._cut: dict[str, tuple[float, str]] = {}  # by name: until when EC2 may not show it, and what is known of it
+class SnapshotManager:
+    def __init__(self, cache: Ec2Cache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        # By name: until when EC2 may not show the snapshot, and what is known of it.
+        self._recent: dict[str, tuple[float, str]] = {}
+        client, owner = cache.client, cache.owner
+        self._listing = Listing(lambda token: client.snapshot_page(owner, 0, token), client.snapshots)
 
-    def create(self, request: SnapshotRequest) -> SnapshotRow:
-        """Cut a snapshot; it is usable later. One that fails later is never replaced under its name.
+    def create(self, request: SnapshotRequest) -> Ec2Snapshot:
+        """Take a snapshot, which is usable later. One that fails later is never replaced under its name.
 
         Raises AlreadyExists, NotFound, InvalidArgument, ResourceExhausted, and FailedPrecondition for a failed one.
         """
-        account, zones = self._account, (request.parameters or SnapshotParameters()).fast_zones
-        self._refuse_unknown(zones)
+        cache, zones = self._cache, (request.parameters or SnapshotParameters()).fast_zones
+        self._refuse_unknown_zones(zones)
         found = self._named(request.name)
-        if good := _good(found):
-            self._prepare_again(good[0], zones)
+        if good := _not_failed(found):
+            self._ensure_fast_restore(good[0], zones)
             raise AlreadyExists(f"snapshot {request.name!r} exists")
         if found:
-            raise _failed(request.name, found[0])  # somebody may know it by its id: there is no other for it
-        account.volume(request.source)  # is it there, and ours?
-        row = self._cut_now(request)
-        if row.state == "error":  # nobody has heard of it
+            raise _failed(request.name, found[0])  # its id may have been reported, so no other replaces it
+        cache.volume(request.source)  # raises when it does not exist or is not ours
+        snapshot = self._take(request)
+        if snapshot.state == "error":  # its id was never reported
             with suppress(StorageError):
-                self._remove(row.id)
-            raise Unavailable(f"EC2 could not cut snapshot {row.id!r} ({row.message or 'no reason given'}); try again")
-        self._refuse_second(request.name, row)
-        self._prepare(row, zones)
-        return row
+                self._delete(snapshot.id)
+            reason = snapshot.message or "no reason given"
+            raise Unavailable(f"EC2 could not take snapshot {snapshot.id!r} ({reason}); try again")
+        self._refuse_second(request.name, snapshot)
+        self._enable_fast_restore(snapshot, zones)
+        return snapshot
 
-    def _cut_now(self, request: SnapshotRequest) -> SnapshotRow:
-        """Cut it, and remember that EC2 may not show it at once, whatever it answers."""
-        account = self._account
-        labels = tags.of_snapshot(request, account.setting, account.config)
+    def _take(self, request: SnapshotRequest) -> Ec2Snapshot:
+        """Take the snapshot, and remember that EC2 may not show it at once, whatever EC2 answers."""
+        cache = self._cache
+        tags = labels.snapshot_tags(request, cache.setting, cache.config)
+        description = f"snapshot {request.name} of {request.source}"
         try:
-            row = account.ec2.create_snapshot(request.source, labels, f"snapshot {request.name} of {request.source}")
+            snapshot = cache.client.create_snapshot(request.source, tags, description)
         except (Unavailable, Timeout) as error:
-            self._note(request.name, account.config.consistency_seconds, f"maybe ({error})")
+            self._remember(request.name, cache.config.consistency_seconds, f"may have been taken ({error})")
             raise
-        self._note(request.name, LATE, f"as {row.id!r}")
-        return row
+        self._remember(request.name, RECENT_SECONDS, _taken_as(snapshot.id))
+        return snapshot
 
-    def _note(self, name: str, seconds: float, known: str) -> None:
-        with self._guard:
+    def _remember(self, name: str, seconds: float, known: str) -> None:
+        with self._lock:
             now = time.monotonic()
-            self._cut = {name: cut for name, cut in self._cut.items() if cut[0] > now}
-            self._cut[name] = (now + seconds, known)
+            self._recent = {name: entry for name, entry in self._recent.items() if entry[0] > now}
+            self._recent[name] = (now + seconds, known)
 
-    def _refuse_second(self, name: str, row: SnapshotRow) -> None:
-        """Raise AlreadyExists when another process cut one before; of several the oldest stays, for all who ask."""
-        good = _good(self._account.snapshot_names.get(leaf(name), self._account.ends(None)) or [])
-        if good and good[0].id != row.id and (good[0].created, good[0].id) < (row.created, row.id):
-            self._remove(row.id)
+    def _refuse_second(self, name: str, snapshot: Ec2Snapshot) -> None:
+        """Raise AlreadyExists when another process took one before: of several the oldest stays, for all callers."""
+        found = self._cache.snapshots_by_name.get(leaf(name), self._cache.wait_deadline(None)) or []
+        good = _not_failed(found)
+        if good and good[0].id != snapshot.id and (good[0].created, good[0].id) < (snapshot.created, snapshot.id):
+            self._delete(snapshot.id)
             raise AlreadyExists(f"snapshot {name!r} exists as {good[0].id!r}")
 
-    def find(self, name: str) -> SnapshotRow:
+    def find(self, name: str) -> Ec2Snapshot:
         """Return the snapshot of this requested name. Raises NotFound."""
-        if good := _good(self._named(name)):
+        if good := _not_failed(self._named(name)):
             return good[0]
         raise NotFound(f"snapshot {name!r} does not exist")
 
     def delete(self, handle: str) -> None:
-        """Raises NotFound, InUse, and FailedPrecondition for what is not ours."""
-        row = self._account.snapshot(handle)
-        self._remove(row.id)
+        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of somebody else."""
+        self._delete(self._cache.snapshot(handle).id)
 
-    def _remove(self, id: str) -> None:
-        """Delete it, and expect it no more."""
-        self._account.ec2.delete_snapshot(id)
-        with self._guard:
-            self._cut = {name: cut for name, cut in self._cut.items() if cut[1] != f"as {id!r}"}
+    def _delete(self, id: str) -> None:
+        """Delete the snapshot, and no longer expect EC2 to show it."""
+        self._cache.client.delete_snapshot(id)
+        with self._lock:
+            self._recent = {name: entry for name, entry in self._recent.items() if entry[1] != _taken_as(id)}
 
-    def listed(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
-        """Return our snapshots, of one volume if given. Raises InvalidToken."""
+    def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
+        """Return one page of this instance's snapshots, of one volume if given. Raises InvalidToken."""
         if source is None:
-            return self._all.read(page, _all_told)
-        if not VOLUME.fullmatch(source):
+            return self._listing.read(page, _converter)
+        if not VOLUME_ID.fullmatch(source):
             return Page(items=())
-        ec2, owner = self._account.ec2, self._account.owner
-        return Listing(lambda token: ec2.snapshot_page(owner, 0, token, source), ec2.snapshots).read(page, _all_told)
+        client, owner = self._cache.client, self._cache.owner
+        listing = Listing(lambda token: client.snapshot_page(owner, 0, token, source), client.snapshots)
+        return listing.read(page, _converter)
 
-    @cached_property
-    def _all(self) -> Listing[SnapshotRow]:
-        ec2, owner = self._account.ec2, self._account.owner
-        return Listing(lambda token: ec2.snapshot_page(owner, 0, token), ec2.snapshots)
+    def _named(self, name: str) -> list[Ec2Snapshot]:
+        """Return the snapshots of this name, failed ones too, the oldest first.
 
-    def _named(self, name: str) -> list[SnapshotRow]:
-        """Return what has this name, failed ones too, the oldest first. Raises Unavailable while in doubt."""
-        found = self._account.snapshot_names.get(leaf(name), self._account.ends(None)) or []
-        until, known = self._cut.get(name, (0.0, ""))
+        Raises Unavailable while EC2 may not show a recent one.
+        """
+        found = self._cache.snapshots_by_name.get(leaf(name), self._cache.wait_deadline(None)) or []
+        until, known = self._recent.get(name, (0.0, ""))
         if not found and time.monotonic() < until:
-            raise Unavailable(
-                f"snapshot {name!r} was cut {known} a moment ago, and EC2 does not show it yet; try again"
-            )
+            raise Unavailable(f"snapshot {name!r} {known} a moment ago, and EC2 does not show it yet; try again")
         return found
 
-    def _refuse_unknown(self, zones: tuple[str, ...]) -> None:
-        """Raise InvalidArgument for zones of no fast restores, before there is a snapshot."""
-        if zones and (odd := sorted(set(zones) - set(self._account.region()))):
+    def _refuse_unknown_zones(self, zones: tuple[str, ...]) -> None:
+        """Raise InvalidArgument for zones that do not exist, before a snapshot is taken."""
+        if zones and (unknown := sorted(set(zones) - set(self._cache.region_zones()))):
             raise InvalidArgument(
-                f"parameters: 'fastSnapshotRestoreAvailabilityZones': {', '.join(odd)} is not in the region, which has "
-                f"{', '.join(self._account.region())}"
+                f"parameters: 'fastSnapshotRestoreAvailabilityZones': {', '.join(unknown)} is not in the region, whose "
+                f"zones are {', '.join(self._cache.region_zones())}"
             )
 
-    def _prepare(self, row: SnapshotRow, zones: tuple[str, ...]) -> None:
-        """Let volumes of a snapshot that was just cut be fast from the start; refused for good, there is none."""
+    def _enable_fast_restore(self, snapshot: Ec2Snapshot, zones: tuple[str, ...]) -> None:
+        """Enable fast restore of a snapshot that was just taken. After a final refusal the snapshot is deleted."""
         try:
             if zones:
-                self._account.ec2.fast_restore(row.id, zones)
+                self._cache.client.enable_fast_restore(snapshot.id, zones)
         except (Unavailable, Timeout):
-            raise  # the retry finds the snapshot, and asks again
+            raise  # a retry finds the snapshot and enables it then
         except StorageError as error:
             try:
-                self._remove(row.id)
+                self._delete(snapshot.id)
             except StorageError as second:
                 raise Unavailable(
-                    f"fast restore of snapshot {row.id!r} failed, and so did its deletion: {second}"
+                    f"fast restore of snapshot {snapshot.id!r} could not be enabled, and the snapshot could not be "
+                    f"deleted either: {second}"
                 ) from error
             raise
 
-    def _prepare_again(self, row: SnapshotRow, zones: tuple[str, ...]) -> None:
-        """The same for one that somebody may have been told of: it stays, whatever EC2 says."""
+    def _ensure_fast_restore(self, snapshot: Ec2Snapshot, zones: tuple[str, ...]) -> None:
+        """Enable fast restore of a snapshot whose id may have been reported: it stays, whatever EC2 answers."""
         try:
             if zones:
-                self._account.ec2.fast_restore(row.id, zones)
+                self._cache.client.enable_fast_restore(snapshot.id, zones)
         except StorageError as error:
-            raise Unavailable(f"snapshot {row.id!r} is there, but its fast restore failed: {error}") from error
+            raise Unavailable(
+                f"snapshot {snapshot.id!r} exists, but its fast restore could not be enabled: {error}"
+            ) from error
 
 
-def _failed(name: str, row: SnapshotRow) -> FailedPrecondition:
+def _taken_as(id: str) -> str:
+    return f"was taken as {id!r}"
+
+
+def _failed(name: str, snapshot: Ec2Snapshot) -> FailedPrecondition:
     return FailedPrecondition(
-        f"snapshot {name!r} was cut as {row.id!r} and has failed ({row.message or 'no reason given'}): nothing can be "
-        f"restored from it; delete the VolumeSnapshot and make another (if {row.id!r} is in EC2 then, delete it there)"
+        f"snapshot {name!r} was taken as {snapshot.id!r} and has failed ({snapshot.message or 'no reason given'}): "
+        "nothing can be restored from it; delete the VolumeSnapshot and create another one (if EC2 still has "
+        f"{snapshot.id!r} then, delete it there)"
     )
 
 
-def _good(found: list[SnapshotRow]) -> list[SnapshotRow]:
-    return [row for row in found if row.state != "error"]
+def _not_failed(found: list[Ec2Snapshot]) -> list[Ec2Snapshot]:
+    return [one for one in found if one.state != "error"]
 
 
-def _all_told(rows: dict[str, SnapshotRow]) -> Callable[[str], Snapshot | None]:
-    def one(handle: str) -> Snapshot | None:
-        row = rows.get(handle)
-        return told(row) if row and row.state != "error" and tags.stamp(row.tags) else None
+def _converter(found: dict[str, Ec2Snapshot]) -> Callable[[str], Snapshot | None]:
+    """Return what converts a snapshot of these by its id; None leaves it out."""
 
-    return one
+    def convert(handle: str) -> Snapshot | None:
+        snapshot = found.get(handle)
+        if snapshot is None or snapshot.state == "error" or not labels.read_stamp(snapshot.tags):
+            return None
+        return converted(snapshot)
+
+    return convert
 
 
-def told(row: SnapshotRow) -> Snapshot:
-    """Return a snapshot of ours as the contract has it. Raises NotFound for one without a stamp."""
-    stamp = tags.stamp(row.tags)
+def converted(snapshot: Ec2Snapshot) -> Snapshot:
+    """Return a snapshot of this instance as the contract has it. Raises NotFound for one without a stamp."""
+    stamp = labels.read_stamp(snapshot.tags)
     if stamp is None:
-        raise NotFound(f"snapshot {row.id!r} is not this driver's")
+        raise NotFound(f"snapshot {snapshot.id!r} does not belong to this driver: it has no complete stamp")
     return Snapshot(
-        handle=row.id,
-        source=tags.snapshot_source(row.tags) or row.volume,
-        size=row.size * GIB,
-        created=row.created,
+        handle=snapshot.id,
+        source=labels.snapshot_source(snapshot.tags) or snapshot.volume,
+        size=snapshot.size * GIB,
+        created=snapshot.created,
         stamp=stamp,
-        ready=row.state == "completed",
+        ready=snapshot.state == "completed",
     )

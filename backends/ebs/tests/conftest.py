@@ -1,4 +1,4 @@
-"""EC2 for the tests of a backend that speaks to it (rig.py), and an environment in which boto3 asks nobody else."""
+"""A simulated EC2 (fake_ec2.py), and an environment in which boto3 reaches no other AWS."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .rig_environment import ENVIRONMENT, foreign
+from .aws_environment import ENVIRONMENT, foreign
 
 if TYPE_CHECKING:
     from csi_multi_ebs.backend import EbsBackend
 
-    from .accounts import Connect
-    from .rig import Cloud
-    from .rig_http import Door
+    from .backend_requests import Connect
+    from .fake_ec2 import FakeEc2
+    from .fake_ec2_server import Ec2Server
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what stands on moto: it takes minutes in all, so it is no part of the quick tests."""
+    """Mark the tests on moto: they take minutes, so they are not among the quick tests."""
     for item in items:  # of all directories
-        if item.path.parent == HERE and "door" in getattr(item, "fixturenames", ()):
+        if item.path.parent == HERE and "ec2_server" in getattr(item, "fixturenames", ()):
             item.add_marker("ec2")
 
 
 @pytest.fixture(autouse=True)
 def no_other_aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let boto3 have credentials that are none, and neither files, nor metadata, nor a proxy."""
+    """Give boto3 invalid credentials, and no files, metadata or proxy."""
     for name in [name for name in os.environ if foreign(name)]:
         monkeypatch.delenv(name)
     for name, value in ENVIRONMENT.items():
@@ -38,40 +38,40 @@ def no_other_aws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def door() -> Iterator[Door]:
-    """The rig's server. Starting it costs the seconds that moto takes to be imported."""
-    from .rig_accounts import client
-    from .rig_http import Door
+def ec2_server() -> Iterator[Ec2Server]:
+    """The server of the simulated EC2. Starting it costs the seconds that moto takes to be imported."""
+    from .fake_aws_services import client
+    from .fake_ec2_server import Ec2Server
 
-    door = Door()
-    yield door
-    door.close()
+    ec2_server = Ec2Server()
+    yield ec2_server
+    ec2_server.close()
     client.cache_clear()
 
 
 @pytest.fixture
-def cloud(door: Door) -> Iterator[Cloud]:
-    """EC2 with nothing in it."""
-    from .rig import Cloud
+def cloud(ec2_server: Ec2Server) -> Iterator[FakeEc2]:
+    """An empty EC2."""
+    from .fake_ec2 import FakeEc2
 
-    cloud = Cloud(door)
+    cloud = FakeEc2(ec2_server)
     yield cloud
     cloud.end()
-    assert cloud.trouble == []
+    assert cloud.internal_errors == []
 
 
 @pytest.fixture
 def other_role() -> str:
     """A role in another account: for Config.role_arn."""
-    from .rig_accounts import OTHER_ROLE
+    from .fake_aws_services import OTHER_ROLE
 
     return OTHER_ROLE
 
 
 @pytest.fixture
-def connect(cloud: Cloud) -> Iterator[Connect]:
-    """Make backends over this EC2, as processes that start do."""
-    from .accounts import connecting
+def connect(cloud: FakeEc2) -> Iterator[Connect]:
+    """Create backends on this EC2, as new processes do."""
+    from .backend_requests import connecting
 
     with connecting(cloud) as connect:
         yield connect
@@ -80,6 +80,6 @@ def connect(cloud: Cloud) -> Iterator[Connect]:
 @pytest.fixture
 def ebs(connect: Connect) -> EbsBackend:
     """One backend, whose volumes are all in one zone."""
-    from .accounts import A
+    from .backend_requests import A
 
     return connect(zones=(A,))

@@ -1,17 +1,17 @@
-"""A kernel with the disks a test wants: a tree like /sys, and files for nodes in /dev that hold the disk's number."""
+"""A simulated kernel: a tree like /sys, and files in /dev that hold the numbers of disks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from csi_multi_ebs.blockdev import Kernel
+from csi_multi_ebs.device_identity import NvmeKernel
 
 MIB = 1 << 20
 
 
-class FakeKernel(Kernel):
-    """Disks come and go as a test says; the real one's flags are files here, too."""
+class FakeKernel(NvmeKernel):
+    """Tests plug and unplug disks; flags of the real kernel are files too."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(sys=root / "sys", dev=root / "dev")

@@ -2,7 +2,7 @@
 
     python -m backends.ebs.tests.hotplug -- COMMAND...
 
-Here run EC2 (rig.py) and the guest's qemu, in the guest the command. These variables tell it where to find what:
+Here run EC2 (fake_ec2.py) and the guest's qemu, in the guest the command. These variables tell it where to find what:
 
     HOTPLUG_EC2       URL of EC2
     HOTPLUG_REGION    and its region
@@ -26,9 +26,9 @@ from pathlib import Path
 from types import FrameType
 from xmlrpc.server import SimpleXMLRPCServer
 
+from .fake_ec2 import FakeEc2
+from .fake_ec2_server import Ec2Server
 from .hotplug_bus import Bus, qemu_words
-from .rig import Cloud
-from .rig_http import Door
 
 PROJECT = Path(__file__).resolve().parents[3]
 TOOL = PROJECT / "tests" / "guest" / "run.py"
@@ -62,26 +62,26 @@ def main(arguments: list[str]) -> int:
         words += ["--modules", ",".join(MODULES)]
         words += [f"--qemu-arg={word}" for word in qemu_words(Path(directory) / "qmp")]
         status = _guest([*words, "--", *options.command], environment)
-    for trouble in cloud.trouble:
-        print(f"hotplug: the rig is broken: {trouble!r}", file=sys.stderr)
-    return status or bool(cloud.trouble)
+    for trouble in cloud.internal_errors:
+        print(f"hotplug: the simulated EC2 failed: {trouble!r}", file=sys.stderr)
+    return status or bool(cloud.internal_errors)
 
 
 @contextmanager
-def _cloud(bus: Bus) -> Iterator[tuple[Cloud, str, str]]:
+def _cloud(bus: Bus) -> Iterator[tuple[FakeEc2, str, str]]:
     """Start EC2 with two instances; what is attached to the first are the bus's disks."""
-    door = Door()
+    ec2_server = Ec2Server()
     try:
-        cloud = Cloud(door)
+        cloud = FakeEc2(ec2_server)
         instance, other = cloud.instances(2, type="m7i.large")
         connect(cloud, bus, instance)
         yield cloud, instance, other
         cloud.end()
     finally:
-        door.close()
+        ec2_server.close()
 
 
-def connect(cloud: Cloud, bus: Bus, instance: str) -> None:
+def connect(cloud: FakeEc2, bus: Bus, instance: str) -> None:
     """Let volumes have contents, and show as disks while they are attached to the instance."""
     sizes: dict[str, int] = {}
 
@@ -105,7 +105,7 @@ def connect(cloud: Cloud, bus: Bus, instance: str) -> None:
     cloud.on_deleted = bus.forget
 
 
-def _size(cloud: Cloud, volume: str) -> int:
+def _size(cloud: FakeEc2, volume: str) -> int:
     """Return a volume's size in GiB, as EC2 says it."""
     (found,) = cloud.client().describe_volumes(VolumeIds=[volume])["Volumes"]
     return int(found["Size"])
@@ -114,7 +114,7 @@ def _size(cloud: Cloud, volume: str) -> int:
 class Everything:
     """What a test in the guest asks of the outside beside the bus."""
 
-    def __init__(self, bus: Bus, cloud: Cloud) -> None:
+    def __init__(self, bus: Bus, cloud: FakeEc2) -> None:
         self._bus = bus
         self._cloud = cloud
 
@@ -140,7 +140,7 @@ class Everything:
 
 
 @contextmanager
-def _served(bus: Bus, cloud: Cloud) -> Iterator[str]:
+def _served(bus: Bus, cloud: FakeEc2) -> Iterator[str]:
     """Serve the bus on loopback, and yield the URL."""
     with SimpleXMLRPCServer((LOOPBACK, 0), logRequests=False, allow_none=True) as server:
         server.register_instance(Everything(bus, cloud))

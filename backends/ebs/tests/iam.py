@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .rig import Call
+from .fake_ec2 import Call
 
 Words = Mapping[str, tuple[str, ...]]
 Statement = Mapping[str, Any]

@@ -11,8 +11,8 @@ from csi_multi_ebs.config import Config
 
 from csi_multi.contract import SINGLE_NODE_MODES, AccessMode, Capability, Mount
 
-from .accounts import A, connecting, parameters, setting
-from .rig import Cloud
+from .backend_requests import A, connecting, parameters, setting
+from .fake_ec2 import FakeEc2
 
 NODE = """
 import json, os, sys
@@ -77,21 +77,21 @@ def test_one_node_may_use_any_volume_in_any_way(ebs: EbsBackend, mode: AccessMod
 def test_several_nodes_may_use_raw_volumes_of_io1_and_io2(ebs: EbsBackend, mode: AccessMode) -> None:
     raw, mounted = Capability(mode=mode), Capability(mode=mode, mount=Mount())
 
-    assert "no filesystem can be mounted twice" in ebs.unsupported(mounted, parameters(type="io2"))
+    assert "two nodes cannot mount one filesystem" in ebs.unsupported(mounted, parameters(type="io2"))
     assert "needs type io1 or io2 (Multi-Attach), not gp3" in ebs.unsupported(raw, parameters())
     for kind in ("io1", "io2"):
         assert ebs.unsupported(raw, parameters(type=kind)) == ""
     assert ebs.unsupported(raw) == ""
 
 
-def test_a_backend_asks_nobody_before_it_is_asked(cloud: Cloud) -> None:
+def test_a_backend_asks_nobody_before_it_is_asked(cloud: FakeEc2) -> None:
     with connecting(cloud) as connect:
         connect()
 
     assert cloud.calls.total() == 0
 
 
-def test_a_node_takes_no_more_volumes_than_there_are_device_names(cloud: Cloud) -> None:
+def test_a_node_takes_no_more_volumes_than_there_are_device_names(cloud: FakeEc2) -> None:
     with connecting(cloud) as connect:
         static = {"metadata": "static", "instance_id": "i-0123456789abcdef0", "zone": A}
         assert connect(**static, instance_type="m8azn.24xlarge").max_volumes() == 78

@@ -12,7 +12,7 @@ from csi_multi_ebs.batching import Batcher
 
 from csi_multi.contract import Timeout, Unavailable
 
-from .threads import ended, together
+from .thread_helpers import run_together, wait_until_ended
 
 WINDOW = 0.2  # long enough for all threads of a test to arrive
 
@@ -35,7 +35,7 @@ def test_lookups_at_the_same_time_are_one_question() -> None:
     shop = Shop(**{f"k{number}": number for number in range(50)})
     batcher = Batcher(shop, most=100, window=WINDOW)
 
-    found = together(*(lambda key=f"k{number}": batcher.get(key) for number in range(50)))
+    found = run_together(*(lambda key=f"k{number}": batcher.get(key) for number in range(50)))
 
     assert found == list(range(50))
     assert len(shop.asked) == 1
@@ -44,14 +44,14 @@ def test_lookups_at_the_same_time_are_one_question() -> None:
 def test_what_does_not_exist_is_none_and_spoils_nothing() -> None:
     batcher = Batcher(Shop(a=1), most=10, window=WINDOW)
 
-    assert together(lambda: batcher.get("a"), lambda: batcher.get("gone")) == [1, None]
+    assert run_together(lambda: batcher.get("a"), lambda: batcher.get("gone")) == [1, None]
 
 
 def test_a_key_that_many_ask_for_is_asked_for_once() -> None:
     shop = Shop(a=1)
     batcher = Batcher(shop, most=10, window=WINDOW)
 
-    together(*[lambda: batcher.get("a")] * 8)
+    run_together(*[lambda: batcher.get("a")] * 8)
 
     assert shop.asked == [["a"]]
 
@@ -61,7 +61,7 @@ def test_a_full_batch_does_not_wait_for_more() -> None:
     batcher = Batcher(shop, most=2, window=60)
 
     soon = time.monotonic() + 10
-    assert together(lambda: batcher.get("a", soon), lambda: batcher.get("b", soon)) == [1, 2]
+    assert run_together(lambda: batcher.get("a", soon), lambda: batcher.get("b", soon)) == [1, 2]
 
 
 def test_no_question_is_about_more_than_the_most() -> None:
@@ -105,7 +105,7 @@ def test_a_failure_reaches_each_caller_as_an_exception_of_its_own() -> None:
     shop.answers = fail
     batcher = Batcher(shop, most=10, window=WINDOW)
 
-    errors = together(*[lambda: batcher.get("a")] * 5)
+    errors = run_together(*[lambda: batcher.get("a")] * 5)
 
     assert [(type(error), str(error)) for error in errors] == [(Unavailable, "EC2 is away")] * 5
     assert len(set(map(id, errors))) == 5
@@ -144,4 +144,4 @@ def test_no_thread_stays_behind() -> None:
     batcher = Batcher(Shop(a=1), most=10, window=0)
     batcher.get("a")
 
-    ended("ebs-lookup")
+    wait_until_ended("ebs-lookup")

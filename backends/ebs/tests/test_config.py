@@ -125,7 +125,7 @@ def test_a_mistake_in_a_storage_class_names_the_key_and_what_it_takes(key: str, 
 def test_what_excludes_each_other_is_refused() -> None:
     assert "exclude each other" in refused(Parameters, iops="3000", iopsPerGB="5")
     assert "exclude each other" in refused(MutableParameters, iops="3000", iopsPerGB="5")
-    assert "'kmsKeyId' is for encrypted volumes" in refused(Parameters, kmsKeyId="k", encrypted="false")
+    assert "'kmsKeyId' requires encryption" in refused(Parameters, kmsKeyId="k", encrypted="false")
 
 
 def test_in_a_volume_attributes_class_nothing_is_set_by_default() -> None:
@@ -178,8 +178,8 @@ def test_an_instance_needs_a_region_and_nothing_else() -> None:
         ("region", "Ireland, please", "region"),
         ("role_arn", "csi", "role_arn"),
         ("endpoint", "ec2.example.com", "endpoint"),
-        ("extra_tags", {"csi-multi/owner": "me"}, "belongs to the driver"),
-        ("extra_tags", {"aws:x": "y"}, "belong to AWS"),
+        ("extra_tags", {"csi-multi/owner": "me"}, "is reserved for the driver"),
+        ("extra_tags", {"aws:x": "y"}, "are reserved for AWS"),
         ("extra_tags", {"cost": 5}, "extra_tags"),
         ("kubernetes_cluster", "blue green", "kubernetes_cluster"),
         ("default_size", 5, "default_size"),

@@ -1,4 +1,4 @@
-"""The kit of csi_multi on EBS: moto's EC2 behind the rig, every call of which can die, fail or time out."""
+"""The kit of csi_multi on EBS: moto's EC2 behind a simulation, every call of which can die, fail or time out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from csi_multi_testing import Call, Storage, setting
 from csi_multi.contract import Backend, Host, Node, SizeRange, Stamp, VolumeRequest
 from csi_multi.host.command import LocalHost
 
-from .rig import REGION, Cloud
+from .fake_ec2 import REGION, FakeEc2
 
 GIB = 2**30
 SIZE = 8 * GIB  # room for more IOPS than the least
@@ -31,8 +31,8 @@ def silent() -> Exception:
 
 
 @pytest.fixture
-def storage(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Storage:
-    for name in ("QUOTAS_LAST", "USED_LASTS"):  # else the kit would be told the same figure all the time
+def storage(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    for name in ("QUOTAS_TTL", "USAGE_TTL"):  # else the kit would be told the same figure all the time
         monkeypatch.setattr(capacity, name, 0.0)
     instances = cloud.instances(2)
     config = Config(

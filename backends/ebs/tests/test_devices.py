@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from csi_multi_ebs import devices as devices_module
-from csi_multi_ebs import nvme
-from csi_multi_ebs.devices import Devices
+from csi_multi_ebs.devices import DeviceManager
 
 from csi_multi.contract import Blank, FailedPrecondition, InUse, NotFound, Unavailable
 
@@ -27,21 +25,21 @@ def kernel(tmp_path: Path) -> FakeKernel:
 
 
 @pytest.fixture
-def devices(kernel: FakeKernel) -> Devices:
-    return Devices(kernel, appear=0.3)
+def devices(kernel: FakeKernel) -> DeviceManager:
+    return DeviceManager(kernel, appear=0.3)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices_module, "RELEASE", 0.2)
-    monkeypatch.setattr(devices_module, "GROW", 0.2)
+    monkeypatch.setattr(devices_module, "RELEASE_SECONDS", 0.2)
+    monkeypatch.setattr(devices_module, "GROW_SECONDS", 0.2)
 
 
 def read_only(kernel: FakeKernel, disk: str) -> bool:
     return kernel.text(disk, "ro") == "1"
 
 
-def test_the_disk_with_the_volumes_serial_is_the_device(kernel: FakeKernel, devices: Devices) -> None:
+def test_the_disk_with_the_volumes_serial_is_the_device(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", OTHER)
     kernel.nvme("nvme1n1", SERIAL)
 
@@ -55,7 +53,7 @@ def test_the_disk_with_the_volumes_serial_is_the_device(kernel: FakeKernel, devi
 
 
 def test_the_serial_of_a_short_id_is_proven_with_the_blanks_that_the_kernel_shows(
-    kernel: FakeKernel, devices: Devices
+    kernel: FakeKernel, devices: DeviceManager
 ) -> None:
     kernel.nvme("nvme0n1", "vol0a1b2c3d")
 
@@ -63,14 +61,16 @@ def test_the_serial_of_a_short_id_is_proven_with_the_blanks_that_the_kernel_show
     assert device.proof == {"device/serial": "vol0a1b2c3d         "}
 
 
-def test_a_volume_whose_id_only_begins_alike_is_another(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_volume_whose_id_only_begins_alike_is_another(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
 
     with pytest.raises(NotFound, match="not attached"):
         devices.open("vol-01234567", {}, read_only=False)
 
 
-def test_a_disk_whose_serial_only_begins_as_the_volumes_id_is_another(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_disk_whose_serial_only_begins_as_the_volumes_id_is_another(
+    kernel: FakeKernel, devices: DeviceManager
+) -> None:
     kernel.nvme("nvme0n1", "vol01234567")
     kernel.nvme("nvme1n1", "vol")
 
@@ -79,7 +79,7 @@ def test_a_disk_whose_serial_only_begins_as_the_volumes_id_is_another(kernel: Fa
     assert devices.find(ONE) is None
 
 
-def test_a_path_to_a_namespace_with_several_is_no_device(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_path_to_a_namespace_with_several_is_no_device(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0c0n1", SERIAL, node=False)
     kernel.nvme("nvme0c1n1", SERIAL, node=False)
     kernel.nvme("nvme0n1", SERIAL)
@@ -87,7 +87,7 @@ def test_a_path_to_a_namespace_with_several_is_no_device(kernel: FakeKernel, dev
     assert devices.open(ONE, BLANK, read_only=False).path.name == "nvme0n1"
 
 
-def test_two_disks_that_say_to_be_the_same_volume_are_refused(kernel: FakeKernel, devices: Devices) -> None:
+def test_two_disks_that_say_to_be_the_same_volume_are_refused(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     kernel.nvme("nvme1n1", SERIAL)
 
@@ -97,7 +97,9 @@ def test_two_disks_that_say_to_be_the_same_volume_are_refused(kernel: FakeKernel
 
 
 @pytest.mark.parametrize("target", ["nvme0n1", "nvme7n1"])
-def test_a_link_by_id_that_points_elsewhere_misleads_nobody(kernel: FakeKernel, devices: Devices, target: str) -> None:
+def test_a_link_by_id_that_points_elsewhere_misleads_nobody(
+    kernel: FakeKernel, devices: DeviceManager, target: str
+) -> None:
     by_id = kernel.dev / "disk" / "by-id"
     by_id.mkdir(parents=True)
     (by_id / f"nvme-Amazon_Elastic_Block_Store_{SERIAL}").symlink_to(f"../../{target}")
@@ -109,7 +111,7 @@ def test_a_link_by_id_that_points_elsewhere_misleads_nobody(kernel: FakeKernel, 
     assert devices.open(ONE, BLANK, read_only=False).path.name == "nvme1n1"
 
 
-def test_volumes_that_swapped_their_names_are_told_apart(kernel: FakeKernel, devices: Devices) -> None:
+def test_volumes_that_swapped_their_names_are_told_apart(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     kernel.nvme("nvme1n1", OTHER)
     for handle in (ONE, TWO):
@@ -125,7 +127,7 @@ def test_volumes_that_swapped_their_names_are_told_apart(kernel: FakeKernel, dev
 
 
 def test_a_device_that_appears_late_is_waited_for(kernel: FakeKernel) -> None:
-    devices = Devices(kernel, appear=10)
+    devices = DeviceManager(kernel, appear=10)
     late = threading.Timer(0.3, kernel.nvme, ("nvme0n1", SERIAL))
     late.start()
     started = time.monotonic()
@@ -141,11 +143,11 @@ def test_a_node_in_dev_that_appears_late_is_waited_for(kernel: FakeKernel) -> No
     late = threading.Timer(0.3, (kernel.dev / "nvme0n1").write_text, (number,))
     late.start()
 
-    assert Devices(kernel, appear=10).open(ONE, BLANK, read_only=False).number == number
+    assert DeviceManager(kernel, appear=10).open(ONE, BLANK, read_only=False).number == number
     late.join()
 
 
-def test_a_device_that_stays_away_may_still_come(devices: Devices) -> None:
+def test_a_device_that_stays_away_may_still_come(devices: DeviceManager) -> None:
     with pytest.raises(Unavailable, match=r"attached as /dev/xvdba, has not appeared .* shows: none"):
         devices.open(ONE, BLANK, read_only=False)
 
@@ -154,23 +156,23 @@ def test_a_volume_that_nobody_attached_is_not_waited_for(kernel: FakeKernel) -> 
     started = time.monotonic()
 
     with pytest.raises(NotFound, match="not attached to this node"):
-        Devices(kernel, appear=60).open(ONE, {}, read_only=False)
+        DeviceManager(kernel, appear=60).open(ONE, {}, read_only=False)
     assert time.monotonic() - started < 5
 
 
-def test_a_container_without_the_nodes_dev_is_told_what_to_mount(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_container_without_the_nodes_dev_is_told_what_to_mount(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL, node=False)
 
     with pytest.raises(FailedPrecondition, match=r"mount the node's /dev \(devtmpfs\)"):
         devices.open(ONE, BLANK, read_only=False)
     (kernel.dev / "nvme0n1").write_text("259:99")  # left of a disk that is gone
-    with pytest.raises(FailedPrecondition, match="nvme0n1 is no node of the disk"):
+    with pytest.raises(FailedPrecondition, match="nvme0n1 is not the device node of disk"):
         devices.open(ONE, BLANK, read_only=False)
     assert devices.find(ONE) is None
     devices.close(ONE)
 
 
-def test_a_dev_that_cannot_be_written_is_told(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_dev_that_cannot_be_written_is_told(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     (kernel.dev / "csi-multi-ebs").touch()
 
@@ -180,7 +182,7 @@ def test_a_dev_that_cannot_be_written_is_told(kernel: FakeKernel, devices: Devic
 
 @pytest.mark.parametrize("what", ["dev/csi-multi-ebs/" + ONE, "sys/block/nvme0n1/device/serial"])
 def test_what_cannot_be_read_is_not_closed_or_absent(
-    kernel: FakeKernel, devices: Devices, tmp_path: Path, what: str
+    kernel: FakeKernel, devices: DeviceManager, tmp_path: Path, what: str
 ) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     devices.open(ONE, BLANK, read_only=False)
@@ -192,7 +194,7 @@ def test_what_cannot_be_read_is_not_closed_or_absent(
             call(ONE)
 
 
-def test_a_node_without_sys_sees_no_disks_and_says_so(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_node_without_sys_sees_no_disks_and_says_so(kernel: FakeKernel, devices: DeviceManager) -> None:
     (kernel.sys / "block").rmdir()
 
     with pytest.raises(Unavailable, match="block: No such file"):
@@ -200,19 +202,19 @@ def test_a_node_without_sys_sees_no_disks_and_says_so(kernel: FakeKernel, device
 
 
 def test_a_device_is_found_from_open_to_close_and_not_because_it_is_attached(
-    kernel: FakeKernel, devices: Devices
+    kernel: FakeKernel, devices: DeviceManager
 ) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     assert devices.find(ONE) is None
 
     device = devices.open(ONE, BLANK, read_only=False)
-    assert Devices(kernel).find(ONE) == device  # the next process
+    assert DeviceManager(kernel).find(ONE) == device  # the next process
     for _ in range(2):
         devices.close(ONE)
         assert devices.find(ONE) is None
 
 
-def test_a_device_in_use_is_found_though_the_note_was_lost(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_device_in_use_is_found_though_the_note_was_lost(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     device = devices.open(ONE, BLANK, read_only=False)
     (kernel.dev / "csi-multi-ebs" / ONE).unlink()
@@ -225,21 +227,11 @@ def test_a_device_in_use_is_found_though_the_note_was_lost(kernel: FakeKernel, d
     assert found.blank is Blank.NEVER
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"disk": "nvme0n1", "sequence": "1", "blank": "perhaps"}'])
-def test_a_note_that_is_not_ours_is_none(kernel: FakeKernel, devices: Devices, text: str) -> None:
-    kernel.nvme("nvme0n1", SERIAL)
-    devices.open(ONE, BLANK, read_only=False)
-    (kernel.dev / "csi-multi-ebs" / ONE).write_text(text)
-
-    assert devices.find(ONE) is None
-    assert devices.open(ONE, BLANK, read_only=False).blank is Blank.ZEROED
-
-
 @pytest.mark.parametrize(
     ("said", "blank"), [("zeroed", Blank.ZEROED), ("never", Blank.NEVER), ("stamped", Blank.NEVER)]
 )
 def test_only_what_the_controller_calls_zeroed_may_be_formatted(
-    kernel: FakeKernel, devices: Devices, said: str, blank: Blank
+    kernel: FakeKernel, devices: DeviceManager, said: str, blank: Blank
 ) -> None:
     kernel.nvme("nvme0n1", SERIAL)
 
@@ -249,7 +241,7 @@ def test_only_what_the_controller_calls_zeroed_may_be_formatted(
 
 
 def test_a_device_opened_read_only_is_so_until_it_is_opened_for_writing_or_closed(
-    kernel: FakeKernel, devices: Devices
+    kernel: FakeKernel, devices: DeviceManager
 ) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     assert devices.open(ONE, BLANK, read_only=True).read_only
@@ -263,7 +255,7 @@ def test_a_device_opened_read_only_is_so_until_it_is_opened_for_writing_or_close
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_device_in_use_is_neither_closed_nor_switched(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_device_in_use_is_neither_closed_nor_switched(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     device = devices.open(ONE, BLANK, read_only=False)
     for users in (kernel.users, kernel.raw):
@@ -278,17 +270,17 @@ def test_a_device_in_use_is_neither_closed_nor_switched(kernel: FakeKernel, devi
     devices.close(ONE)
 
 
-def test_a_device_that_is_published_raw_is_not_waited_for(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_device_that_is_published_raw_is_not_waited_for(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     kernel.raw.add(devices.open(ONE, BLANK, read_only=False).path)
     started = time.monotonic()
 
     with pytest.raises(InUse):
         devices.close(ONE)
-    assert time.monotonic() - started < devices_module.RELEASE / 2
+    assert time.monotonic() - started < devices_module.RELEASE_SECONDS / 2
 
 
-def test_who_lets_go_in_a_moment_is_waited_for(kernel: FakeKernel, devices: Devices) -> None:
+def test_who_lets_go_in_a_moment_is_waited_for(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     device = devices.open(ONE, BLANK, read_only=False)
     kernel.users.add(device.path)
@@ -300,7 +292,7 @@ def test_who_lets_go_in_a_moment_is_waited_for(kernel: FakeKernel, devices: Devi
     assert devices.find(ONE) is None
 
 
-def test_a_device_that_was_pulled_is_not_open_and_its_close_is_fine(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_device_that_was_pulled_is_not_open_and_its_close_is_fine(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     devices.open(ONE, BLANK, read_only=False)
     kernel.unplug("nvme0n1")
@@ -311,7 +303,9 @@ def test_a_device_that_was_pulled_is_not_open_and_its_close_is_fine(kernel: Fake
     assert devices.find(ONE) is None
 
 
-def test_a_volume_that_was_pulled_while_open_and_comes_again_is_not_open(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_volume_that_was_pulled_while_open_and_comes_again_is_not_open(
+    kernel: FakeKernel, devices: DeviceManager
+) -> None:
     """What is still mounted shows the disk that is gone, and must come to be unmounted."""
     kernel.nvme("nvme0n1", SERIAL)
     before = devices.open(ONE, BLANK, read_only=False)
@@ -328,7 +322,7 @@ def test_a_volume_that_was_pulled_while_open_and_comes_again_is_not_open(kernel:
     "handle", ["", "vol-xyz", "../../etc/passwd", "snap-0123456789abcdef0", f"{ONE}/x", f"{ONE}\n"]
 )
 def test_what_is_no_volume_id_is_not_found_and_touches_no_file(
-    kernel: FakeKernel, devices: Devices, handle: str
+    kernel: FakeKernel, devices: DeviceManager, handle: str
 ) -> None:
     for call in (devices.find, devices.close, devices.refresh, lambda one: devices.open(one, BLANK, read_only=False)):
         with pytest.raises(NotFound, match="does not exist"):
@@ -336,7 +330,7 @@ def test_what_is_no_volume_id_is_not_found_and_touches_no_file(
     assert list(kernel.dev.iterdir()) == []
 
 
-def test_a_device_takes_the_size_that_its_controller_tells(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_device_takes_the_size_that_its_controller_tells(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     devices.open(ONE, BLANK, read_only=False)
     kernel.behind["nvme0n1"] = 2 * MIB
@@ -346,24 +340,15 @@ def test_a_device_takes_the_size_that_its_controller_tells(kernel: FakeKernel, d
     assert kernel.text("nvme0n1", "device/rescan_controller") == "1"
 
 
-def test_a_device_that_has_its_size_already_is_left_alone(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_device_that_has_its_size_already_is_left_alone(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
 
     devices.refresh(ONE)
     assert kernel.text("nvme0n1", "device/rescan_controller") == ""
 
 
-def test_with_several_paths_every_controller_is_asked(kernel: FakeKernel, devices: Devices) -> None:
-    controllers = {"device/nvme0/rescan_controller": "", "device/nvme1/rescan_controller": ""}
-    kernel.plug("nvme0n1", {"device/serial": SERIAL, "nsid": "1", **controllers})
-    kernel.behind["nvme0n1"] = 2 * MIB
-
-    devices.refresh(ONE)
-    assert [kernel.text("nvme0n1", name) for name in controllers] == ["1", "1"]
-
-
 @pytest.mark.usefixtures("impatient")
-def test_a_size_that_the_kernel_does_not_take_is_no_success(kernel: FakeKernel, devices: Devices) -> None:
+def test_a_size_that_the_kernel_does_not_take_is_no_success(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     kernel.behind["nvme0n1"] = 2 * MIB
     kernel.deaf.add("nvme0n1")
@@ -372,99 +357,14 @@ def test_a_size_that_the_kernel_does_not_take_is_no_success(kernel: FakeKernel, 
         devices.refresh(ONE)
 
 
-def test_a_volume_without_a_device_cannot_be_refreshed(devices: Devices) -> None:
+def test_a_volume_without_a_device_cannot_be_refreshed(devices: DeviceManager) -> None:
     with pytest.raises(NotFound):
         devices.refresh(ONE)
 
 
-def test_disks_of_the_instance_itself_are_counted_and_no_volumes(kernel: FakeKernel, devices: Devices) -> None:
+def test_disks_of_the_instance_itself_are_counted_and_no_volumes(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     for disk in ("nvme1n1", "nvme2n1"):
         kernel.plug(disk, {"device/serial": f"AWS{disk}", "device/model": f"{'Amazon EC2 NVMe Instance Storage':40}"})
 
     assert devices.local_disks() == 2
-
-
-def test_on_xen_the_name_of_the_attachment_leads_to_the_device(kernel: FakeKernel, devices: Devices) -> None:
-    kernel.xen("xvda", 51712)
-    kernel.xen("xvdba", 268448768)
-
-    device = devices.open(ONE, BLANK, read_only=False)
-    assert device.path == kernel.dev / "xvdba"
-    assert device.proof == {"device/nodename": "device/vbd/268448768", "diskseq": "2"}
-    assert devices.find(ONE) == device
-    assert devices.open(ONE, {**BLANK, "device": "/dev/sdba"}, read_only=False) == device
-    devices.refresh(ONE)
-    devices.close(ONE)
-    assert devices.find(ONE) is None
-
-
-def test_a_disk_of_that_name_that_is_not_xens_is_not_the_device(kernel: FakeKernel, devices: Devices) -> None:
-    kernel.plug("xvdba", {"device/model": "something else"})
-
-    with pytest.raises(Unavailable):
-        devices.open(ONE, BLANK, read_only=False)
-
-
-def test_the_serial_wins_over_a_xen_disk_of_the_attachments_name(kernel: FakeKernel, devices: Devices) -> None:
-    kernel.xen("xvdba", 268448768)
-    kernel.nvme("nvme0n1", SERIAL)
-
-    assert devices.open(ONE, BLANK, read_only=False).path.name == "nvme0n1"
-
-
-def test_on_xen_another_volume_under_the_same_name_is_not_taken_for_the_one_that_was_open(
-    kernel: FakeKernel, devices: Devices
-) -> None:
-    kernel.xen("xvdba", 268448768)
-    devices.open(ONE, BLANK, read_only=False)
-    kernel.unplug("xvdba")
-    kernel.xen("xvdba", 268448768)
-
-    assert devices.find(ONE) is None
-    second = devices.open(TWO, BLANK, read_only=False)
-    assert second.proof["diskseq"] == "2"
-    assert devices.find(ONE) is None
-    assert devices.find(TWO) == second
-
-
-def test_on_xen_a_disk_belongs_to_the_volume_that_was_opened_last(kernel: FakeKernel, devices: Devices) -> None:
-    """A kernel that counts no disks cannot tell that it was replaced."""
-    kernel.xen("xvdba", 268448768, counted=False)
-    first = devices.open(ONE, BLANK, read_only=False)
-    assert first.proof == {"device/nodename": "device/vbd/268448768"}
-
-    assert devices.open(TWO, BLANK, read_only=False).path == first.path
-    assert devices.find(ONE) is None
-    assert devices.find(TWO) is not None
-
-
-def test_on_xen_a_disk_that_is_used_as_one_volume_is_not_opened_as_another(
-    kernel: FakeKernel, devices: Devices
-) -> None:
-    kernel.xen("xvdba", 268448768)
-    device = devices.open(ONE, BLANK, read_only=False)
-    kernel.users.add(device.path)
-
-    with pytest.raises(InUse, match=f"in use as volume {ONE}, but said to be {TWO}"):
-        devices.open(TWO, BLANK, read_only=False)
-    assert devices.find(ONE) == device
-    assert devices.find(TWO) is None
-
-
-def test_a_note_is_written_whole_or_not_at_all(kernel: FakeKernel, devices: Devices) -> None:
-    kernel.nvme("nvme0n1", SERIAL)
-    devices.open(ONE, BLANK, read_only=False)
-
-    (file,) = (kernel.dev / "csi-multi-ebs").iterdir()
-    assert json.loads(file.read_text()) == {"disk": "nvme0n1", "sequence": "1", "blank": "zeroed"}
-
-
-@pytest.mark.parametrize(("form", "logarithm", "size"), [(0, 9, 2048 * 512), (3, 12, 2048 * 4096)])
-def test_an_nvme_controllers_answer_is_read_with_the_block_size_in_use(form: int, logarithm: int, size: int) -> None:
-    answer = bytearray(nvme.DATA)
-    answer[:8] = (2048).to_bytes(8, "little")
-    answer[nvme.FORMAT_IN_USE] = 0x10 | form  # the upper bits say something else
-    answer[nvme.FORMATS + 4 * form + 2] = logarithm
-
-    assert nvme.parsed(bytes(answer)) == size

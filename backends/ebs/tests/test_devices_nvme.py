@@ -13,9 +13,9 @@ from xmlrpc.client import ServerProxy
 
 import pytest
 from csi_multi_ebs.backend import EbsBackend
-from csi_multi_ebs.blockdev import Kernel
 from csi_multi_ebs.config import Config
-from csi_multi_ebs.devices import Devices
+from csi_multi_ebs.device_identity import NvmeKernel
+from csi_multi_ebs.devices import DeviceManager
 
 from csi_multi.contract import (
     AccessMode,
@@ -65,8 +65,8 @@ def plug(bus: ServerProxy) -> Iterator[Plug]:
 
 
 @pytest.fixture
-def devices() -> Devices:
-    return Devices(Kernel(), appear=30)
+def devices() -> DeviceManager:
+    return DeviceManager(NvmeKernel(), appear=30)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def plugged(bus: ServerProxy, volume: str) -> str:
     return volume
 
 
-def open_device(devices: Devices, volume: str, *, read_only: bool = False) -> Device:
+def open_device(devices: DeviceManager, volume: str, *, read_only: bool = False) -> Device:
     return devices.open(volume, CONTEXT, read_only=read_only)
 
 
@@ -117,7 +117,7 @@ def read(path: Path) -> bytes:
         return disk.read(4096).rstrip(b"\0")
 
 
-def test_an_attached_volume_is_opened_and_proves_what_it_is(devices: Devices, plug: Plug) -> None:
+def test_an_attached_volume_is_opened_and_proves_what_it_is(devices: DeviceManager, plug: Plug) -> None:
     volume, other = plug(), plug()
     device = open_device(devices, volume)
     open_device(devices, other)
@@ -131,7 +131,9 @@ def test_an_attached_volume_is_opened_and_proves_what_it_is(devices: Devices, pl
         assert devices.find(one) is None
 
 
-def test_a_device_that_the_kernel_shows_late_is_waited_for(devices: Devices, plug: Plug, bus: ServerProxy) -> None:
+def test_a_device_that_the_kernel_shows_late_is_waited_for(
+    devices: DeviceManager, plug: Plug, bus: ServerProxy
+) -> None:
     volume = new()
     bus.plug_later(2.0, volume, volume.replace("-", ""), 1)
 
@@ -141,17 +143,17 @@ def test_a_device_that_the_kernel_shows_late_is_waited_for(devices: Devices, plu
 
 def test_a_device_that_does_not_come_is_told_with_those_that_are_there(plug: Plug) -> None:
     other = plug()
-    open_device(Devices(Kernel(), appear=30), other)
+    open_device(DeviceManager(NvmeKernel(), appear=30), other)
 
     with pytest.raises(Unavailable, match=other.replace("-", "")):
-        open_device(Devices(Kernel(), appear=0.5), new())
+        open_device(DeviceManager(NvmeKernel(), appear=0.5), new())
     with pytest.raises(NotFound):
-        Devices(Kernel()).open(new(), {}, read_only=False)
-    Devices(Kernel()).close(other)
+        DeviceManager(NvmeKernel()).open(new(), {}, read_only=False)
+    DeviceManager(NvmeKernel()).close(other)
 
 
 def test_volumes_that_swapped_their_names_between_attachments_keep_their_data(
-    devices: Devices, plug: Plug, bus: ServerProxy
+    devices: DeviceManager, plug: Plug, bus: ServerProxy
 ) -> None:
     first, second = plug(), plug()
     before = {volume: open_device(devices, volume) for volume in (first, second)}
@@ -173,7 +175,7 @@ def test_volumes_that_swapped_their_names_between_attachments_keep_their_data(
         devices.close(volume)
 
 
-def test_a_link_by_id_that_was_left_pointing_elsewhere_misleads_nobody(devices: Devices, plug: Plug) -> None:
+def test_a_link_by_id_that_was_left_pointing_elsewhere_misleads_nobody(devices: DeviceManager, plug: Plug) -> None:
     volume, other = plug(), plug()
     wrong = open_device(devices, other)
     link = Path(f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}")
@@ -189,7 +191,7 @@ def test_a_link_by_id_that_was_left_pointing_elsewhere_misleads_nobody(devices: 
         devices.close(one)
 
 
-def test_a_volume_that_was_pulled_is_not_open_any_more(devices: Devices, plug: Plug, bus: ServerProxy) -> None:
+def test_a_volume_that_was_pulled_is_not_open_any_more(devices: DeviceManager, plug: Plug, bus: ServerProxy) -> None:
     volume = plug()
     device = open_device(devices, volume)
     bus.unplug(volume)
@@ -200,7 +202,7 @@ def test_a_volume_that_was_pulled_is_not_open_any_more(devices: Devices, plug: P
     devices.close(volume)
 
 
-def test_a_read_only_device_refuses_writes_until_it_is_opened_for_them(devices: Devices, plug: Plug) -> None:
+def test_a_read_only_device_refuses_writes_until_it_is_opened_for_them(devices: DeviceManager, plug: Plug) -> None:
     volume = plug()
     device = open_device(devices, volume, read_only=True)
     assert device.read_only
@@ -215,7 +217,7 @@ def test_a_read_only_device_refuses_writes_until_it_is_opened_for_them(devices: 
     write(device.path, b"y")
 
 
-def test_a_device_in_use_stays_open_and_as_it_is(devices: Devices, plug: Plug, tmp_path: Path) -> None:
+def test_a_device_in_use_stays_open_and_as_it_is(devices: DeviceManager, plug: Plug, tmp_path: Path) -> None:
     volume = plug()
     device = open_device(devices, volume)
     target = tmp_path / "target"
@@ -269,7 +271,7 @@ def test_raw_blocks_are_published(backend: EbsBackend, plug: Plug, tmp_path: Pat
     publish.unpublish(LocalHost(), backend, volume, target)
     unstage(backend, volume, tmp_path / "staging")
 
-    assert read(open_device(Devices(Kernel()), volume).path) == b"raw"
+    assert read(open_device(DeviceManager(NvmeKernel()), volume).path) == b"raw"
     backend.close_device(volume)
 
 
@@ -323,12 +325,12 @@ def test_a_mounted_volume_grows(backend: EbsBackend, tmp_path: Path) -> None:
         unstage(backend, volume, tmp_path / "staging")
 
 
-def test_the_controllers_own_word_about_the_size_is_read(plug: Plug, devices: Devices) -> None:
+def test_the_controllers_own_word_about_the_size_is_read(plug: Plug, devices: DeviceManager) -> None:
     volume = plug()
     device = open_device(devices, volume)
     started = time.monotonic()
 
-    assert Kernel().bytes_behind(device.path.name, device.path) == GIB
+    assert NvmeKernel().bytes_behind(device.path.name, device.path) == GIB
     devices.refresh(volume)
     assert time.monotonic() - started < 2
     devices.close(volume)

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import yaml
-from csi_multi_ebs import tags
+from csi_multi_ebs import labels
+from csi_multi_ebs.botocore_model import CALLS, SERVICES
 from csi_multi_ebs.config import Config, MutableParameters, Parameters, SnapshotParameters
-from csi_multi_ebs.models import CALLS, SERVICES
-from csi_multi_ebs.types import RULES, spec
+from csi_multi_ebs.volume_types import TYPE_LIMITS, new_spec
 
 from csi_multi.config.settings import load_config
 from csi_multi.contract import SizeRange, SnapshotRequest, Stamp, VolumeRequest
 from csi_multi.contract.params import camel, fields, parse
 from csi_multi.node.mkfs_options import FilesystemOptions
 
-from .test_tags import CONFIG, SETTING
+from .test_labels import CONFIG, SETTING
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs/ebs.md").read_text()
@@ -63,9 +63,9 @@ def test_whatever_changes_something_is_bound_to_the_drivers_tags_or_to_instances
 
 @pytest.mark.parametrize("condition", re.findall(r'"aws:\w+Tag/([^"]+)"', TEXT))
 def test_the_policy_names_the_tag_that_is_written(condition: str) -> None:
-    assert condition == tags.OWNER
+    assert condition == labels.OWNER
     assert "multi.csi.example.com/prod/*" in TEXT
-    assert tags.owner("multi.csi.example.com", "prod", "ireland") == "multi.csi.example.com/prod/ireland"
+    assert labels.owner_tag("multi.csi.example.com", "prod", "ireland") == "multi.csi.example.com/prod/ireland"
 
 
 def test_roles_are_assumed_by_the_call_that_is_made() -> None:
@@ -93,12 +93,12 @@ def test_the_example_storage_classes_make_volumes(name: str) -> None:
     stamp = Stamp(driver="d", cluster="c", name="pvc-1", digest="")
     request = VolumeRequest(stamp=stamp, parameters=parameters, metadata=CLAIM)
 
-    assert spec(parameters, None, SizeRange(required=10 * 2**30)).size == 10
-    assert tags.of_volume(request, SETTING, CONFIG)
+    assert new_spec(parameters, None, SizeRange(required=10 * 2**30)).size == 10
+    assert labels.volume_tags(request, SETTING, CONFIG)
 
 
 def test_the_example_attributes_class_suits_the_example_storage_class() -> None:
-    found = spec(
+    found = new_spec(
         parse(Parameters, own("ebs-gp3"), "parameters"),
         parse(MutableParameters, own("ebs-fast"), "mutable_parameters"),
         SizeRange(required=20 * 2**30),
@@ -112,12 +112,12 @@ def test_the_example_snapshot_class_cuts_snapshots() -> None:
     stamp = Stamp(driver="d", cluster="c", name="snapshot-1", digest="")
     request = SnapshotRequest(stamp=stamp, source="vol-0a", parameters=parameters, metadata=CUT)
 
-    assert tags.of_snapshot(request, SETTING, CONFIG)["of"] == "db/s"
+    assert labels.snapshot_tags(request, SETTING, CONFIG)["of"] == "db/s"
 
 
 def test_a_volume_that_is_handed_over_by_hand_has_a_stamp() -> None:
     written = dict(re.findall(r"Key=([^,]+),Value=(\S+)", TEXT))
-    found = tags.stamp(written)
+    found = labels.read_stamp(written)
 
     assert found == Stamp(
         driver="multi.csi.example.com",
@@ -126,15 +126,15 @@ def test_a_volume_that_is_handed_over_by_hand_has_a_stamp() -> None:
         digest="adopted",
         context={"fsType": "ext4"},
     )
-    assert written[tags.NAME] == "pvc-1f0e"
+    assert written[labels.NAME] == "pvc-1f0e"
 
 
-@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("kind", TYPE_LIMITS)
 def test_the_table_of_types_has_the_numbers_that_are_checked(kind: str) -> None:
     rows = [line.split("|") for line in TEXT.splitlines() if line.startswith("| ")]
     row = next(row for row in rows if kind in row[1].strip().split(", "))
     numbers = [int(number) for number in re.findall(r"\d+", "|".join(row[2:]))]
-    rule = RULES[kind]
+    rule = TYPE_LIMITS[kind]
     iops = [] if rule.iops is None else [*rule.iops, rule.per_gib]
 
     assert numbers == [*rule.size, *iops, *(rule.throughput or ())]

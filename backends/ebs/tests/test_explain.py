@@ -10,21 +10,33 @@ import msgspec
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
-from csi_multi_ebs.explaining import ID, LOOKS, MAKES
+from csi_multi_ebs.explain import CREATES, PLACEHOLDER_ID, READS
 
 from csi_multi.contract import DryRunReport, InvalidArgument, Unpredictable, VolumeRequest
 
-from .accounts import GIB, A, B, SizeRange, asked, cut, parameters, places, setting, snapshot, volume
-from .rig import REGION, Cloud
+from .backend_requests import (
+    GIB,
+    A,
+    B,
+    SizeRange,
+    parameters,
+    setting,
+    snapshot,
+    snapshot_request,
+    topology,
+    volume,
+    volume_request,
+)
+from .fake_ec2 import REGION, FakeEc2
 
 
-def said(cloud: Cloud, since: int) -> list[tuple[str, dict[str, str]]]:
+def said(cloud: FakeEc2, since: int) -> list[tuple[str, dict[str, str]]]:
     """Return what changes arrived at EC2, with every word of them."""
     frame = ("Action", "Version")
     return [
         (call.action, {key: text for key, text in call.params.items() if key not in frame})
         for call in list(cloud.seen)[since:]
-        if call.action in MAKES
+        if call.action in CREATES
     ]
 
 
@@ -46,7 +58,7 @@ def flat(path: str, words: Any) -> Iterator[tuple[str, str]]:
         yield path, str(words).lower() if isinstance(words, bool) else str(words)
 
 
-def changes(cloud: Cloud, since: int) -> list[str]:
+def changes(cloud: FakeEc2, since: int) -> list[str]:
     return [call.action for call in list(cloud.seen)[since:] if not call.action.startswith("Describe")]
 
 
@@ -59,19 +71,23 @@ def make(backend: Any, request: VolumeRequest) -> Any:
 @pytest.fixture
 def wishes(ebs: EbsBackend) -> dict[str, VolumeRequest]:
     """A request of every kind; what they are copied from is there."""
-    source = ebs.create_volume(asked("source")).handle
-    of = ebs.create_snapshot(cut("snapshot", source)).handle
+    source = ebs.create_volume(volume_request("source")).handle
+    of = ebs.create_snapshot(snapshot_request("snapshot", source)).handle
     return {
-        "create": asked("pvc-1", size=SizeRange(required=10 * GIB + 1), parameters=parameters(type="gp3", iops="4000")),
-        "create in a place": asked("pvc-1", topology=places(A), metadata={"pvc/name": "data", "pvc/namespace": "shop"}),
-        "restore": asked("pvc-1", source=snapshot(of)),
-        "clone": asked("pvc-1", source=volume(source)),
+        "create": volume_request(
+            "pvc-1", size=SizeRange(required=10 * GIB + 1), parameters=parameters(type="gp3", iops="4000")
+        ),
+        "create in a place": volume_request(
+            "pvc-1", topology=topology(A), metadata={"pvc/name": "data", "pvc/namespace": "shop"}
+        ),
+        "restore": volume_request("pvc-1", source=snapshot(of)),
+        "clone": volume_request("pvc-1", source=volume(source)),
     }
 
 
 @pytest.mark.parametrize("kind", ["create", "create in a place", "restore", "clone"])
 def test_the_calls_that_are_told_are_those_of_a_creation(
-    cloud: Cloud, ebs: EbsBackend, wishes: dict[str, VolumeRequest], kind: str
+    cloud: FakeEc2, ebs: EbsBackend, wishes: dict[str, VolumeRequest], kind: str
 ) -> None:
     report, before = DryRunReport(), len(cloud.seen)
 
@@ -82,12 +98,12 @@ def test_the_calls_that_are_told_are_those_of_a_creation(
     made = make(ebs, wishes[kind])
     assert told(report) == said(cloud, before)
     assert replace(expected, handle=made.handle) == made
-    assert expected.handle == ID
+    assert expected.handle == PLACEHOLDER_ID
 
 
 def test_looks_are_told_with_what_they_are_for(ebs: EbsBackend) -> None:
     report = DryRunReport()
-    ebs.dry_run(report).create_volume(asked("pvc-1"))
+    ebs.dry_run(report).create_volume(volume_request("pvc-1"))
 
     assert [(step.words[0], step.changes) for step in report.steps] == [
         ("DescribeAvailabilityZones", False),
@@ -99,7 +115,9 @@ def test_looks_are_told_with_what_they_are_for(ebs: EbsBackend) -> None:
 
 def test_what_ec2_would_refuse_is_refused(ebs: EbsBackend) -> None:
     with pytest.raises(InvalidArgument, match="iops"):
-        ebs.dry_run(DryRunReport()).create_volume(asked("pvc-1", parameters=parameters(type="gp3", iops="999999")))
+        ebs.dry_run(DryRunReport()).create_volume(
+            volume_request("pvc-1", parameters=parameters(type="gp3", iops="999999"))
+        )
 
 
 @pytest.fixture
@@ -110,7 +128,7 @@ def laptop() -> EbsBackend:
 
 def test_without_ec2_the_call_is_told_and_what_it_goes_by(laptop: EbsBackend) -> None:
     report = DryRunReport(offline=True)
-    made = laptop.dry_run(report).create_volume(asked("pvc-1", topology=places(B)))
+    made = laptop.dry_run(report).create_volume(volume_request("pvc-1", topology=topology(B)))
 
     assert made.topology == ({"zone": B},)
     assert [name for name, *_ in told(report)] == ["CreateVolume"]
@@ -119,12 +137,14 @@ def test_without_ec2_the_call_is_told_and_what_it_goes_by(laptop: EbsBackend) ->
 
 def test_without_ec2_a_copy_cannot_be_told(laptop: EbsBackend) -> None:
     with pytest.raises(Unpredictable, match="source"):
-        laptop.dry_run(DryRunReport(offline=True)).clone_volume(asked("pvc-1", source=volume("vol-0123456789abcdef0")))
+        laptop.dry_run(DryRunReport(offline=True)).clone_volume(
+            volume_request("pvc-1", source=volume("vol-0123456789abcdef0"))
+        )
 
 
 def test_a_call_that_is_no_part_of_a_creation_is_not_made(laptop: EbsBackend) -> None:
     dry_run = laptop.dry_run(DryRunReport())
 
     with pytest.raises(Unpredictable, match="DeleteVolume"):
-        dry_run._account.ec2.delete_volume("vol-0123456789abcdef0")  # type: ignore[attr-defined]
-    assert all(name.startswith("Describe") for name in LOOKS)
+        dry_run._cache.client.delete_volume("vol-0123456789abcdef0")  # type: ignore[attr-defined]
+    assert all(name.startswith("Describe") for name in READS)

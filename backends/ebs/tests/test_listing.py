@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 import pytest
 from csi_multi_ebs import listing
 from csi_multi_ebs.backend import EbsBackend
-from csi_multi_ebs.tags import of_snapshot, of_volume
+from csi_multi_ebs.labels import snapshot_tags, volume_tags
+from csi_multi_ebs.listing import chunks, every_page, existing, filter_literal, one_page
 
-from csi_multi.contract import InvalidToken, PageRequest, Volume
+from csi_multi.contract import InvalidArgument, InvalidToken, NotFound, PageRequest, Unavailable, Volume
 
-from . import rig_moto
-from .accounts import GONE, A, Connect, asked, configured, cut, nodes, on, row, setting
-from .rig import Call, Cloud
+from . import fake_ec2_moto
+from .backend_requests import (
+    GONE,
+    A,
+    Connect,
+    attach_request,
+    backend_config,
+    nodes,
+    row,
+    setting,
+    snapshot_request,
+    volume_request,
+)
+from .fake_ec2 import Call, FakeEc2
 
 
-def many(cloud: Cloud, number: int) -> list[str]:
+def many(cloud: FakeEc2, number: int) -> list[str]:
     """Put volumes of ours into EC2 without asking it, and return their ids in order."""
-    account = rig_moto.store(Call("", {}, "123456789012", cloud.region))
-    config = configured(cloud)
+    account = fake_ec2_moto.store(Call("", {}, "123456789012", cloud.region))
+    config = backend_config(cloud)
     for count in range(number):
         made = account.create_volume(1, A, volume_type="gp3")
-        made.add_tags(of_volume(asked(f"pvc-{count}"), setting(), config))
+        made.add_tags(volume_tags(volume_request(f"pvc-{count}"), setting(), config))
     return sorted(volume.id for volume in account.volumes.values())
 
 
-def many_snapshots(cloud: Cloud, volume: str, number: int) -> list[str]:
-    account = rig_moto.store(Call("", {}, "123456789012", cloud.region))
-    config = configured(cloud)
+def many_snapshots(cloud: FakeEc2, volume: str, number: int) -> list[str]:
+    account = fake_ec2_moto.store(Call("", {}, "123456789012", cloud.region))
+    config = backend_config(cloud)
     for count in range(number):
         made = account.create_snapshot(volume, "")
-        made.add_tags(of_snapshot(cut(f"snap-{count}", volume), setting(), config))
+        made.add_tags(snapshot_tags(snapshot_request(f"snap-{count}", volume), setting(), config))
     return sorted(account.snapshots)
 
 
@@ -43,7 +58,7 @@ def walk(ebs: EbsBackend, limit: int) -> list[list[str]]:
             return pages
 
 
-def test_a_long_listing_uses_ec2s_largest_pages(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_long_listing_uses_ec2s_largest_pages(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 2500)
 
     pages = walk(ebs, 1000)
@@ -54,7 +69,7 @@ def test_a_long_listing_uses_ec2s_largest_pages(ebs: EbsBackend, cloud: Cloud) -
     assert sizes == ["1000"] * 3
 
 
-def test_later_pages_look_up_what_is_on_them_alone(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_later_pages_look_up_what_is_on_them_alone(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 40)
     first = ebs.list_volumes(PageRequest(limit=10))
     cloud.seen.clear()
@@ -65,20 +80,20 @@ def test_later_pages_look_up_what_is_on_them_alone(ebs: EbsBackend, cloud: Cloud
     assert looked.many("VolumeId") == ids[10:21]
 
 
-def test_without_a_limit_all_is_on_one_page(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_without_a_limit_all_is_on_one_page(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 12)
 
     assert walk(ebs, 0) == [ids]
 
 
-def test_pages_of_ec2_that_are_empty_end_nothing(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_pages_of_ec2_that_are_empty_end_nothing(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 7)
     cloud.describes.empty_pages = 2
 
     assert walk(ebs, 0) == [ids]
 
 
-def test_deletions_between_pages_make_no_other_volume_disappear(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_deletions_between_pages_make_no_other_volume_disappear(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 12)
     first = ebs.list_volumes(PageRequest(limit=4))
     for gone in (ids[3], ids[5], ids[6]):
@@ -93,7 +108,7 @@ def test_deletions_between_pages_make_no_other_volume_disappear(ebs: EbsBackend,
     ]
 
 
-def test_a_page_whose_volumes_are_all_gone_leads_on_to_the_next(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_page_whose_volumes_are_all_gone_leads_on_to_the_next(ebs: EbsBackend, cloud: FakeEc2) -> None:
     ids = many(cloud, 9)
     first = ebs.list_volumes(PageRequest(limit=3))
     for gone in ids[3:7]:
@@ -106,7 +121,7 @@ def test_a_page_whose_volumes_are_all_gone_leads_on_to_the_next(ebs: EbsBackend,
 
 
 def test_a_listing_goes_on_in_another_process_and_after_a_while(
-    connect: Connect, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = many(cloud, 8)
     ebs = connect()
@@ -114,13 +129,13 @@ def test_a_listing_goes_on_in_another_process_and_after_a_while(
     rest = ids[3:]
 
     assert [one.handle for one in connect().list_volumes(PageRequest(cursor=first.cursor)).items] == rest
-    monkeypatch.setattr(listing, "FRESH", 0.0)
+    monkeypatch.setattr(listing, "IDS_TTL", 0.0)
     aged = connect()
     first = aged.list_volumes(PageRequest(limit=3))
     assert [one.handle for one in aged.list_volumes(PageRequest(cursor=first.cursor)).items] == rest
 
 
-def test_a_foreign_cursor_is_refused(ebs: EbsBackend, cloud: Cloud) -> None:
+def test_a_foreign_cursor_is_refused(ebs: EbsBackend, cloud: FakeEc2) -> None:
     many(cloud, 2)
 
     for cursor in ("Vol", "../x", "{}"):
@@ -130,9 +145,9 @@ def test_a_foreign_cursor_is_refused(ebs: EbsBackend, cloud: Cloud) -> None:
             ebs.list_snapshots(PageRequest(cursor=cursor, limit=1))
 
 
-def test_what_is_not_ours_failed_or_torn_is_not_listed(ebs: EbsBackend, connect: Connect, cloud: Cloud) -> None:
+def test_what_is_not_ours_failed_or_torn_is_not_listed(ebs: EbsBackend, connect: Connect, cloud: FakeEc2) -> None:
     ids = many(cloud, 3)
-    connect("other").create_volume(asked("theirs"))
+    connect("other").create_volume(volume_request("theirs"))
     cloud.client().create_volume(AvailabilityZone=A, Size=1)
     cloud.client().delete_tags(Resources=[ids[0]], Tags=[{"Key": "csi-multi/stamp.0"}])
     row(cloud, ids[1]).phase = "error"
@@ -140,12 +155,12 @@ def test_what_is_not_ours_failed_or_torn_is_not_listed(ebs: EbsBackend, connect:
     assert walk(ebs, 0) == [ids[2:]]
 
 
-def test_listed_volumes_name_their_nodes_also_after_a_restart(connect: Connect, cloud: Cloud) -> None:
+def test_listed_volumes_name_their_nodes_also_after_a_restart(connect: Connect, cloud: FakeEc2) -> None:
     first, second = nodes(cloud, 2)
     ebs = connect(zones=(A,))
-    here, there, nowhere = (ebs.create_volume(asked(f"pvc-{number}")) for number in range(3))
-    ebs.attach(on(first, here))
-    ebs.attach(on(second, there))
+    here, there, nowhere = (ebs.create_volume(volume_request(f"pvc-{number}")) for number in range(3))
+    ebs.attach(attach_request(first, here))
+    ebs.attach(attach_request(second, there))
     cloud.calls.clear()
 
     for one in (ebs, connect()):
@@ -154,8 +169,8 @@ def test_listed_volumes_name_their_nodes_also_after_a_restart(connect: Connect, 
     assert cloud.calls["DescribeInstances"] == 1
 
 
-def test_a_listed_volume_is_told_as_it_was_made(ebs: EbsBackend, cloud: Cloud) -> None:
-    made: Volume = ebs.create_volume(asked("Ünicode / name"))
+def test_a_listed_volume_is_told_as_it_was_made(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    made: Volume = ebs.create_volume(volume_request("Ünicode / name"))
 
     assert ebs.list_volumes(PageRequest()).items == (made,)
 
@@ -163,8 +178,8 @@ def test_a_listed_volume_is_told_as_it_was_made(ebs: EbsBackend, cloud: Cloud) -
 # Snapshots.
 
 
-def test_snapshots_are_listed_in_pages(ebs: EbsBackend, cloud: Cloud) -> None:
-    volume = ebs.create_volume(asked())
+def test_snapshots_are_listed_in_pages(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    volume = ebs.create_volume(volume_request())
     ids = many_snapshots(cloud, volume.handle, 12)
     ebs.delete_volume(volume.handle, {})
 
@@ -175,8 +190,8 @@ def test_snapshots_are_listed_in_pages(ebs: EbsBackend, cloud: Cloud) -> None:
     assert {one.source for one in first.items} == {volume.handle}
 
 
-def test_the_snapshots_of_one_volume_are_listed_alone(ebs: EbsBackend, cloud: Cloud) -> None:
-    one, other = (ebs.create_volume(asked(name)) for name in ("pvc-1", "pvc-2"))
+def test_the_snapshots_of_one_volume_are_listed_alone(ebs: EbsBackend, cloud: FakeEc2) -> None:
+    one, other = (ebs.create_volume(volume_request(name)) for name in ("pvc-1", "pvc-2"))
     ids = many_snapshots(cloud, one.handle, 8)
     many_snapshots(cloud, other.handle, 2)
 
@@ -186,3 +201,135 @@ def test_the_snapshots_of_one_volume_are_listed_alone(ebs: EbsBackend, cloud: Cl
     assert [found.handle for page in (first, second) for found in page.items] == ids
     assert ebs.list_snapshots(PageRequest(), GONE).items == ()
     assert ebs.list_snapshots(PageRequest(), "node/x").items == ()
+
+
+IDS = [f"vol-{number:08x}" for number in range(1200)]
+
+
+class Store:
+    """Has some ids, and refuses a question about others as EC2 does."""
+
+    def __init__(self, has: Collection[str], says: str = "The volumes '{}' do not exist.") -> None:
+        self.has = set(has)
+        self.says = says
+        self.asked: list[list[str]] = []
+
+    def __call__(self, ids: list[str]) -> list[str]:
+        self.asked.append(ids)
+        if missing := [one for one in ids if one not in self.has]:
+            raise NotFound(self.says.format(", ".join(missing)))
+        return ids
+
+
+def test_what_is_missing_is_left_out_and_the_rest_asked_again() -> None:
+    store = Store(IDS[:98])
+
+    assert sorted(existing(IDS[:100], store, 500)) == IDS[:98]
+    assert len(store.asked) == 2
+
+
+def test_when_all_are_missing_nothing_is_asked_again() -> None:
+    store = Store([])
+
+    assert existing(IDS[:10], store, 500) == []
+    assert len(store.asked) == 1
+
+
+def test_a_refusal_that_names_nobody_is_narrowed_down() -> None:
+    store = Store(set(IDS[:100]) - {IDS[17], IDS[60]}, says="Something does not exist.")
+
+    assert sorted(existing(IDS[:100], store, 500)) == sorted(store.has)
+    assert len(store.asked) < 30
+
+
+def test_a_refusal_that_names_somebody_else_ends() -> None:
+    assert existing(IDS[:3], Store([], says="The volume 'vol-ffffffff' does not exist."), 500) == []
+
+
+def test_no_question_is_about_more_than_the_most() -> None:
+    store = Store(IDS)
+
+    assert sorted(existing(IDS, store, 500)) == IDS
+    assert [len(some) for some in store.asked] == [200, 500, 500]
+
+
+def test_other_trouble_is_not_taken_for_absence() -> None:
+    def fail(ids: list[str]) -> list[str]:
+        raise Unavailable("EC2 is away")
+
+    with pytest.raises(Unavailable):
+        existing(IDS[:2], fail, 500)
+
+
+def test_an_id_that_is_asked_for_twice_is_sent_once() -> None:
+    assert list(chunks(["a", "b", "a"], 500)) == [["a", "b"]]
+
+
+@pytest.mark.parametrize(("text", "escaped"), [("a*b?", r"a\*b\?"), ("a\\b", r"a\\b"), ("pvc-1/2", "pvc-1/2")])
+def test_wildcards_mean_themselves(text: str, escaped: str) -> None:
+    assert filter_literal(text) == escaped
+
+
+@dataclass(frozen=True)
+class Row:
+    id: str
+
+
+class Book:
+    """Rows in EC2's pages: at least five at a time, with tokens."""
+
+    def __init__(self, number: int) -> None:
+        self.rows = [Row(one) for one in IDS[:number]]
+
+    def __call__(self, most: int, token: str) -> tuple[list[Row], str]:
+        assert 5 <= most <= 1000
+        if token and not token.startswith("after:"):
+            raise InvalidArgument("InvalidParameterValue")
+        after = token.removeprefix("after:")
+        rest = [row for row in self.rows if row.id > after]
+        more = len(rest) > most
+        return rest[:most], f"after:{rest[most - 1].id}" if more else ""
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 7, 1000, 2000, 0])
+def test_pages_of_any_size_show_everything_once(limit: int) -> None:
+    book, token, shown = Book(13), "", []
+    while True:
+        rows, token = one_page(book, limit, token)
+        assert len(rows) <= limit or not limit
+        shown += rows
+        if not token:
+            break
+
+    assert shown == book.rows
+
+
+def test_a_row_that_goes_between_two_pages_makes_no_other_disappear() -> None:
+    book = Book(7)
+    first, token = one_page(book, 2, "")
+    book.rows.remove(first[1])
+
+    second, token = one_page(book, 2, token)
+    third, token = one_page(book, 2, token)
+
+    assert [*first, *second, *third] == [Row(one) for one in IDS[:6]]
+
+
+@pytest.mark.parametrize("token", ["foreign", " foreign", "after:vol-1 x y"])
+def test_a_foreign_token_is_refused(token: str) -> None:
+    with pytest.raises(InvalidToken):
+        one_page(Book(3), 2, token)
+
+
+def test_a_first_page_that_is_refused_is_no_matter_of_tokens() -> None:
+    def refuse(most: int, token: str) -> tuple[list[Row], str]:
+        raise InvalidArgument("the filter")
+
+    with pytest.raises(InvalidArgument):
+        one_page(refuse, 2, "")
+
+
+def test_every_page_is_read() -> None:
+    book = Book(23)
+
+    assert every_page(lambda token: book(5, token)) == book.rows

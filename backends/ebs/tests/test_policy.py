@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ebs.models import CALLS, SERVICES
+from csi_multi_ebs.botocore_model import CALLS, SERVICES
 
 from csi_multi.contract import IMPORTED, PageRequest, SizeRange, Stamp
 
-from .accounts import (
+from .backend_requests import (
     CLUSTER,
     DRIVER,
     GIB,
     A,
     Connect,
-    asked,
-    changed,
-    cut,
-    grown,
+    attach_request,
+    expand_request,
+    modify_request,
     nodes,
-    on,
     snapshot,
+    snapshot_request,
     tags,
     volume,
+    volume_request,
 )
+from .fake_ec2 import REGION, Call, FakeEc2
 from .iam import Need, Statement, allowed, needs, several
-from .rig import REGION, Call, Cloud
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -47,7 +47,7 @@ POLICY = statements("ebs.md")
 IMPORT = statements("import.md")
 
 
-def recorded(cloud: Cloud) -> list[Need]:
+def recorded(cloud: FakeEc2) -> list[Need]:
     """Return what all calls from now on need: judged by the tags of their moment."""
     found: list[Need] = []
 
@@ -60,20 +60,20 @@ def recorded(cloud: Cloud) -> list[Need]:
 
 
 @pytest.fixture
-def everything(connect: Connect, cloud: Cloud) -> list[Need]:
+def everything(connect: Connect, cloud: FakeEc2) -> list[Need]:
     """What a driver needs that does whatever it can, as far as EC2 sees it."""
     ebs = connect(zones=(A,))
     (node,) = nodes(cloud, 1)
     found = recorded(cloud)
-    first = ebs.create_volume(asked("pvc-1"))
-    ebs.clone_volume(asked("pvc-2", source=volume(first.handle)))
-    taken = ebs.create_snapshot(cut("snap-1", first.handle, fastSnapshotRestoreAvailabilityZones=A))
+    first = ebs.create_volume(volume_request("pvc-1"))
+    ebs.clone_volume(volume_request("pvc-2", source=volume(first.handle)))
+    taken = ebs.create_snapshot(snapshot_request("snap-1", first.handle, fastSnapshotRestoreAvailabilityZones=A))
     ebs.get_snapshot(taken.handle)
-    ebs.restore_volume(asked("pvc-3", source=snapshot(taken.handle), size=SizeRange(required=GIB)))
-    ebs.attach(on(node, first))
-    ebs.expand_volume(grown(first, 2))
-    ebs.modify_volume(changed(first, tagSpecification_1="team=red"))
-    ebs.modify_volume(changed(first, tagDeletion_1="team"))
+    ebs.restore_volume(volume_request("pvc-3", source=snapshot(taken.handle), size=SizeRange(required=GIB)))
+    ebs.attach(attach_request(node, first))
+    ebs.expand_volume(expand_request(first, 2))
+    ebs.modify_volume(modify_request(first, tagSpecification_1="team=red"))
+    ebs.modify_volume(modify_request(first, tagDeletion_1="team"))
     ebs.list_volumes(PageRequest())
     ebs.list_snapshots(PageRequest())
     ebs.detach(first.handle, node, {})
@@ -83,7 +83,7 @@ def everything(connect: Connect, cloud: Cloud) -> list[Need]:
 
 
 @pytest.fixture
-def taken_over(connect: Connect, cloud: Cloud) -> list[Need]:
+def taken_over(connect: Connect, cloud: FakeEc2) -> list[Need]:
     """What `csi-multi import` needs, there and back."""
     ebs = connect(zones=(A,))
     id = cloud.client().create_volume(AvailabilityZone=A, Size=1)["VolumeId"]
@@ -120,7 +120,7 @@ def refused(policy: list[Statement], wanted: list[Need]) -> list[Need]:
     return [one for one in wanted if not allowed(policy, one)]
 
 
-def test_each_call_that_is_made_is_allowed(everything: list[Need], cloud: Cloud) -> None:
+def test_each_call_that_is_made_is_allowed(everything: list[Need], cloud: FakeEc2) -> None:
     assert refused(POLICY, everything) == []
     assert {one.action.removeprefix("ec2:") for one in everything} == {
         call for call, client in CALLS.items() if client not in SERVICES

@@ -1,4 +1,4 @@
-"""csi-sanity 5.6.0: the controller on the rig's EC2, the node in a guest where attaching plugs an NVMe disk in."""
+"""csi-sanity 5.6.0: the controller on the simulated EC2, the node in a guest where attaching plugs an NVMe disk in."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ALLOWED_SKIPS = {
 
 @pytest.fixture
 def driver(tmp_path: Path, access: str) -> Iterator[DriverProcess]:
-    """The driver on this guest, with the rig's credentials.
+    """The driver on this guest, with the credentials of the simulated EC2.
 
     Each run has an instance of its own: some names of volumes are the same in all, and EC2 remembers their tokens.
     """

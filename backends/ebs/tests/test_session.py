@@ -8,25 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from csi_multi_ebs import models
+from csi_multi_ebs import botocore_model
+from csi_multi_ebs.client import Client
 from csi_multi_ebs.config import Config
-from csi_multi_ebs.ec2 import Ec2
-from csi_multi_ebs.session import Session, _of_others
+from csi_multi_ebs.session import Session, _other_endpoint
 
 from csi_multi.contract import PermissionDenied, Unauthenticated, Unavailable
 
-from .rig import Cloud
-from .threads import together
+from .fake_ec2 import FakeEc2
+from .thread_helpers import run_together
 
 GONE = "vol-00000000000000000"
 
 
-def config(cloud: Cloud, **more: object) -> Config:
+def config(cloud: FakeEc2, **more: object) -> Config:
     return Config(region=cloud.region, endpoint=cloud.endpoint, max_attempts=1, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def session(cloud: Cloud) -> Iterator[Session]:
+def session(cloud: FakeEc2) -> Iterator[Session]:
     session = Session(config(cloud), "csi-multi")
     yield session
     session.close()
@@ -34,8 +34,8 @@ def session(cloud: Cloud) -> Iterator[Session]:
 
 def test_nothing_of_boto3_is_imported_before_the_first_call() -> None:
     code = (
-        "import sys; from csi_multi_ebs.config import Config; from csi_multi_ebs.ec2 import Ec2; "
-        "Ec2(Config(region='eu-west-1')); print([name for name in sys.modules if name.startswith('boto')])"
+        "import sys; from csi_multi_ebs.config import Config; from csi_multi_ebs.client import Client; "
+        "Client(Config(region='eu-west-1')); print([name for name in sys.modules if name.startswith('boto')])"
     )
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"
@@ -44,20 +44,22 @@ def test_nothing_of_boto3_is_imported_before_the_first_call() -> None:
 def test_botocore_is_told_of_all_our_calls_and_no_others(session: Session) -> None:
     told = [session.client(group).meta.service_model.operation_names for group in ("describe", "quotas")]
 
-    assert sorted(name for names in told for name in names) == sorted(models.CALLS)
+    assert sorted(name for names in told for name in names) == sorted(botocore_model.CALLS)
 
 
 def test_threads_that_want_a_client_at_once_get_the_same(session: Session) -> None:
-    clients = together(*[lambda: session.client("create")] * 16)
+    clients = run_together(*[lambda: session.client("create")] * 16)
 
     assert len(set(map(id, clients))) == 1
 
 
 def test_each_group_of_calls_has_its_own_client(session: Session) -> None:
-    assert len({id(session.client(group)) for group in set(models.CALLS.values())}) == len(set(models.CALLS.values()))
+    assert len({id(session.client(group)) for group in set(botocore_model.CALLS.values())}) == len(
+        set(botocore_model.CALLS.values())
+    )
 
 
-def test_a_client_has_the_patience_that_was_configured(cloud: Cloud) -> None:
+def test_a_client_has_the_patience_that_was_configured(cloud: FakeEc2) -> None:
     patience = {"connect_seconds": 1.5, "read_seconds": 2.5, "retry_mode": "standard"}
     session = Session(Config(region="eu-west-1", endpoint=cloud.endpoint, max_attempts=4, **patience), "x")  # type: ignore[arg-type]
 
@@ -86,8 +88,8 @@ def test_quotas_are_asked_for_at_a_place_of_their_own_where_the_endpoint_is_ec2s
     session.close()
 
 
-def test_a_role_leads_to_its_account(cloud: Cloud, other_role: str) -> None:
-    there, here = Ec2(config(cloud, role_arn=other_role)), Ec2(config(cloud))
+def test_a_role_leads_to_its_account(cloud: FakeEc2, other_role: str) -> None:
+    there, here = Client(config(cloud, role_arn=other_role)), Client(config(cloud))
 
     there.volumes([GONE])
     here.volumes([GONE])
@@ -98,18 +100,18 @@ def test_a_role_leads_to_its_account(cloud: Cloud, other_role: str) -> None:
     here.close()
 
 
-def test_a_role_is_assumed_once_for_all_clients(cloud: Cloud, other_role: str) -> None:
-    ec2 = Ec2(config(cloud, role_arn=other_role))
+def test_a_role_is_assumed_once_for_all_clients(cloud: FakeEc2, other_role: str) -> None:
+    ec2 = Client(config(cloud, role_arn=other_role))
 
-    together(lambda: ec2.volumes([GONE]), ec2.zones, lambda: ec2.untag([GONE], ["x"]), lambda: ec2.volumes([GONE]))
+    run_together(lambda: ec2.volumes([GONE]), ec2.zones, lambda: ec2.untag([GONE], ["x"]), lambda: ec2.volumes([GONE]))
 
     assert cloud.calls["AssumeRole"] == 1
     ec2.close()
 
 
-def test_an_external_id_and_the_sessions_name_are_sent(cloud: Cloud, other_role: str) -> None:
+def test_an_external_id_and_the_sessions_name_are_sent(cloud: FakeEc2, other_role: str) -> None:
     cloud.trust[other_role] = "only-us"
-    ec2 = Ec2(config(cloud, role_arn=other_role, external_id="only-us"), "multi.csi/example com")
+    ec2 = Client(config(cloud, role_arn=other_role, external_id="only-us"), "multi.csi/example com")
 
     ec2.zones()
 
@@ -117,17 +119,17 @@ def test_an_external_id_and_the_sessions_name_are_sent(cloud: Cloud, other_role:
     ec2.close()
 
 
-def test_a_role_that_may_not_be_assumed_is_named(cloud: Cloud, other_role: str) -> None:
+def test_a_role_that_may_not_be_assumed_is_named(cloud: FakeEc2, other_role: str) -> None:
     cloud.trust[other_role] = "only-us"
-    ec2 = Ec2(config(cloud, role_arn=other_role))
+    ec2 = Client(config(cloud, role_arn=other_role))
 
     with pytest.raises(PermissionDenied, match=f"do not allow sts:AssumeRole: .*{other_role}"):
         ec2.zones()
     ec2.close()
 
 
-def test_sts_that_is_away_is_unavailable_and_asked_again(cloud: Cloud, other_role: str) -> None:
-    ec2 = Ec2(config(cloud, role_arn=other_role))
+def test_sts_that_is_away_is_unavailable_and_asked_again(cloud: FakeEc2, other_role: str) -> None:
+    ec2 = Client(config(cloud, role_arn=other_role))
     cloud.fail("AssumeRole", "InternalFailure", status=500)
 
     with pytest.raises(Unavailable, match="AssumeRole"):
@@ -147,22 +149,22 @@ def only_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "source"
 
 
-def test_a_profile_gives_the_credentials(cloud: Cloud, only_a_profile: str) -> None:
-    ec2 = Ec2(config(cloud, profile=only_a_profile))
+def test_a_profile_gives_the_credentials(cloud: FakeEc2, only_a_profile: str) -> None:
+    ec2 = Client(config(cloud, profile=only_a_profile))
 
     assert ec2.zones()
     ec2.close()
 
 
-def test_a_role_is_assumed_with_the_profile(cloud: Cloud, only_a_profile: str, other_role: str) -> None:
-    ec2 = Ec2(config(cloud, profile=only_a_profile, role_arn=other_role))
+def test_a_role_is_assumed_with_the_profile(cloud: FakeEc2, only_a_profile: str, other_role: str) -> None:
+    ec2 = Client(config(cloud, profile=only_a_profile, role_arn=other_role))
 
     assert ec2.zones()
     ec2.close()
 
 
-def test_a_profile_that_is_not_there_is_named(cloud: Cloud) -> None:
-    ec2 = Ec2(config(cloud, profile="other"))
+def test_a_profile_that_is_not_there_is_named(cloud: FakeEc2) -> None:
+    ec2 = Client(config(cloud, profile="other"))
 
     with pytest.raises(Unauthenticated, match="other"):
         ec2.zones()
@@ -179,4 +181,4 @@ def test_a_profile_that_is_not_there_is_named(cloud: Cloud) -> None:
     ],
 )
 def test_other_services_are_not_looked_for_where_only_ec2_is(endpoint: str, others: str | None) -> None:
-    assert _of_others(endpoint) == others
+    assert _other_endpoint(endpoint) == others

@@ -26,17 +26,17 @@ from csi_multi.contract import (
 )
 from csi_multi.core import idempotent
 
-from . import rig_moto
-from .accounts import GIB, GONE, A, B, Connect, asked, cut, tags
-from .rig import FOREVER, Cloud, looks, seconds
-from .threads import together
+from . import fake_ec2_moto
+from .backend_requests import GIB, GONE, A, B, Connect, snapshot_request, tags, volume_request
+from .fake_ec2 import FOREVER, FakeEc2, looks, seconds
+from .thread_helpers import run_together
 
 FAST = "fastSnapshotRestoreAvailabilityZones"
 
 
 @pytest.fixture
 def origin(ebs: EbsBackend) -> Volume:
-    return ebs.create_volume(asked(size=SizeRange(required=3 * GIB)))
+    return ebs.create_volume(volume_request(size=SizeRange(required=3 * GIB)))
 
 
 def taken(ebs: EbsBackend, request: SnapshotRequest) -> Snapshot:
@@ -45,85 +45,87 @@ def taken(ebs: EbsBackend, request: SnapshotRequest) -> Snapshot:
 
 
 def fast(name: str, source: str, *zones: str) -> SnapshotRequest:
-    return cut(name, source, **{FAST: ", ".join(zones)})
+    return snapshot_request(name, source, **{FAST: ", ".join(zones)})
 
 
-def snapshots(cloud: Cloud) -> list[str]:
+def snapshots(cloud: FakeEc2) -> list[str]:
     return [one for one in cloud.everything() if one.startswith("snap-")]
 
 
 def held(handle: str) -> Any:
     """Return what EC2 has of a snapshot, past every delay."""
-    return next(store.snapshots[handle] for store in rig_moto.stores() if handle in store.snapshots)
+    return next(store.snapshots[handle] for store in fake_ec2_moto.stores() if handle in store.snapshots)
 
 
 # One per name.
 
 
 def test_a_snapshot_is_as_large_as_its_source_and_ready_when_ec2_says_so(
-    ebs: EbsBackend, cloud: Cloud, origin: Volume
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume
 ) -> None:
     cloud.takes.snapshot = seconds(3600)
 
-    first = taken(ebs, cut("snap-1", origin.handle))
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
 
     assert (first.size, first.source, first.ready) == (3 * GIB, origin.handle, False)
-    assert not taken(ebs, cut("snap-1", origin.handle)).ready
+    assert not taken(ebs, snapshot_request("snap-1", origin.handle)).ready
     cloud.advance(3601)
-    again = taken(ebs, cut("snap-1", origin.handle))
+    again = taken(ebs, snapshot_request("snap-1", origin.handle))
     assert (again.ready, again.handle, again.created) == (True, first.handle, first.created)
     assert ebs.get_snapshot(first.handle) == again
     assert snapshots(cloud) == [first.handle]
 
 
-def test_a_repeat_by_the_next_process_finds_the_snapshot(connect: Connect, cloud: Cloud, origin: Volume) -> None:
-    first = taken(connect(), cut("snap-1", origin.handle))
+def test_a_repeat_by_the_next_process_finds_the_snapshot(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:
+    first = taken(connect(), snapshot_request("snap-1", origin.handle))
 
-    assert taken(connect(), cut("snap-1", origin.handle)).handle == first.handle
+    assert taken(connect(), snapshot_request("snap-1", origin.handle)).handle == first.handle
     assert cloud.calls["CreateSnapshot"] == 1
 
 
 def test_a_snapshot_whose_answer_is_lost_and_that_shows_late_is_cut_once(
-    connect: Connect, cloud: Cloud, origin: Volume
+    connect: Connect, cloud: FakeEc2, origin: Volume
 ) -> None:
     ebs = connect(consistency_seconds=5, max_attempts=8)
     cloud.takes.appearing = looks(2)
     cloud.drop("CreateSnapshot", after_effect=True)
 
     with pytest.raises(Unavailable):
-        taken(ebs, cut("snap-1", origin.handle))
+        taken(ebs, snapshot_request("snap-1", origin.handle))
     for _ in range(2):
         with pytest.raises(Unavailable, match="does not show it yet"):
-            taken(ebs, cut("snap-1", origin.handle))
-    found = taken(ebs, cut("snap-1", origin.handle))
+            taken(ebs, snapshot_request("snap-1", origin.handle))
+    found = taken(ebs, snapshot_request("snap-1", origin.handle))
     assert snapshots(cloud) == [found.handle]
     assert cloud.calls["CreateSnapshot"] == 1
 
 
-def test_a_snapshot_that_was_answered_and_shows_late_is_cut_once(ebs: EbsBackend, cloud: Cloud, origin: Volume) -> None:
+def test_a_snapshot_that_was_answered_and_shows_late_is_cut_once(
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume
+) -> None:
     cloud.takes.appearing = seconds(0.3)
-    first = taken(ebs, cut("snap-1", origin.handle))
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
 
-    with pytest.raises(Unavailable, match=f"was cut as '{first.handle}'"):
-        taken(ebs, cut("snap-1", origin.handle))
+    with pytest.raises(Unavailable, match=f"was taken as '{first.handle}'"):
+        taken(ebs, snapshot_request("snap-1", origin.handle))
     time.sleep(0.3)
-    assert taken(ebs, cut("snap-1", origin.handle)).handle == first.handle
+    assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle == first.handle
     assert snapshots(cloud) == [first.handle]
 
 
-def test_when_no_snapshot_came_of_a_lost_call_another_is_cut(connect: Connect, cloud: Cloud, origin: Volume) -> None:
+def test_when_no_snapshot_came_of_a_lost_call_another_is_cut(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:
     ebs = connect(consistency_seconds=0.3)
     cloud.drop("CreateSnapshot")
     with pytest.raises(Unavailable):
-        taken(ebs, cut("snap-1", origin.handle))
+        taken(ebs, snapshot_request("snap-1", origin.handle))
     time.sleep(0.3)
 
-    later = taken(ebs, cut("snap-1", origin.handle))
+    later = taken(ebs, snapshot_request("snap-1", origin.handle))
     assert snapshots(cloud) == [later.handle]
 
 
 def test_of_two_processes_that_cut_at_once_the_oldest_snapshot_stays(
-    connect: Connect, cloud: Cloud, origin: Volume
+    connect: Connect, cloud: FakeEc2, origin: Volume
 ) -> None:
     first = cloud.client().create_snapshot(VolumeId=origin.handle)["SnapshotId"]
     ebs = connect()
@@ -136,64 +138,66 @@ def test_of_two_processes_that_cut_at_once_the_oldest_snapshot_stays(
 
     cloud.on_snapshot = tagged_meanwhile
 
-    assert taken(ebs, cut("snap-1", origin.handle)).handle == first
+    assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle == first
     assert snapshots(cloud) == [first]
 
 
-def test_a_name_that_was_cut_of_another_volume_is_taken(ebs: EbsBackend, cloud: Cloud, origin: Volume) -> None:
-    other = ebs.create_volume(asked("pvc-2"))
-    taken(ebs, cut("snap-1", origin.handle))
+def test_a_name_that_was_cut_of_another_volume_is_taken(ebs: EbsBackend, cloud: FakeEc2, origin: Volume) -> None:
+    other = ebs.create_volume(volume_request("pvc-2"))
+    taken(ebs, snapshot_request("snap-1", origin.handle))
 
     with pytest.raises(AlreadyExists, match="of volume"):
-        taken(ebs, cut("snap-1", other.handle))
+        taken(ebs, snapshot_request("snap-1", other.handle))
 
 
-def test_a_name_can_be_used_again_after_deletion(ebs: EbsBackend, cloud: Cloud, origin: Volume) -> None:
-    first = taken(ebs, cut("snap-1", origin.handle))
+def test_a_name_can_be_used_again_after_deletion(ebs: EbsBackend, cloud: FakeEc2, origin: Volume) -> None:
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
     ebs.delete_snapshot(first.handle, {})
 
-    second = taken(ebs, cut("snap-1", origin.handle))
+    second = taken(ebs, snapshot_request("snap-1", origin.handle))
 
     assert snapshots(cloud) == [second.handle] != [first.handle]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_snapshot_that_failed_after_it_was_told_is_never_replaced(
-    connect: Connect, cloud: Cloud, origin: Volume, restarted: bool
+    connect: Connect, cloud: FakeEc2, origin: Volume, restarted: bool
 ) -> None:
     ebs = connect()
-    first = taken(ebs, cut("snap-1", origin.handle))
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
     held(first.handle).status = "error"
     later = connect() if restarted else ebs
 
     with pytest.raises(FailedPrecondition, match=f"'{first.handle}' and has failed.*delete the VolumeSnapshot"):
-        taken(later, cut("snap-1", origin.handle))
+        taken(later, snapshot_request("snap-1", origin.handle))
     assert not later.get_snapshot(first.handle).ready
     assert (snapshots(cloud), cloud.calls["CreateSnapshot"]) == ([first.handle], 1)
 
 
 def test_a_failed_snapshot_is_deleted_by_its_handle_and_then_its_name_is_free(
-    ebs: EbsBackend, cloud: Cloud, origin: Volume
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume
 ) -> None:
-    first = taken(ebs, cut("snap-1", origin.handle))
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
     held(first.handle).status = "error"
 
     idempotent.delete_snapshot(ebs, first.handle, {})
 
     assert snapshots(cloud) == []
-    assert taken(ebs, cut("snap-1", origin.handle)).handle != first.handle
+    assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle != first.handle
 
 
 def test_a_snapshot_that_failed_before_anybody_heard_of_it_is_replaced_by_the_retry(
-    ebs: EbsBackend, cloud: Cloud, origin: Volume, monkeypatch: pytest.MonkeyPatch
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(rig_moto.Snapshot, "status", property(lambda _: "error", lambda _one, _new: None), raising=False)
-        with pytest.raises(Unavailable, match="could not cut"):
-            taken(ebs, cut("snap-1", origin.handle))
+        patch.setattr(
+            fake_ec2_moto.Snapshot, "status", property(lambda _: "error", lambda _one, _new: None), raising=False
+        )
+        with pytest.raises(Unavailable, match="could not take"):
+            taken(ebs, snapshot_request("snap-1", origin.handle))
     assert snapshots(cloud) == []
 
-    later = taken(ebs, cut("snap-1", origin.handle))
+    later = taken(ebs, snapshot_request("snap-1", origin.handle))
     assert snapshots(cloud) == [later.handle]
 
 
@@ -202,52 +206,52 @@ def test_a_snapshot_that_failed_before_anybody_heard_of_it_is_replaced_by_the_re
     [("SnapshotCreationPerVolumeRateExceeded", Busy), ("UnauthorizedOperation", PermissionDenied)],
 )
 def test_a_refused_cut_leaves_no_doubt_behind(
-    connect: Connect, cloud: Cloud, origin: Volume, code: str, error: type[StorageError]
+    connect: Connect, cloud: FakeEc2, origin: Volume, code: str, error: type[StorageError]
 ) -> None:
     ebs = connect(consistency_seconds=60)
     cloud.fail("CreateSnapshot", code)
 
     with pytest.raises(error):
-        taken(ebs, cut("snap-1", origin.handle))
-    assert taken(ebs, cut("snap-1", origin.handle))
+        taken(ebs, snapshot_request("snap-1", origin.handle))
+    assert taken(ebs, snapshot_request("snap-1", origin.handle))
 
 
-def test_what_is_not_there_or_not_ours_is_not_cut(ebs: EbsBackend, connect: Connect, cloud: Cloud) -> None:
-    theirs = connect("other").create_volume(asked())
+def test_what_is_not_there_or_not_ours_is_not_cut(ebs: EbsBackend, connect: Connect, cloud: FakeEc2) -> None:
+    theirs = connect("other").create_volume(volume_request())
 
     with pytest.raises(NotFound):
-        taken(ebs, cut("snap-1", GONE))
-    with pytest.raises(FailedPrecondition, match="is not this driver's"):
-        taken(ebs, cut("snap-1", theirs.handle))
+        taken(ebs, snapshot_request("snap-1", GONE))
+    with pytest.raises(FailedPrecondition, match="does not belong to this driver"):
+        taken(ebs, snapshot_request("snap-1", theirs.handle))
     assert snapshots(cloud) == []
 
 
-def test_the_source_is_told_also_when_it_is_gone(connect: Connect, cloud: Cloud, origin: Volume) -> None:
+def test_the_source_is_told_also_when_it_is_gone(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:
     ebs = connect()
-    first = taken(ebs, cut("snap-1", origin.handle))
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
     ebs.delete_volume(origin.handle, {})
 
     assert connect().get_snapshot(first.handle).source == origin.handle
-    assert taken(connect(), cut("snap-1", origin.handle)).handle == first.handle
+    assert taken(connect(), snapshot_request("snap-1", origin.handle)).handle == first.handle
 
 
 # Deletion.
 
 
-def test_only_what_carries_our_tags_is_deleted(ebs: EbsBackend, connect: Connect, cloud: Cloud) -> None:
+def test_only_what_carries_our_tags_is_deleted(ebs: EbsBackend, connect: Connect, cloud: FakeEc2) -> None:
     other = connect("other")
-    theirs = taken(other, cut("snap-1", other.create_volume(asked()).handle))
+    theirs = taken(other, snapshot_request("snap-1", other.create_volume(volume_request()).handle))
     volume = cloud.client().create_volume(AvailabilityZone=A, Size=1)["VolumeId"]
     by_hand = cloud.client().create_snapshot(VolumeId=volume)["SnapshotId"]
 
     for handle in (theirs.handle, by_hand):
-        with pytest.raises(FailedPrecondition, match="is not this driver's"):
+        with pytest.raises(FailedPrecondition, match="does not belong to this driver"):
             ebs.delete_snapshot(handle, {})
     assert len(snapshots(cloud)) == 2
 
 
-def test_a_snapshot_that_an_image_needs_is_in_use(ebs: EbsBackend, cloud: Cloud, origin: Volume) -> None:
-    first = taken(ebs, cut("snap-1", origin.handle))
+def test_a_snapshot_that_an_image_needs_is_in_use(ebs: EbsBackend, cloud: FakeEc2, origin: Volume) -> None:
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
     cloud.fail("DeleteSnapshot", "InvalidSnapshot.InUse")
 
     with pytest.raises(InUse):
@@ -265,21 +269,21 @@ def test_what_does_not_exist_is_not_found(ebs: EbsBackend) -> None:
 # Fast restores.
 
 
-def test_fast_restores_are_asked_for_in_every_zone(ebs: EbsBackend, cloud: Cloud, origin: Volume) -> None:
+def test_fast_restores_are_asked_for_in_every_zone(ebs: EbsBackend, cloud: FakeEc2, origin: Volume) -> None:
     first = taken(ebs, fast("snap-1", origin.handle, A, B))
 
     assert cloud.fast_restores == {first.handle: {A, B}}
 
 
 def test_zones_that_the_region_lacks_are_refused_before_anything_is_cut(
-    ebs: EbsBackend, cloud: Cloud, origin: Volume
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume
 ) -> None:
     with pytest.raises(InvalidArgument, match="us-east-1a is not in the region"):
         taken(ebs, fast("snap-1", origin.handle, A, "us-east-1a"))
     assert cloud.calls["CreateSnapshot"] == 0
 
 
-def test_fast_restores_that_are_refused_leave_nothing_behind(ebs: EbsBackend, cloud: Cloud, origin: Volume) -> None:
+def test_fast_restores_that_are_refused_leave_nothing_behind(ebs: EbsBackend, cloud: FakeEc2, origin: Volume) -> None:
     cloud.fail("EnableFastSnapshotRestores", "UnauthorizedOperation", status=403)
 
     with pytest.raises(PermissionDenied, match="EnableFastSnapshotRestores"):
@@ -290,18 +294,18 @@ def test_fast_restores_that_are_refused_leave_nothing_behind(ebs: EbsBackend, cl
 
 
 def test_fast_restores_that_are_refused_with_a_snapshot_that_stays_are_not_final(
-    ebs: EbsBackend, cloud: Cloud, origin: Volume
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume
 ) -> None:
     cloud.fail("EnableFastSnapshotRestores", "UnauthorizedOperation", status=403)
     cloud.fail("DeleteSnapshot", "InternalError")
 
-    with pytest.raises(Unavailable, match="so did its deletion"):
+    with pytest.raises(Unavailable, match="could not be deleted either"):
         taken(ebs, fast("snap-1", origin.handle, A))
     assert len(snapshots(cloud)) == 1
 
 
 def test_throttled_fast_restores_keep_the_snapshot_and_are_asked_for_again(
-    ebs: EbsBackend, cloud: Cloud, origin: Volume
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume
 ) -> None:
     cloud.fail("EnableFastSnapshotRestores", "RequestLimitExceeded", times=2)
     wish = fast("snap-1", origin.handle, A)
@@ -318,13 +322,13 @@ def test_throttled_fast_restores_keep_the_snapshot_and_are_asked_for_again(
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "FastSnapshotRestoreLimitExceeded", "UnauthorizedOperation"])
 def test_a_snapshot_that_was_reported_is_never_deleted_by_a_retry(
-    ebs: EbsBackend, cloud: Cloud, origin: Volume, code: str
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume, code: str
 ) -> None:
     wish = fast("snap-1", origin.handle, A)
     first = taken(ebs, wish)
     cloud.fail("EnableFastSnapshotRestores", code)
 
-    with pytest.raises(Unavailable, match=f"'{first.handle}' is there"):
+    with pytest.raises(Unavailable, match=f"'{first.handle}' exists, but its fast restore"):
         taken(ebs, wish)
     assert snapshots(cloud) == [first.handle]
 
@@ -332,11 +336,13 @@ def test_a_snapshot_that_was_reported_is_never_deleted_by_a_retry(
 # Many at once.
 
 
-def test_many_snapshots_share_their_looks(connect: Connect, cloud: Cloud, origin: Volume) -> None:
+def test_many_snapshots_share_their_looks(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:
     ebs = connect(wait_seconds=30)
     cloud.calls.clear()
 
-    done = together(*[lambda name=name: taken(ebs, cut(f"snap-{name}", origin.handle)) for name in range(20)])
+    done = run_together(
+        *[lambda name=name: taken(ebs, snapshot_request(f"snap-{name}", origin.handle)) for name in range(20)]
+    )
 
     assert {one.handle for one in done if isinstance(one, Snapshot)} == set(snapshots(cloud))
     assert cloud.calls["CreateSnapshot"] == 20
@@ -346,12 +352,12 @@ def test_many_snapshots_share_their_looks(connect: Connect, cloud: Cloud, origin
 # Deadlines.
 
 
-def test_a_lookup_that_hangs_ends_with_the_callers_patience(connect: Connect, cloud: Cloud, origin: Volume) -> None:
+def test_a_lookup_that_hangs_ends_with_the_callers_patience(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:
     ebs = connect(wait_seconds=2)
     cloud.takes.snapshot = FOREVER
     cloud.slow("DescribeSnapshots", 10)
     started = time.monotonic()
 
     with pytest.raises(Timeout):
-        taken(ebs, cut("snap-1", origin.handle))
+        taken(ebs, snapshot_request("snap-1", origin.handle))
     assert time.monotonic() - started < 8

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_ebs import patience
+from csi_multi_ebs import session
 from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.client import Client
 from csi_multi_ebs.config import Config
-from csi_multi_ebs.ec2 import Ec2
 
 from csi_multi.contract import StorageError, Timeout, Unavailable
 
-from .accounts import A, Connect, asked, nodes, on
-from .rig import REGION, Cloud
+from .backend_requests import A, Connect, attach_request, nodes, volume_request
+from .fake_ec2 import REGION, FakeEc2
 
 GONE = "vol-00000000000000000"
 USUAL = Config(region=REGION)
@@ -31,14 +31,14 @@ def usual(connect: Connect) -> EbsBackend:
 
 
 @pytest.fixture
-def stubborn(cloud: Cloud) -> Iterator[Ec2]:
+def stubborn(cloud: FakeEc2) -> Iterator[Client]:
     """EC2 that would be asked fifty times, a quarter of a second each."""
     config = Config(region=cloud.region, endpoint=cloud.endpoint, max_attempts=50, read_seconds=0.25, wait_seconds=1.5)
-    ec2 = Ec2(config)
+    ec2 = Client(config)
     ec2.zones()
     yield ec2
     ec2.close()
-    patience.listening(0.0)
+    session.set_rpc_deadline(0.0)
 
 
 @pytest.fixture
@@ -58,21 +58,21 @@ def taken(work: Any) -> tuple[float, StorageError | None]:
 
 
 def test_creations_that_are_throttled_for_ever_end_and_keep_no_attachment_waiting(
-    usual: EbsBackend, cloud: Cloud
+    usual: EbsBackend, cloud: FakeEc2
 ) -> None:
     (node,) = nodes(cloud)
-    made = usual.create_volume(asked("before"))
+    made = usual.create_volume(volume_request("before"))
     cloud.fail("CreateVolume", "RequestLimitExceeded", times=math.inf)
     ended: list[tuple[float, StorageError | None]] = []
 
     def create(number: int) -> None:
-        wish = asked(f"pvc-{number}", deadline=time.monotonic() + 5)
+        wish = volume_request(f"pvc-{number}", deadline=time.monotonic() + 5)
         ended.append(taken(lambda: usual.create_volume(wish)))
 
     threads = [threading.Thread(target=create, args=(number,), daemon=True) for number in range(40)]
     for thread in threads:
         thread.start()
-    attaching, error = taken(lambda: usual.attach(on(node, made)))
+    attaching, error = taken(lambda: usual.attach(attach_request(node, made)))
     for thread in threads:
         thread.join(20)
 
@@ -84,9 +84,9 @@ def test_creations_that_are_throttled_for_ever_end_and_keep_no_attachment_waitin
     assert cloud.calls["CreateVolume"] <= 1 + 40 * USUAL.max_attempts
 
 
-def test_a_call_that_hangs_is_not_repeated_once_its_caller_stopped_listening(stubborn: Ec2, cloud: Cloud) -> None:
+def test_a_call_that_hangs_is_not_repeated_once_its_caller_stopped_listening(stubborn: Client, cloud: FakeEc2) -> None:
     cloud.slow("DetachVolume", 30, times=math.inf)
-    patience.listening(time.monotonic() + 0.1)
+    session.set_rpc_deadline(time.monotonic() + 0.1)
 
     seconds, error = taken(lambda: stubborn.detach(GONE, "i-00000000000000000"))
 
@@ -97,7 +97,7 @@ def test_a_call_that_hangs_is_not_repeated_once_its_caller_stopped_listening(stu
 
 @pytest.mark.usefixtures("brisk")
 def test_a_call_without_a_deadline_is_repeated_for_as_long_as_volumes_are_waited_for(
-    stubborn: Ec2, cloud: Cloud
+    stubborn: Client, cloud: FakeEc2
 ) -> None:
     cloud.slow("DetachVolume", 30, times=math.inf)
 
@@ -108,24 +108,24 @@ def test_a_call_without_a_deadline_is_repeated_for_as_long_as_volumes_are_waited
     assert cloud.calls["DetachVolume"] > 2
 
 
-def test_the_deadline_of_the_rpc_before_ends_no_call(stubborn: Ec2, cloud: Cloud) -> None:
-    patience.listening(time.monotonic() - 1)
+def test_the_deadline_of_the_rpc_before_ends_no_call(stubborn: Client, cloud: FakeEc2) -> None:
+    session.set_rpc_deadline(time.monotonic() - 1)
     cloud.fail("DescribeAvailabilityZones", "RequestLimitExceeded")
 
     assert stubborn.zones()
 
 
-def test_an_answer_that_comes_late_is_taken(stubborn: Ec2, cloud: Cloud) -> None:
+def test_an_answer_that_comes_late_is_taken(stubborn: Client, cloud: FakeEc2) -> None:
     cloud.slow("DescribeAvailabilityZones", 0.2)
-    patience.listening(time.monotonic() + 0.1)
+    session.set_rpc_deadline(time.monotonic() + 0.1)
 
     assert stubborn.zones()
 
 
-def test_a_refusal_that_comes_late_is_what_ec2_said(stubborn: Ec2, cloud: Cloud) -> None:
+def test_a_refusal_that_comes_late_is_what_ec2_said(stubborn: Client, cloud: FakeEc2) -> None:
     cloud.slow("DeleteVolume", 0.2)
     cloud.fail("DeleteVolume", "RequestLimitExceeded")
-    patience.listening(time.monotonic() + 0.1)
+    session.set_rpc_deadline(time.monotonic() + 0.1)
 
     with pytest.raises(Unavailable, match="RequestLimitExceeded"):
         stubborn.delete_volume(GONE)
@@ -133,13 +133,13 @@ def test_a_refusal_that_comes_late_is_what_ec2_said(stubborn: Ec2, cloud: Cloud)
 
 
 @pytest.mark.usefixtures("brisk")
-def test_the_callers_deadline_reaches_the_calls(connect: Connect, cloud: Cloud) -> None:
+def test_the_callers_deadline_reaches_the_calls(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(zones=(A,), max_attempts=50, read_seconds=0.25)
     (node,) = nodes(cloud)
-    made = ebs.create_volume(asked())
+    made = ebs.create_volume(volume_request())
     cloud.slow("AttachVolume", 30, times=math.inf)
 
-    seconds, error = taken(lambda: ebs.attach(replace(on(node, made), deadline=time.monotonic() + 2)))
+    seconds, error = taken(lambda: ebs.attach(replace(attach_request(node, made), deadline=time.monotonic() + 2)))
 
     assert isinstance(error, Timeout)
     assert seconds < 4

@@ -1,0 +1,255 @@
+"""Attach and detach: device names, where a volume is attached, and waiting until EC2 is done.
+
+Nothing is stored: EC2's own record of attachments says which device names are taken and where a volume is attached.
+Read-only attachments have device names of their own, by which they are recognized. A lookup may be some seconds old.
+So AttachVolume is called also for a volume that shows as attached, and DetachVolume for one that does not: EC2 decides.
+"""
+
+from __future__ import annotations
+
+import string
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from csi_multi.contract import (
+    AlreadyExists,
+    AttachRequest,
+    Busy,
+    FailedPrecondition,
+    Node,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    Strings,
+    Timeout,
+    Unavailable,
+)
+
+from .ec2_cache import Ec2Cache, NodeNames
+from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttached
+from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
+
+# EC2 accepts /dev/xvdaa to /dev/xvddx.
+WRITABLE = tuple(f"/dev/xvd{series}{letter}" for series in "bca" for letter in string.ascii_lowercase)
+READ_ONLY = tuple(f"/dev/xvdd{letter}" for letter in string.ascii_lowercase[:24])
+DETACHING_STATES = ("detaching", "busy")
+RUNNING_STATES = ("pending", "running")
+STUCK_SECONDS = 90.0  # age at which an attachment that is still `attaching` is restarted under another device name
+TRIES = 5  # device names per call
+TAKEN_SECONDS = 60.0  # a name is not reused so soon after a request: by then EC2 shows it as taken
+REFUSED_SECONDS = 600.0  # the same for a name that EC2 refused
+MAX_INSTANCES = 1000  # instances whose device names are remembered before those of idle ones are dropped
+
+
+class AttachmentManager:
+    def __init__(self, cache: Ec2Cache, node_names: NodeNames) -> None:
+        self._cache = cache
+        self._node_names = node_names
+        self._lock = threading.Lock()
+        self._reserved: dict[str, dict[str, float]] = {}  # until when, by instance and device name
+
+    def attach(self, request: AttachRequest) -> Strings:
+        """Attach the volume, or find it attached, and return the publish context. Raises what Attach.attach says."""
+        cache = self._cache
+        volume = cache.detached.take(request.handle) or cache.volume(request.handle)
+        instance = cache.instance(request.node.fact, request.node.id)
+        self._refuse_elsewhere(volume, instance, request)
+        deadline = cache.wait_deadline(request.deadline)
+        shown = self._current(volume, instance.id, deadline)
+        unconfirmed = shown is None or shown.state == "attached"  # the lookup may be old: EC2 has to confirm it
+        device = self._begin_attach(volume, instance, request, shown) if unconfirmed else ""
+        attachment = self._wait_attached(volume.id, instance.id, device, deadline)
+        if (attachment.device in READ_ONLY) != request.read_only:
+            mode = "read-only" if request.read_only else "writable"
+            raise AlreadyExists(
+                f"volume {volume.id!r} is attached to node {request.node.name!r}, but not {mode}; detach it first"
+            )
+        self._node_names.remember(instance, request.node.id)
+        stamp = cache.stamp("volume", volume)
+        empty = stamp.source is None and not volume.snapshot and not stamp.imported
+        context = {"device": attachment.device, "blank": "zeroed" if empty else "never"}
+        return context | ({"readOnly": "true"} if request.read_only else {})
+
+    def detach(self, handle: str, node: Node | None) -> None:
+        """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
+        volume = self._cache.volume(handle)
+        shown = {one.instance for one in volume.attachments if one.state != "detached"}
+        wanted = self._instances_of(handle, node, shown) if node else shown
+        deadline = self._cache.wait_deadline(None)
+        begun = {instance for instance in wanted if self._begin_detach(handle, instance)}
+        if not begun | (wanted & shown):
+            raise NotFound(f"volume {handle!r} is not attached to {repr(node.name) if node else 'any node'}")
+        visible = time.monotonic() + self._cache.config.consistency_seconds
+        for instance in begun - shown:
+            self._wait_detached(handle, instance, deadline, visible)
+        for instance in wanted & shown:
+            self._wait_detached(handle, instance, deadline)
+
+    def _refuse_elsewhere(self, volume: Ec2Volume, instance: Ec2Instance, request: AttachRequest) -> None:
+        elsewhere = [one for one in volume.attachments if one.instance != instance.id and one.state != "detached"]
+        if elsewhere and (request.capability.mode.single_node or not volume.multi_attach):
+            nodes = ", ".join(self._node_names.names([one.instance for one in elsewhere]).values())
+            first = elsewhere[0]
+            raise FailedPrecondition(
+                f"volume {volume.id!r} is attached to {nodes} ({first.instance}, {first.state}); detach it there first"
+            )
+        if volume.zone != instance.zone:
+            raise FailedPrecondition(
+                f"volume {volume.id!r} is in zone {volume.zone!r}, node {request.node.name!r} in {instance.zone!r}: a "
+                "volume can only be attached in its own zone; run the pod there, or restore a snapshot of the volume"
+            )
+
+    def _current(self, volume: Ec2Volume, instance: str, deadline: float) -> Ec2Attachment | None:
+        """Return the attachment to the instance, attached or attaching. Ends one that is detaching or stuck."""
+        current = volume.attachment_to(instance)
+        if current is None:
+            return None
+        if current.state in DETACHING_STATES:
+            self._wait_detached(volume.id, instance, deadline)
+            return None
+        if current.state == "attaching" and _age(current) > STUCK_SECONDS:
+            self._begin_detach(volume.id, instance)
+            self._wait_detached(volume.id, instance, deadline)
+            return None
+        return current
+
+    def _begin_attach(
+        self, volume: Ec2Volume, instance: Ec2Instance, request: AttachRequest, shown: Ec2Attachment | None
+    ) -> str:
+        """Call AttachVolume and return the device name; "" when EC2 says that the volume is attached already.
+
+        The name is that of the attachment that shows, which may have ended meanwhile, or else a free one.
+        """
+        series = READ_ONLY if request.read_only else WRITABLE
+        if instance.devices.keys() >= set(series):  # as cached
+            instance = self._cache.instance(instance.id, request.node.id, refresh=True)
+        name = shown.device if shown and (shown.device in READ_ONLY) == request.read_only else ""
+        for _ in range(TRIES):
+            device, name = name or self._reserve_name(instance, series), ""
+            try:
+                return self._cache.client.attach(volume.id, instance.id, device).device
+            except DeviceNameTaken:  # the name may be stuck: EC2 can refuse it for ever and still show it as free
+                self._reserve(instance.id, device, REFUSED_SECONDS)
+                instance = self._cache.instance(instance.id, request.node.id, refresh=True)
+                continue
+            except VolumeAttached:  # to this instance or to another
+                self._refuse_elsewhere(self._cache.volume(volume.id), instance, request)
+            except InstanceFull:
+                if not shown:  # else this volume may be one of those that fill the instance
+                    raise
+            except IncorrectState as error:
+                volume = self._cache.volume(volume.id)  # NotFound when it was deleted
+                instance = self._cache.instance(instance.id, request.node.id, refresh=True)
+                if not shown:
+                    raise Unavailable(
+                        f"volume {volume.id!r} is {volume.state} and instance {instance.id!r} is {instance.state}: "
+                        f"{error}"
+                    ) from error
+            return ""
+        raise Busy(f"instance {instance.id!r}: other attachments took {TRIES} device names in a row; try again")
+
+    def _reserve_name(self, instance: Ec2Instance, series: tuple[str, ...]) -> str:
+        """Return a free device name that no other call of this process uses. Raises ResourceExhausted without one."""
+        with self._lock:
+            now = time.monotonic()
+            reserved = {name: until for name, until in self._reserved.get(instance.id, {}).items() if until > now}
+            free = [name for name in series if name not in instance.devices]
+            if not free:
+                raise ResourceExhausted(f"all {len(series)} device names of instance {instance.id!r} are in use")
+            device = min(free, key=lambda name: reserved.get(name, 0.0))
+            if len(self._reserved) > MAX_INSTANCES:
+                active = {id: names for id, names in self._reserved.items() if max(names.values()) > now}
+                self._reserved = active
+            self._reserved[instance.id] = reserved | {device: now + TAKEN_SECONDS}
+            return device
+
+    def _reserve(self, instance: str, device: str, seconds: float) -> None:
+        with self._lock:
+            self._reserved.setdefault(instance, {})[device] = time.monotonic() + seconds
+
+    def _wait_attached(self, handle: str, instance: str, device: str, deadline: float) -> Ec2Attachment:
+        """Return the attachment once it is `attached` under this device name ("": any), not an earlier attachment.
+
+        Raises Unavailable at the deadline.
+        """
+
+        def done(volume: Ec2Volume | None) -> bool:
+            current = volume.attachment_to(instance) if volume else None
+            attached = current is not None and current.state == "attached" and device in ("", current.device)
+            return volume is None or attached
+
+        try:
+            volume = self._cache.volume_poller.wait(handle, done, deadline)
+        except Timeout as error:
+            raise Unavailable(f"volume {handle!r} is not attached to {instance!r} yet: {error}") from error
+        attachment = volume.attachment_to(instance) if volume else None
+        if attachment is None:
+            raise NotFound(f"volume {handle!r} was deleted while it was being attached")
+        return attachment
+
+    def _begin_detach(self, handle: str, instance: str) -> bool:
+        """Call DetachVolume; return False when the volume is not attached there, or is being detached already."""
+        try:
+            self._cache.client.detach(handle, instance)
+        except (NotFound, IncorrectState):  # a volume that is being detached is IncorrectState: a lookup shows it
+            return False
+        except PermissionDenied:  # EC2's answer also for a missing instance, where a policy has a condition on its tags
+            self._cache.instance(instance, instance, refresh=True)  # raises NotFound
+            raise
+        return True
+
+    def _wait_detached(self, handle: str, instance: str, deadline: float, visible: float = 0.0) -> None:
+        """Wait until the volume is detached. Raises Unavailable at the deadline.
+
+        Until `visible` (time.monotonic()) EC2 may not show the attachment yet: that it shows none only counts after
+        it was shown once.
+        """
+        seen = False
+
+        def done(volume: Ec2Volume | None) -> bool:
+            nonlocal seen
+            attached = volume is not None and volume.attachment_to(instance) is not None
+            seen = seen or attached
+            return not attached and (seen or volume is None or time.monotonic() > visible)
+
+        try:
+            volume = self._cache.volume_poller.wait(handle, done, deadline)
+        except Timeout as error:
+            raise Unavailable(
+                f"volume {handle!r} is still being detached from {instance!r}; if this goes on, the node may still "
+                f"use the volume: {error}"
+            ) from error
+        if volume:
+            self._cache.remember_detached(volume)
+
+    def _instances_of(self, handle: str, node: Node, shown: set[str]) -> set[str]:
+        """Return the node's instance, and those of `shown` that had the name of the node before it was replaced.
+
+        A node id without the instance's id counts as the name alone. Raises FailedPrecondition when two instances of
+        one name are running.
+        """
+        if not node.fact:
+            return set(self._node_names.with_name(node.name, shown))
+        if not shown - {node.fact}:
+            return {node.fact}
+        namesakes = self._node_names.with_name(node.name, shown - {node.fact})
+        running = {id for id, instance in namesakes.items() if instance.state in RUNNING_STATES}
+        if running and self._is_running(node.fact):
+            others = ", ".join(running)
+            raise FailedPrecondition(
+                f"volume {handle!r} is attached to {others}: instances {others} and {node.fact} both claim node "
+                f"{node.name!r}, and both are running; stop or terminate {others}, and the volume is detached"
+            )
+        return {node.fact} | namesakes.keys() - running  # when only a namesake runs, it replaced the node's instance
+
+    def _is_running(self, instance: str) -> bool:
+        with suppress(NotFound):
+            return self._cache.instance(instance, instance, refresh=True).state in RUNNING_STATES
+        return False
+
+
+def _age(attachment: Ec2Attachment) -> float:
+    """Return for how many seconds EC2 has been attaching."""
+    return (datetime.now(UTC) - attachment.since).total_seconds() if attachment.since else 0.0

@@ -1,0 +1,255 @@
+"""The calls to EC2, and the only module that makes them. Responses become typed values, failures the contract's errors.
+
+errors.py says which error code becomes which error. Nothing is imported and no connection is opened before the
+first call. A resource that EC2 does not show yet is missing from a result: callers that expect it have to retry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from csi_multi.contract import UNOBSERVED, Observer
+
+from . import botocore_model, errors, session
+from .config import Config
+from .labels import OWNER
+from .listing import MAX_PAGE, chunks, every_page, existing, filter_literal, one_page
+from .resources import (
+    INSTANCE_ID,
+    SNAPSHOT_ID,
+    VOLUME_ID,
+    Ec2Attachment,
+    Ec2Instance,
+    Ec2Modification,
+    Ec2Snapshot,
+    Ec2Volume,
+    Tags,
+)
+from .volume_types import NewVolume, VolumeSpec
+
+MAX_IDS = 500  # ids per call
+MAX_FILTER_VALUES = 190  # values of a filter: EC2 accepts 200 per request, the filter on the owner included
+
+
+class Client:
+    """EC2 in one account and region. Thread-safe. Every method raises errors of csi_multi.contract."""
+
+    def __init__(self, config: Config, session_name: str = "csi-multi", observe: Observer = UNOBSERVED) -> None:
+        """`session_name` is the name of the role session in CloudTrail, when a role is assumed.
+
+        `observe` is called around every call; botocore's retries of a call count as part of it.
+        """
+        self._session = session.Session(config, session_name)
+        self._observe = observe
+        self._retry_seconds = config.wait_seconds
+
+    def create_volume(self, volume: NewVolume, zone: str, token: str) -> Ec2Volume:
+        """Create a volume: empty, from a snapshot, or as a copy of another volume in its zone.
+
+        With a token that was used before, EC2 returns the volume of that time, as it is now or as it was then.
+        Raises TokenMismatch, QuotaExceeded, ZoneFull, InvalidArgument, NotFound for the source.
+        """
+        fields = {
+            **_spec_fields(volume.spec),
+            "ClientToken": token,
+            "MultiAttachEnabled": volume.multi_attach or None,
+            "TagSpecifications": _tag_specification("volume", volume.tags),
+            "Encrypted": volume.encrypted,
+            "KmsKeyId": volume.kms_key or None,
+        }
+        if volume.copy_of:
+            return Ec2Volume.read(self._call("CopyVolumes", SourceVolumeId=volume.copy_of, **fields)["Volumes"][0])
+        response = self._call(
+            "CreateVolume",
+            AvailabilityZone=zone,
+            SnapshotId=volume.snapshot or None,
+            VolumeInitializationRate=volume.initialization_rate,
+            **fields,
+        )
+        return Ec2Volume.read(response)
+
+    def volumes(self, ids: Collection[str]) -> dict[str, Ec2Volume]:
+        """Return those that exist. An id that is not well-formed is not sent."""
+
+        def fetch(some: list[str]) -> list[Ec2Volume]:
+            return [Ec2Volume.read(one) for one in self._all("DescribeVolumes", "Volumes", VolumeIds=some)]
+
+        return {one.id: one for one in existing(_with_shape(VOLUME_ID, ids), fetch, MAX_IDS)}
+
+    def volumes_tagged(self, key: str, values: Collection[str], owner: str) -> list[Ec2Volume]:
+        """Return the owner's volumes whose tag `key` has one of these values."""
+        found: list[Ec2Volume] = []
+        for some in chunks(values, MAX_FILTER_VALUES):
+            filters = _filters({f"tag:{OWNER}": [owner], f"tag:{key}": some})
+            volumes = self._all("DescribeVolumes", "Volumes", Filters=filters, MaxResults=MAX_PAGE)
+            found += [Ec2Volume.read(one) for one in volumes]
+        return found
+
+    def volume_page(self, owner: str, limit: int, token: str) -> tuple[list[Ec2Volume], str]:
+        """Return a page of the owner's volumes and the token of the next one. Raises InvalidToken."""
+        filters = _filters({f"tag:{OWNER}": [owner]})
+
+        def fetch(most: int, after: str) -> tuple[list[Ec2Volume], str]:
+            response = self._call("DescribeVolumes", Filters=filters, MaxResults=most, NextToken=after or None)
+            return [Ec2Volume.read(one) for one in response["Volumes"]], response.get("NextToken") or ""
+
+        return one_page(fetch, limit, token)
+
+    def delete_volume(self, volume: str) -> None:
+        """Raises NotFound, VolumeAttached."""
+        self._call("DeleteVolume", VolumeId=volume)
+
+    def attach(self, volume: str, instance: str, device: str) -> Ec2Attachment:
+        """Begin to attach. Raises NotFound, VolumeAttached, DeviceNameTaken, InstanceFull, IncorrectState."""
+        response = self._call("AttachVolume", VolumeId=volume, InstanceId=instance, Device=device)
+        return Ec2Attachment.read(response)
+
+    def detach(self, volume: str, instance: str) -> None:
+        """Begin to detach. Raises NotFound, IncorrectState when it is not attached there."""
+        self._call("DetachVolume", VolumeId=volume, InstanceId=instance)
+
+    def instances(self, ids: Collection[str]) -> dict[str, Ec2Instance]:
+        """Return those that exist: a terminated one does for an hour. An id that is not well-formed is not sent."""
+
+        def fetch(some: list[str]) -> list[Ec2Instance]:
+            reservations = self._all("DescribeInstances", "Reservations", InstanceIds=some)
+            return [Ec2Instance.read(one) for reservation in reservations for one in reservation["Instances"]]
+
+        return {one.id: one for one in existing(_with_shape(INSTANCE_ID, ids), fetch, MAX_IDS)}
+
+    def modify(self, volume: str, spec: VolumeSpec) -> Ec2Modification:
+        """Begin to change what the spec sets; size 0: unchanged.
+
+        Raises NotFound, ModificationCooldown, IncorrectState.
+        """
+        response = self._call("ModifyVolume", VolumeId=volume, **_spec_fields(spec))
+        return Ec2Modification.read(response["VolumeModification"])
+
+    def modifications(self, ids: Collection[str]) -> dict[str, Ec2Modification]:
+        """Return the last modification of each volume that had one."""
+
+        def fetch(some: list[str]) -> list[dict[str, Any]]:
+            return self._all("DescribeVolumesModifications", "VolumesModifications", VolumeIds=some)
+
+        found = existing(_with_shape(VOLUME_ID, ids), fetch, MAX_IDS)
+        return {one["VolumeId"]: Ec2Modification.read(one) for one in found}
+
+    def create_snapshot(self, volume: str, tags: Tags, description: str) -> Ec2Snapshot:
+        """Take a snapshot. It has no client token, so it is sent once: after Unavailable or Timeout look for it."""
+        response = self._call(
+            "CreateSnapshot",
+            VolumeId=volume,
+            Description=description,
+            TagSpecifications=_tag_specification("snapshot", tags),
+        )
+        return Ec2Snapshot.read(response)
+
+    def snapshots(self, ids: Collection[str]) -> dict[str, Ec2Snapshot]:
+        """Return those that exist. An id that is not well-formed is not sent."""
+
+        def fetch(some: list[str]) -> list[Ec2Snapshot]:
+            return [Ec2Snapshot.read(one) for one in self._all("DescribeSnapshots", "Snapshots", SnapshotIds=some)]
+
+        return {one.id: one for one in existing(_with_shape(SNAPSHOT_ID, ids), fetch, MAX_IDS)}
+
+    def snapshots_tagged(self, key: str, values: Collection[str], owner: str) -> list[Ec2Snapshot]:
+        """Return the owner's snapshots whose tag `key` has one of these values."""
+        found: list[Ec2Snapshot] = []
+        for some in chunks(values, MAX_FILTER_VALUES):
+            filters = _filters({f"tag:{OWNER}": [owner], f"tag:{key}": some})
+            snapshots = self._all(
+                "DescribeSnapshots", "Snapshots", OwnerIds=["self"], Filters=filters, MaxResults=MAX_PAGE
+            )
+            found += [Ec2Snapshot.read(one) for one in snapshots]
+        return found
+
+    def snapshot_page(self, owner: str, limit: int, token: str, volume: str = "") -> tuple[list[Ec2Snapshot], str]:
+        """Return a page of the owner's snapshots (of one volume) and the token of the next one. Raises InvalidToken."""
+        filters = _filters({f"tag:{OWNER}": [owner]} | ({"volume-id": [volume]} if volume else {}))
+
+        def fetch(most: int, after: str) -> tuple[list[Ec2Snapshot], str]:
+            response = self._call(
+                "DescribeSnapshots", OwnerIds=["self"], Filters=filters, MaxResults=most, NextToken=after or None
+            )
+            return [Ec2Snapshot.read(one) for one in response["Snapshots"]], response.get("NextToken") or ""
+
+        return one_page(fetch, limit, token)
+
+    def delete_snapshot(self, snapshot: str) -> None:
+        """Raises NotFound, InUse while a machine image (AMI) depends on it."""
+        self._call("DeleteSnapshot", SnapshotId=snapshot)
+
+    def enable_fast_restore(self, snapshot: str, zones: Collection[str]) -> None:
+        """Enable fast snapshot restore in these zones. Raises the first failure."""
+        response = self._call("EnableFastSnapshotRestores", SourceSnapshotIds=[snapshot], AvailabilityZones=list(zones))
+        for failed in response.get("Unsuccessful", ()):
+            for failure in failed.get("FastSnapshotRestoreStateErrors", ()):
+                raise errors.from_response("EnableFastSnapshotRestores", {**response, **failure})
+
+    def tag(self, ids: Collection[str], tags: Tags) -> None:
+        """Set these tags on volumes, snapshots or instances. Raises NotFound."""
+        self._call("CreateTags", Resources=list(ids), Tags=_tag_list(tags))
+
+    def untag(self, ids: Collection[str], keys: Iterable[str]) -> None:
+        """Remove tags, whatever their values. A tag that is not there is no error."""
+        self._call("DeleteTags", Resources=list(ids), Tags=[{"Key": key} for key in keys])
+
+    def zones(self) -> dict[str, str]:
+        """Return the zones that are available, sorted, each with its type."""
+        response = self._call("DescribeAvailabilityZones", Filters=_filters({"state": ["available"]}))
+        found = {zone["ZoneName"]: zone.get("ZoneType", "") for zone in response["AvailabilityZones"]}
+        return dict(sorted(found.items()))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+    def _all(self, call: str, items: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return what all pages of a response hold under the key `items`."""
+
+        def fetch(token: str) -> tuple[list[dict[str, Any]], str]:
+            response = self._call(call, **fields, NextToken=token or None)
+            return response[items], response.get("NextToken") or ""
+
+        return every_page(fetch)
+
+    def _call(self, call: str, **fields: Any) -> dict[str, Any]:
+        """Make a call of botocore_model.CALLS, with the fields that are not None."""
+        from botocore import xform_name
+        from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+        from botocore.parsers import ResponseParserError
+
+        with self._observe("ec2", call), session.limit_retries(self._retry_seconds):
+            try:
+                client = self._session.client(botocore_model.CALLS[call])
+                method = getattr(client, xform_name(call))
+                response: dict[str, Any] = method(**{key: value for key, value in fields.items() if value is not None})
+            except ParamValidationError:
+                raise  # a bug of this module
+            except ClientError as error:  # of this call, or of STS
+                raise errors.from_response(error.operation_name, error.response) from error
+            except (BotoCoreError, ResponseParserError) as error:
+                raise errors.from_botocore(call, error) from error
+            return response
+
+
+def _with_shape(shape: re.Pattern[str], ids: Collection[str]) -> list[str]:
+    return [one for one in ids if shape.fullmatch(one)]
+
+
+def _spec_fields(spec: VolumeSpec) -> dict[str, Any]:
+    return {"VolumeType": spec.type, "Size": spec.size or None, "Iops": spec.iops, "Throughput": spec.throughput}
+
+
+def _tag_specification(resource: str, tags: Tags) -> list[dict[str, Any]]:
+    return [{"ResourceType": resource, "Tags": _tag_list(tags)}]
+
+
+def _tag_list(tags: Tags) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def _filters(values: dict[str, list[str]]) -> list[dict[str, Any]]:
+    return [{"Name": name, "Values": [filter_literal(one) for one in some]} for name, some in values.items()]

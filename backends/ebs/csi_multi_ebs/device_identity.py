@@ -1,0 +1,157 @@
+"""Which volume a block device shows: the serial number of an NVMe disk, or a note about a Xen disk.
+
+An NVMe disk carries its volume's id as serial number. A Xen disk carries nothing of its volume, only the device name
+of the attachment. When it is opened, the controller names the volume. A note then keeps the volume with the diskseq of
+the disk, which proves later that it is the same disk. Linux before 5.15 has no diskseq: there the driver does not
+notice when another volume takes the name of a disk that is open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
+
+from csi_multi.contract import Blank, InUse
+from csi_multi.host import blockdev
+from csi_multi.host.blockdev import clear, opened
+from csi_multi.host.device_notes import DeviceNotes
+
+# The Identify command of the NVMe base specification.
+ADMIN_COMMAND = 0xC0484E41  # NVME_IOCTL_ADMIN_CMD of linux/nvme_ioctl.h
+COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")  # struct nvme_passthru_cmd
+IDENTIFY = 0x06
+NAMESPACE = 0  # cdw10: which structure to return
+IDENTIFY_BYTES = 4096  # size of every Identify structure
+FORMAT_IN_USE = 26  # byte: the low four bits are an index into the formats
+FORMATS = 128  # byte: four bytes each, the third of them is log2 of the block size
+
+XEN_NODE = "device/nodename"  # the disk's place in XenStore, such as device/vbd/51792
+DISKSEQ = "diskseq"
+NOTES_DIRECTORY = "csi-multi-ebs"  # below /dev
+
+
+class NvmeKernel(blockdev.Kernel):
+    """The kernel's view of block devices, and of NVMe disks that have grown."""
+
+    def bytes_behind(self, disk: str, path: Path) -> int | None:
+        """Return the size that the NVMe controller reports, which the kernel may not have noticed; None: no NVMe."""
+        namespace = self.text(disk, "nsid")
+        if namespace is None:
+            return None
+        with clear(path), opened(path) as descriptor:
+            return nvme_size(descriptor, int(namespace))
+
+    def rescan(self, disk: str) -> None:
+        """Let the kernel read the controllers of an NVMe disk again."""
+        # The controller, or with several paths the subsystem above the controllers.
+        device = self.sys / "block" / disk / "device"
+        for file in (device / "rescan_controller", *device.glob("nvme*/rescan_controller")):
+            if file.exists():
+                with clear(file):
+                    file.write_text("1")
+
+
+def nvme_size(descriptor: int, namespace: int) -> int:
+    """Return a namespace's size in bytes, through an open node of its disk. Raises OSError."""
+    data = ctypes.create_string_buffer(IDENTIFY_BYTES)
+    address = ctypes.addressof(data)
+    # fmt: off
+    command = bytearray(COMMAND.pack(
+        IDENTIFY, 0, 0, namespace, 0, 0, 0, address, 0, IDENTIFY_BYTES,
+        NAMESPACE, 0, 0, 0, 0, 0, 0, 0,  # cdw10 to cdw15, time limit (0: the kernel's), result
+    ))
+    # fmt: on
+    if status := fcntl.ioctl(descriptor, ADMIN_COMMAND, command):
+        raise OSError(f"NVMe status {status:#x}")
+    return parse_identify(data.raw)
+
+
+def parse_identify(data: bytes) -> int:
+    """Return the size in bytes of the namespace that an Identify structure describes."""
+    (blocks,) = struct.unpack_from("<Q", data)
+    form = data[FORMAT_IN_USE] & 0x0F
+    return int(blocks) << data[FORMATS + 4 * form + 2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenDevice:
+    """What was known of a volume when it was opened.
+
+    `sequence` is the kernel's diskseq (Linux 5.15 and later): no two disks have the same one between two boots.
+    """
+
+    disk: str  # its name in /sys/block at that time
+    sequence: str
+    blank: Blank
+
+    def is_disk(self, sequence: str | None) -> bool:
+        """Return whether a disk with this diskseq is the one that was opened; True when neither has any."""
+        return (sequence or "") == self.sequence
+
+
+class OpenDevices:
+    """The volumes that are open on this node: a note for each below /dev.
+
+    An attached volume has a device whether it is open or not, and the device does not have what the controller knew of
+    the volume. Every method raises Unavailable when the notes cannot be read or written.
+    """
+
+    def __init__(self, dev: Path) -> None:
+        self._notes = DeviceNotes(dev / NOTES_DIRECTORY)
+
+    def write(self, handle: str, note: OpenDevice) -> None:
+        """Note that the volume is open; atomic."""
+        self._notes.write(handle, {**asdict(note), "blank": note.blank.value})
+
+    def read(self, handle: str) -> OpenDevice | None:
+        """Return the note, None when the volume is not open or the note was not written by this driver."""
+        facts = self._notes.read(handle)
+        try:
+            return OpenDevice(disk=facts["disk"], sequence=facts["sequence"], blank=Blank(facts["blank"]))
+        except (ValueError, KeyError):
+            return None
+
+    def remove(self, handle: str) -> None:
+        self._notes.remove(handle)
+
+    def others(self, handle: str) -> dict[str, OpenDevice]:
+        """Return the notes of all other volumes."""
+        names = [name for name in self._notes.names() if name != handle]
+        return {name: note for name in names if (note := self.read(name))}
+
+
+def find_xen_disk(kernel: NvmeKernel, attachment: str) -> str | None:
+    """Return the Xen disk of a device name of EC2 (/dev/xvdba or /dev/sdba), None without one."""
+    name = PurePath(attachment).name
+    for disk in (name, name.replace("sd", "xvd", 1)):
+        if disk and (kernel.text(disk, XEN_NODE) or "").startswith("device/vbd/"):
+            return disk
+    return None
+
+
+def open_xen_disk(kernel: NvmeKernel, note: OpenDevice) -> str | None:
+    """Return the disk that was opened, None when it is gone, even if another disk has its name now."""
+    same = note.is_disk(kernel.text(note.disk, DISKSEQ))
+    return note.disk if same and kernel.text(note.disk, XEN_NODE) else None
+
+
+def xen_proof(kernel: NvmeKernel, disk: str, note: OpenDevice | None) -> dict[str, str]:
+    """Return what distinguishes the opened disk from every other; an empty text means that it is gone."""
+    sequence = {DISKSEQ: note.sequence} if note and note.sequence else {}
+    return {XEN_NODE: kernel.text(disk, XEN_NODE) or "", **sequence}
+
+
+def replace_xen_volume(kernel: NvmeKernel, notes: OpenDevices, handle: str, disk: str) -> None:
+    """Remove the notes of other volumes on this disk, which now is this volume's. Raises InUse."""
+    for other, note in notes.others(handle).items():
+        if note.disk != disk or not kernel.text(disk, XEN_NODE):
+            continue
+        if open_xen_disk(kernel, note) and kernel.in_use(kernel.dev / disk):
+            raise InUse(
+                f"{kernel.dev / disk} is in use as volume {other}, but EC2 attached volume {handle} under this name; "
+                f"unpublish and unstage {other} first"
+            )
+        notes.remove(other)

@@ -1,0 +1,246 @@
+"""What is known of EC2 and shared by all calls of an instance: merged lookups, and answers that are cached.
+
+EC2 knows instances, the orchestrator knows node ids. The first attachment writes the node id into a tag of the
+instance, so that a new process can name the node in a listing, and can detach from a node whose instance was replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+from csi_multi.contract import FailedPrecondition, NotFound, Setting, Stamp, StorageError, missing
+
+from . import labels
+from .batching import Batcher
+from .client import MAX_FILTER_VALUES, Client
+from .config import Config
+from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume
+from .session import set_rpc_deadline
+from .state_poller import StatePoller
+
+DELETED_STATES = ("deleting", "deleted")
+REMOTE_ZONE_TYPES = ("local-zone", "wavelength-zone")  # zones outside of the region's own data centers
+INSTANCE_TTL = 20.0  # seconds for which an instance's zone, state and devices are cached
+ZONES_TTL = 300.0  # seconds for which the list of zones is cached
+DETACHED_TTL = 60.0  # seconds for which a volume that was seen detached is attached without another lookup
+MAX_DETACHED = 5000  # volumes that are remembered as detached
+MAX_LOOKUP = MAX_FILTER_VALUES  # ids or filter values per call
+MAX_VOLUME_IDS = 500  # volume ids per call
+
+T = TypeVar("T")
+Resource = TypeVar("Resource", Ec2Volume, Ec2Snapshot)
+
+log = logging.getLogger(__name__)
+
+
+class TtlCache(Generic[T]):
+    """The result of `fetch` for `ttl` seconds; when fetching fails, the last result for another `ttl`. Thread-safe."""
+
+    def __init__(self, fetch: Callable[[], T], ttl: float) -> None:
+        self._fetch = fetch
+        self._ttl = ttl
+        self._cached: tuple[float, T] | None = None  # when it expires, time.monotonic(), and the result
+
+    def get(self) -> T:
+        """Raises what `fetch` raises when nothing is cached."""
+        cached = self._cached
+        if cached and time.monotonic() < cached[0]:
+            return cached[1]
+        try:
+            result = self._fetch()
+        except StorageError:
+            if cached is None:
+                raise
+            result = cached[1]
+        self._cached = (time.monotonic() + self._ttl, result)
+        return result
+
+
+class SingleUseCache(Generic[T]):
+    """Up to `most` values that can be taken once, within `ttl` seconds. Thread-safe."""
+
+    def __init__(self, ttl: float, most: int) -> None:
+        self._ttl = ttl
+        self._most = most
+        self._lock = threading.Lock()
+        self._cached: dict[str, tuple[float, T]] = {}  # the oldest first: expiry, time.monotonic(), and the value
+
+    def put(self, key: str, value: T) -> None:
+        with self._lock:
+            self._cached.pop(key, None)
+            self._cached[key] = (time.monotonic() + self._ttl, value)
+            while len(self._cached) > self._most:
+                del self._cached[next(iter(self._cached))]
+
+    def take(self, key: str) -> T | None:
+        """Remove and return the value; None when there is none or it has expired."""
+        with self._lock:
+            expires, value = self._cached.pop(key, (0.0, None))
+        return value if time.monotonic() < expires else None
+
+
+class Ec2Cache:
+    """Lookups by id are merged with those of other callers into few calls, and polling is shared as well."""
+
+    def __init__(self, config: Config, setting: Setting, client: Client | None = None) -> None:
+        self.config = config
+        self.setting = setting
+        self.owner = labels.owner_tag(setting.driver, setting.cluster, setting.instance)
+        self.client = client = client or Client(config, f"{setting.driver}-{setting.instance}", setting.observe)
+        self.volumes = Batcher(client.volumes, most=MAX_VOLUME_IDS)
+        self.snapshots = Batcher(client.snapshots, most=MAX_LOOKUP)
+        self.instances = Batcher(client.instances, most=MAX_LOOKUP)
+        self.volumes_by_name = Batcher(self._fetch_volumes, most=MAX_LOOKUP)
+        self.snapshots_by_name = Batcher(self._fetch_snapshots, most=MAX_LOOKUP)
+        self.volume_poller = StatePoller(client.volumes, most=MAX_VOLUME_IDS, first=config.poll_seconds)
+        self.name_poller = StatePoller(self._fetch_volumes, most=MAX_LOOKUP, first=config.poll_seconds)
+        self.detached: SingleUseCache[Ec2Volume] = SingleUseCache(DETACHED_TTL, MAX_DETACHED)  # own volumes, by id
+        zones = Batcher(lambda _: {config.region: client.zones()}, most=2)  # one key, so that callers share one call
+        self._zones = TtlCache(lambda: zones.get(config.region, self.wait_deadline(None)) or {}, ZONES_TTL)
+        self._instances: dict[str, tuple[float, Ec2Instance]] = {}  # by id: when it was looked up, time.monotonic()
+
+    def zones(self) -> tuple[str, ...]:
+        """Return the zones in which volumes may be created: the region's, limited to the configured ones."""
+        allowed = self.config.zones
+        return tuple(zone for zone in self.region_zones() if not allowed or zone in allowed)
+
+    def default_zones(self) -> tuple[str, ...]:
+        """Return the zones for a volume without a requested zone: Local and Wavelength Zones only if configured."""
+        if self.config.zones:
+            return self.zones()
+        return tuple(zone for zone, kind in self._zones.get().items() if kind not in REMOTE_ZONE_TYPES)
+
+    def region_zones(self) -> tuple[str, ...]:
+        """Return all zones of the region that are available."""
+        return tuple(self._zones.get())
+
+    def wait_deadline(self, deadline: float | None) -> float:
+        """Return until when (time.monotonic()) to wait for a state: a second before the RPC's deadline at most."""
+        end = time.monotonic() + self.config.wait_seconds
+        if deadline is None:
+            return end
+        set_rpc_deadline(deadline)
+        return min(end, deadline - 1)
+
+    def volume(self, handle: str) -> Ec2Volume:
+        """Return a volume of this instance. Raises NotFound, also for a deleted one, and what `stamp` raises."""
+        return self._owned(VOLUME_ID, "volume", handle, self.volumes)
+
+    def snapshot(self, handle: str) -> Ec2Snapshot:
+        """Return a snapshot of this instance. Raises NotFound, and what `stamp` raises."""
+        return self._owned(SNAPSHOT_ID, "snapshot", handle, self.snapshots)
+
+    def stamp(self, kind: str, resource: Ec2Volume | Ec2Snapshot) -> Stamp:
+        """Return the stamp. Raises FailedPrecondition for a resource that does not belong to this instance."""
+        stamp = labels.read_stamp(resource.tags)
+        if stamp is None or resource.tags.get(labels.OWNER) != self.owner:
+            raise FailedPrecondition(
+                f"{kind} {resource.id!r} does not belong to this driver: its tag {labels.OWNER!r} is "
+                f"{resource.tags.get(labels.OWNER, '')!r}, not {self.owner!r}; nothing was changed"
+            )
+        return stamp
+
+    def remember_detached(self, volume: Ec2Volume) -> None:
+        """Remember a volume that can be attached without another lookup; if it no longer can, EC2 refuses.
+
+        Not a volume that can be attached twice, where EC2 would refuse nothing, nor an imported one, which another
+        process can release.
+        """
+        stamp = labels.read_stamp(volume.tags)
+        detached = volume.state == "available" and not volume.attachments
+        if detached and not volume.multi_attach and stamp and not stamp.imported:
+            self.detached.put(volume.id, volume)
+
+    def instance(self, id: str, node: str, *, refresh: bool = False) -> Ec2Instance:
+        """Return a node's instance, at most INSTANCE_TTL seconds old. Raises NotFound when it is terminated."""
+        when, instance = self._instances.get(id, (-math.inf, None))
+        if refresh or time.monotonic() - when > INSTANCE_TTL:
+            instance = self._fetch_instance(id)
+        if instance is None or instance.state == "terminated":
+            raise NotFound(f"node {node!r} does not exist: there is no instance {id or 'in its node id'!r}")
+        return instance
+
+    def _fetch_instance(self, id: str) -> Ec2Instance | None:
+        """Look up an instance, cache it, and drop the entries that have expired."""
+        instance = self.instances.get(id, self.wait_deadline(None)) if INSTANCE_ID.fullmatch(id) else None
+        now = time.monotonic()
+        valid = {
+            one: entry for one, entry in list(self._instances.items()) if one != id and now - entry[0] <= INSTANCE_TTL
+        }
+        self._instances = valid | ({id: (now, instance)} if instance else {})
+        return instance
+
+    def _fetch_volumes(self, names: Collection[str]) -> dict[str, list[Ec2Volume]]:
+        return _by_name(self.client.volumes_tagged(labels.NAME, names, self.owner))
+
+    def _fetch_snapshots(self, names: Collection[str]) -> dict[str, list[Ec2Snapshot]]:
+        return _by_name(self.client.snapshots_tagged(labels.NAME, names, self.owner))
+
+    def _owned(self, shape: re.Pattern[str], kind: str, handle: str, lookup: Batcher[Resource]) -> Resource:
+        resource = lookup.get(handle, self.wait_deadline(None)) if shape.fullmatch(handle) else None
+        if resource is None or resource.state in DELETED_STATES:
+            raise missing(kind, handle)
+        self.stamp(kind, resource)
+        return resource
+
+
+class NodeNames:
+    """The node ids of instances, from the tag that `remember` writes."""
+
+    def __init__(self, cache: Ec2Cache) -> None:
+        self._cache = cache
+        self._key = f"csi-multi/node/{cache.setting.driver}"[:128]
+        self._known: dict[str, str] = {}  # node ids by instance
+
+    def remember(self, instance: Ec2Instance, node_id: str) -> None:
+        """Tag the instance with the node id, unless it is. A failure is logged: no attachment needs the tag."""
+        before = self._known.get(instance.id)
+        self._known[instance.id] = node_id  # before the call, so that only one of many first attachments writes it
+        written = node_id.replace(";", "/")  # a node id contains no "/", and some of AWS does not accept a ";"
+        if before == node_id or instance.tags.get(self._key) == written:
+            return
+        try:
+            self._cache.client.tag([instance.id], {self._key: written})
+        except StorageError as error:
+            self._known.pop(instance.id, None)
+            log.warning(
+                "instance %s has no tag for node %s, which listings need after a restart: %s",
+                instance.id,
+                node_id,
+                error,
+            )
+
+    def names(self, instances: Collection[str]) -> dict[str, str]:
+        """Return the node id of each instance, or the instance's own id when it has no tag."""
+        if unknown := [one for one in instances if one not in self._known]:
+            found = self._cache.instances.many(unknown, self._cache.wait_deadline(None))
+            self._known |= {id: node_id for id, one in found.items() if (node_id := self._tagged(one))}
+        return {one: self._known.get(one, one) for one in instances}
+
+    def with_name(self, name: str, instances: Collection[str]) -> dict[str, Ec2Instance]:
+        """Return those whose tag names this node now. A tag that was copied from another instance does not count."""
+        found = self._cache.instances.many(instances, self._cache.wait_deadline(None))
+        node_ids = {id: self._tagged(one) for id, one in found.items()}
+        return {id: found[id] for id in found if node_ids[id].partition(";")[0] == name and id in node_ids[id]}
+
+    def of_volume(self, volume: Ec2Volume) -> tuple[str, ...]:
+        """Return the node ids of a volume's attachments that are not detached."""
+        return tuple(self.names([one.instance for one in volume.attachments if one.state != "detached"]).values())
+
+    def _tagged(self, instance: Ec2Instance) -> str:
+        """Return the node id in the instance's tag, "" without one."""
+        return instance.tags.get(self._key, "").replace("/", ";")
+
+
+def _by_name(found: list[Resource]) -> dict[str, list[Resource]]:
+    """Return the resources by name, the oldest first: after a race between two processes there may be two."""
+    by_name: dict[str, list[Resource]] = {}
+    for one in sorted(found, key=lambda one: (one.created, one.id)):
+        by_name.setdefault(one.tags[labels.NAME], []).append(one)
+    return by_name

@@ -1,0 +1,166 @@
+"""EC2's error codes and botocore's exceptions -> the errors of the contract, as tables.
+
+Codes are spelled as EC2 spells them (API reference, "Error codes for the Amazon EC2 API"). A code that is not
+in the table is Unavailable: the call may have had its effect, so the caller has to retry and check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from csi_multi.contract import (
+    AlreadyExists,
+    Busy,
+    FailedPrecondition,
+    InUse,
+    InvalidArgument,
+    InvalidToken,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    StorageError,
+    Timeout,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+class TokenMismatch(AlreadyExists):
+    """The client token was used before, with other parameters."""
+
+
+class QuotaExceeded(ResourceExhausted):
+    """The account's quota in this region is used up."""
+
+
+class ZoneFull(ResourceExhausted):
+    """The zone has no capacity for this volume, or does not offer its type: another zone may."""
+
+
+class InstanceFull(ResourceExhausted):
+    """The instance has as many volumes attached as it may have."""
+
+
+class IncorrectState(FailedPrecondition):
+    """The state of the volume, snapshot or instance does not allow this call."""
+
+
+class ModificationCooldown(FailedPrecondition):
+    """The volume was modified too often or too recently."""
+
+
+class VolumeAttached(InUse):
+    """The volume is attached."""
+
+
+class DeviceNameTaken(Busy):
+    """The instance has a volume under this device name, or has not finished detaching the last one."""
+
+
+# EC2's code (* stands for anything), a part of the message in lower case ("": any message), the class of the
+# error. The first match counts.
+CODES: tuple[tuple[str, str, type[StorageError]], ...] = (
+    ("IdempotentParameterMismatch", "", TokenMismatch),
+    # Throttling, after botocore's own retries
+    ("RequestLimitExceeded", "", Unavailable),
+    ("BandwidthLimitExceeded", "", Unavailable),
+    ("SnapshotCreationPerVolumeRateExceeded", "", Busy),  # one snapshot of a volume per 15 seconds
+    # Capacity and quotas
+    ("InsufficientVolumeCapacity", "", ZoneFull),
+    ("InsufficientCapacity", "", ZoneFull),
+    ("VolumeTypeNotAvailableInZone", "", ZoneFull),
+    ("InvalidZone.NotFound", "", ZoneFull),
+    ("Unsupported*", "availability zone", ZoneFull),
+    ("UnknownVolumeType", "availability zone", ZoneFull),
+    ("InvalidParameterValue", "invalid availability zone", ZoneFull),
+    ("AttachmentLimitExceeded", "", InstanceFull),
+    ("TagLimitExceeded", "", InvalidArgument),
+    ("FilterLimitExceeded", "", InvalidArgument),
+    ("ResourceCountExceeded", "", QuotaExceeded),
+    ("*LimitExceeded", "", QuotaExceeded),  # VolumeLimitExceeded, MaxIOPSLimitExceeded, SnapshotLimitExceeded, ...
+    # State
+    ("InvalidDevice.InUse", "", DeviceNameTaken),
+    ("InvalidParameterValue", "already in use", DeviceNameTaken),  # "Attachment point /dev/xvdba is already in use"
+    ("VolumeInUse", "", VolumeAttached),
+    ("*.InUse", "", InUse),  # InvalidSnapshot.InUse
+    ("VolumeModificationRateExceeded", "", ModificationCooldown),
+    ("IncorrectModificationState", "", ModificationCooldown),
+    ("IncorrectState", "", IncorrectState),
+    ("IncorrectInstanceState", "", IncorrectState),
+    ("*.ZoneMismatch", "", FailedPrecondition),  # volume and instance are in different zones
+    ("EncryptedVolumesNotSupported", "", FailedPrecondition),  # by this instance type
+    # The request
+    ("*.NotFound", "", NotFound),  # InvalidVolume, InvalidSnapshot, InvalidInstanceID, InvalidAttachment, ...
+    ("InvalidVolumeID.Malformed", "", NotFound),
+    ("InvalidSnapshotID.Malformed", "", NotFound),
+    ("InvalidInstanceID.Malformed", "", NotFound),
+    ("InvalidPaginationToken", "", InvalidToken),
+    ("InvalidNextToken", "", InvalidToken),
+    ("InvalidParameter*", "", InvalidArgument),
+    ("InvalidTagKey.Malformed", "", InvalidArgument),
+    ("TagPolicyViolation", "", InvalidArgument),
+    ("MissingParameter", "", InvalidArgument),
+    ("UnknownParameter", "", InvalidArgument),
+    ("UnknownVolumeType", "", InvalidArgument),
+    ("VolumeTypeNotAvailableInRegion", "", InvalidArgument),
+    ("VolumeIOPSLimit", "", InvalidArgument),
+    ("Unsupported*", "", InvalidArgument),  # Unsupported, UnsupportedOperation
+    # Credentials
+    ("UnauthorizedOperation", "", PermissionDenied),
+    ("AccessDenied*", "", PermissionDenied),  # STS: the role may not be assumed
+    ("OperationNotPermitted", "", PermissionDenied),
+    ("OptInRequired", "", PermissionDenied),
+    ("Blocked", "", PermissionDenied),
+    ("PendingVerification", "", PermissionDenied),
+    ("AuthFailure", "", Unauthenticated),
+    ("ExpiredToken*", "", Unauthenticated),
+    ("RequestExpired", "", Unauthenticated),
+    ("SignatureDoesNotMatch", "", Unauthenticated),
+    ("InvalidClientTokenId", "", Unauthenticated),
+    ("InvalidAccessKeyId", "", Unauthenticated),
+    ("UnrecognizedClientException", "", Unauthenticated),
+    ("MissingAuthenticationToken", "", Unauthenticated),
+)
+
+# botocore's exceptions by name, so that botocore need not be imported. The nearest base class counts.
+BOTOCORE_ERRORS: Mapping[str, type[StorageError]] = {
+    "ReadTimeoutError": Timeout,
+    "NoCredentialsError": Unauthenticated,
+    "PartialCredentialsError": Unauthenticated,
+    "CredentialRetrievalError": Unauthenticated,
+    "TokenRetrievalError": Unauthenticated,
+    "SSOError": Unauthenticated,
+    "ProfileNotFound": Unauthenticated,
+    "InvalidConfigError": Unauthenticated,  # a profile that refers to another one that does not exist
+}
+
+_ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
+_ENCODED = re.compile(r"\s*Encoded authorization failure message:\s*\S+", re.IGNORECASE)
+
+
+def error_class(code: str, message: str = "") -> type[StorageError]:
+    """Return the class of the error for an error code of EC2 or STS."""
+    text = message.lower()
+    return next((error for one, part, error in CODES if fnmatchcase(code, one) and part in text), Unavailable)
+
+
+def from_response(call: str, response: Mapping[str, Any]) -> StorageError:
+    """Turn an error response, as botocore parses it, into the error to raise. `call` is EC2's name for it."""
+    fields = response.get("Error", {})
+    code, message = fields.get("Code", "no code"), _ENCODED.sub("", fields.get("Message") or "no message")
+    about = f"{code}, request {response.get('ResponseMetadata', {}).get('RequestId', 'id unknown')}"
+    error = error_class(code, message)
+    if error is PermissionDenied:
+        action = found[1] if (found := _ACTION.search(message)) else f"ec2:{call}"
+        return error(f"the credentials do not allow {action}: {message} ({about})")
+    return error(f"{call}: {message} ({about})")
+
+
+def from_botocore(call: str, error: Exception) -> StorageError:
+    """Turn an exception of botocore, raised instead of a response, into the error to raise."""
+    names = [base.__name__ for base in type(error).__mro__]
+    found = next((BOTOCORE_ERRORS[name] for name in names if name in BOTOCORE_ERRORS), Unavailable)
+    return found(f"{call}: {error} ({names[0]})")

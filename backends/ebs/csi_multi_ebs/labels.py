@@ -1,0 +1,208 @@
+"""The EC2 tags of volumes and snapshots: the owner, the stamp, and what people want to see.
+
+A stamp is written like a query string with "@" for "%" and "+" for "&", split into pieces. It ends with "+.", so
+that a lost piece is noticed: csi-multi/stamp.0 = name=pvc-1+digest=ab12+source=snapshot:snap-0a+.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from csi_multi.contract import InvalidArgument, Setting, SnapshotRequest, Source, SourceKind, Stamp, VolumeRequest, leaf
+
+from .config import Config, MutableParameters, Parameters, SnapshotParameters
+from .resources import Tags
+from .user_tags import (
+    CLUSTER,
+    CREATED_FOR,
+    IOPS_PER_GB,
+    MAX_TAGS,
+    MAX_VALUE,
+    PREFIX,
+    SNAPSHOT_NAME,
+    SNAPSHOT_TEMPLATE_NAMES,
+    VOLUME_NAME,
+    VOLUME_TEMPLATE_NAMES,
+    fit_value,
+    render_template,
+    tag_error,
+)
+from .volume_types import kept_iops_per_gib
+
+OWNER = f"{PREFIX}owner"
+NAME = f"{PREFIX}name"
+STAMP = f"{PREFIX}stamp."  # followed by the piece's number
+SOURCE = f"{PREFIX}source"  # handle of the volume that a snapshot was taken of
+
+_END = "+."
+
+
+def owner_tag(driver: str, cluster: str, instance: str) -> str:
+    """Return the value of the tag OWNER for the resources of an instance."""
+    return "/".join(_escaped(part, safe=":") for part in (driver, cluster, instance))
+
+
+def is_ours(tags: Tags, setting: Setting) -> bool:
+    """Return whether a resource belongs to this instance of this driver in this cluster."""
+    return tags.get(OWNER) == owner_tag(setting.driver, setting.cluster, setting.instance)
+
+
+def volume_tags(request: VolumeRequest, setting: Setting, config: Config) -> dict[str, str]:
+    """Return all tags of a new volume.
+
+    Raises InvalidArgument for a tag of the class that EC2 would refuse, or that is reserved for the driver.
+    """
+    parameters = request.parameters or Parameters()
+    mutable = request.mutable or MutableParameters()
+    wanted = {
+        **config.extra_tags,
+        **_specified(parameters.tags, VOLUME_TEMPLATE_NAMES, request.metadata),
+        **_specified(mutable.tags, VOLUME_TEMPLATE_NAMES, request.metadata),
+    }
+    for key in _deleted(mutable):
+        wanted.pop(key, None)
+    identity = _identity(request.stamp, setting, config)
+    if per_gb := kept_iops_per_gib(parameters, mutable):
+        identity[IOPS_PER_GB] = str(per_gb)
+    return _all(identity, wanted, {VOLUME_NAME: request.name, **_created_for(request.metadata)})
+
+
+def snapshot_tags(request: SnapshotRequest, setting: Setting, config: Config) -> dict[str, str]:
+    """Return all tags of a new snapshot. Raises InvalidArgument as volume_tags does."""
+    parameters = request.parameters or SnapshotParameters()
+    wanted = {**config.extra_tags, **_specified(parameters.tags, SNAPSHOT_TEMPLATE_NAMES, request.metadata)}
+    identity = {**_identity(request.stamp, setting, config), SOURCE: request.source}
+    return _all(identity, wanted, {SNAPSHOT_NAME: request.name, **_created_for(request.metadata)})
+
+
+def import_tags(stamp: Stamp, setting: Setting, config: Config) -> dict[str, str]:
+    """Return the tags to add to a volume that is imported; its other tags stay."""
+    return _identity(stamp, setting, config)
+
+
+def tag_changes(mutable: MutableParameters, tags: Tags) -> tuple[dict[str, str], list[str]]:
+    """Return (tags to set, keys of tags to remove) for a change of a volume that has these tags.
+
+    Templates refer to the claim that the volume was created for. Tags that have the value already are left out.
+    Raises InvalidArgument as volume_tags does, and when there would be too many tags.
+    """
+    metadata = {key: tags[CREATED_FOR + key] for key in VOLUME_TEMPLATE_NAMES.values() if CREATED_FOR + key in tags}
+    wanted = _specified(mutable.tags, VOLUME_TEMPLATE_NAMES, metadata)
+    unwanted = [key for key in _deleted(mutable) if key not in wanted]
+    if mutable.iops_per_gb and mutable.allow_auto_iops_increase_on_modify:
+        wanted[IOPS_PER_GB] = str(mutable.iops_per_gb)
+    elif mutable.type or mutable.iops or mutable.iops_per_gb or mutable.allow_auto_iops_increase_on_modify is False:
+        unwanted.append(IOPS_PER_GB)
+    _refuse_too_many({**tags, **wanted}.keys() - set(unwanted))
+    return {key: text for key, text in wanted.items() if tags.get(key) != text}, [
+        key for key in unwanted if key in tags
+    ]
+
+
+def read_stamp(tags: Tags) -> Stamp | None:
+    """Return the stamp; None for a resource without one, or with an incomplete one."""
+    text, number = "", 0
+    while piece := tags.get(f"{STAMP}{number}", ""):
+        text, number = text + piece, number + 1
+    owner = tags.get(OWNER, "").split("/")
+    if len(owner) != 3 or not text.endswith(_END):
+        return None
+    fields = dict(parse_qsl(text[: -len(_END)].replace("+", "&").replace("@", "%"), keep_blank_values=True))
+    kind, _, handle = fields.get("source", "").partition(":")
+    if "name" not in fields or kind not in ("", *(one.value for one in SourceKind)):
+        return None
+    return Stamp(
+        driver=_unescaped(owner[0]),
+        cluster=_unescaped(owner[1]),
+        name=fields["name"],
+        digest=fields.get("digest", ""),
+        source=Source(kind=SourceKind(kind), handle=handle) if kind else None,
+        context={key[2:]: value for key, value in fields.items() if key.startswith("c.")},
+    )
+
+
+def snapshot_source(tags: Tags) -> str:
+    """Return the handle of the volume that a snapshot was taken of; "" without the tag."""
+    return tags.get(SOURCE, "")
+
+
+def _identity(stamp: Stamp, setting: Setting, config: Config) -> dict[str, str]:
+    """Return the tags by which the driver identifies a resource."""
+    fields = [("name", stamp.name), ("digest", stamp.digest)]
+    if stamp.source:
+        fields.append(("source", f"{stamp.source.kind.value}:{stamp.source.handle}"))
+    fields += [(f"c.{key}", value) for key, value in stamp.context.items()]
+    text = _query(fields) + _END
+    pieces = [text[start : start + MAX_VALUE] for start in range(0, len(text), MAX_VALUE)]
+    cluster = {CLUSTER + config.kubernetes_cluster: "owned"} if config.kubernetes_cluster else {}
+    return {
+        OWNER: owner_tag(stamp.driver, stamp.cluster, setting.instance),
+        NAME: leaf(stamp.name),
+        **{f"{STAMP}{number}": piece for number, piece in enumerate(pieces)},
+        **cluster,
+    }
+
+
+def _query(fields: list[tuple[str, str]]) -> str:
+    text = urlencode(fields, quote_via=quote, safe="/:")
+    return text.replace("~", "%7E").replace("&", "+").replace("%", "@")
+
+
+def _escaped(text: str, safe: str) -> str:
+    return quote(text, safe=safe).replace("~", "%7E").replace("%", "@")
+
+
+def _unescaped(text: str) -> str:
+    return unquote(text.replace("@", "%"))
+
+
+def _specified(given: Mapping[str, str], names: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of tagSpecification_N parameters."""
+    tags: dict[str, str] = {}
+    for parameter, text in sorted(given.items()):
+        try:
+            key, value = _tag(text, names, metadata)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"parameters: {parameter!r}: {error}") from None
+        if tags.setdefault(key, value) != value:
+            raise InvalidArgument(f"parameters: {parameter!r}: tag {key!r} has two values; leave one out")
+    return tags
+
+
+def _tag(text: str, names: Mapping[str, str], metadata: Mapping[str, str]) -> tuple[str, str]:
+    key, equals, template = text.partition("=")
+    if not equals:
+        raise InvalidArgument(f"{text!r} is not a tag; write it as key=value")
+    value = render_template(template, names, metadata)
+    if reason := tag_error(key, value):
+        raise InvalidArgument(reason)
+    return key, value
+
+
+def _deleted(mutable: MutableParameters) -> list[str]:
+    """Return the keys of tagDeletion_N parameters."""
+    for parameter, key in mutable.deletions.items():
+        if reason := tag_error(key):
+            raise InvalidArgument(f"parameters: {parameter!r}: {reason}")
+    return list(mutable.deletions.values())
+
+
+def _created_for(metadata: Mapping[str, str]) -> dict[str, str]:
+    keys = (*VOLUME_TEMPLATE_NAMES.values(), *SNAPSHOT_TEMPLATE_NAMES.values())
+    return {CREATED_FOR + key: metadata[key] for key in keys if metadata.get(key)}
+
+
+def _all(identity: dict[str, str], wanted: Mapping[str, str], informative: Mapping[str, str]) -> dict[str, str]:
+    """Return all tags together: of the informative ones only as many as EC2 still accepts."""
+    tags = {**identity, **wanted}
+    _refuse_too_many(tags)
+    fitting = list(informative.items())[: MAX_TAGS - len(tags)]
+    return tags | {key: fit_value(text) for key, text in fitting}
+
+
+def _refuse_too_many(tags: Mapping[str, str] | set[str]) -> None:
+    if len(tags) > MAX_TAGS:
+        raise InvalidArgument(
+            f"{len(tags)} tags are too many: EC2 allows {MAX_TAGS}, the driver's own tags included; remove some"
+        )

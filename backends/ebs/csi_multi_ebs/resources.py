@@ -1,0 +1,162 @@
+"""EC2's volumes, snapshots, instances and modifications as typed values, read from botocore's responses.
+
+Sizes are in GiB, as EC2 counts them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+GIB = 2**30
+
+Tags = Mapping[str, str]
+Response = Mapping[str, Any]
+
+# Ids have eight hexadecimal digits; since 2016 they have seventeen.
+VOLUME_ID = re.compile(r"vol-[0-9a-f]{8}(?:[0-9a-f]{9})?")
+SNAPSHOT_ID = re.compile(r"snap-[0-9a-f]{8}(?:[0-9a-f]{9})?")
+INSTANCE_ID = re.compile(r"i-[0-9a-f]{8}(?:[0-9a-f]{9})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Attachment:
+    """The attachment of a volume to one instance, also while it is being attached or detached."""
+
+    instance: str
+    device: str  # the device name that AttachVolume was called with, for example /dev/xvdba
+    state: str  # attaching, attached, detaching, detached, busy
+    since: datetime | None = None  # when AttachVolume was called
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2Attachment:
+        return cls(
+            instance=response.get("InstanceId") or "",
+            device=response.get("Device") or "",
+            state=response["State"],
+            since=response.get("AttachTime"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Volume:
+    id: str
+    state: str  # creating, available, in-use, deleting, deleted, error
+    size: int
+    zone: str
+    type: str
+    created: datetime
+    iops: int = 0  # 0: the type has none
+    throughput: int = 0  # MiB/s; 0: the type has none
+    snapshot: str = ""  # the snapshot it was created from
+    multi_attach: bool = False
+    tags: Tags = field(default_factory=dict)
+    attachments: tuple[Ec2Attachment, ...] = ()
+
+    def __str__(self) -> str:
+        """The state for error messages."""
+        attachments = [f"{one.instance} as {one.device} ({one.state})" for one in self.attachments]
+        return f"{self.id} {self.state}" + (f", on {' and '.join(attachments)}" if attachments else "")
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2Volume:
+        return cls(
+            id=response["VolumeId"],
+            state=response["State"],
+            size=response["Size"],
+            zone=response["AvailabilityZone"],
+            type=response["VolumeType"],
+            created=response["CreateTime"],
+            iops=response.get("Iops") or 0,
+            throughput=response.get("Throughput") or 0,
+            snapshot=response.get("SnapshotId") or "",
+            multi_attach=response.get("MultiAttachEnabled", False),
+            tags=_read_tags(response),
+            attachments=tuple(Ec2Attachment.read(one) for one in response.get("Attachments", ())),
+        )
+
+    def attachment_to(self, instance: str) -> Ec2Attachment | None:
+        """Return the attachment to the instance, None when there is none or it is detached."""
+        current = (one for one in self.attachments if one.instance == instance and one.state != "detached")
+        return next(current, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Snapshot:
+    id: str
+    volume: str
+    state: str  # pending, completed, error, recoverable, recovering
+    size: int
+    created: datetime
+    tags: Tags = field(default_factory=dict)
+    message: str = ""
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2Snapshot:
+        return cls(
+            id=response["SnapshotId"],
+            volume=response.get("VolumeId") or "",
+            state=response["State"],
+            size=response["VolumeSize"],
+            created=response["StartTime"],
+            tags=_read_tags(response),
+            message=response.get("StateMessage") or "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Instance:
+    id: str
+    state: str  # pending, running, shutting-down, terminated, stopping, stopped
+    type: str
+    zone: str
+    devices: Mapping[str, str] = field(default_factory=dict)  # volume id by device name
+    tags: Tags = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2Instance:
+        disks = (one for one in response.get("BlockDeviceMappings", ()) if "Ebs" in one)
+        return cls(
+            id=response["InstanceId"],
+            state=response["State"]["Name"],
+            type=response["InstanceType"],
+            zone=response["Placement"]["AvailabilityZone"],
+            devices={one["DeviceName"]: one["Ebs"]["VolumeId"] for one in disks},
+            tags=_read_tags(response),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Modification:
+    """The last change of a volume's size, type or performance."""
+
+    volume: str
+    state: str  # modifying, optimizing, completed, failed
+    size: int
+    type: str
+    iops: int = 0
+    throughput: int = 0
+    message: str = ""
+
+    def __str__(self) -> str:
+        """The state for error messages."""
+        return f"change to {self.size} GiB of type {self.type} {self.state}"
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2Modification:
+        return cls(
+            volume=response["VolumeId"],
+            state=response["ModificationState"],
+            size=response["TargetSize"],
+            type=response["TargetVolumeType"],
+            iops=response.get("TargetIops") or 0,
+            throughput=response.get("TargetThroughput") or 0,
+            message=response.get("StatusMessage") or "",
+        )
+
+
+def _read_tags(response: Response) -> Tags:
+    return {tag["Key"]: tag["Value"] for tag in response.get("Tags", ())}
