@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 
 from csi_multi.contract import Blank, InUse
 from csi_multi.host import blockdev
-from csi_multi.host.blockdev import clear, opened
+from csi_multi.host.blockdev import os_errors_as_unavailable, opened
 from csi_multi.host.device_notes import DeviceNotes
 
 # The Identify command of the NVMe base specification.
@@ -33,7 +33,7 @@ DISKSEQ = "diskseq"
 NOTES_DIRECTORY = "csi-multi-ebs"  # below /dev
 
 
-class NvmeKernel(blockdev.Kernel):
+class NvmeKernel(blockdev.BlockDevices):
     """The kernel's view of block devices, and of NVMe disks that have grown."""
 
     def bytes_behind(self, disk: str, path: Path) -> int | None:
@@ -41,7 +41,7 @@ class NvmeKernel(blockdev.Kernel):
         namespace = self.text(disk, "nsid")
         if namespace is None:
             return None
-        with clear(path), opened(path) as descriptor:
+        with os_errors_as_unavailable(path), opened(path) as descriptor:
             return nvme_size(descriptor, int(namespace))
 
     def rescan(self, disk: str) -> None:
@@ -50,7 +50,7 @@ class NvmeKernel(blockdev.Kernel):
         device = self.sys / "block" / disk / "device"
         for file in (device / "rescan_controller", *device.glob("nvme*/rescan_controller")):
             if file.exists():
-                with clear(file):
+                with os_errors_as_unavailable(file):
                     file.write_text("1")
 
 
