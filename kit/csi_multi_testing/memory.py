@@ -34,6 +34,7 @@ from csi_multi.contract import (
     HealthEntry,
     Host,
     InUse,
+    InvalidArgument,
     InvalidToken,
     ModifyRequest,
     Node,
@@ -277,7 +278,8 @@ class MemoryBackend(
         return fetch(self.shelf.snapshots, "snapshot", handle)
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        self.get_snapshot(handle)
+        if group := self.get_snapshot(handle).group:
+            raise InvalidArgument(f"snapshot {handle!r} is a member of group {group!r}; delete the group")
         self.shelf.drop(self.shelf.data, f"@{handle}")
         self.shelf.drop(self.shelf.snapshots, handle)
 

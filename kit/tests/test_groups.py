@@ -43,6 +43,15 @@ class Leaving(MemoryBackend):
         self.shelf.groups.pop(handle)
 
 
+class Separable(MemoryBackend):
+    """Deletes a member on its own."""
+
+    def delete_snapshot(self, handle: str, secrets: Strings) -> None:
+        self.get_snapshot(handle)
+        self.shelf.drop(self.shelf.data, f"@{handle}")
+        self.shelf.drop(self.shelf.snapshots, handle)
+
+
 class Greedy(MemoryBackend):
     """Deletes all snapshots of the volumes."""
 
@@ -107,6 +116,7 @@ BROKEN = [
     (groups.a_group_is_deleted_with_its_members_and_nothing_else, Leaving, "the members that get_snapshot finds"),
     (groups.a_group_is_deleted_with_its_members_and_nothing_else, Greedy, "of one that was cut alone: raised"),
     (groups.a_member_is_not_deleted_without_its_group, Loose, "succeeded, the rule wants InvalidArgument"),
+    (groups.a_member_is_not_deleted_without_its_group, Separable, "succeeded, the rule wants InvalidArgument"),
     (groups.a_group_with_a_volume_that_is_gone_is_not_cut_at_all, OneByOne, "refused, but the storage changed"),
     (groups.a_repeated_request_gets_the_same_group, Again, "create_group_snapshot, repeated: found"),
     (groups.a_repeated_request_gets_the_same_group, Now, "create_group_snapshot, repeated: found"),

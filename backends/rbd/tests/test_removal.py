@@ -14,7 +14,7 @@ from csi_multi_rbd.config import Config
 from csi_multi_rbd.shell import Background
 
 from csi_multi.contract import InUse, NotFound, Setting, Unavailable
-from csi_multi.core.idempotent import delete_volume
+from csi_multi.core.idempotent import delete_snapshot, delete_volume
 
 from .ceph import Cluster
 from .commands import Died, dies, fails, once, watched
@@ -163,23 +163,38 @@ def test_the_name_of_what_was_deleted_is_free_before_its_data_is_gone(cluster: C
     assert everything(cluster, backend) == []
 
 
+@pytest.mark.parametrize("kind", ["volume", "snapshot"])
 def test_a_command_that_is_killed_in_a_deletion_is_followed_by_one_that_finishes(
-    cluster: Cluster, backend: RbdBackend, tmp_path: Path
+    cluster: Cluster, backend: RbdBackend, tmp_path: Path, kind: str
 ) -> None:
     """`rbd trash mv` writes into the trash, removes the object with the id, and at last the entry in the directory."""
     volume = create(backend, "v")
     write(cluster, backend, volume, b"data")
-    keys = (f"name_{image(backend, volume)}", f"id_{info(cluster, backend, volume)['id']}")
+    torn = snapshot(backend, "s", volume) if kind == "snapshot" else volume
+    keys = (f"name_{image(backend, torn)}", f"id_{info(cluster, backend, torn)['id']}")
     for key in keys:
         rados(cluster, backend, "getomapval", "rbd_directory", key, str(tmp_path / key))
-    cluster.rbd("trash", "mv", spec(backend, volume))
+    cluster.rbd("trash", "mv", spec(backend, torn))
     for key in keys:
         rados(cluster, backend, "setomapval", "rbd_directory", key, given=(tmp_path / key).read_bytes())
 
-    delete(backend, volume)
+    if kind == "snapshot":
+        delete_snapshot(backend, torn.handle, {})
+    delete_volume(backend, volume.handle, {})
 
     assert everything(cluster, backend) == []
     assert sorted(rados(cluster, backend, "ls").split()) == ["rbd_directory", "rbd_trash"]
+
+
+def test_deleting_a_snapshot_takes_four_commands(backend: RbdBackend) -> None:
+    """A command costs tens of milliseconds, and nothing is asked twice."""
+    cut = snapshot(backend, "s", create(backend, "v"))
+
+    with watched() as commands:
+        delete_snapshot(backend, cut.handle, {})
+
+    verbs = [" ".join(command.split()[:-1]) for command in commands]
+    assert verbs == ["rbd info", "rbd image-meta list", "rbd status", "rbd trash mv"]
 
 
 def test_a_driver_that_dies_in_a_deletion_is_followed_by_one_that_finishes(
