@@ -3,6 +3,9 @@
 Words, never a shell string; a fixed locale; a time limit on every command; what must not be seen in
 `ps` goes through `stdin`. A command is ended at its own time limit only, never because the caller of
 an RPC stopped waiting: the caller's retry is told Busy, and then finds the result.
+
+`run_to_end` holds these rules for a program that is started in any way: LocalHost starts it with subprocess, the rbd
+backend with `sh`.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, Protocol
 
 from ..contract.machine import TIME_LIMIT, CommandFailed, CommandMissing, CommandTimedOut, Result
 
@@ -25,33 +28,47 @@ GRACE = 5.0  # seconds a killed command may take to go: a process stuck in the k
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
+class Process(Protocol):
+    """A program that was started in a session of its own, so that its number is also that of its process group."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self) -> int:
+        """Return the exit status of the program, which has ended; negative: the signal that ended it."""
+        ...
+
+
+# Starts a program with these words, and with descriptors as its standard input, output and error.
+Start = Callable[[tuple[str, ...], int, int, int], Process]
+
+
 class LocalHost:
     """The real machine."""
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
-        started = time.monotonic()
-        with _input(stdin) as source, _memory("stdout") as stdout, _memory("stderr") as stderr:
-            try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=source,
-                    stdout=stdout,
-                    stderr=stderr,
-                    env=ENVIRONMENT,
-                    start_new_session=True,
-                )
-            except FileNotFoundError:
-                raise CommandMissing(argv[0]) from None
-            _finish(process, argv, timeout)
-            result = Result(process.returncode, _written(stdout), _written(stderr))
-        if log.isEnabledFor(logging.DEBUG):
-            extra = {"argv": list(argv), "status": result.status, "ms": _ms(started)}
-            log.debug("command", extra={"fields": extra})
+        result = run_to_end(argv, _start, stdin=stdin, timeout=timeout)
         if result.status not in ok:
             raise CommandFailed(argv, result)
         return result
+
+
+def run_to_end(argv: tuple[str, ...], start: Start, *, stdin: str | None = None, timeout: float) -> Result:
+    """Start a program and wait for its end, whatever its status.
+
+    At the time limit the program and all that it started are killed. Raises CommandTimedOut, and what `start` raises.
+    """
+    started = time.monotonic()
+    with _input(stdin) as source, _memory("stdout") as stdout, _memory("stderr") as stderr:
+        process = start(argv, source, stdout, stderr)
+        status = _finish(process, argv, timeout)
+        result = Result(status, _written(stdout), _written(stderr))
+    if log.isEnabledFor(logging.DEBUG):
+        extra = {"argv": list(argv), "status": result.status, "ms": _ms(started)}
+        log.debug("command", extra={"fields": extra})
+    return result
 
 
 def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subprocess.Popen[bytes]:
@@ -66,35 +83,50 @@ def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subpr
     )
 
 
-def _finish(process: subprocess.Popen[bytes], argv: tuple[str, ...], timeout: float) -> None:
-    if _ended(process, timeout):
-        return
+def _start(argv: tuple[str, ...], stdin: int, stdout: int, stderr: int) -> Process:
+    try:
+        return subprocess.Popen(
+            argv, stdin=stdin, stdout=stdout, stderr=stderr, env=ENVIRONMENT, start_new_session=True
+        )
+    except FileNotFoundError:
+        raise CommandMissing(argv[0]) from None
+
+
+def _finish(process: Process, argv: tuple[str, ...], timeout: float) -> int:
+    """Return the exit status. Raises CommandTimedOut after the process was killed at its time limit."""
+    if _ended(process.pid, timeout):
+        return process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    _ended(process, GRACE)
+    if _ended(process.pid, GRACE):
+        process.wait()
     log.warning("%s (process %d) was killed after %g s", argv[0], process.pid, timeout)
     raise CommandTimedOut(argv, timeout)
 
 
-def _ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Wait through a descriptor: Popen.wait with a limit polls, which costs 1 ms per command."""
-    descriptor = os.pidfd_open(process.pid)
+def _ended(pid: int, timeout: float) -> bool:
+    """Wait through a descriptor: Popen.wait with a limit polls, which costs 1 ms per command, as does sh's."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:  # a thread of sh has collected its status already
+        return True
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        if not poll.poll(timeout * 1000):
-            return False
+        return bool(poll.poll(timeout * 1000))
     finally:
         os.close(descriptor)
-    process.wait()
-    return True
 
 
 @contextlib.contextmanager
 def _input(text: str | None) -> Iterator[int]:
     """A file descriptor with the text in memory: seekable, because mount --fstab refuses a pipe."""
     if text is None:
-        yield subprocess.DEVNULL
+        descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
         return
     with _memory("stdin") as descriptor:
         os.write(descriptor, os.fsencode(text))  # paths need not be UTF-8
@@ -104,7 +136,7 @@ def _input(text: str | None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _memory(name: str) -> Iterator[int]:
-    """A file in memory. As output it never blocks or breaks: a mkfs that outlives us can finish."""
+    """A file in memory. As output it never blocks or breaks: a mkfs or rbd-nbd that outlives the driver can go on."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         yield descriptor

@@ -1,6 +1,6 @@
 """What commands end with when something is in the way: `python -m backends.rbd.tests.status_cases` prints the page.
 
-Each case is run on a real cluster (test_statuses.py) in a namespace that has:
+Each case is run on a real cluster (test_errors.py) in a namespace that has:
 
     there       an image with a snapshot `cut`, of which `clone` is a clone
     plain       an image with nothing
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from csi_multi_rbd import statuses
-from csi_multi_rbd.statuses import STATUSES
+from csi_multi_rbd import errors
+from csi_multi_rbd.errors import STATUSES
 
 from csi_multi.contract import StorageError
 
@@ -105,8 +105,8 @@ ELSEWHERE = (
 BEFORE = """# Commands of rbd and ceph, and what they end with
 
 The rbd backend runs `rbd`, `ceph` and `rbd-nbd`, and goes by their exit statuses, which are mostly those of errno.
-All of this was seen with Ceph 16.2.15. This page is generated from the table in `csi_multi_rbd/statuses.py`, and from
-the cases that `backends/rbd/tests/test_statuses.py` runs on a real cluster.
+All of this was seen with Ceph 16.2.15. This page is generated from the table in `csi_multi_rbd/errors.py`, and from
+the cases that `backends/rbd/tests/test_errors.py` runs on a real cluster.
 
 ## Status to error
 
@@ -163,7 +163,7 @@ def _base(kind: type[StorageError]) -> str:
 
 
 def named(kind: str) -> type[StorageError]:
-    return getattr(statuses, kind)  # type: ignore[no-any-return]
+    return getattr(errors, kind)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":
