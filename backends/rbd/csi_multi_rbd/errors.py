@@ -69,7 +69,7 @@ class OperationTimedOut(Timeout):
 
 # errno, text that stderr must contain ("": any), class, meaning
 STATUSES: tuple[tuple[int, str, type[StorageError], str], ...] = (
-    (errno.ETIMEDOUT, "couldn't connect", ClusterUnreachable, "no monitor answered, or none accepted the user and key"),
+    (errno.ETIMEDOUT, "couldn't connect", ClusterUnreachable, "no monitor answered, or none accepted user and key"),
     (errno.ETIMEDOUT, "", OperationTimedOut, "an operation on a monitor or OSD exceeded `command_seconds`"),
     (errno.EACCES, "couldn't connect", ClusterUnreachable, "a monitor with a v1 address did not accept the key"),
     (errno.EACCES, "error connecting", ClusterUnreachable, "the same, from `ceph`"),

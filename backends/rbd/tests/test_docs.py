@@ -138,7 +138,9 @@ def test_every_image_feature_is_in_the_table_of_kernels() -> None:
 
 def test_every_message_that_is_explained_is_one_that_the_driver_gives() -> None:
     page = TEXT.partition("## When something is wrong")[2].partition("### Recovery")[0]
-    messages = [text for line in page.splitlines() if line.startswith("| ") for text in quoted(line.split(" | ")[0])]
+    listed = page.partition("a part of the text:")[2].partition("Reported conditions")[0]
+    items = [" ".join(item.split()) for item in re.split(r"^- ", listed, flags=re.MULTILINE)[1:]]
+    messages = [text for item in items for text in quoted(re.split(r"(?<=`): ", item)[0])]
 
     assert len(messages) > 20
     assert [text for text in messages if text not in SAID] == []

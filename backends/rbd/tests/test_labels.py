@@ -70,7 +70,9 @@ STAMP = Stamp(
     source=Source(kind=SourceKind.SNAPSHOT, handle="s"),
     context={"fsType": "ext4", "empty": ""},
 )
-LABEL = Label(image="csi-vol-1-v", stamp=STAMP, depth=3, mounter="rbd-nbd", map_options="nbd:a", annotations={"pvc": "x"})
+LABEL = Label(
+    image="csi-vol-1-v", stamp=STAMP, depth=3, mounter="rbd-nbd", map_options="nbd:a", annotations={"pvc": "x"}
+)
 
 
 def written(label: Label) -> dict[str, str]:
