@@ -45,7 +45,7 @@ class CircuitBreaker:
         that says something about the cluster. Raises ClusterUnreachable or PoolFull while the circuit is open,
         Unavailable when no slot becomes free.
         """
-        self._check()  # before waiting for a slot: nobody waits while the circuit is open
+        self._check()  # before waiting for a slot: no command waits while the circuit is open
         if limited and not self._slots.acquire(timeout=max_wait):
             raise Unavailable(
                 f"the limit of commands that run at once was reached for {max_wait:g} s: the cluster is slow or the "

@@ -218,7 +218,7 @@ class Parameters(Schema, frozen=True, kw_only=True):
             )
         if self.try_other_mounters:
             raise ValueError(
-                "'tryOtherMounters' is not supported; leave it out, and set 'mounter: rbd-nbd' for images that kernels cannot map"
+                "'tryOtherMounters': leave it out, and set 'mounter: rbd-nbd' for images that kernels cannot map"
             )
         striping = {
             "object_size": self.object_size or 0,

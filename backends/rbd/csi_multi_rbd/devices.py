@@ -157,7 +157,7 @@ class DeviceManager:
 
     def _restart(self, image: str, mapping: MappedImage) -> None:
         if not self._has_key():
-            text = "the rbd-nbd of /dev/%s (image %s) has died, and there is no key here to start a new one: delete its pods"
+            text = "the rbd-nbd of /dev/%s (image %s) has died, and there is no key here to start one: delete its pods"
             log.error(text, mapping.disk, image)
             return
         log.warning("the rbd-nbd of /dev/%s (image %s) has died; a new one is started", mapping.disk, image)
@@ -200,8 +200,8 @@ class DeviceManager:
     def _unmap_replaced(self, client: Client, image: Image, mapping: MappedImage) -> None:
         if self._in_use(mapping):
             raise FailedPrecondition(
-                f"/dev/{mapping.disk} is in use and shows image {client.spec(image.name)} with id {mapping.image_id}, which "
-                f"was deleted; the image of that name has id {image.id} now: unpublish and unstage the volume"
+                f"/dev/{mapping.disk} is in use and shows image {client.spec(image.name)} with id {mapping.image_id}, "
+                f"which was deleted; the image of that name has id {image.id} now: unpublish and unstage the volume"
             )
         self._unmap_unused(client, image.name, mapping)
 

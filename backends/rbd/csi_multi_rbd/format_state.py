@@ -1,4 +1,4 @@
-"""How far mkfs has come on a volume: recorded on its image, by whoever has a key.
+"""How far mkfs has come on a volume: recorded on its image, by a process that has a key.
 
 A node without a keyring keeps the key of the request that opened the device in memory until the volume is recorded as
 formatted. When the process ends before, the key is lost: then nothing is recorded, and no data is at risk.

@@ -1,6 +1,6 @@
 """The images under the driver's names: complete ones are volumes and snapshots, incomplete ones are removed.
 
-Whoever dies while it creates an image leaves an incomplete one: without a label, or smaller than any volume
+A process that dies while it creates an image leaves an incomplete one: without a label, or smaller than any volume
 (labels.empty_image). No request has returned its handle. The next request for that name removes it and starts again; it
 is never completed, since its creator may have died before a clone's parent knew of it, so that the parent's deletion
 would take the data away.

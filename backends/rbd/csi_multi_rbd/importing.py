@@ -80,7 +80,7 @@ class Importer:
             )
         if found.size < labels.SMALLEST:
             raise FailedPrecondition(
-                f"image {client.spec(image)} has {found.size} bytes, and a volume at least {labels.SMALLEST}; resize it first"
+                f"image {client.spec(image)} has {found.size} bytes, fewer than a volume, {labels.SMALLEST}; resize it"
             )
         _refuse_open(client, image)
         return found.size
@@ -91,7 +91,7 @@ def _image(client: Client, given: str) -> str:
     image = given.removeprefix(client.spec(""))
     if not IMAGE.fullmatch(image):
         raise InvalidArgument(
-            f"{given!r} is not the name of an image in {client.spec('').rstrip('/')}, where this instance has its images"
+            f"{given!r} is not the name of an image in {client.spec('').rstrip('/')}, the pool of this instance"
         )
     return image
 

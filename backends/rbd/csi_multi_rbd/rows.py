@@ -31,7 +31,7 @@ class Parent:
     image: str
     id: str
     snapshot: str
-    trash_entry: bool = False  # whether the parent is in the trash
+    in_trash: bool = False  # whether the parent is in the trash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def parent(data: Json) -> Parent:
         image=data["image"],
         id=data.get("id", ""),
         snapshot=data["snapshot"],
-        trash_entry=bool(data.get("trash", False)),
+        in_trash=bool(data.get("trash", False)),
     )
 
 

@@ -1,8 +1,8 @@
 """Snapshots, and copies of images: a snapshot is an image of its own, a clone of the volume, and outlives it.
 
 To copy an image, a Ceph snapshot of it is created, cloned under the new name, and removed: Ceph keeps it in its trash
-namespace while the clone needs it (clone v2). The label is written last, so an image with a label is complete. Whoever
-dies before leaves a clone without a label of its own, which the next request removes.
+namespace while the clone needs it (clone v2). The label is written last, so an image with a label is complete. A
+process that dies before leaves a clone without a label of its own, which the next request removes.
 """
 
 from __future__ import annotations

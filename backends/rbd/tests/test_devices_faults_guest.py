@@ -192,7 +192,7 @@ def test_an_image_that_was_replaced_meanwhile_is_not_taken_for_the_one_that_is_m
     node.cluster.rbd("rm", "--no-progress", node.rbd.spec(image))
     node.image("v")
 
-    with held(old.path), pytest.raises(FailedPrecondition, match="which is gone"):
+    with held(old.path), pytest.raises(FailedPrecondition, match="which was deleted"):
         node.open(image, mounter)
     new = node.open(image, mounter)
     assert new.proof != old.proof

@@ -97,7 +97,7 @@ def test_what_was_found_out_about_blankness_is_found_again_as_long_as_the_device
     image = node.image("v")
     assert node.open(image, blank=Blank.INTERRUPTED).blank is Blank.INTERRUPTED
     assert getattr(node.find(image), "blank", None) is Blank.INTERRUPTED
-    node.devices.note(image, Blank.NEVER)
+    node.devices.set_blank(image, Blank.NEVER)
     assert getattr(node.find(image), "blank", None) is Blank.NEVER
     node.close(image)
     node.by_hand("map", "-o", "noudev", node.rbd.spec(image))

@@ -120,7 +120,7 @@ def blank(node: RbdBackend, volume: Volume) -> Blank | None:
 
 def noted(cluster: Commands, backend: RbdBackend, volume: Volume) -> str:
     """What the image itself says."""
-    texts = cluster.rbd("image-meta", "list", "--format", "json", backend._rbd.spec(image(backend, volume)))
+    texts = cluster.rbd("image-meta", "list", "--format", "json", backend._client.spec(image(backend, volume)))
     return str(json.loads(texts or "{}").get("csi-multi-format", ""))
 
 
@@ -198,7 +198,7 @@ def test_what_was_formatted_before_is_not_formatted_again_nor_taken_for_torn(
     node.formatted(volume.handle)
     node.close_device(volume.handle)
     stale = OpenRequest(handle=volume.handle, read_only=False, secrets=given)
-    node._notes.lend(stale, Blank.ZEROED)  # as a request would that was delayed on its way
+    node._format_state.remember_key(stale, Blank.ZEROED)  # as a request would that was delayed on its way
     with pytest.raises(FailedPrecondition, match="formatted before"):
         node.formatting(volume.handle)
 
@@ -207,15 +207,15 @@ def test_no_key_is_kept_once_it_has_done_its_work(node: RbdBackend, volume: Volu
     for last in (node.close_device, node.formatted):
         opened(node, volume, given)
         last(volume.handle)
-        assert given["userKey"] not in repr(vars(node._notes))
+        assert given["userKey"] not in repr(vars(node._format_state))
     opened(node, volume, given)
-    assert given["userKey"] not in repr(vars(node._notes))  # nothing is left to be noted
+    assert given["userKey"] not in repr(vars(node._format_state))  # nothing is left to be noted
 
 
 def test_a_request_without_a_key_is_told_what_is_missing_and_keeps_none_with_a_key_waiting(
     node: RbdBackend, volume: Volume, given: Strings, rendered: Config
 ) -> None:
-    with pytest.raises(Unavailable, match=rf"keyring {rendered.keyring} is not here.*node-stage-secret"):
+    with pytest.raises(Unavailable, match=rf"keyring {rendered.keyring} does not exist here.*node-stage-secret"):
         opened(node, volume, NONE)
     assert opened(node, volume, given).blank is Blank.ZEROED
 
@@ -224,7 +224,7 @@ def test_a_keyring_that_comes_later_is_used(
     cluster: Commands, backend: RbdBackend, node: RbdBackend, volume: Volume, tmp_path: Path
 ) -> None:
     keyring = tmp_path / "keyring"
-    late = RbdBackend(msgspec.structs.replace(node.config, keyring=str(keyring)), node.setting, node._rbd.client.shell)
+    late = RbdBackend(msgspec.structs.replace(node.config, keyring=str(keyring)), node.setting, node._client.connection.runner)
     with pytest.raises(Unavailable):
         opened(late, volume, NONE)
     keyring.write_bytes(cluster.keyring.read_bytes())
@@ -238,6 +238,6 @@ def test_a_keyring_that_comes_later_is_used(
 def test_a_controller_whose_keyring_is_not_there_says_so(rendered: Config, setting: Setting) -> None:
     controller = RbdBackend(rendered, setting)
     for act in (controller.check, lambda: create(controller, "v"), lambda: controller.formatting("v")):
-        with pytest.raises(Unavailable, match=rf"keyring {rendered.keyring} is not here"):
+        with pytest.raises(Unavailable, match=rf"keyring {rendered.keyring} does not exist here"):
             act()
     controller.close()

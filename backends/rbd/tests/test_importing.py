@@ -241,7 +241,7 @@ def test_an_old_name_that_is_taken_by_now_is_told(backend: RbdBackend, image: st
     made = backend.import_volume(image, stamp())
     rbd("create", "{}/data", "--size", "1M")
 
-    with pytest.raises(AlreadyExists, match="rename that away"):
+    with pytest.raises(AlreadyExists, match="rename that other image first"):
         backend.release_volume(made.handle)
     assert backend.get_volume(made.handle) == made
 
