@@ -1,4 +1,4 @@
-"""The rbd backend beside rbd itself, both on a real Ceph cluster that is started here.
+"""The rbd backend compared with rbd itself, both on a real Ceph cluster that is started here.
 
 A command of rbd is mostly its own start, so what counts is how many of them an RPC takes.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from csi_multi.host.command import LocalHost
 from csi_multi.rpc.client import Client
 
-from .rbd_driver import Life, Log, driver, patiently, wish
+from .rbd_driver import Life, Log, driver, patiently, volume_request
 from .rbd_rounds import Bare, Figures, Rounds, at_once
 from .table import Row, Target, alone, compared
 
@@ -32,7 +32,7 @@ CALLS = {
 
 
 def rbd(directory: Path, *, quick: bool) -> list[Row]:
-    """Time beside the same commands by hand, one by one and 64 at once; commands per RPC; memory."""
+    """Compare times with the same commands by hand, one by one and 64 at once; commands per RPC; memory."""
     cluster_of = import_module("backends.rbd.tests.ceph").Cluster
     with cluster_of(directory / "ceph") as cluster:
         for namespace in ("bench", "bare"):
@@ -71,11 +71,11 @@ def _connection(cluster: Any) -> tuple[str, ...]:
 
 
 def _together(client: Client, bare: Bare, rounds: int) -> Row:
-    """Sixty-four volumes at once: one command each, with a label or, on the bare side, without."""
+    """Create 64 volumes at once: one command each; the bare side writes no label."""
     took: tuple[list[float], list[float]] = ([], [])
 
     def ours(name: str) -> None:
-        patiently(client, "CreateVolume", **wish(name))
+        patiently(client, "CreateVolume", **volume_request(name))
 
     for round_ in range(rounds):
         names = [f"together-{round_}-{number}" for number in range(TOGETHER)]

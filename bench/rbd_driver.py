@@ -1,4 +1,4 @@
-"""A controller with one rbd instance, in a process of its own, and how many commands each RPC takes by its log."""
+"""A controller with one rbd instance in a process of its own; its log tells how many commands each RPC takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITER = {"mount": {"fs_type": "ext4"}, "access_mode": {"mode": "SINGLE_NODE_WRI
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 PAUSE = 0.1  # seconds
 LONG = 600.0  # seconds for an RPC
-QUIET = 1.0  # seconds without a command: the background is done
+QUIET = 1.0  # seconds without a command after which the background counts as idle
 CONFIG = """\
 driver:
   {name: bench.csi-multi.example, node: bench-node, log_style: json, log_level: %s, workers: 256, check_seconds: 86400}
@@ -29,11 +29,11 @@ backends:
   ceph: %s
 """
 GROUPS = ("image-meta", "snap", "trash", "rbd", "osd")  # whose verb is the second word
-Told = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 
 class Log:
-    """The driver's log, at level debug: every command is in it when it has ended."""
+    """The driver's log at level debug: a command is logged when it ends."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -47,11 +47,11 @@ class Log:
             if lines and not lines[-1].endswith("\n"):
                 lines.pop()
             self._read += sum(len(line.encode()) for line in lines)
-        told = [json.loads(line) for line in lines if line.startswith("{")]
-        return [verb(one["argv"]) for one in told if one["message"] == "command" and "argv" in one]
+        entries = [json.loads(line) for line in lines if line.startswith("{")]
+        return [verb(one["argv"]) for one in entries if one["message"] == "command" and "argv" in one]
 
     def settle(self) -> list[str]:
-        """Wait until the background is done; return the verbs of its commands."""
+        """Wait until the background is idle; return the verbs of its commands."""
         found: list[str] = []
         silent = time.monotonic()
         while time.monotonic() < silent + QUIET:
@@ -63,7 +63,7 @@ class Log:
 
 
 def verb(argv: list[str]) -> str:
-    """Return what a command is about: "create", "image-meta set". Options before it come with a value each."""
+    """Return the verb of a command: "create", "image-meta set". Options before it have a value each."""
     words = argv[1:]
     while words and words[0].startswith("-"):
         words = words[2:]
@@ -73,8 +73,8 @@ def verb(argv: list[str]) -> str:
 
 
 @contextmanager
-def driver(directory: Path, name: str, instance: Told, *, level: str = "error") -> Iterator[tuple[Server, Client]]:
-    """Serve for the block."""
+def driver(directory: Path, name: str, instance: Json, *, level: str = "error") -> Iterator[tuple[Server, Client]]:
+    """Run a controller for the block."""
     file = directory / f"{name}.yaml"
     file.write_text(CONFIG % (level, json.dumps({"kind": "rbd", **instance})))
     serve = (sys.executable, "-m", "csi_multi", "serve", "--mode", "controller", "--config", str(file))
@@ -87,7 +87,7 @@ def driver(directory: Path, name: str, instance: Told, *, level: str = "error") 
             client.close()
 
 
-def wish(name: str, *, source: dict[str, Any] | None = None, size: int = SIZE) -> dict[str, Any]:
+def volume_request(name: str, *, source: dict[str, Any] | None = None, size: int = SIZE) -> dict[str, Any]:
     """Return the fields of a CreateVolume."""
     return {
         "name": name,
@@ -99,7 +99,7 @@ def wish(name: str, *, source: dict[str, Any] | None = None, size: int = SIZE) -
 
 
 def patiently(client: Client, rpc: str, **fields: Any) -> Any:
-    """Call until it is done, as sidecars do."""
+    """Repeat a call until it succeeds, as sidecars do."""
     while True:
         try:
             return getattr(client, rpc)(**fields)
@@ -110,7 +110,7 @@ def patiently(client: Client, rpc: str, **fields: Any) -> Any:
 
 
 class Life:
-    """A volume's life by RPCs. `made` has the commands of each, those of the background apart."""
+    """Runs the RPCs of a volume's life. `made` has the commands of each, without those of the background."""
 
     def __init__(self, client: Client, log: Log) -> None:
         self.made: dict[str, list[str]] = {}
@@ -143,7 +143,7 @@ class Life:
         return self.made
 
     def _volume(self, name: str, which: str = "", source: dict[str, Any] | None = None) -> str:
-        fields = wish(f"life-{name}", source=source, size=2 * SIZE if source else SIZE)
+        fields = volume_request(f"life-{name}", source=source, size=2 * SIZE if source else SIZE)
         return str(self._count("CreateVolume", which, **fields).volume.volume_id)
 
     def _count(self, rpc: str, which: str = "", **fields: Any) -> Any:

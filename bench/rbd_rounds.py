@@ -1,4 +1,4 @@
-"""The same things asked of the driver and of rbd itself, in turn."""
+"""The same work done in turn by the driver and by rbd itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from csi_multi.rpc.client import Client
 
 from .processes import Unmeasurable
-from .rbd_driver import SIZE, wish
+from .rbd_driver import SIZE, volume_request
 
 LIMIT = 120.0  # seconds for a bare command
 LABEL = "x" * 300  # as much as the driver writes
@@ -39,7 +39,7 @@ class Bare:
         self.run("create", "--size", f"{SIZE}B", self.spec(name))
 
     def copy(self, origin: str, name: str, cut: str, *, stays: bool = False) -> None:
-        """What a snapshot, a clone or a restore is made of, done by somebody who need not look first."""
+        """Run the commands of a snapshot, clone or restore, without the checks of the driver."""
         self.run("snap", "create", "--no-progress", self.spec(f"{origin}@{cut}"))
         self.run(*CLONE, self.spec(f"{origin}@{cut}"), self.spec(name))
         if not stays:
@@ -48,7 +48,7 @@ class Bare:
 
 
 class Rounds:
-    """Both sides. `took` has milliseconds by what was done."""
+    """Times both sides. `took` has milliseconds by operation."""
 
     def __init__(self, client: Client, bare: Bare) -> None:
         self.took: Figures = {}
@@ -67,10 +67,12 @@ class Rounds:
 
         def restore(which: str) -> None:
             source = {"snapshot": {"snapshot_id": made["cut"]}}
-            made[which] = ask(which, "CreateVolume", **wish(f"{name}-{which}", source=source)).volume.volume_id
+            made[which] = ask(
+                which, "CreateVolume", **volume_request(f"{name}-{which}", source=source)
+            ).volume.volume_id
 
         def create() -> None:
-            made["volume"] = ask("create", "CreateVolume", **wish(name)).volume.volume_id
+            made["volume"] = ask("create", "CreateVolume", **volume_request(name)).volume.volume_id
 
         def cut() -> None:
             answer = ask("snapshot", "CreateSnapshot", source_volume_id=made["volume"], name=name)
@@ -78,7 +80,9 @@ class Rounds:
 
         def clone() -> None:
             source = {"volume": {"volume_id": made["volume"]}}
-            made["clone"] = ask("clone", "CreateVolume", **wish(f"{name}-clone", source=source)).volume.volume_id
+            made["clone"] = ask(
+                "clone", "CreateVolume", **volume_request(f"{name}-clone", source=source)
+            ).volume.volume_id
 
         def grow() -> None:
             more = {"required_bytes": 2 * SIZE}
@@ -114,7 +118,7 @@ class Rounds:
 
 
 def at_once(work: Callable[[str], None], names: Sequence[str]) -> float:
-    """Do it for all names at once. Return the seconds until the last one is done."""
+    """Call the function for all names in parallel. Return the seconds until the last call ends."""
     with ThreadPoolExecutor(len(names)) as pool:
         began = time.perf_counter()
         list(pool.map(work, names))

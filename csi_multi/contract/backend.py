@@ -270,7 +270,11 @@ class Snapshots(Backend):
 
     @abstractmethod
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        """Remove the snapshot. Raises NotFound, InUse when something depends on it."""
+        """Remove the snapshot, complete or not.
+
+        Raises NotFound, InUse when something depends on it, and InvalidArgument for a member of a group
+        (Snapshot.group), which is deleted with its group only.
+        """
 
     @abstractmethod
     def restore_volume(self, request: VolumeRequest) -> Volume:

@@ -115,11 +115,7 @@ def create_snapshot(backend: Snapshots, request: SnapshotRequest) -> Snapshot:
 
 
 def delete_snapshot(backend: Snapshots, handle: str, secrets: Strings) -> None:
-    """Delete the snapshot. One that is not found may be half removed: that its deletion finishes."""
-    with suppress(NotFound):
-        snapshot = backend.get_snapshot(handle)
-        if snapshot.group:
-            raise InvalidArgument(f"snapshot {handle!r} belongs to group {snapshot.group!r}: delete the group")
+    """Delete the snapshot. The backend refuses a member of a group, since only it knows without a further look."""
     with suppress(NotFound):
         backend.delete_snapshot(handle, secrets)
 

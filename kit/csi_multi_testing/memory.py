@@ -34,6 +34,7 @@ from csi_multi.contract import (
     HealthEntry,
     Host,
     InUse,
+    InvalidArgument,
     InvalidToken,
     ModifyRequest,
     Node,
@@ -277,7 +278,8 @@ class MemoryBackend(
         return fetch(self.storage.snapshots, "snapshot", handle)
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        self.get_snapshot(handle)
+        if group := self.get_snapshot(handle).group:
+            raise InvalidArgument(f"snapshot {handle!r} is a member of group {group!r}; delete the group")
         self.storage.drop(self.storage.data, f"@{handle}")
         self.storage.drop(self.storage.snapshots, handle)
 

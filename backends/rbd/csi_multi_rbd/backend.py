@@ -1,8 +1,8 @@
-"""The RBD backend: every volume, and every snapshot, an image in one pool of a Ceph cluster."""
+"""The RBD backend: every volume and every snapshot is an image in one pool of a Ceph cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -47,28 +47,28 @@ from csi_multi.contract import (
     VolumeRequest,
 )
 
-from . import config, keys, names, stamps
-from .ceph import Ceph
-from .copies import Copier
-from .devices import Devices, Use
-from .flattening import Flattener
-from .gate import Gate
-from .growing import grow
-from .health import ClusterHealth
+from . import config, labels
+from .capacity import CapacityAccounting
+from .circuit_breaker import CircuitBreaker
+from .client import Client, ClusterClient
+from .command import BackgroundRunner, CommandRunner
+from .connection import keyring_available
+from .devices import DeviceManager, MapSettings
+from .explain import DryRunRequests, DryRunRunner, NoBackground
+from .flatten import Flattener
+from .format_state import FormatState
+from .health import HealthReporter
+from .images import ImageRemover, OwnedImages
 from .importing import Importer
+from .labels import Label
 from .listing import Listing
-from .making import Maker
-from .notes import Notes
-from .purging import Purger
-from .rbd import Rbd
-from .removal import Remover
-from .rows import Listed
-from .shelf import Shelf
-from .shell import Background, Shell
-from .space import Space
-from .stamps import Label
+from .rows import ListedImage
+from .snapshots import ImageCopier, SnapshotManager
+from .trash import TrashPurger
+from .volumes import VolumeManager
 
 MANY_WRITERS = (AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER)
+Prepare = Callable[[VolumeRequest, CapacityAccounting], VolumeRequest]
 
 
 class RbdBackend(
@@ -91,114 +91,128 @@ class RbdBackend(
     config: config.Config
 
     def __init__(
-        self, settings: Any, setting: Setting, shell: Shell | None = None, background: Shell | None = None
+        self,
+        settings: Any,
+        setting: Setting,
+        runner: CommandRunner | None = None,
+        background: CommandRunner | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
-        """The last two are doors to the commands; by default the real ones."""
+        """`runner` and `background` run commands, by default on this machine. `prepare` changes requests for volumes
+        before they are served, for a dry run.
+        """
         super().__init__(settings, setting)
         self.everywhere = not self.config.topology
-        self._pool = self.config.data_pool or self.config.pool  # where data goes, unless a class says otherwise
-        shell, gate = shell or Shell(setting.observe), Gate()
-        background = background or Background(setting.observe)
-        self._rbd = Rbd(self.config, shell, gate)
-        patient = Rbd(self.config, background, gate)
-        ceph = Ceph(self.config, shell, gate)
-        self._volumes = Shelf(names.VOLUME, setting)
-        self._snapshots = Shelf(names.SNAPSHOT, setting)
-        shelves = (self._volumes, self._snapshots)
-        self._space = Space(self.config, ceph)
-        self._health = ClusterHealth(self.config, ceph, self._space)
-        self.purger = Purger(patient, shelves, alone=not self.config.keyring)
-        self._flattener = Flattener(self.config, Ceph(self.config, background, gate), patient, shelves)
-        self._maker = Maker(self.config, self._volumes, self._space, self.purger)
-        self._copier = Copier(self.config, *shelves, self._maker, self._space, self._flattener)
-        self._importer = Importer(*shelves)
-        self._remover = Remover(self._maker, self.purger)
-        self._listed_volumes = Listing(self._volumes, self._rbd)
-        self._listed_snapshots = Listing(self._snapshots, self._rbd)
-        self._devices = Devices(self.config, setting, self._rbd)
-        self._notes = Notes(self.config, setting, self._volumes, self._rbd, self._devices)
+        self._prepare = prepare or _unchanged
+        self._data_pool = self.config.data_pool or self.config.pool  # unless a StorageClass names another
+        runner, breaker = runner or CommandRunner(setting.observe), CircuitBreaker()
+        background = background or BackgroundRunner(setting.observe)
+        self._client = Client(self.config, runner, breaker)
+        cluster = ClusterClient(self.config, runner, breaker)
+        background_client = Client(self.config, background, breaker)
+        background_cluster = ClusterClient(self.config, background, breaker)
+        self._volume_images = OwnedImages(labels.VOLUME, setting)
+        self._snapshot_images = OwnedImages(labels.SNAPSHOT, setting)
+        kinds = (self._volume_images, self._snapshot_images)
+        self._capacity = CapacityAccounting(self.config, cluster)
+        self._health = HealthReporter(self.config, cluster, self._capacity)
+        self.trash = TrashPurger(
+            background_client,
+            lambda image: any(images.leaf_of(image) for images in kinds),
+            immediate=not self.config.keyring,
+        )
+        self._flattener = Flattener(self.config, background_cluster, background_client, kinds)
+        remover = ImageRemover(self.trash)
+        copier = ImageCopier(self.config, remover, self._flattener)
+        self._volumes = VolumeManager(self.config, *kinds, self._capacity, remover, copier)
+        self._snapshots = SnapshotManager(self.config, *kinds, remover, copier)
+        self._importer = Importer(*kinds)
+        self._volume_listing = Listing(self._volume_images, self._client)
+        self._snapshot_listing = Listing(self._snapshot_images, self._client)
+        self._devices = DeviceManager(self.config, setting, self._client)
+        self._format_state = FormatState(self.config, setting, self._volume_images, self._client, self._devices)
 
     # Volumes
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        self._refuse_elsewhere(request.topology)
-        leaf = names.leaf_for(request.name)
-        with self._changing(request.secrets) as rbd:
-            return self._volume(leaf, *self._maker.create(rbd, leaf, request))
+        request = self._prepare(request, self._capacity)
+        self._refuse_unreachable(request.topology)
+        leaf = labels.leaf_for(request.name)
+        with self._client_for(request.secrets) as client:
+            return self._volume(leaf, *self._volumes.create(client, leaf, request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        self._refuse_elsewhere(request.topology)
-        leaf, source = names.leaf_for(request.name), self._snapshots.leaf(names.source(request))
-        with self._changing(request.secrets) as rbd:
-            return self._volume(leaf, *self._copier.restore(rbd, leaf, request, source))
+        request = self._prepare(request, self._capacity)
+        self._refuse_unreachable(request.topology)
+        leaf, source = labels.leaf_for(request.name), self._snapshot_images.leaf(labels.source_handle(request))
+        with self._client_for(request.secrets) as client:
+            return self._volume(leaf, *self._volumes.restore(client, leaf, request, source))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        self._refuse_elsewhere(request.topology)
-        leaf, source = names.leaf_for(request.name), self._volumes.leaf(names.source(request))
-        with self._changing(request.secrets) as rbd:
-            return self._volume(leaf, *self._copier.clone(rbd, leaf, request, source))
+        request = self._prepare(request, self._capacity)
+        self._refuse_unreachable(request.topology)
+        leaf, source = labels.leaf_for(request.name), self._volume_images.leaf(labels.source_handle(request))
+        with self._client_for(request.secrets) as client:
+            return self._volume(leaf, *self._volumes.clone(client, leaf, request, source))
 
     def find_volume(self, name: str) -> Volume:
-        return self.get_volume(names.leaf_for(name))
+        return self.get_volume(labels.leaf_for(name))
 
     def get_volume(self, handle: str) -> Volume:
-        found, label = self._volumes.get(self._rbd, self._volumes.leaf(handle))
-        return self._volume(handle, found.image.size, label)
+        return self._volume(handle, *self._volumes.get(self._client, self._volume_images.leaf(handle)))
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        with self._changing(secrets) as rbd:
-            self._remover.remove(rbd, self._volumes, self._volumes.leaf(handle))
+        with self._client_for(secrets) as client:
+            self._volumes.delete(client, self._volume_images.leaf(handle))
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
-        leaf = self._volumes.leaf(request.handle)
-        with self._changing(request.secrets) as rbd:
-            size = grow(rbd, self._volumes, leaf, request.size, self.config, self._space)
-        return Expansion(size=size, node_required=True)
+        leaf = self._volume_images.leaf(request.handle)
+        with self._client_for(request.secrets) as client:
+            return self._volumes.expand(client, leaf, request.size)
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        with self._changing({}) as rbd:
-            return self._volume(*self._importer.take(rbd, name, stamp))
+        with self._client_for({}) as client:
+            return self._volume(*self._importer.import_volume(client, name, stamp))
 
     def release_volume(self, handle: str) -> str:
-        with self._changing({}) as rbd:
-            return self._importer.release(rbd, self._volumes.leaf(handle))
+        with self._client_for({}) as client:
+            return self._importer.release(client, self._volume_images.leaf(handle))
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return self._listed_volumes.page(page, self._listed_volume)
+        return self._volume_listing.page(page, self._listed_volume)
 
     # Snapshots
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        leaf = names.leaf_for(request.name)
-        with self._changing(request.secrets) as rbd:
-            return self._snapshot(leaf, *self._copier.snapshot(rbd, leaf, request))
+        leaf = labels.leaf_for(request.name)
+        with self._client_for(request.secrets) as client:
+            return self._snapshot(leaf, *self._snapshots.create(client, leaf, request))
 
     def find_snapshot(self, name: str) -> Snapshot:
-        return self.get_snapshot(names.leaf_for(name))
+        return self.get_snapshot(labels.leaf_for(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        found, label = self._snapshots.get(self._rbd, self._snapshots.leaf(handle))
-        return self._snapshot(handle, found.image.size, label)
+        return self._snapshot(handle, *self._snapshots.get(self._client, self._snapshot_images.leaf(handle)))
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        with self._changing(secrets) as rbd:
-            self._remover.remove(rbd, self._snapshots, self._snapshots.leaf(handle))
+        with self._client_for(secrets) as client:
+            self._snapshots.delete(client, self._snapshot_images.leaf(handle))
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        def told(image: Listed, label: Label) -> Snapshot | None:
+        def listed(image: ListedImage, label: Label) -> Snapshot | None:
             if source not in (None, label.source):
                 return None
-            return self._snapshot(self._snapshots.leaf_of(image.name), image.size, label)
+            return self._snapshot(self._snapshot_images.leaf_of(image.name), image.size, label)
 
-        return self._listed_snapshots.page(page, told)
+        return self._snapshot_listing.page(page, listed)
 
-    # Places, room, health
+    # Topology, capacity, health
 
     def node_segments(self) -> Segments:
         if not any(fnmatchcase(self.setting.node, pattern) for pattern in self.config.nodes):
             raise FailedPrecondition(
-                f"node {self.setting.node!r} does not reach this cluster: its name fits none of `nodes`, "
-                f"{', '.join(self.config.nodes)}"
+                f"node {self.setting.node!r} does not reach this cluster: its name matches none of `nodes`, "
+                f"{', '.join(self.config.nodes)}; add it there if it does"
             )
         return self.config.topology
 
@@ -206,137 +220,139 @@ class RbdBackend(
         if request.segments and not self._reachable(request.segments):
             return CapacityReport(available=0)
         parameters = request.parameters
-        return self._space.report((parameters and parameters.data_pool) or self._pool)
+        return self._capacity.report((parameters and parameters.data_pool) or self._data_pool)
 
     def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
-        entries = self._health.entries()
+        entries = self._health.volume_entries()
         try:
             self.get_volume(handle)
         except (ResourceExhausted, Unavailable, Timeout):
             if not entries:
-                raise  # else whether there is such a volume cannot be told, but what is wrong can
+                raise  # with entries the cause is known, even if the volume cannot be looked up
         return entries
 
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
-        entries = self._health.entries()
+        entries = self._health.volume_entries()
 
-        def told(image: Listed, _: Label) -> VolumeHealth | None:
-            return VolumeHealth(handle=self._volumes.leaf_of(image.name), entries=entries) if entries else None
+        def listed(image: ListedImage, _: Label) -> VolumeHealth | None:
+            handle = self._volume_images.leaf_of(image.name)
+            return VolumeHealth(handle=handle, entries=entries) if entries else None
 
-        return self._listed_volumes.page(page, told)
+        return self._volume_listing.page(page, listed)
 
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
         image = self._image(handle)
         if self._has_key() and self._devices.find(image) is None:
-            self.get_volume(handle)  # what is mapped here is there
+            self.get_volume(handle)  # raises NotFound; a volume that is mapped here exists
         return self._devices.health(image)
 
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
-        return self._health.storage() if self._has_key() else ()
+        return self._health.node_entries() if self._has_key() else ()
 
     # Devices
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
         if capability.mode in MANY_WRITERS and not capability.block:
-            return f"access mode {capability.mode.name} is for raw block volumes: a filesystem has one writer"
+            return (
+                f"access mode {capability.mode.name} is for raw block volumes only: a filesystem has one writer; "
+                "use volumeMode Block"
+            )
         return super().unsupported(capability, parameters)
 
     def open_device(self, request: OpenRequest) -> Device:
-        leaf = self._volumes.leaf(request.handle)
-        with self._changing(request.secrets) as rbd:
-            found, label = self._volumes.get(rbd, leaf)
-            use = Use(
-                mounter=label.mounter or self.config.mounter,
-                map_options=label.map_options or self.config.map_options,
-                unmap_options=label.unmap_options or self.config.unmap_options,
-                exclusive=request.capability is None or request.capability.mode.single_node,
-            )
-            blank = stamps.blank(label, found.metadata)
-            self._notes.lend(request, blank)
-            return self._devices.open(rbd, found.image, use, request, blank)
+        leaf = self._volume_images.leaf(request.handle)
+        with self._client_for(request.secrets) as client:
+            found, label = self._volume_images.get(client, leaf)
+            blank = labels.blank_state(label, found.metadata)
+            self._format_state.remember_key(request, blank)
+            settings = MapSettings.of(label, self.config, request.capability)
+            return self._devices.open(client, found.image, settings, request, blank)
 
     def find_device(self, handle: str) -> Device | None:
         return self._devices.find(self._image(handle))
 
     def close_device(self, handle: str) -> None:
-        self._notes.forget(handle)
+        self._format_state.forget_key(handle)
         self._devices.close(self._image(handle))
 
     def refresh_device(self, handle: str) -> None:
         self._devices.refresh(self._image(handle))
 
     def formatting(self, handle: str) -> None:
-        self._notes.formatting(handle)
+        self._format_state.formatting(handle)
 
     def formatted(self, handle: str) -> None:
-        self._notes.formatted(handle)
+        self._format_state.formatted(handle)
 
-    # Life
+    # Start, regular checks and end
 
     def check(self) -> None:
         if not (self.setting.controller and self.config.keyring):
-            return  # a thousand nodes need not ask the monitors how they are
+            return  # a thousand nodes must not load the monitors with regular checks
         self._health.status()
-        self._space.report(self._pool)
-        self.purger.sweep()
-        self._flattener.resume()  # where it could not when the process started
+        self._capacity.report(self._data_pool)
+        self.trash.sweep()
+        self._flattener.resume()  # where that failed when the process started
 
     def resume(self) -> None:
-        self._devices.heal()
+        self._devices.restart_dead()
         if self.setting.controller and self.config.keyring:
-            self.purger.sweep(now=True)
-            self._copier.resume(self._rbd)
+            self.trash.sweep(now=True)
+            self._snapshots.remove_leftovers(self._client)
             self._flattener.resume()
 
     def dry_run(self, report: DryRunReport) -> RbdBackend:
-        from .explaining import DryRunBackend  # which is one of these
-
-        return DryRunBackend(self.config, self.setting, report)
+        runner = DryRunRunner(report, keyless=not self.config.keyring)
+        return type(self)(self.config, self.setting, runner, NoBackground(), DryRunRequests(self.config, report))
 
     def close(self) -> None:
-        self.purger.close()
+        self.trash.close()
         self._flattener.close()
 
     @contextmanager
-    def _changing(self, secrets: Strings) -> Iterator[Rbd]:
-        """Act as the user of a request's secrets, or as the instance's."""
-        with self._rbd.using(secrets) as rbd:
+    def _client_for(self, secrets: Strings) -> Iterator[Client]:
+        """Yield a client that acts as the user of a request's secrets, or as the instance's."""
+        with self._client.as_user(secrets) as client:
             try:
-                yield rbd
+                yield client
             except (Timeout, ResourceExhausted):
-                self._space.doubt()
+                self._capacity.distrust()
                 raise
 
     def _has_key(self) -> bool:
-        """Whether the cluster can be asked without a request's secrets."""
-        return keys.at_hand(self.config, self.setting)
+        return keyring_available(self.config, self.setting)
 
     def _image(self, handle: str) -> str:
         """Return the name of the volume's image. Raises NotFound."""
-        return self._volumes.name(self._volumes.leaf(handle))
+        return self._volume_images.name(self._volume_images.leaf(handle))
 
-    def _refuse_elsewhere(self, wanted: TopologyRequirement | None) -> None:
+    def _refuse_unreachable(self, wanted: TopologyRequirement | None) -> None:
         if wanted and wanted.requisite and not any(map(self._reachable, wanted.requisite)):
             raise ResourceExhausted(
-                f"this cluster is reached from {dict(self.config.topology)}, which none of the requisite topologies has"
+                f"this cluster is reached from {dict(self.config.topology)}, and no requisite topology matches that; "
+                "set allowedTopologies of the StorageClass accordingly"
             )
 
     def _reachable(self, segments: Segments) -> bool:
         return all(segments.get(key) == value for key, value in self.config.topology.items())
 
     def _volume(self, handle: str, size: int, label: Label) -> Volume:
-        places = (self.config.topology,) if self.config.topology else ()
-        return Volume(handle=handle, size=size, stamp=label.stamp, topology=places)
+        topology = (self.config.topology,) if self.config.topology else ()
+        return Volume(handle=handle, size=size, stamp=label.stamp, topology=topology)
 
-    def _listed_volume(self, image: Listed, label: Label) -> Volume:
-        return self._volume(self._volumes.leaf_of(image.name), image.size, label)
+    def _listed_volume(self, image: ListedImage, label: Label) -> Volume:
+        return self._volume(self._volume_images.leaf_of(image.name), image.size, label)
 
     def _snapshot(self, handle: str, size: int, label: Label) -> Snapshot:
         return Snapshot(
             handle=handle,
             source=label.source,
             size=size,
-            created=datetime.fromtimestamp(label.cut, UTC),
+            created=datetime.fromtimestamp(label.created, UTC),
             stamp=label.stamp,
             topology=(self.config.topology,) if self.config.topology else (),
         )
+
+
+def _unchanged(request: VolumeRequest, _capacity: CapacityAccounting) -> VolumeRequest:
+    return request

@@ -1,227 +1,318 @@
-"""Commands as one Ceph user: what all of them are told, how long they may take, and their failures as errors.
+"""The commands of rbd and ceph: answers are rows (rows.py), failures are the classes of errors.py.
 
-The user's key is in the instance's keyring file or comes with a request's secrets. It is never a word of a
-command: those can be read by everybody on the machine.
+When something does not exist, rbd does not say what. So every method that may raise ImageNotFound lists the images
+before it does: a missing pool, namespace or parent is never taken for a missing image.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import errno
 import logging
-import os
-import re
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from typing import Any, TypeVar
 
-import msgspec
+from csi_multi.contract import InUse, PermissionDenied, Strings
 
-from csi_multi.contract import InvalidArgument, StorageError, Strings, Unauthenticated
-
-from . import rows
+from . import labels, rows
+from .circuit_breaker import CircuitBreaker
+from .command import CommandRunner
 from .config import Config
-from .gate import Gate
-from .shell import Shell
-from .statuses import Full, Refused, Slow, Unreachable, failed, said
+from .connection import Connection, memory_file, parse_json
+from .errors import (
+    BrokenImage,
+    CephCommandFailed,
+    ImageInUse,
+    ImageNotFound,
+    ObjectNotFound,
+    OperationTimedOut,
+)
+from .rows import ClusterStatus, Image, ImageSnapshot, Layout, ListedImage, MapKind, PoolUsage, TrashEntry
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BRIEF = 10  # seconds
-
-DAY = 86400.0  # seconds: for work that grows with an image
-ID, KEY = "userID", "userKey"  # of a request's secrets, as ceph-csi calls them
-
-GROUPS = frozenset({"device", "image-meta", "namespace", "rbd", "snap", "trash"})  # their verb is the second word
-
-_NAME = re.compile(r"[A-Za-z0-9_][-_.@A-Za-z0-9]{0,127}")
-_WRONG = "handle_auth_bad_method"
-_NO_KEYRING = "no keyring found at"
+JSON = ("--format", "json")
+NO_PROGRESS = "--no-progress"
+ERRORS_TO_STDERR = "--err-to-stderr=true"  # whatever ceph.conf says
+LIBRARY = "librbd::"  # the library reports what an image lacks; the command itself reports that there is no image
+CLONE = ("--rbd-default-clone-format", "2")  # snapshots need no protection, and can be removed before their clones
 
 
 class Client:
-    """Thread-safe. Clients of one cluster share a gate."""
+    """The images of one pool and namespace, as one user. Thread-safe."""
 
     def __init__(
         self,
         config: Config,
-        shell: Shell | None = None,
-        gate: Gate | None = None,
+        runner: CommandRunner | None = None,
+        breaker: CircuitBreaker | None = None,
         *,
-        user: str = "",
-        key: tuple[str, ...] = (),
+        connection: Connection | None = None,
     ) -> None:
-        self.config = config
-        self.shell = shell or Shell()
-        self.gate = gate or Gate()
-        self._user = user or config.user
-        self._own = not key
-        self._key = key or (("--keyring", config.keyring) if config.keyring else ())
-
-    def rbd(self, *words: str, patient: bool = False, partly: bool = False) -> str:
-        """Run rbd; return what it printed.
-
-        `patient`: the work grows with the image. `partly`: a list that lacks what is not there any more will do.
-        """
-        return self.ask("rbd", (*self._connection(), *self._limits()), words, patient=patient, partly=partly)
-
-    def ceph(self, *words: str, brief: bool = False) -> str:
-        """Run ceph; return what it printed. `brief`: the manager is asked, and need not be there."""
-        limits = ("--connect-timeout", str(self.config.connect_seconds), *self._limits(BRIEF if brief else 3600))
-        return self.ask("ceph", (*self._user_words(), *limits), words, alone=brief)
-
-    def device(self, kind: str, verb: str, *words: str) -> str:
-        """Run rbd to map a device.
-
-        rbd-nbd is given the same words and keeps them: it would fail reads and writes at the time limits of
-        a command, and log for ever. What is slow here may be another client's lock, not the cluster.
-        """
-        quiet = ("--log-file=/dev/null", "--admin-socket=") if kind == "nbd" else ()
-        return self.ask(
-            "rbd", (*self._connection(), *quiet), ("device", verb, *words, "--device-type", kind), alone=True
-        )
-
-    def local(self, *words: str) -> str:
-        """Run rbd where neither a cluster is asked nor a user needed."""
-        with self.shell.observe("rbd", _operation(words)):
-            answer = self.shell.ask("rbd", "--conf", self.config.conf, *words, timeout=self._limit)
-            if answer.status:
-                raise failed(_title("rbd", words), answer)
-        return answer.stdout
-
-    def ask(
-        self,
-        program: str,
-        common: tuple[str, ...],
-        words: tuple[str, ...],
-        *,
-        patient: bool = False,
-        alone: bool = False,
-        partly: bool = False,
-    ) -> str:
-        """Raises the classes of statuses.py, Unreachable at once while the gate is closed.
-
-        `alone`: how long it takes says nothing about other commands.
-        """
-        way = self.gate.through(self._limit, crowded=not patient and not alone, telling=not alone)
-        with way, self.shell.observe(program, _operation(words)):
-            limit = DAY if patient else self._limit
-            answer = self.shell.ask(program, *common, *words, timeout=limit)
-            if (
-                answer.status < 0
-            ):  # some versions of librados crash at their end, now and then; all commands are repeatable
-                log.warning("%s crashed (status %d); it is run again", _title(program, words), answer.status)
-                answer = self.shell.ask(program, *common, *words, timeout=limit)
-            lacking = partly and answer.status == errno.ENOENT and answer.stdout.strip()
-            if answer.status and not lacking:
-                raise self._judged(failed(_title(program, words), answer), answer.stderr)
-        return answer.stdout
+        self.connection = connection or Connection(config, runner, breaker)
+        self._namespace = "/".join(filter(None, (config.pool, config.namespace)))
 
     @contextlib.contextmanager
-    def using(self, secrets: Strings) -> Iterator[Client]:
-        """Return a client for the user in a request's secrets; without one there, this one. Raises InvalidArgument."""
-        user, key = secrets.get(ID, ""), secrets.get(KEY, "").strip()
-        if not user and not key:
-            yield self
-            return
-        if not _NAME.fullmatch(user) or user.startswith("client.") or not _is_key(key):
-            raise InvalidArgument(
-                f"secrets: {ID} has to be a Ceph user, without 'client.', and {KEY} its key, as 'ceph auth get-key' "
-                "shows it"
+    def as_user(self, secrets: Strings) -> Iterator[Client]:
+        """Yield a client for the user in a request's secrets; this one if there is none. Raises InvalidArgument."""
+        with self.connection.as_user(secrets) as connection:
+            yield self if connection is self.connection else Client(connection.config, connection=connection)
+
+    def spec(self, image: str, snapshot: str = "") -> str:
+        return f"{self._namespace}/{image}" + (f"@{snapshot}" if snapshot else "")
+
+    def info(self, image: str) -> Image:
+        """Raises ImageNotFound, BrokenImage."""
+        with self._confirming(image):
+            try:
+                return self._json(rows.image, "info", self.spec(image), ERRORS_TO_STDERR)
+            except ObjectNotFound as error:
+                if LIBRARY in str(error):
+                    raise  # the image exists, and something else is missing, for example its parent
+                raise BrokenImage(f"{error}; the pool lists the image, but its header is missing") from None
+
+    def metadata(self, image: str) -> dict[str, str]:
+        """Raises ImageNotFound."""
+        with self._confirming(image):
+            return self._json(_strings, "image-meta", "list", self.spec(image), empty="{}")
+
+    def watchers(self, image: str) -> tuple[str, ...]:
+        """Return the addresses of the clients that have the image open. Raises ImageNotFound."""
+        with self._confirming(image):
+            data = self._json(lambda data: [one["address"] for one in data["watchers"]], "status", self.spec(image))
+        return tuple(dict.fromkeys(data))
+
+    def image_names(self) -> list[str]:
+        return self._json(_names, "ls", self._namespace)
+
+    def images(self) -> list[ListedImage]:
+        """Return all images that can be opened; rbd opens each of them."""
+        return self._json(rows.listed, "ls", self._namespace, "--long", partial=True)
+
+    def all_snapshots(self) -> list[tuple[str, str]]:
+        """Return (image, snapshot) for all user snapshots of all images that can be opened."""
+        return self._json(rows.listed_snapshots, "ls", self._namespace, "--long", partial=True)
+
+    def snapshots(self, image: str) -> list[ImageSnapshot]:
+        """Return all snapshots of an image, including those in the trash namespace. Raises ImageNotFound."""
+        with self._confirming(image):
+            return self._json(
+                lambda data: [rows.snapshot(one) for one in data], "snap", "ls", self.spec(image), "--all"
             )
-        with in_memory(key.encode()) as path:
-            yield Client(self.config, self.shell, self.gate, user=user, key=("--keyfile", path))
 
-    @property
-    def _limit(self) -> float:
-        """Seconds after which a command is killed: later than it should have given up by itself."""
-        return float(self.config.connect_seconds + self.config.command_seconds)
+    def children(self, image: str) -> list[str]:
+        """Return the names of its clones in this pool and namespace. Raises ImageNotFound."""
+        with self._confirming(image):
+            return self._json(self._in_namespace, "children", self.spec(image))
 
-    def _connection(self) -> tuple[str, ...]:
-        return *self._user_words(), "--client-mount-timeout", str(self.config.connect_seconds)
+    def used_bytes(self, image: str) -> int:
+        """Return the bytes of the image's own objects. Raises ImageNotFound."""
+        with self._confirming(image):
+            return self._json(_used, "du", self.spec(image), "--exact")
 
-    def _user_words(self) -> tuple[str, ...]:
-        if not self._key:
-            raise Unauthenticated(
-                f"no key for the cluster {self.config.fsid}: the instance has no 'keyring', and the request no secrets "
-                f"{ID} and {KEY}; name a keyring file, or a Secret in the StorageClass"
+    def list_trash(self) -> list[TrashEntry]:
+        return self._json(lambda data: [rows.trash_entry(one) for one in data], "trash", "ls", self._namespace, "--all")
+
+    def create(self, image: str, size: int, layout: Layout, metadata: Strings) -> None:
+        """Create an empty image with its image-meta: one command takes half the time of two. Raises NameTaken."""
+        with memory_file(labels.empty_image(size, metadata)) as file:
+            self.connection.rbd(
+                "import", file, self.spec(image), "--export-format", "2", NO_PROGRESS, *_layout_options(layout)
             )
-        return "--conf", self.config.conf, "-m", ",".join(self.config.monitors), "--id", self._user, *self._key
 
-    def _limits(self, at_most: int = 3600) -> tuple[str, ...]:
-        seconds = str(min(self.config.command_seconds, at_most))
-        return "--rados-mon-op-timeout", seconds, "--rados-osd-op-timeout", seconds
-
-    def _judged(self, error: StorageError, stderr: str) -> StorageError:
-        """Say which cluster is unreachable, and whether that is because of a request's key or a full pool."""
-        if isinstance(error, Slow) and (full := self._full()):
-            return full
-        if _NO_KEYRING in stderr and _WRONG in stderr:
-            error = self._unreachable(
-                f"the instance's keyring {self.config.keyring} is not here, and the request brought no secrets {ID} "
-                f"and {KEY}: mount the file, or name a Secret in the StorageClass (for nodes: node-stage-secret)"
+    def clone(self, source: str, snapshot: str, image: str, layout: Layout) -> None:
+        """Create an image with the data of a snapshot. Raises NameTaken, ImageNotFound for source or snapshot."""
+        with self._confirming(source, snapshot):
+            self.connection.rbd(
+                "clone", self.spec(source, snapshot), self.spec(image), *CLONE, *_layout_options(layout)
             )
-            error.silent = False
-        elif isinstance(error, Unreachable):
-            refused = _WRONG in stderr
-            told = f"the monitors do not accept user client.{self._user} with this key" if refused else said(stderr)
-            error = self._unreachable(told)
-            error.silent = self._own or not refused
-        return error
 
-    def _unreachable(self, told: str) -> Unreachable:
-        return Unreachable(f"cluster {self.config.fsid} at {', '.join(self.config.monitors)}: {told}")
+    def set_metadata(self, image: str, key: str, value: str) -> None:
+        """Set one key of the image-meta. Raises ImageNotFound."""
+        with self._confirming(image):
+            self.connection.rbd("image-meta", "set", self.spec(image), key, value)
 
-    def _full(self) -> Full | None:
-        """Look whether the pool is full: then nothing that writes ends, and in a namespace rbd writes to read."""
-        words = (*self._user_words(), "--connect-timeout", str(self.config.connect_seconds), *self._limits(BRIEF))
-        answer = self.shell.ask("ceph", *words, "osd", "pool", "ls", "detail", "--format", "json", timeout=self._limit)
-        if answer.status:
-            return None
-        told = read("ceph osd pool ls", answer.stdout, lambda told: rows.full(told, self.config.pool))
-        if not told:
-            return None
-        full = Full(f"{told}; nothing can be written to it, nor deleted from it: give it more room, or raise its quota")
-        full.silent = bool(self.config.namespace)
-        return full
+    def remove_metadata(self, image: str, key: str) -> None:
+        """Remove one key of the image-meta, if it is set. Raises ImageNotFound."""
+        with contextlib.suppress(ObjectNotFound), self._confirming(image):
+            self.connection.rbd("image-meta", "remove", self.spec(image), key)
+
+    def rename(self, image: str, name: str) -> None:
+        """Rename an image, which may be open. Raises NameTaken, ImageNotFound."""
+        with self._confirming(image):
+            self.connection.rbd("mv", self.spec(image), self.spec(name))
+
+    def resize(self, image: str, size: int) -> None:
+        """Enlarge an image. Raises ImageNotFound, CephCommandFailed when it is larger already, ImageLocked."""
+        try:
+            with self._confirming(image):
+                self.connection.rbd("resize", self.spec(image), NO_PROGRESS, "--size", f"{size}B")
+        except CephCommandFailed as error:
+            if error.status != errno.EINVAL or self.info(image).size != size:
+                raise
+
+    def create_snapshot(self, image: str, snapshot: str) -> None:
+        """Create a snapshot. Raises NameTaken, ImageNotFound, ImageLocked."""
+        with self._confirming(image):
+            self.connection.rbd("snap", "create", self.spec(image, snapshot), NO_PROGRESS)
+
+    def remove_snapshot(self, image: str, snapshot: str) -> None:
+        """Remove a snapshot, if it exists. Ceph keeps it in its trash namespace while clones need it."""
+        with contextlib.suppress(ImageNotFound), self._confirming(image, snapshot):
+            self.connection.rbd("snap", "rm", self.spec(image, snapshot), NO_PROGRESS)
+
+    def move_to_trash(self, image: str) -> None:
+        """Move an image to the trash. Raises ImageNotFound, ImageInUse."""
+        with self._confirming(image):
+            self.connection.rbd("trash", "mv", self.spec(image))
+
+    def delete_from_trash(self, id: str) -> None:
+        """Delete an image in the trash.
+
+        Raises HasDependents while clones or snapshots need it, ImageNotFound, ImageInUse.
+        """
+        try:
+            self.connection.rbd("trash", "rm", f"{self._namespace}/{id}", NO_PROGRESS, unlimited=True)
+        except ObjectNotFound as error:
+            if all(one.id != id for one in self.list_trash()):
+                raise ImageNotFound(f"the trash of {self._namespace} has no image with id {id}") from None
+            raise error
+
+    def remove(self, image: str) -> None:
+        """Delete an empty image, without the trash. Raises ImageNotFound, HasDependents, ImageInUse."""
+        with self._confirming(image):
+            self.connection.rbd("rm", self.spec(image), NO_PROGRESS)
+
+    def flatten(self, image: str) -> None:
+        """Copy the data that an image shares with its parent into the image. Raises ImageNotFound."""
+        try:
+            with self._confirming(image):
+                self.connection.rbd("flatten", self.spec(image), NO_PROGRESS, unlimited=True)
+        except CephCommandFailed as error:
+            if error.status != errno.EINVAL or self.info(image).parent:
+                raise
+
+    def map(
+        self,
+        image: str,
+        *,
+        kind: MapKind,
+        read_only: bool,
+        exclusive: bool,
+        options: tuple[str, ...],
+        cookie: str = "",
+    ) -> str:
+        """Map an image and return the device.
+
+        Raises ImageNotFound, ImageLocked, ClientBlocklisted, and CephCommandFailed with the status of the kernel or of
+        rbd-nbd.
+        """
+        words = ["--read-only"] * read_only + _map_options(exclusive, options, cookie)
+        with self._confirming(image):
+            return self.connection.device(kind, "map", self.spec(image), *words).strip()
+
+    def attach(self, image: str, *, device: str, exclusive: bool, options: tuple[str, ...], cookie: str = "") -> None:
+        """Start a new rbd-nbd for a device whose process has died. Raises as map does."""
+        with self._confirming(image):
+            words = ("--device", device, *_map_options(exclusive, options, cookie))
+            self.connection.device("nbd", "attach", self.spec(image), *words)
+
+    def unmap(self, device: str, *, kind: MapKind, options: tuple[str, ...] = ()) -> None:
+        """End a mapping, which needs neither the cluster nor a user. Raises InUse."""
+        try:
+            self.connection.local("device", "unmap", device, "--device-type", kind, *_map_options(False, options, ""))
+        except ImageInUse as error:
+            raise InUse(f"{device} is in use: {error}") from None
+
+    def _json(self, reader: Callable[[Any], T], *words: str, empty: str = "", partial: bool = False) -> T:
+        """Run rbd and parse its JSON. `empty` is what no output stands for."""
+        return parse_json(
+            f"rbd {words[0]}", self.connection.rbd(*words, *JSON, partial=partial).strip() or empty, reader
+        )
+
+    @contextlib.contextmanager
+    def _confirming(self, image: str, snapshot: str = "") -> Iterator[None]:
+        """Raise ImageNotFound in the block only for what a listing lacks: that fails without the pool or namespace."""
+        try:
+            yield
+        except ObjectNotFound as error:
+            if image not in self._existing_names():
+                raise ImageNotFound(f"image {self.spec(image)} does not exist") from None
+            if snapshot and all(one.name != snapshot for one in self.snapshots(image)):
+                raise ImageNotFound(f"snapshot {self.spec(image, snapshot)} does not exist") from None
+            raise error
+
+    def _existing_names(self) -> list[str]:
+        try:
+            return self.image_names()
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                f"{error}; the pool, or the namespace in it, does not exist: create it ('rbd pool init', "
+                "'rbd namespace create'), or name another one in the driver's configuration"
+            ) from None
+
+    def _in_namespace(self, data: list[rows.Json]) -> list[str]:
+        places = ((one["pool"], one.get("pool_namespace", ""), one["image"]) for one in data)
+        return [
+            image for pool, namespace, image in places if "/".join(filter(None, (pool, namespace))) == self._namespace
+        ]
 
 
-def read(words: str, text: str, reader: Callable[[Any], T]) -> T:
-    """Return what a command's JSON says. Raises Refused when it is something else: something may have been done."""
-    try:
-        return reader(msgspec.json.decode(text))
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise Refused(f"{words} said something that is not understood: {error!r}") from None
+class ClusterClient:
+    """One cluster, as the instance's user, with the `ceph` command. Thread-safe."""
+
+    def __init__(
+        self, config: Config, runner: CommandRunner | None = None, breaker: CircuitBreaker | None = None
+    ) -> None:
+        self._connection = Connection(config, runner, breaker)
+
+    def pool_usage(self, pool: str) -> PoolUsage:
+        """Raises ObjectNotFound when the cluster has no such pool."""
+        output = self._connection.ceph("df", "detail", *JSON)
+        usage = parse_json("ceph df", output, lambda data: rows.pool_usage(data, pool))
+        if usage is None:
+            raise ObjectNotFound(f"the cluster has no pool {pool!r}; create it, or name another one")
+        return usage
+
+    def status(self) -> ClusterStatus:
+        return parse_json("ceph status", self._connection.ceph("status", *JSON), rows.status)
+
+    def queue_flatten(self, spec: str) -> bool:
+        """Have ceph-mgr flatten an image. False when it, its module rbd_support or the user's right is missing."""
+        try:
+            self._connection.ceph("rbd", "task", "add", "flatten", spec, quick=True)
+        except (CephCommandFailed, OperationTimedOut, PermissionDenied) as error:
+            log.info("ceph-mgr rejected the task to flatten %s: %s; the driver flattens it itself", spec, error)
+            return False
+        return True
 
 
-def _title(program: str, words: tuple[str, ...]) -> str:
-    """Return the command for people: its verb and what it is about, without options and texts."""
-    return " ".join([program, *takewhile(lambda word: not word.startswith("-"), words[:3])])
+def _layout_options(layout: Layout) -> list[str]:
+    words = [f"--image-feature={feature}" for feature in layout.features]
+    words += ["--data-pool", layout.data_pool] if layout.data_pool else []
+    words += ["--object-size", f"{layout.object_size}B"] if layout.object_size else []
+    if layout.stripe_unit:
+        words += ["--stripe-unit", f"{layout.stripe_unit}B", "--stripe-count", str(layout.stripe_count)]
+    return words
 
 
-def _operation(words: tuple[str, ...]) -> str:
-    """Return what a command does, without names: for metrics."""
-    return " ".join(words[:2] if words[0] in GROUPS else words[:1])
+def _map_options(exclusive: bool, options: tuple[str, ...], cookie: str) -> list[str]:
+    words = ["--exclusive"] * exclusive
+    words += ["--cookie", cookie] if cookie else []
+    words += ["--options", ",".join(options)] if options else []
+    return words
 
 
-def _is_key(text: str) -> bool:
-    try:
-        return len(base64.b64decode(text, validate=True)) > 12
-    except (binascii.Error, ValueError):
-        return False
+def _strings(data: dict[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in data.items()}
 
 
-@contextlib.contextmanager
-def in_memory(content: bytes) -> Iterator[str]:
-    """The path of a file that is on no disk, and gone with this block, or with this process."""
-    descriptor = os.memfd_create("rbd", os.MFD_CLOEXEC)
-    try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, content)
-        yield f"/proc/{os.getpid()}/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
+def _names(data: list[Any]) -> list[str]:
+    return [str(one) for one in data]
+
+
+def _used(data: dict[str, Any]) -> int:
+    """Add up the output of `rbd du` for the image and its snapshots."""
+    return sum(int(one["used_size"]) for one in data["images"])

@@ -1,4 +1,4 @@
-"""The device of a volume on this node: mapped by whom it may be, and proven to show the right image."""
+"""The device of a volume on this node: map its image, find, resize and unmap it, and prove that it shows that image."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from csi_multi.contract import (
     Blank,
+    Capability,
     Device,
     FailedPrecondition,
     HealthEntry,
@@ -23,190 +24,200 @@ from csi_multi.contract import (
 from csi_multi.host.blockdev import BlockDevices
 from csi_multi.host.device_notes import DeviceNotes
 
-from . import keys, nbd, nodehealth, options
-from .alone import await_alone, lost
+from . import nbd
+from .ceph_rules import MapOptions, parse_options
+from .client import Client
 from .config import Config
-from .mapped import Mapped
-from .mapping import KINDS, Mapper
-from .options import Options
-from .rbd import Rbd
-from .rows import Image
+from .connection import keyring_available
+from .health import device_trouble
+from .labels import Label
+from .mapping import KINDS, ImageMapper
+from .rows import Image, MappedImage
+from .watchers import wait_until_unwatched, watch_lost
 
 log = logging.getLogger(__name__)
 
-MARKS = "csi-multi-rbd"  # below /dev
-RELEASE = 2.0  # seconds: btrfs lets go of its device after umount has returned
-GROW = 10.0  # seconds the kernel may take to notice a new size
+NOTES = "csi-multi-rbd"  # below /dev
+RELEASE_TIMEOUT = 2.0  # seconds: btrfs releases its device only after umount has returned
+RESIZE_TIMEOUT = 10.0  # seconds within which the kernel notices a new size
 STEP = 0.1
-HEALERS = 16
+RESTARTS_AT_ONCE = 16
 BLANKS = {one.value: one for one in Blank}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """How a volume is to be mapped. `exclusive`: by one node at a time."""
+class MapSettings:
+    """How a volume is mapped. `exclusive`: by one node at a time."""
 
     mounter: str
     map_options: str = ""
     unmap_options: str = ""
     exclusive: bool = True
 
+    @classmethod
+    def of(cls, label: Label, config: Config, capability: Capability | None) -> MapSettings:
+        """Return the settings of a volume: those on its label, and the instance's for the others."""
+        return cls(
+            mounter=label.mounter or config.mounter,
+            map_options=label.map_options or config.map_options,
+            unmap_options=label.unmap_options or config.unmap_options,
+            exclusive=capability is None or capability.mode.single_node,
+        )
 
-class Devices:
-    def __init__(self, config: Config, setting: Setting, rbd: Rbd, kernel: BlockDevices | None = None) -> None:
+
+class DeviceManager:
+    def __init__(self, config: Config, setting: Setting, client: Client, kernel: Kernel | None = None) -> None:
         self._config = config
         self._setting = setting
-        self._rbd = rbd
-        self._kernel = kernel or BlockDevices()
-        self._mapper = Mapper(config, self._kernel)
-        self._marks = DeviceNotes(self._kernel.dev / MARKS)
+        self._client = client
+        self._kernel = kernel or Kernel()
+        self._mapper = ImageMapper(config, self._kernel)
+        self._notes = DeviceNotes(self._kernel.dev / NOTES)
 
-    def open(self, rbd: Rbd, image: Image, use: Use, request: OpenRequest, blank: Blank) -> Device:
-        """Map the image, or find it mapped, as writable as asked.
+    def open(self, client: Client, image: Image, settings: MapSettings, request: OpenRequest, blank: Blank) -> Device:
+        """Map the image, unless it is mapped already, read-only or writable as requested.
 
-        Raises FailedPrecondition when it is in use on another node, or this one cannot map it, InUse when it is in
-        use here the other way, Unavailable.
+        Raises FailedPrecondition when it is in use on another node or this node cannot map it, InUse when it is in
+        use here read-only instead of writable or the reverse, Unavailable.
         """
-        given = options.parse(use.map_options)
-        seen = rbd.watchers(image.name) if use.exclusive or self._mapper.of(image.name) else ()
-        shown = self._usable(rbd, image, given, seen)
+        given = parse_options(settings.map_options)
+        watchers = client.watchers(image.name) if settings.exclusive or self._mapper.find(image.name) else ()
+        mapping = self._usable(client, image, given, watchers)
         try:
-            if use.exclusive:
-                await_alone(rbd, image.name, shown, seen=seen)
-            if shown is None:
-                shown = self._mapper.map(rbd, image, KINDS[use.mounter], given, exclusive=use.exclusive)
-                if use.exclusive:  # another node may have looked at the same moment
-                    await_alone(rbd, image.name, shown)
-            path = self._mapper.node(shown)
+            if settings.exclusive:
+                wait_until_unwatched(client, image.name, mapping, watchers=watchers)
+            if mapping is None:
+                mapping = self._mapper.map(client, image, KINDS[settings.mounter], given, exclusive=settings.exclusive)
+                if settings.exclusive:  # another node may have checked at the same moment
+                    wait_until_unwatched(client, image.name, mapping)
+            path = self._mapper.device_path(mapping)
         except FailedPrecondition:
-            if shown:
-                self._drop(rbd, image.name, shown)
+            if mapping:
+                self._unmap_unused(client, image.name, mapping)
             raise
         self._set_read_only(path, request.read_only)
-        facts = {"image_id": shown.image_id, "blank": blank.value, "unmap_options": use.unmap_options}
-        self._marks.write(shown.disk, facts)
-        return self._device(shown)
+        note = {"image_id": mapping.image_id, "blank": blank.value, "unmap_options": settings.unmap_options}
+        self._notes.write(mapping.disk, note)
+        return self._device(mapping)
 
     def find(self, image: str) -> Device | None:
-        """Return the device as the kernel shows it. No Ceph command."""
-        found = self._used_last(self._mapper.of(image))
+        """Return the device as the kernel shows it, without a command of Ceph."""
+        found = self._used_last(self._mapper.find(image))
         return self._device(found[-1]) if found else None
 
     def close(self, image: str) -> None:
         """End all mappings of the image. Raises InUse, Unavailable."""
-        for shown in self._mapper.of(image):
-            ends = time.monotonic() + RELEASE
-            while self._used(shown):
-                path = self._mapper.node(shown)
+        for mapping in self._mapper.find(image):
+            ends = time.monotonic() + RELEASE_TIMEOUT
+            while self._in_use(mapping):
+                path = self._mapper.device_path(mapping)
                 if time.monotonic() > ends or self._kernel.published(path):
                     raise InUse(
-                        f"{path} of image {self._rbd.spec(image)} is in use on this node; unpublish and unstage it"
+                        f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it"
                     )
                 time.sleep(STEP)
-            self._end(self._rbd, image, shown)
+            self._unmap(self._client, image, mapping)
 
     def refresh(self, image: str) -> None:
         """Make the device show the image's size. Raises NotFound when it is not open, Unavailable."""
-        found = self._mapper.of(image)
+        found = self._mapper.find(image)
         if not found:
-            raise NotFound(f"image {self._rbd.spec(image)} is not mapped on this node")
+            raise NotFound(f"image {self._client.spec(image)} is not mapped on this node")
         if not self._has_key():
-            for shown in found:
-                self._mapper.look(shown)  # by the key that the kernel has
-            return  # what it shows now, the caller compares with what was asked for
-        size = self._rbd.info(image).size
-        for shown in found:
-            if self._kernel.size(shown.disk) != size:
-                self._mapper.grow(shown, size)
-        ends = time.monotonic() + GROW
-        while small := [shown.disk for shown in found if self._kernel.size(shown.disk) != size]:
+            for mapping in found:
+                self._mapper.refresh(mapping)  # with the key that the kernel has
+            return  # the caller compares the size with the requested one
+        size = self._client.info(image).size
+        for mapping in found:
+            if self._kernel.size(mapping.disk) != size:
+                self._mapper.grow(mapping, size)
+        ends = time.monotonic() + RESIZE_TIMEOUT
+        while small := [mapping.disk for mapping in found if self._kernel.size(mapping.disk) != size]:
             if time.monotonic() > ends:
                 raise Unavailable(
-                    f"/dev/{small[0]} does not show the {size} bytes of {self._rbd.spec(image)} yet; try again"
+                    f"/dev/{small[0]} does not show the {size} bytes of {self._client.spec(image)} yet; try again"
                 )
             time.sleep(STEP)
 
-    def note(self, image: str, blank: Blank) -> None:
-        """Note what is written on the image about its data, for `find`."""
-        for shown in self._mapper.of(image):
-            if facts := self._marks.read(shown.disk):
-                self._marks.write(shown.disk, {**facts, "blank": blank.value})
+    def set_blank(self, image: str, blank: Blank) -> None:
+        """Record in the device note what the image's metadata says about its data, for `find`."""
+        for mapping in self._mapper.find(image):
+            if note := self._notes.read(mapping.disk):
+                self._notes.write(mapping.disk, {**note, "blank": blank.value})
 
-    def heal(self) -> None:
-        """Start an rbd-nbd for every device of ours whose process died; who has it mounted waits for that.
+    def restart_dead(self) -> None:
+        """Start a new rbd-nbd for every device whose process died: reads and writes of the mounted volume wait for it.
 
-        At once: each has to wait until the cluster has forgotten the process that died.
+        In parallel, since each start waits until the cluster has forgotten the process that died.
         """
-        dead = [(image, shown) for image, shown in nbd.mapped(self._kernel, self._config) if not shown.served]
+        dead = [(image, mapping) for image, mapping in nbd.find(self._kernel, self._config) if not mapping.served]
         if dead:
-            with ThreadPoolExecutor(max_workers=HEALERS) as healers:
-                list(healers.map(self._heal, *zip(*dead, strict=True)))
+            with ThreadPoolExecutor(max_workers=RESTARTS_AT_ONCE) as threads:
+                list(threads.map(self._restart, *zip(*dead, strict=True)))
 
-    def _heal(self, image: str, shown: Mapped) -> None:
+    def _restart(self, image: str, mapping: MappedImage) -> None:
         if not self._has_key():
-            text = (
-                "/dev/%s of image %s has lost its rbd-nbd, and there is no key here to start another: delete its pods"
-            )
-            log.error(text, shown.disk, image)
+            text = "the rbd-nbd of /dev/%s (image %s) has died, and there is no key here to start one: delete its pods"
+            log.error(text, mapping.disk, image)
             return
-        log.warning("/dev/%s of image %s has lost its rbd-nbd; another is started", shown.disk, image)
+        log.warning("the rbd-nbd of /dev/%s (image %s) has died; a new one is started", mapping.disk, image)
         try:
-            self._mapper.attach(self._rbd, image, shown, options.parse(self._config.map_options))
+            self._mapper.attach(self._client, image, mapping, parse_options(self._config.map_options))
         except StorageError as error:
-            log.warning("/dev/%s of image %s: %s", shown.disk, image, error)
+            log.warning("no new rbd-nbd for /dev/%s (image %s): %s", mapping.disk, image, error)
 
     def health(self, image: str) -> tuple[HealthEntry, ...]:
         """Return what is wrong with the image's device on this node."""
-        alone = not self._has_key()
-        found = (nodehealth.trouble(self._rbd, image, shown, alone=alone) for shown in self._mapper.of(image))
+        keyless = not self._has_key()
+        found = (device_trouble(self._client, image, mapping, keyless=keyless) for mapping in self._mapper.find(image))
         return tuple(filter(None, found))
 
     def _has_key(self) -> bool:
-        return keys.at_hand(self._config, self._setting)
+        return keyring_available(self._config, self._setting)
 
-    def _usable(self, rbd: Rbd, image: Image, given: Options, watchers: tuple[str, ...]) -> Mapped | None:
-        """Return the mapping to go on with. Of what nobody uses, end what is of no use, or one too many."""
-        usable: list[Mapped] = []
-        for shown in self._mapper.of(image.name):
-            if shown.image_id != image.id:
-                self._drop_old(rbd, image, shown)
-            elif not shown.served:
-                self._mapper.attach(rbd, image.name, shown, given)
-                usable.append(replace(shown, served=True))
-            elif lost(watchers, shown) and not self._used(shown):
-                self._drop(rbd, image.name, shown)
+    def _usable(self, client: Client, image: Image, given: MapOptions, watchers: tuple[str, ...]) -> MappedImage | None:
+        """Return the mapping to use. Unmaps unused ones that are broken or superfluous."""
+        usable: list[MappedImage] = []
+        for mapping in self._mapper.find(image.name):
+            if mapping.image_id != image.id:
+                self._unmap_replaced(client, image, mapping)
+            elif not mapping.served:
+                self._mapper.attach(client, image.name, mapping, given)
+                usable.append(replace(mapping, served=True))
+            elif watch_lost(watchers, mapping) and not self._in_use(mapping):
+                self._unmap_unused(client, image.name, mapping)
             else:
-                usable.append(shown)
+                usable.append(mapping)
         usable = self._used_last(usable)
-        for shown in usable[:-1]:
-            self._drop(rbd, image.name, shown)
+        for mapping in usable[:-1]:
+            self._unmap_unused(client, image.name, mapping)
         return usable[-1] if usable else None
 
-    def _used_last(self, found: list[Mapped]) -> list[Mapped]:
-        """Sort, where there is a choice: to ask whether a device is used keeps others from it for a moment."""
-        return sorted(found, key=self._used) if len(found) > 1 else found
+    def _used_last(self, found: list[MappedImage]) -> list[MappedImage]:
+        """Sort several mappings. A single one is not checked: the check blocks the device for a moment."""
+        return sorted(found, key=self._in_use) if len(found) > 1 else found
 
-    def _drop_old(self, rbd: Rbd, image: Image, shown: Mapped) -> None:
-        if self._used(shown):
+    def _unmap_replaced(self, client: Client, image: Image, mapping: MappedImage) -> None:
+        if self._in_use(mapping):
             raise FailedPrecondition(
-                f"/dev/{shown.disk} is in use and shows image {rbd.spec(image.name)} with id {shown.image_id}, which "
-                f"is gone; the one of that name has id {image.id} now: unpublish and unstage the volume"
+                f"/dev/{mapping.disk} is in use and shows image {client.spec(image.name)} with id {mapping.image_id}, "
+                f"which was deleted; the image of that name has id {image.id} now: unpublish and unstage the volume"
             )
-        self._drop(rbd, image.name, shown)
+        self._unmap_unused(client, image.name, mapping)
 
-    def _drop(self, rbd: Rbd, image: str, shown: Mapped) -> None:
+    def _unmap_unused(self, client: Client, image: str, mapping: MappedImage) -> None:
         """End a mapping, unless it is in use."""
-        if not self._used(shown):
-            self._end(rbd, image, shown)
+        if not self._in_use(mapping):
+            self._unmap(client, image, mapping)
 
-    def _end(self, rbd: Rbd, image: str, shown: Mapped) -> None:
-        told = self._marks.read(shown.disk).get("unmap_options", "")
-        self._mapper.unmap(rbd, image, shown, options.parse(told or self._config.unmap_options))
-        self._marks.remove(shown.disk)
+    def _unmap(self, client: Client, image: str, mapping: MappedImage) -> None:
+        options = self._notes.read(mapping.disk).get("unmap_options", "")
+        self._mapper.unmap(client, image, mapping, parse_options(options or self._config.unmap_options))
+        self._notes.remove(mapping.disk)
 
-    def _used(self, shown: Mapped) -> bool:
-        """Whether it is mounted, published raw, or below another device: loop devices do not count for the kernel."""
-        path = self._kernel.node(shown.disk)
+    def _in_use(self, mapping: MappedImage) -> bool:
+        """Return whether the device is mounted, published raw, or below another device, which may be a loop device."""
+        path = self._kernel.node(mapping.disk)
         if path is None:
             return False
         backing = (self._kernel.text(disk, "loop/backing_file") for disk in self._kernel.disks())
@@ -221,15 +232,15 @@ class Devices:
             )
         self._kernel.set_read_only(path, wanted)
 
-    def _device(self, shown: Mapped) -> Device:
-        path = self._mapper.node(shown)
-        facts = self._marks.read(shown.disk)
-        noted = facts.get("blank") if facts.get("image_id") == shown.image_id else None
+    def _device(self, mapping: MappedImage) -> Device:
+        path = self._mapper.device_path(mapping)
+        note = self._notes.read(mapping.disk)
+        blank = note.get("blank") if note.get("image_id") == mapping.image_id else None
         return Device(
             path=path,
-            number=shown.number,
-            proof=shown.proof,
-            # Without a note: a device that is then found in use is noted as used, on the image itself.
-            blank=BLANKS.get(noted or "", Blank.ZEROED),
-            read_only=self._kernel.read_only(shown.disk),
+            number=mapping.number,
+            proof=mapping.proof,
+            # without a note; a device that is found in use is then recorded as formatted on the image itself
+            blank=BLANKS.get(blank or "", Blank.ZEROED),
+            read_only=self._kernel.read_only(mapping.disk),
         )

@@ -1,4 +1,4 @@
-"""What is wrong with the cluster, as its monitors see it: that is what is wrong with each of its volumes."""
+"""What is wrong: with the cluster, and so with all of its volumes, and with a device on this node."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from csi_multi.contract import (
     StorageHealthEntry,
 )
 
-from .ceph import Ceph
+from .capacity import CapacityAccounting
+from .client import Client, ClusterClient
 from .config import Config
-from .rows import Status
-from .space import Space
+from .errors import ImageNotFound
+from .rows import ClusterStatus, MappedImage
+from .watchers import watch_lost
 
-FRESH = 10.0  # seconds: so that all volumes of a listing are judged by one report
+FRESH = 10.0  # seconds: one report for all volumes of a listing
 
-# Ceph's own health checks (docs.ceph.com, Health checks), by what they mean for who uses a volume.
+# Ceph's health checks (docs.ceph.com, Health checks), by what they mean for a volume.
 MEANING = {
     "PG_AVAILABILITY": (Health.INACCESSIBLE, "DataUnavailable"),
     "OSD_FULL": (Health.INACCESSIBLE, "DisksFull"),
@@ -35,44 +37,46 @@ MEANING = {
 }
 
 
-class ClusterHealth:
-    def __init__(self, config: Config, ceph: Ceph, space: Space) -> None:
-        self._config = config
-        self._ceph = ceph
-        self._space = space
-        self._guard = threading.Lock()
-        self._kept: tuple[float, tuple[HealthEntry, ...]] | None = None
+class HealthReporter:
+    """Reports the health of the cluster."""
 
-    def entries(self) -> tuple[HealthEntry, ...]:
-        """Return what ails every volume. Raises Unavailable."""
-        with self._guard:
-            if self._kept and time.monotonic() - self._kept[0] < FRESH:
-                return self._kept[1]
+    def __init__(self, config: Config, cluster: ClusterClient, capacity: CapacityAccounting) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._last: tuple[float, tuple[HealthEntry, ...]] | None = None
+
+    def volume_entries(self) -> tuple[HealthEntry, ...]:
+        """Return what is wrong with every volume. Raises Unavailable."""
+        with self._lock:
+            if self._last and time.monotonic() - self._last[0] < FRESH:
+                return self._last[1]
         found = [
-            HealthEntry(status=MEANING[name][0], reason=MEANING[name][1], message=f"the cluster says: {summary}")
+            HealthEntry(status=MEANING[name][0], reason=MEANING[name][1], message=f"Ceph reports {name}: {summary}")
             for name, summary in sorted(self.status().checks.items())
             if name in MEANING
         ]
         pool = self._config.data_pool or self._config.pool
-        if not self._space.report(pool).available:
-            text = f"pool {pool} has no room left: writes will fail"
+        if not self._capacity.report(pool).available:
+            text = f"pool {pool} has no space left, so writes fail; add disks, delete data, or raise the quota"
             found.append(HealthEntry(status=Health.DEGRADED, reason="PoolFull", message=text))
-        with self._guard:
-            self._kept = (time.monotonic(), tuple(found))
+        with self._lock:
+            self._last = (time.monotonic(), tuple(found))
         return tuple(found)
 
-    def status(self) -> Status:
+    def status(self) -> ClusterStatus:
         """Ask the monitors. Raises Unavailable; FailedPrecondition when they are another cluster's."""
-        status = self._ceph.status()
+        status = self._cluster.status()
         if status.fsid != self._config.fsid:
             raise FailedPrecondition(
-                f"the monitors {', '.join(self._config.monitors)} are those of cluster {status.fsid}, configured is "
-                f"{self._config.fsid}: mend `monitors` or `fsid`"
+                f"the monitors {', '.join(self._config.monitors)} belong to cluster {status.fsid}, and the "
+                f"configuration names {self._config.fsid}; correct `monitors` or `fsid`"
             )
         return status
 
-    def storage(self) -> tuple[StorageHealthEntry, ...]:
-        """Return how this node sees the cluster."""
+    def node_entries(self) -> tuple[StorageHealthEntry, ...]:
+        """Return what is wrong with the cluster as this node sees it."""
         try:
             status = self.status()
         except PermissionDenied:
@@ -87,3 +91,42 @@ class ClusterHealth:
             return ()
         text = "; ".join(f"{name}: {summary}" for name, summary in sorted(status.checks.items()))
         return (StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason="ClusterError", message=text),)
+
+
+def device_trouble(client: Client, image: str, mapping: MappedImage, *, keyless: bool) -> HealthEntry | None:
+    """Return what is wrong with an image's device on this node; None: nothing.
+
+    `keyless`: this node has no key, so it cannot ask the cluster.
+    """
+    device = f"/dev/{mapping.disk}"
+    if not mapping.served:
+        restart = "restart the driver on this node within 300 s, which starts a new rbd-nbd, or "
+        return _inaccessible(
+            "ProcessGone",
+            f"the rbd-nbd process of {device} has died, so its reads and writes wait: {'' if keyless else restart}"
+            "unpublish and unstage the volume",
+        )
+    if keyless:
+        return None
+    try:
+        watchers = client.watchers(image)
+    except ImageNotFound:
+        return HealthEntry(
+            status=Health.DATA_LOSS,
+            reason="ImageMissing",
+            message=f"image {client.spec(image)} of {device} does not exist any more; unpublish and unstage the volume",
+        )
+    except StorageError as error:
+        return _inaccessible("ClusterUnreachable", f"{device}: {error}")
+    if watch_lost(watchers, mapping):
+        return _inaccessible(
+            "WatchLost",
+            f"the cluster no longer knows this node's mapping ({mapping.client or 'rbd-nbd'}) of {client.spec(image)} "
+            f"as {device}: it was put on the blocklist ('ceph osd blocklist ls') or cut off for long, so writes may "
+            "fail; unpublish and unstage the volume, and stage it again",
+        )
+    return None
+
+
+def _inaccessible(reason: str, message: str) -> HealthEntry:
+    return HealthEntry(status=Health.INACCESSIBLE, reason=reason, message=message)

@@ -1,6 +1,6 @@
-"""Images that the kernel maps, as /sys/block/rbd*/device shows them.
+"""Images that the kernel maps (krbd), as /sys/block/rbd*/device shows them.
 
-Names like rbd0 pass from image to image, so an image is found by its attributes alone.
+The kernel reuses names like rbd0, so an image is found only by its attributes.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from collections.abc import Iterator, Sequence
 
 from csi_multi.host.blockdev import BlockDevices
 
+from .ceph_rules import merge_options
 from .config import Config
-from .mapped import Mapped
-from .options import merged
+from .rows import MappedImage
 
 DISK = re.compile(r"rbd\d+")
-NO_UDEV = "noudev"  # devtmpfs makes the nodes; rbd would wait for a udev that containers lack
-# A connection to the cluster for each mapping. The cluster shuts out connections: one that several mappings share ends
-# them all when another node takes over one image, or this one does after an unmap that the cluster did not hear of.
+NO_UDEV = "noudev"  # devtmpfs creates the device nodes; rbd would wait for udev, which containers lack
+# Each mapping has a connection to the cluster of its own, since the blocklist works by connection: if several mappings
+# share one, all of them end when another node takes over one image, or when this node does after an unmap that did not
+# reach the cluster.
 OWN_CONNECTION = "noshare"
 SHARED_CONNECTION = "share"
-VERSION_2 = "ms_mode=prefer-crc"  # the kernel's default is version 1 of the protocol; Linux 5.11 has both
+VERSION_2 = "ms_mode=prefer-crc"  # kernels default to version 1 of the protocol; Linux 5.11 has both
 _PORT = re.compile(r":(\d+)(?:/\d+)?$")
 _PORT_OF_VERSION_1 = "6789"
 
 
-def mapped(kernel: BlockDevices, config: Config, image: str) -> Iterator[Mapped]:
+def find(kernel: Kernel, config: Config, image: str) -> Iterator[MappedImage]:
     """Yield the mappings of an image of this instance."""
     wanted = {
         "cluster_fsid": config.fsid,
@@ -37,8 +38,8 @@ def mapped(kernel: BlockDevices, config: Config, image: str) -> Iterator[Mapped]
     for disk in kernel.disks():
         if DISK.fullmatch(disk) and all(kernel.text(disk, f"device/{name}") == text for name, text in wanted.items()):
             number, image_id = kernel.text(disk, "dev"), kernel.text(disk, "device/image_id")
-            if number and image_id:  # else it is on its way off
-                yield Mapped(
+            if number and image_id:  # else it is being unmapped
+                yield MappedImage(
                     kind="krbd",
                     disk=disk,
                     number=number,
@@ -48,16 +49,16 @@ def mapped(kernel: BlockDevices, config: Config, image: str) -> Iterator[Mapped]
                 )
 
 
-def options(monitors: Sequence[str], given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what to map with: what is given, and what that leaves open."""
-    ours = [NO_UDEV]
-    ours += [] if SHARED_CONNECTION in given else [OWN_CONNECTION]
-    ours += [] if any(map(_speaks_version_1, monitors)) else [VERSION_2]
-    return merged(tuple(ours), given)
+def map_options(monitors: Sequence[str], given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the options to map with: the given ones, and defaults for the others."""
+    defaults = [NO_UDEV]
+    defaults += [] if SHARED_CONNECTION in given else [OWN_CONNECTION]
+    defaults += [] if any(map(_is_version_1, monitors)) else [VERSION_2]
+    return merge_options(tuple(defaults), given)
 
 
-def _speaks_version_1(monitor: str) -> bool:
-    """Whether an address has version 1 of the protocol, as rbd takes it: one without a version, by its port."""
+def _is_version_1(monitor: str) -> bool:
+    """Return whether rbd uses version 1 of the protocol for this address. Without a version the port decides."""
     if "v1:" in monitor:
         return True
     port = _PORT.search(monitor)

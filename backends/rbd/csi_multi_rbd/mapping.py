@@ -1,4 +1,4 @@
-"""Make an image a device of this node, and end that: by the kernel (krbd) or a process (rbd-nbd)."""
+"""Map images to devices of this node, by the kernel (krbd) or a process (rbd-nbd), and unmap them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from pathlib import Path
 from csi_multi.contract import FailedPrecondition, InUse, StorageError, Unavailable
 from csi_multi.host.blockdev import BlockDevices
 
-from . import apart, krbd, nbd, netlink, options
-from .alone import elsewhere
+from . import krbd, nbd
+from .ceph_rules import MapOptions, merge_options
+from .client import Client
 from .config import Config
-from .mapped import Mapped
-from .options import Options
-from .rbd import Kind, Rbd
-from .rows import Image
-from .statuses import Locked, Refused
+from .errors import CephCommandFailed, ImageLocked
+from .rows import Image, MapKind, MappedImage
+from .watchers import in_use_elsewhere
 
 log = logging.getLogger(__name__)
 
-KINDS: dict[str, Kind] = {"rbd": "krbd", "rbd-nbd": "nbd"}  # by the mounter's name
+KINDS: dict[str, MapKind] = {"rbd": "krbd", "rbd-nbd": "nbd"}  # by the mounter's name
 APPEAR = 5.0  # seconds until a device is in /dev
-VANISH = 10.0  # seconds until it is gone: rbd-nbd is told, and ends by itself
+DISAPPEAR = 10.0  # seconds until it is gone: an rbd-nbd that is told to unmap ends by itself
 STEP = 0.05
 BITS = {  # of /sys/bus/rbd/supported_features; rbd_types.h in the kernel
     "layering": 1 << 0,
@@ -41,157 +40,160 @@ BITS = {  # of /sys/bus/rbd/supported_features; rbd_types.h in the kernel
 }
 
 
-class Mapper:
-    def __init__(self, config: Config, kernel: BlockDevices) -> None:
+class ImageMapper:
+    def __init__(self, config: Config, kernel: Kernel) -> None:
         self._config = config
         self._kernel = kernel
 
-    def of(self, image: str) -> list[Mapped]:
-        """Return all mappings of an image: more than one, when somebody died between two."""
-        by_process = [shown for _, shown in nbd.mapped(self._kernel, self._config, image)]
-        return [*krbd.mapped(self._kernel, self._config, image), *by_process]
+    def find(self, image: str) -> list[MappedImage]:
+        """Return all mappings of an image: more than one, if an earlier process died between two steps."""
+        by_process = [mapping for _, mapping in nbd.find(self._kernel, self._config, image)]
+        return [*krbd.find(self._kernel, self._config, image), *by_process]
 
-    def map(self, rbd: Rbd, image: Image, kind: Kind, given: Options, *, exclusive: bool) -> Mapped:
-        """Map it for reading and writing: only then its watch keeps others from deleting it.
+    def map(self, client: Client, image: Image, kind: MapKind, given: MapOptions, *, exclusive: bool) -> MappedImage:
+        """Map an image, always for reading and writing: only then it is watched, and so protected from deletion.
 
-        The kernel never takes the lock for good: neither can others resize or snapshot then, nor does it do
+        The kernel never locks it exclusively: others could not resize or snapshot it then, and the kernel does not do
         that for them, as rbd-nbd does.
         """
         if kind == "nbd":
-            return self._by_process(rbd, image, given.nbd, exclusive=exclusive and "exclusive-lock" in image.features)
-        return self._by_kernel(rbd, image, krbd.options(self._config.monitors, given.krbd))
-
-    def attach(self, rbd: Rbd, image: str, shown: Mapped, given: Options) -> None:
-        """Start another rbd-nbd for a device whose process died. Raises FailedPrecondition when its image is gone."""
-        self._refuse_container()
-        found = rbd.info(image)
-        if found.id != shown.image_id:
-            raise FailedPrecondition(
-                f"image {rbd.spec(image)} was replaced by another of that name while /dev/{shown.disk} showed it"
+            return self._map_by_nbd(
+                client, image, given.nbd, exclusive=exclusive and "exclusive-lock" in image.features
             )
-        rbd.attach(
+        return self._map_by_kernel(client, image, krbd.map_options(self._config.monitors, given.krbd))
+
+    def attach(self, client: Client, image: str, mapping: MappedImage, given: MapOptions) -> None:
+        """Start a new rbd-nbd for a device whose process died. Raises FailedPrecondition when its image is gone."""
+        self._refuse_pid_namespace()
+        found = client.info(image)
+        if found.id != mapping.image_id:
+            raise FailedPrecondition(
+                f"image {client.spec(image)} was deleted and created again while it was mapped as /dev/{mapping.disk}; "
+                "unpublish and unstage the volume"
+            )
+        client.attach(
             image,
-            device=str(self._kernel.dev / shown.disk),
-            exclusive=shown.exclusive,
-            options=options.merged(nbd.OPTIONS, given.nbd),
-            cookie=shown.proof[nbd.COOKIE],
+            device=str(self._kernel.dev / mapping.disk),
+            exclusive=mapping.exclusive,
+            options=merge_options(nbd.OPTIONS, given.nbd),
+            cookie=mapping.proof[nbd.COOKIE],
         )
-        self._set_apart(shown.disk)
+        self._move_to_cgroup(mapping.disk)
 
-    def grow(self, shown: Mapped, size: int) -> None:
-        """Let the device show the image's size. Raises Unavailable."""
-        if shown.kind == "nbd":
-            netlink.resize(int(shown.disk.removeprefix("nbd")), shown.proof[nbd.COOKIE], size)
-        self.look(shown)
+    def grow(self, mapping: MappedImage, size: int) -> None:
+        """Make the device show the image's size. Raises Unavailable."""
+        if mapping.kind == "nbd":
+            nbd.resize(int(mapping.disk.removeprefix("nbd")), mapping.proof[nbd.COOKIE], size)
+        self.refresh(mapping)
 
-    def look(self, shown: Mapped) -> None:
-        """Have the kernel ask the cluster for the image's size: for what it maps itself."""
-        if shown.kind == "krbd":
-            with suppress(Unavailable):  # a container may see a sysfs it cannot write; the image's watch tells, too
-                self._kernel.write_attribute(shown.disk, "device/refresh", "1")
+    def refresh(self, mapping: MappedImage) -> None:
+        """Make the kernel read the image's size from the cluster, if the kernel maps it."""
+        if mapping.kind == "krbd":
+            with suppress(Unavailable):  # sysfs may be read-only here; the kernel's watch tells the size, too
+                self._kernel.tell(mapping.disk, "device/refresh", "1")
 
-    def unmap(self, rbd: Rbd, image: str, shown: Mapped, given: Options) -> None:
-        """Raises InUse. A command that was killed has ended the mapping too, when the device is gone."""
-        path = self._kernel.node(shown.disk)
-        wanted = (krbd.NO_UDEV, *given.krbd) if shown.kind == "krbd" else given.nbd
+    def unmap(self, client: Client, image: str, mapping: MappedImage, given: MapOptions) -> None:
+        """End a mapping. Raises InUse. A failed command is a success if the device is gone."""
+        path = self._kernel.node(mapping.disk)
+        wanted = (krbd.NO_UDEV, *given.krbd) if mapping.kind == "krbd" else given.nbd
         try:
-            rbd.unmap(str(path or rbd.spec(image)), kind=shown.kind, options=wanted)
+            client.unmap(str(path or client.spec(image)), kind=mapping.kind, options=wanted)
         except InUse:
             raise
         except StorageError:
-            if self._there(shown):
+            if self._is_mapped(mapping):
                 raise
-        ends = time.monotonic() + VANISH
-        while self._there(shown):
+        ends = time.monotonic() + DISAPPEAR
+        while self._is_mapped(mapping):
             if time.monotonic() > ends:
-                raise Unavailable(f"/dev/{shown.disk} is still there after it was unmapped; try again")
+                raise Unavailable(f"/dev/{mapping.disk} still exists after it was unmapped; try again")
             time.sleep(STEP)
 
-    def node(self, shown: Mapped) -> Path:
-        """Raises FailedPrecondition without a /dev that shows it."""
+    def device_path(self, mapping: MappedImage) -> Path:
+        """Return the path of the device. Raises FailedPrecondition where /dev does not have it."""
         ends = time.monotonic() + APPEAR
-        while (path := self._kernel.node(shown.disk)) is None:
+        while (path := self._kernel.node(mapping.disk)) is None:
             if time.monotonic() > ends:
                 raise FailedPrecondition(
-                    f"{self._kernel.dev / shown.disk} is no node of the device {shown.disk} ({shown.number}) that the "
-                    "kernel shows: the driver's container has a /dev of its own; mount the node's /dev (devtmpfs) there"
+                    f"{self._kernel.dev / mapping.disk} is not the device node of {mapping.disk} ({mapping.number}): "
+                    "the driver's container has a /dev of its own; mount the node's /dev (devtmpfs) into it"
                 )
             time.sleep(STEP)
         return path
 
-    def _by_process(self, rbd: Rbd, image: Image, given: tuple[str, ...], *, exclusive: bool) -> Mapped:
-        self._refuse_container()
-        wanted = options.merged(nbd.OPTIONS, given)
+    def _map_by_nbd(self, client: Client, image: Image, given: tuple[str, ...], *, exclusive: bool) -> MappedImage:
+        self._refuse_pid_namespace()
+        wanted = merge_options(nbd.OPTIONS, given)
         cookie = nbd.cookie(self._config, image.name, image.id, exclusive=exclusive)
         try:
-            device = rbd.map(
+            device = client.map(
                 image.name, kind="nbd", read_only=False, exclusive=exclusive, options=wanted, cookie=str(cookie)
             )
-        except Refused as error:
-            if "failed to acquire exclusive lock" in str(error):  # its status is the same for everything
-                raise elsewhere(rbd, image.name, rbd.watchers(image.name)) from None
+        except CephCommandFailed as error:
+            if "failed to acquire exclusive lock" in str(error):  # rbd-nbd has one status for all failures
+                raise in_use_elsewhere(client, image.name, client.watchers(image.name)) from None
             raise
-        self._set_apart(Path(device).name)
+        self._move_to_cgroup(Path(device).name)
         try:
-            return self._awaited(image, device)
+            return self._find_mapped(image, device)
         except Unavailable:
             if self._kernel.text(Path(device).name, nbd.COOKIE) is not None:
                 raise
-            rbd.unmap(device, kind="nbd")
+            client.unmap(device, kind="nbd")
             raise FailedPrecondition(
-                f"kernel {os.uname().release} does not keep what an nbd device was made for: that needs Linux 5.14 and "
-                "'hostNetwork: true' for the driver's pod; or use 'mounter: rbd' in the StorageClass"
+                f"kernel {os.uname().release} does not record for what image an nbd device was created: that needs "
+                "Linux 5.14 and 'hostNetwork: true' for the driver's pod; or use 'mounter: rbd' in the StorageClass"
             ) from None
 
-    def _by_kernel(self, rbd: Rbd, image: Image, wanted: tuple[str, ...]) -> Mapped:
+    def _map_by_kernel(self, client: Client, image: Image, wanted: tuple[str, ...]) -> MappedImage:
         try:
-            device = rbd.map(image.name, kind="krbd", read_only=False, exclusive=False, options=wanted)
-            return self._awaited(image, device)
-        except Locked:
-            raise elsewhere(rbd, image.name, rbd.watchers(image.name)) from None
-        except Refused as error:
+            device = client.map(image.name, kind="krbd", read_only=False, exclusive=False, options=wanted)
+            return self._find_mapped(image, device)
+        except ImageLocked:
+            raise in_use_elsewhere(client, image.name, client.watchers(image.name)) from None
+        except CephCommandFailed as error:
             if error.status == errno.ENXIO:
-                raise self._unsupported(rbd, image) from None
+                raise self._unsupported(client, image) from None
             raise
 
-    def _set_apart(self, disk: str) -> None:
-        """Let its rbd-nbd outlive the driver's container. Where that cannot be, the volume can be used all the same."""
+    def _move_to_cgroup(self, disk: str) -> None:
+        """Let the rbd-nbd of a device outlive the driver's container. The volume can be used even if that fails."""
         try:
-            apart.move(self._kernel, nbd.serving(self._kernel, disk))
+            nbd.move_to_cgroup(self._kernel, nbd.processes(self._kernel, disk))
         except OSError as error:
             log.warning(
-                "the rbd-nbd of /dev/%s ends with the driver's container: it was not moved to the node's cgroup %s, "
-                "which takes cgroup v2: %s",
+                "the rbd-nbd of /dev/%s ends with the driver's container: it cannot be moved to the node's cgroup %s, "
+                "which needs cgroup v2: %s",
                 disk,
-                apart.CGROUP,
+                nbd.CGROUP,
                 error,
             )
 
-    def _awaited(self, image: Image, device: str) -> Mapped:
-        for shown in self.of(image.name):
-            if shown.disk == Path(device).name and shown.image_id == image.id:
-                return shown
+    def _find_mapped(self, image: Image, device: str) -> MappedImage:
+        for mapping in self.find(image.name):
+            if mapping.disk == Path(device).name and mapping.image_id == image.id:
+                return mapping
         raise Unavailable(
-            f"image {image.name} was mapped as {device}, but the kernel does not show it there; try again"
+            f"image {image.name} was mapped as {device}, but the kernel does not show that device; try again"
         )
 
-    def _there(self, shown: Mapped) -> bool:
-        return all(self._kernel.text(shown.disk, name) == text for name, text in shown.proof.items())
+    def _is_mapped(self, mapping: MappedImage) -> bool:
+        return all(self._kernel.text(mapping.disk, name) == text for name, text in mapping.proof.items())
 
-    def _unsupported(self, rbd: Rbd, image: Image) -> FailedPrecondition:
+    def _unsupported(self, client: Client, image: Image) -> FailedPrecondition:
         try:
             known = int((self._kernel.sys / "bus/rbd/supported_features").read_text(), 16)
         except (OSError, ValueError):
             known = 0
-        lacking = sorted(name for name in image.features if not BITS.get(name, 0) & known)
+        missing = sorted(name for name in image.features if not BITS.get(name, 0) & known)
         return FailedPrecondition(
-            f"kernel {os.uname().release} cannot map image {rbd.spec(image.name)} with {', '.join(lacking)}; use "
-            "'mounter: rbd-nbd', or 'imageFeatures' that the kernel knows, in the StorageClass of new volumes"
+            f"kernel {os.uname().release} cannot map image {client.spec(image.name)} with {', '.join(missing)}; use "
+            "'mounter: rbd-nbd', or 'imageFeatures' that the kernel supports, in the StorageClass of new volumes"
         )
 
-    def _refuse_container(self) -> None:
+    def _refuse_pid_namespace(self) -> None:
         if not nbd.sees_processes(self._kernel):
             raise FailedPrecondition(
-                "rbd-nbd needs the driver to see the node's processes: set 'hostPID: true' for its pod, or use "
-                "'mounter: rbd' in the StorageClass"
+                "the driver cannot see the processes of the node, which rbd-nbd needs: set 'hostPID: true' for its "
+                "pod, or use 'mounter: rbd' in the StorageClass"
             )

@@ -1,34 +1,64 @@
-"""Images that an rbd-nbd process maps, as /sys/block/nbd*/backend shows them.
+"""Devices of rbd-nbd: which image a device shows, how it gets a new size, and how its process outlives the driver.
 
-The cookie says which image a device was made for; the kernel keeps it when the process dies, and takes a
-new process for it. Which process serves a device, only the processes tell: `pid` in sysfs stays the first one's.
+/sys/block/nbd*/backend shows the cookie of a device, which says what it was created for. The kernel keeps it when the
+process dies, and requires it of a new process. Only the processes themselves tell which one serves a device: `pid` in
+sysfs stays that of the first.
+
+The kernel is told a device's new size over generic netlink. rbd-nbd should do that itself, but Ceph 16 does it without
+the cookie, which the kernel refuses ("must specify backend" in its log): the device would never grow.
+
+Container runtimes and systemd end all processes in the cgroup of what they stop, even with the host's process ids. So
+an rbd-nbd is moved out of the driver's cgroup into one at the top of the node's tree, as the node's first process sees
+it: from a cgroup namespace of the container the kernel refuses the move.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
-from collections.abc import Iterator
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from csi_multi.host.blockdev import BlockDevices
+from csi_multi.contract import Unavailable
+from csi_multi.host.blockdev import Kernel
 
 from .config import Config
-from .mapped import Mapped
+from .rows import MappedImage
 
 DISK = re.compile(r"nbd\d+")
 COOKIE = "backend"  # the attribute that shows it
 PROGRAM = "rbd-nbd"
-# A device whose process died waits so many seconds for another, and never gives up a request for being slow.
+# A device whose process died waits this many seconds for a new one; a slow request never fails.
 OPTIONS = ("try-netlink", "reattach-timeout=300", "io-timeout=0")
 FIRST_NAMESPACE = 0xEFFFFFFC  # linux/proc_ns.h: inode of the pid namespace that sysfs counts in
 EXCLUSIVE, SHARED = "exclusive", "shared"
 
+CGROUP = "csi-multi-rbd-nbd"
+NEW_CGROUP = 0x02000000  # linux/sched.h: CLONE_NEWCGROUP
+
+NETLINK_GENERIC = 16  # linux/netlink.h
+REQUEST, ACKNOWLEDGE = 0x1, 0x4
+ERROR = 2  # type of a message that carries an errno, 0 for success
+CONTROL = 16  # linux/genetlink.h: the family that tells the numbers of the others
+GET_FAMILY = 3
+FAMILY_ID, FAMILY_NAME = 1, 2
+RECONFIGURE = 3  # linux/nbd-netlink.h
+INDEX, SIZE_BYTES, BACKEND_IDENTIFIER = 1, 2, 10
+NETLINK_TIMEOUT = 10.0  # seconds
+
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_GENERIC = struct.Struct("=BBH")  # command, version, nothing
+_ATTRIBUTE = struct.Struct("=HH")  # length, type
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """What a device was made for."""
+    """What a device was created for."""
 
     fsid: str
     pool: str
@@ -39,11 +69,11 @@ class Cookie:
 
     @classmethod
     def read(cls, text: str) -> Cookie | None:
-        """Return what was written, None for another's cookie."""
-        words = text.split("/")
-        if len(words) != 6 or words[5] not in (EXCLUSIVE, SHARED):
+        """Return the parsed cookie, None for one of another program."""
+        parts = text.split("/")
+        if len(parts) != 6 or parts[5] not in (EXCLUSIVE, SHARED):
             return None
-        return cls(**dict(zip(("fsid", "pool", "namespace", "image", "image_id", "mode"), words, strict=True)))
+        return cls(**dict(zip(("fsid", "pool", "namespace", "image", "image_id", "mode"), parts, strict=True)))
 
     def __str__(self) -> str:
         return "/".join((self.fsid, self.pool, self.namespace, self.image, self.image_id, self.mode))
@@ -60,8 +90,8 @@ def cookie(config: Config, image: str, image_id: str, *, exclusive: bool) -> Coo
     )
 
 
-def mapped(kernel: BlockDevices, config: Config, image: str = "") -> Iterator[tuple[str, Mapped]]:
-    """Yield the mappings of an image of this instance, or of all: the image's name, and how it is mapped."""
+def find(kernel: Kernel, config: Config, image: str = "") -> Iterator[tuple[str, MappedImage]]:
+    """Yield the mappings of an image of this instance, or of all its images, each with the image's name."""
     place = (config.fsid, config.pool, config.namespace)
     for disk in kernel.disks():
         text = (kernel.text(disk, COOKIE) or "") if DISK.fullmatch(disk) else ""
@@ -71,38 +101,125 @@ def mapped(kernel: BlockDevices, config: Config, image: str = "") -> Iterator[tu
         if image in ("", made_for.image) and (number := kernel.text(disk, "dev")):
             yield (
                 made_for.image,
-                Mapped(
+                MappedImage(
                     kind="nbd",
                     disk=disk,
                     number=number,
                     image_id=made_for.image_id,
                     proof={COOKIE: text},
                     exclusive=made_for.mode == EXCLUSIVE,
-                    served=not sees_processes(kernel) or bool(serving(kernel, disk)),  # out of sight is not dead
+                    # a process that cannot be seen may be alive
+                    served=not sees_processes(kernel) or bool(processes(kernel, disk)),
                 ),
             )
 
 
-def sees_processes(kernel: BlockDevices) -> bool:
-    """Whether the processes of the machine are seen here, or only those of a container."""
+def sees_processes(kernel: Kernel) -> bool:
+    """Return whether this process sees all processes of the machine, or only those of a container."""
     try:
         return (kernel.proc / "self" / "ns" / "pid").stat().st_ino == FIRST_NAMESPACE
     except OSError:
         return False
 
 
-def serving(kernel: BlockDevices, disk: str) -> list[int]:
-    """Return the numbers of the processes that serve it."""
+def processes(kernel: Kernel, disk: str) -> list[int]:
+    """Return the process ids of the rbd-nbd processes that serve a device."""
     first = kernel.text(disk, "pid")
     node = os.fsencode(kernel.dev / disk)
-    return [int(pid) for pid, words in _processes(kernel) if pid == first or node in words]
+    return [int(pid) for pid, words in _running_processes(kernel) if pid == first or node in words]
 
 
-def _processes(kernel: BlockDevices) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield number and words of every rbd-nbd."""
+def _running_processes(kernel: Kernel) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield process id and command line of every rbd-nbd."""
     for entry in kernel.proc.iterdir():
-        with suppress(OSError):  # gone meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             if not entry.name.isdecimal() or (entry / "comm").read_text().strip() != PROGRAM:
                 continue
-            if words := (entry / "cmdline").read_bytes():  # one that has ended and is not yet buried has none
+            if words := (entry / "cmdline").read_bytes():  # a zombie has none
                 yield entry.name, words.split(b"\0")
+
+
+def move_to_cgroup(kernel: Kernel, pids: Iterable[int]) -> None:
+    """Move processes into the cgroup CGROUP of the node. Raises OSError without cgroup v2, or without write access."""
+    with ThreadPoolExecutor(max_workers=1) as worker:  # a thread changes its namespace alone, and ends with the block
+        worker.submit(_move_in_namespace, kernel, tuple(pids)).result()
+
+
+def _move_in_namespace(kernel: Kernel, pids: tuple[int, ...]) -> None:
+    first = kernel.proc / "1"
+    _enter_namespace(first / "ns" / "cgroup")
+    tree = first / "root" / "sys" / "fs" / "cgroup"
+    (tree / "cgroup.controllers").stat()  # exists in version 2 only
+    (tree / CGROUP).mkdir(exist_ok=True)
+    for pid in pids:
+        (tree / CGROUP / "cgroup.procs").write_text(str(pid))
+
+
+def _enter_namespace(namespace: os.PathLike[str]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(descriptor, NEW_CGROUP):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), str(namespace))
+    finally:
+        os.close(descriptor)
+
+
+def resize(number: int, cookie: str, size: int) -> None:
+    """Set the size of /dev/nbd<number>, which must have this cookie. Raises Unavailable."""
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_GENERIC) as connection:
+            connection.settimeout(NETLINK_TIMEOUT)
+            connection.bind((0, 0))
+            payload = _request(connection, CONTROL, GET_FAMILY, _attribute(FAMILY_NAME, b"nbd\0"))
+            (family,) = struct.unpack("=H", dict(_attributes(payload))[FAMILY_ID])
+            _request(
+                connection,
+                family,
+                RECONFIGURE,
+                _attribute(INDEX, struct.pack("=I", number)),
+                _attribute(SIZE_BYTES, struct.pack("=Q", size)),
+                _attribute(BACKEND_IDENTIFIER, cookie.encode() + b"\0"),
+            )
+    except (OSError, LookupError, struct.error) as error:
+        raise Unavailable(f"/dev/nbd{number} cannot be resized: {error}; the kernel log says why") from None
+
+
+def _request(connection: socket.socket, family: int, command: int, *attributes: bytes) -> bytes:
+    """Send one request; return the attributes of the answer. Raises OSError."""
+    body = _GENERIC.pack(command, 1, 0) + b"".join(attributes)
+    connection.send(_HEADER.pack(_HEADER.size + len(body), family, REQUEST | ACKNOWLEDGE, 1, 0) + body)
+    answer = b""
+    while True:  # an answer, if there is one, and then the status
+        for kind, payload in _messages(connection.recv(65536)):
+            if kind != ERROR:
+                answer = payload[_GENERIC.size :]
+                continue
+            (status,) = struct.unpack_from("=i", payload)
+            if status:
+                raise OSError(-status, os.strerror(-status))
+            return answer
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while data:
+        length, kind, *_ = _HEADER.unpack_from(data)
+        yield kind, data[_HEADER.size : length]
+        data = data[_aligned(length) :]
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while data:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        yield kind, data[_ATTRIBUTE.size : length]
+        data = data[_aligned(length) :]
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(_aligned(length) - length)
+
+
+def _aligned(length: int) -> int:
+    return -(-length // 4) * 4

@@ -1,18 +1,21 @@
-"""What rbd and ceph say, as typed rows. Sizes are bytes, times UTC."""
+"""Typed rows: the JSON that rbd and ceph print, and mapped images as sysfs shows them. Sizes are bytes, times UTC."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
-Told = Mapping[str, Any]
+from csi_multi.contract import Strings
+
+Json = Mapping[str, Any]
+MapKind = Literal["krbd", "nbd"]  # mapped by the kernel or by rbd-nbd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How an image is to be laid out. Empty: the cluster's default."""
+    """The layout of an image that is to be created. Empty: the cluster's default."""
 
     features: tuple[str, ...] = ()
     data_pool: str = ""
@@ -28,7 +31,7 @@ class Parent:
     image: str
     id: str
     snapshot: str
-    trashed: bool = False  # whether the parent is in the trash
+    in_trash: bool = False  # whether the parent is in the trash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,48 +40,50 @@ class Image:
     size: int
     id: str = ""
     features: frozenset[str] = frozenset()
-    snapshots: int = 0  # those out of sight included, which clones still need
+    snapshots: int = 0  # including those in the trash namespace, which clones still need
     parent: Parent | None = None
     data_pool: str = ""
     object_size: int = 0
-    stripe_unit: int = 0  # 0: no striping of its own
+    stripe_unit: int = 0  # 0: not striped
     stripe_count: int = 0
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
     def new(cls, name: str, size: int) -> Image:
-        """An image that was made just now."""
+        """Return an image that was created just now."""
         return cls(name=name, size=size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedImage:
+    """An image as `rbd ls --long` lists it."""
+
     name: str
     id: str
     size: int
-    parent: str = ""  # the parent's name, "" when it has none
+    parent: str = ""  # name of the parent; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A snapshot as Ceph has it."""
+class ImageSnapshot:
+    """A Ceph snapshot of an image (a CSI snapshot is an image of its own)."""
 
     id: int
     name: str
-    namespace: str  # user, trash (a clone needs it), group, mirror
+    namespace: str  # user, trash (removed, but a clone needs it), group, mirror
     size: int
     created: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trashed:
+class TrashEntry:
     id: str
-    name: str  # it had
+    name: str  # of the image before it was moved to the trash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Of a pool. `max_avail` is what the fullest of its OSDs leaves, replication already taken off."""
+class PoolUsage:
+    """Usage of a pool. `max_avail` is the free space after replication, limited by its fullest OSD."""
 
     max_avail: int
     stored: int
@@ -86,95 +91,109 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """Of a cluster."""
+class ClusterStatus:
+    """Health of a cluster."""
 
     fsid: str
     health: str  # HEALTH_OK, HEALTH_WARN, HEALTH_ERR
-    checks: Mapping[str, str] = field(default_factory=dict)  # name -> summary; muted ones are left out
+    checks: Mapping[str, str] = field(default_factory=dict)  # name -> summary, without muted checks
 
 
-def image(told: Told) -> Image:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedImage:
+    """An image that is mapped on this node, as sysfs shows it."""
+
+    kind: MapKind
+    disk: str  # its name in /sys/block
+    number: str  # major:minor
+    image_id: str
+    proof: Strings  # sysfs attributes that identify the device, see model.Device
+    client: str = ""  # address by which the cluster knows this mapping; "": not known
+    exclusive: bool = False
+    served: bool = True  # False: its rbd-nbd process has died
+
+
+def image(data: Json) -> Image:
     return Image(
-        name=told["name"],
-        id=told["id"],
-        size=told["size"],
-        features=frozenset(told["features"]),
-        snapshots=told.get("snapshot_count", 0),
-        parent=parent(told["parent"]) if "parent" in told else None,
-        data_pool=told.get("data_pool", ""),
-        object_size=told["object_size"],
-        stripe_unit=told.get("stripe_unit", 0),
-        stripe_count=told.get("stripe_count", 0),
-        created=when(told.get("create_timestamp", "")),
+        name=data["name"],
+        id=data["id"],
+        size=data["size"],
+        features=frozenset(data["features"]),
+        snapshots=data.get("snapshot_count", 0),
+        parent=parent(data["parent"]) if "parent" in data else None,
+        data_pool=data.get("data_pool", ""),
+        object_size=data["object_size"],
+        stripe_unit=data.get("stripe_unit", 0),
+        stripe_count=data.get("stripe_count", 0),
+        created=timestamp(data.get("create_timestamp", "")),
     )
 
 
-def parent(told: Told) -> Parent:
+def parent(data: Json) -> Parent:
     return Parent(
-        pool=told["pool"],
-        namespace=told.get("pool_namespace", ""),
-        image=told["image"],
-        id=told.get("id", ""),
-        snapshot=told["snapshot"],
-        trashed=bool(told.get("trash", False)),
+        pool=data["pool"],
+        namespace=data.get("pool_namespace", ""),
+        image=data["image"],
+        id=data.get("id", ""),
+        snapshot=data["snapshot"],
+        in_trash=bool(data.get("trash", False)),
     )
 
 
-def listed(told: list[Told]) -> list[Listed]:
-    """Read `ls -l`, which has the snapshots between the images."""
+def listed(data: list[Json]) -> list[ListedImage]:
+    """Return the images in the output of `rbd ls --long`, which lists snapshots among them."""
     return [
-        Listed(
+        ListedImage(
             name=one["image"],
             id=one["id"],
             size=one["size"],
             parent=one["parent"]["image"] if "parent" in one else "",
         )
-        for one in told
+        for one in data
         if not one.get("snapshot")
     ]
 
 
-def listed_cuts(told: list[Told]) -> list[tuple[str, str]]:
-    """Read `ls -l`: (image, snapshot) of every snapshot that is in sight."""
-    return [(one["image"], one["snapshot"]) for one in told if one.get("snapshot")]
+def listed_snapshots(data: list[Json]) -> list[tuple[str, str]]:
+    """Return (image, snapshot) for every user snapshot in the output of `rbd ls --long`."""
+    return [(one["image"], one["snapshot"]) for one in data if one.get("snapshot")]
 
 
-def cut(told: Told) -> Cut:
-    return Cut(
-        id=told["id"],
-        name=told["name"],
-        namespace=told.get("namespace", {}).get("type", "user"),
-        size=told["size"],
-        created=when(told.get("timestamp", "")),
+def snapshot(data: Json) -> ImageSnapshot:
+    return ImageSnapshot(
+        id=data["id"],
+        name=data["name"],
+        namespace=data.get("namespace", {}).get("type", "user"),
+        size=data["size"],
+        created=timestamp(data.get("timestamp", "")),
     )
 
 
-def trashed(told: Told) -> Trashed:
-    return Trashed(id=told["id"], name=told["name"])
+def trash_entry(data: Json) -> TrashEntry:
+    return TrashEntry(id=data["id"], name=data["name"])
 
 
-def room(told: Told, pool: str) -> Room | None:
-    stats = next((one["stats"] for one in told["pools"] if one["name"] == pool), None)
+def pool_usage(data: Json, pool: str) -> PoolUsage | None:
+    stats = next((one["stats"] for one in data["pools"] if one["name"] == pool), None)
     if stats is None:
         return None
-    return Room(max_avail=stats["max_avail"], stored=stats["stored"], quota_bytes=stats.get("quota_bytes", 0))
+    return PoolUsage(max_avail=stats["max_avail"], stored=stats["stored"], quota_bytes=stats.get("quota_bytes", 0))
 
 
-def full(told: list[Told], pool: str) -> str:
-    """Return in what way the pool is full, "" when it is not."""
-    flags: list[str] = next((one["flags_names"].split(",") for one in told if one["pool_name"] == pool), [])
+def full_reason(data: list[Json], pool: str) -> str:
+    """Return why the pool is full, "" when it is not."""
+    flags: list[str] = next((one["flags_names"].split(",") for one in data if one["pool_name"] == pool), [])
     if "full" not in flags:
         return ""
     return f"pool {pool!r} has reached its quota" if "full_quota" in flags else f"pool {pool!r} is full"
 
 
-def status(told: Told) -> Status:
-    health = told["health"]
+def status(data: Json) -> ClusterStatus:
+    health = data["health"]
     checks = {name: one["summary"]["message"] for name, one in health.get("checks", {}).items() if not one.get("muted")}
-    return Status(fsid=told["fsid"], health=health["status"], checks=checks)
+    return ClusterStatus(fsid=data["fsid"], health=health["status"], checks=checks)
 
 
-def when(text: str) -> datetime:
-    """Read a time as rbd tells it, for example `Sat Nov 21 23:22:38 2026`: shell.py has made it UTC."""
+def timestamp(text: str) -> datetime:
+    """Parse a time as rbd prints it, for example `Sat Nov 21 23:22:38 2026`; command.py makes rbd print UTC."""
     return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC) if text else datetime.now(UTC)

@@ -1,6 +1,6 @@
-"""The commands that requests run: seen, and made to fail, or to be the driver's last.
+"""The commands that requests run: recorded, made to fail, or to be the driver's last.
 
-The background has a door of its own (shell.Background), and is not met.
+Commands of the background (command.BackgroundRunner) are not affected.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from itertools import takewhile
 from unittest.mock import patch
 
-import sh
-from csi_multi_rbd.shell import Shell
+from csi_multi_rbd.command import CommandRunner
+
+from csi_multi.contract import CommandFailed, Result
 
 # Where the command itself begins, after the options that all have.
 GROUPS = {"image-meta", "snap", "trash", "namespace", "task", "device", "osd"}
@@ -33,9 +34,9 @@ def told(program: str, *words: str) -> str:
 @contextmanager
 def watched(before: Act = lambda _: None, after: Act = lambda _: None) -> Iterator[list[str]]:
     """Collect the commands of the block. `before` and `after` are called with each of them, and may raise."""
-    run, seen = Shell.run, []
+    run, seen = CommandRunner.run, []
 
-    def running(self: Shell, program: str, *words: str, timeout: float) -> str:
+    def running(self: CommandRunner, program: str, *words: str, timeout: float) -> Result:
         command = told(program, *words)
         seen.append(command)
         before(command)
@@ -43,7 +44,7 @@ def watched(before: Act = lambda _: None, after: Act = lambda _: None) -> Iterat
         after(command)
         return output
 
-    with patch.object(Shell, "run", running):
+    with patch.object(CommandRunner, "run", running):
         yield seen
 
 
@@ -62,7 +63,7 @@ def fails(words: str, status: int, text: str = "rbd: failed") -> Act:
 
     def act(command: str) -> None:
         if command.startswith(words):
-            raise getattr(sh, f"ErrorReturnCode_{status}")(command, b"", text.encode())
+            raise CommandFailed((command,), Result(status, "", text))
 
     return act
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from csi_multi_rbd.config import Config
 
     from .ceph_commands import Commands
+    from .fake_node import FakeKernel, FakeRbd, Node
 
 HERE = Path(__file__).parent
 CLUSTERS = {"cluster", "frail"}  # fixtures that start one
@@ -106,3 +107,39 @@ def backend(config: Config, setting: Setting) -> Iterator[RbdBackend]:
     backend = RbdBackend(config, setting)
     yield backend
     backend.close()
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> FakeKernel:
+    from .fake_node import FakeKernel
+
+    return FakeKernel(tmp_path)
+
+
+@pytest.fixture
+def rbd(kernel: FakeKernel) -> FakeRbd:
+    from .fake_node import FakeRbd
+
+    return FakeRbd(kernel)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    from csi_multi_rbd import devices, mapping, nbd, watchers
+
+    monkeypatch.setattr(nbd, "sees_processes", lambda kernel: kernel.whole)
+    for module in (watchers, devices, mapping):
+        monkeypatch.setattr(module, "STEP", 0.001)
+    monkeypatch.setattr(watchers, "MAX_WAIT", 0.01)
+    monkeypatch.setattr(devices, "RELEASE_TIMEOUT", 0.01)
+    monkeypatch.setattr(devices, "RESIZE_TIMEOUT", 0.01)
+    monkeypatch.setattr(mapping, "APPEAR", 0.01)
+    monkeypatch.setattr(mapping, "DISAPPEAR", 0.01)
+
+
+@pytest.fixture
+def node(rbd: FakeRbd, setting: Setting) -> Node:
+    from .fake_node import Node
+
+    rbd.image("v")
+    return Node(rbd, setting)

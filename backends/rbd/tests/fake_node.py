@@ -6,14 +6,16 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from csi_multi_rbd.client import Client
 from csi_multi_rbd.config import Config
-from csi_multi_rbd.rbd import Kind
-from csi_multi_rbd.rows import Image
-from csi_multi_rbd.statuses import Missing
+from csi_multi_rbd.devices import DeviceManager, MapSettings
+from csi_multi_rbd.errors import ImageNotFound
+from csi_multi_rbd.rows import Image, MapKind
 
-from csi_multi.contract import InUse
-from csi_multi.host.blockdev import BlockDevices
+from csi_multi.contract import Blank, Device, InUse, OpenRequest, Setting
+from csi_multi.host.blockdev import Kernel
 
 MIB = 1 << 20
 FSID = "11111111-2222-3333-4444-555555555555"
@@ -100,7 +102,7 @@ class FakeKernel(BlockDevices):
 
 
 class FakeRbd:
-    """The part of Rbd that devices.py uses; a mapping is a watcher, and those of strangers are in `strangers`."""
+    """The part of Client that devices.py uses; a mapping is a watcher, and those of strangers are in `strangers`."""
 
     def __init__(self, kernel: FakeKernel) -> None:
         self.kernel = kernel
@@ -123,7 +125,7 @@ class FakeRbd:
     def info(self, image: str) -> Image:
         self._at("info")
         if image not in self.images:
-            raise Missing(f"image {image} does not exist")
+            raise ImageNotFound(f"image {image} does not exist")
         return self.images[image]
 
     def watchers(self, image: str) -> tuple[str, ...]:
@@ -132,7 +134,7 @@ class FakeRbd:
         return (*([OURS] if ours else []), *self.strangers)
 
     def map(
-        self, image: str, *, kind: Kind, read_only: bool, exclusive: bool, options: tuple[str, ...], cookie: str = ""
+        self, image: str, *, kind: MapKind, read_only: bool, exclusive: bool, options: tuple[str, ...], cookie: str = ""
     ) -> str:
         self.options = options
         self._at(f"map {kind}{' exclusive' * exclusive}")
@@ -144,7 +146,7 @@ class FakeRbd:
         self._at("attach")
         self.kernel.process(7000, "rbd-nbd", "attach", image, "--device", device, "--cookie", cookie)
 
-    def unmap(self, device: str, *, kind: Kind, options: tuple[str, ...] = ()) -> None:
+    def unmap(self, device: str, *, kind: MapKind, options: tuple[str, ...] = ()) -> None:
         self.options = options
         self._at(f"unmap {kind}")
         if Path(device) in self.kernel.users:
@@ -159,3 +161,53 @@ class FakeRbd:
     def _shows(self, disk: str, image: str) -> bool:
         cookie = self.kernel.text(disk, "backend") or ""
         return image in (self.kernel.text(disk, "device/name"), *cookie.split("/"))
+
+
+class Node:
+    """A driver that is started anew for each call."""
+
+    def __init__(self, rbd: FakeRbd, setting: Setting, **values: object) -> None:
+        self.rbd = rbd
+        self._config = config(**values)
+        self._setting = setting
+
+    @property
+    def devices(self) -> DeviceManager:
+        return DeviceManager(self._config, self._setting, self._as_rbd, self.rbd.kernel)
+
+    def open(self, image: str = "v", *, read_only: bool = False, blank: Blank = Blank.ZEROED, **use: Any) -> Device:
+        request = OpenRequest(handle=image, read_only=read_only)
+        wanted = MapSettings(**{"mounter": "rbd", **use})
+        return self.devices.open(self._as_rbd, self.rbd.images[image], wanted, request, blank)
+
+    def open_known(self, image: Image, mounter: str) -> Device:
+        """Open an image that was looked up a while ago."""
+        request = OpenRequest(handle=image.name)
+        return self.devices.open(self._as_rbd, image, MapSettings(mounter=mounter), request, Blank.ZEROED)
+
+    @property
+    def _as_rbd(self) -> Client:
+        return self.rbd  # type: ignore[return-value]
+
+
+def found(node: Node) -> Device:
+    device = node.devices.find("v")
+    assert device is not None
+    return device
+
+
+def failing(error: Exception) -> Any:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def once(error: Exception) -> Any:
+    errors = [error]
+
+    def fail() -> None:
+        if errors:
+            raise errors.pop()
+
+    return fail

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from csi_multi_rbd import krbd, nbd, rows
-from csi_multi_rbd.devices import Devices, Use
-from csi_multi_rbd.rbd import Rbd
+from csi_multi_rbd.client import Client
+from csi_multi_rbd.devices import DeviceManager, MapSettings
 from csi_multi_rbd.rows import Image
 from msgspec.structs import replace
 
@@ -50,12 +50,12 @@ class Node:
         self._setting = setting
 
     @property
-    def rbd(self) -> Rbd:
-        return Rbd(self.config)
+    def rbd(self) -> Client:
+        return Client(self.config)
 
     @property
-    def devices(self) -> Devices:
-        return Devices(self.config, self._setting, self.rbd)
+    def devices(self) -> DeviceManager:
+        return DeviceManager(self.config, self._setting, self.rbd)
 
     def image(self, name: str, *, size: int = SIZE, features: str = "") -> str:
         words = ["--image-feature", features] if features else []
@@ -71,9 +71,9 @@ class Node:
         exclusive: bool = True,
         blank: Blank = Blank.ZEROED,
         options: str = "",
-        rbd: Rbd | None = None,
+        rbd: Client | None = None,
     ) -> Device:
-        use = Use(mounter=mounter, map_options=options, exclusive=exclusive)
+        use = MapSettings(mounter=mounter, map_options=options, exclusive=exclusive)
         request = OpenRequest(handle=image, read_only=read_only)
         return self.devices.open(rbd or self.rbd, self.info(image), use, request, blank)
 
@@ -96,8 +96,8 @@ class Node:
 
     def mappings(self, image: str) -> list[str]:
         """Return the disks that show an image."""
-        by_process = [shown.disk for _, shown in nbd.mapped(self.kernel, self.config, image)]
-        return [shown.disk for shown in krbd.mapped(self.kernel, self.config, image)] + by_process
+        by_process = [shown.disk for _, shown in nbd.find(self.kernel, self.config, image)]
+        return [shown.disk for shown in krbd.find(self.kernel, self.config, image)] + by_process
 
     def by_hand(self, *words: str) -> str:
         """Run rbd as the driver's user."""

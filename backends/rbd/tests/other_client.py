@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from csi_multi_rbd.shell import Shell
+from csi_multi_rbd.command import CommandRunner
 
 if TYPE_CHECKING:
     from csi_multi_rbd.config import Config
@@ -27,7 +27,7 @@ def opened(config: Config, spec: str) -> Iterator[None]:
         assert other.stdin
         try:
             until = time.monotonic() + START
-            while "watcher=" not in Shell().ask("rbd", *user, "status", spec, timeout=START).stdout:
+            while "watcher=" not in CommandRunner().execute("rbd", *user, "status", spec, timeout=START).stdout:
                 assert time.monotonic() < until, "the other client does not open it"
             yield
         finally:

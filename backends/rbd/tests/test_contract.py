@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-import sh
-from csi_multi_rbd import names, stamps
+from csi_multi_rbd import labels
 from csi_multi_rbd.backend import RbdBackend
-from csi_multi_rbd.shell import Shell
-from csi_multi_rbd.stamps import Label
+from csi_multi_rbd.command import CommandRunner
+from csi_multi_rbd.labels import Label
 from csi_multi_testing import Call, Storage, setting
 from csi_multi_testing.storage import CLUSTER, DRIVER
 
-from csi_multi.contract import Backend, Host, Stamp
+from csi_multi.contract import Backend, CommandFailed, CommandTimedOut, Host, Result, Stamp
 
 from . import contents
 
@@ -44,11 +43,11 @@ def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storag
     def resources() -> list[str]:
         """The snapshot of a snapshot's image is cut by its first restore, and goes with the image."""
         for backend in made:
-            assert backend.purger.idle(PATIENCE)
-        return [one for one in cluster.everything(namespace) if not one.endswith(f"@{names.BASE} (user)")]
+            assert backend.trash.wait_until_idle(PATIENCE)
+        return [one for one in cluster.everything(namespace) if not one.endswith(f"@{labels.BASE_SNAPSHOT} (user)")]
 
     def spec(handle: str) -> str:
-        return f"{cluster.pool}/{namespace}/{names.prefix(names.VOLUME, DRIVER, CLUSTER)}{handle}"
+        return f"{cluster.pool}/{namespace}/{labels.name_prefix(labels.VOLUME, DRIVER, CLUSTER)}{handle}"
 
     yield Storage(
         connect=connect,
@@ -58,7 +57,7 @@ def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storag
         resources=resources,
         foreign=lambda: strangers(cluster, namespace),
         foreign_handles=("theirs",),
-        calls=(Call(owner=Shell, name="run", describe=told, error=failed, timeout=silent),),
+        calls=(Call(owner=CommandRunner, name="run", describe=told, error=failed, timeout=silent),),
         read_only_calls=LOOKS,
         read=lambda handle, offset, length: contents.read(cluster, spec(handle), offset, length),
         write=lambda handle, offset, data: contents.write(cluster, spec(handle), offset, data),
@@ -71,13 +70,13 @@ def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storag
 def strangers(cluster: Cluster, namespace: str) -> None:
     """Put there an image that was made by hand, another driver's, and another driver's under a name of ours."""
     stamp = Stamp(driver="other.example", cluster=CLUSTER, name="theirs", digest="")
-    ours, others = (names.prefix(names.VOLUME, driver, CLUSTER) for driver in (DRIVER, stamp.driver))
+    ours, others = (labels.name_prefix(labels.VOLUME, driver, CLUSTER) for driver in (DRIVER, stamp.driver))
     there = json.loads(cluster.rbd("ls", "--format", "json", f"{cluster.pool}/{namespace}"))
     for image in {f"{ours}theirs", f"{others}v", "by-hand"} - {*there}:
         spec = f"{cluster.pool}/{namespace}/{image}"
         cluster.rbd("create", "--size", "1M", spec)
         if image != "by-hand":
-            cluster.rbd("image-meta", "set", spec, stamps.KEY, stamps.text(Label(image=image, stamp=stamp)))
+            cluster.rbd("image-meta", "set", spec, labels.KEY, labels.encode(Label(image=image, stamp=stamp)))
 
 
 def told(program: str, *words: str, timeout: float) -> str:
@@ -88,11 +87,11 @@ def told(program: str, *words: str, timeout: float) -> str:
 
 
 def failed() -> Exception:
-    return sh.ErrorReturnCode_75("rbd", b"", b"the kit made this command fail")  # type: ignore[no-any-return]
+    return CommandFailed(("rbd",), Result(75, "", "the kit made this command fail"))
 
 
 def silent() -> Exception:
-    return sh.TimeoutException(-9, "rbd")  # type: ignore[no-any-return]
+    return CommandTimedOut(("rbd",), 1)
 
 
 def test_contract(csi_contract: Callable[[], None]) -> None:

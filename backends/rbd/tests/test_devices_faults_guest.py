@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from csi_multi_rbd import alone
-from csi_multi_rbd.devices import Use
+from csi_multi_rbd import watchers
+from csi_multi_rbd.devices import MapSettings
 from csi_multi_rbd.rows import Image
 from msgspec.structs import replace
 
@@ -96,7 +96,7 @@ def test_a_device_whose_process_was_killed_is_served_again_and_nothing_is_lost(n
         waiting = threading.Thread(target=write, args=(device.path, b"b" * MIB, MIB))
         waiting.start()
 
-        node.devices.heal()
+        node.devices.restart_dead()
         waiting.join(60)
         assert not waiting.is_alive()
         assert reasons(node, image) == []
@@ -142,7 +142,7 @@ def test_while_the_cluster_does_not_answer_everything_ends_in_time_and_closing_s
 def open_known(node: Node, image: Image, mounter: str) -> None:
     """Open an image that was looked up before."""
     request = OpenRequest(handle=image.name)
-    node.devices.open(node.rbd, image, Use(mounter=mounter), request, Blank.ZEROED)
+    node.devices.open(node.rbd, image, MapSettings(mounter=mounter), request, Blank.ZEROED)
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def test_an_image_that_was_replaced_meanwhile_is_not_taken_for_the_one_that_is_m
     node.cluster.rbd("rm", "--no-progress", node.rbd.spec(image))
     node.image("v")
 
-    with held(old.path), pytest.raises(FailedPrecondition, match="which is gone"):
+    with held(old.path), pytest.raises(FailedPrecondition, match="which was deleted"):
         node.open(image, mounter)
     new = node.open(image, mounter)
     assert new.proof != old.proof
@@ -204,7 +204,7 @@ def test_an_image_whose_node_died_is_taken_over_when_the_cluster_has_forgotten_t
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the dead one is shut out, so that nothing it may still send is written."""
-    monkeypatch.setattr(alone, "LINGER", 90.0)
+    monkeypatch.setattr(watchers, "MAX_WAIT", 90.0)
     image = node.image("v")
     write(node.open(image, "rbd-nbd").path, b"a" * MIB)
     (address,) = node.watchers(image)

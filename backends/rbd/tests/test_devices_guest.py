@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from csi_multi_rbd import alone
-from csi_multi_rbd.mapping import Mapper
+from csi_multi_rbd import watchers
+from csi_multi_rbd.mapping import ImageMapper
 
 from csi_multi.contract import Blank, FailedPrecondition, InUse, NotFound
 from csi_multi.host import sysfs
@@ -40,7 +40,7 @@ def node(cluster: Commands, config: Config, setting: Setting) -> Iterator[Node]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone, "LINGER", 1.0)
+    monkeypatch.setattr(watchers, "MAX_WAIT", 1.0)
 
 
 @by(*BOTH)
@@ -97,7 +97,7 @@ def test_what_was_found_out_about_blankness_is_found_again_as_long_as_the_device
     image = node.image("v")
     assert node.open(image, blank=Blank.INTERRUPTED).blank is Blank.INTERRUPTED
     assert getattr(node.find(image), "blank", None) is Blank.INTERRUPTED
-    node.devices.note(image, Blank.NEVER)
+    node.devices.set_blank(image, Blank.NEVER)
     assert getattr(node.find(image), "blank", None) is Blank.NEVER
     node.close(image)
     node.by_hand("map", "-o", "noudev", node.rbd.spec(image))
@@ -180,14 +180,14 @@ def test_of_two_nodes_that_open_an_image_at_the_same_moment_one_at_most_has_it(
     """Both have looked, and seen nobody."""
     image = node.image("v")
     theirs = []
-    real = Mapper.map
+    real = ImageMapper.map
 
-    def overtaken(self: Mapper, *words: object, **options: object) -> object:
+    def overtaken(self: ImageMapper, *words: object, **options: object) -> object:
         theirs.append(node.elsewhere(image))
         theirs[0].__enter__()
         return real(self, *words, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Mapper, "map", overtaken)
+    monkeypatch.setattr(ImageMapper, "map", overtaken)
     with pytest.raises(FailedPrecondition, match="in use elsewhere"):
         node.open(image)
     assert node.mappings(image) == []
@@ -249,7 +249,7 @@ def test_who_died_after_the_image_was_mapped_finds_it_mapped(
 ) -> None:
     image = node.image("v")
     with monkeypatch.context() as patch:
-        patch.setattr(Mapper, "_awaited", died)
+        patch.setattr(ImageMapper, "_awaited", died)
         with pytest.raises(Death):
             node.open(image, mounter)
     mapped = node.mappings(image)
@@ -259,7 +259,7 @@ def test_who_died_after_the_image_was_mapped_finds_it_mapped(
     assert node.mappings(image) == mapped
     node.close(image)
     with monkeypatch.context() as patch:
-        patch.setattr(Mapper, "_awaited", died)
+        patch.setattr(ImageMapper, "_awaited", died)
         with pytest.raises(Death):
             node.open(image, mounter)
     node.close(image)
@@ -311,7 +311,7 @@ def test_the_key_that_came_with_a_request_is_enough(node: Node, mounter: str) ->
     image = node.image("v")
     keyless = node.keyless()
     secrets = {"userID": node.config.user, "userKey": node.cluster.key}
-    with keyless.rbd.using(secrets) as rbd:
+    with keyless.rbd.as_user(secrets) as rbd:
         device = keyless.open(image, mounter, rbd=rbd)
     write(device.path, b"x" * 4096)
     for line in rbd_nbd().values():

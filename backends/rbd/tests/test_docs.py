@@ -9,10 +9,10 @@ from typing import Any
 import csi_multi_rbd
 import pytest
 import yaml
-from csi_multi_rbd import names, stamps
+from csi_multi_rbd import labels
+from csi_multi_rbd.ceph_rules import FEATURES, NOT_IN_KERNELS
 from csi_multi_rbd.config import Config, Parameters, SnapshotParameters
-from csi_multi_rbd.features import KNOWN, NOT_IN_KERNELS
-from csi_multi_rbd.layout import layout, refuse_elsewhere
+from csi_multi_rbd.images import image_layout, refuse_other_cluster
 
 from csi_multi.config.settings import load_config
 from csi_multi.contract import Blank, Stamp
@@ -92,7 +92,7 @@ def test_the_example_storage_classes_make_images(name: str) -> None:
     instance = instances(EXAMPLE)[CLASSES["StorageClass", name]["backend"]]
     parameters = parse(Parameters, own("StorageClass", name), "parameters")
 
-    assert layout(instance, parameters).features == (
+    assert image_layout(instance, parameters).features == (
         "layering",
         "exclusive-lock",
         "object-map",
@@ -105,7 +105,7 @@ def test_the_example_snapshot_class_suits_both_instances() -> None:
     parameters = parse(SnapshotParameters, own("VolumeSnapshotClass", "ceph"), "parameters")
 
     for instance in instances(EXAMPLE).values():
-        refuse_elsewhere(instance, parameters)
+        refuse_other_cluster(instance, parameters)
 
 
 def test_the_caps_that_the_page_tells_to_give_are_those_of_the_tests() -> None:
@@ -130,15 +130,17 @@ def test_every_parameter_is_in_the_table_for_users_of_ceph_csi() -> None:
 
 
 def test_every_image_feature_is_in_the_table_of_kernels() -> None:
-    table = {quoted(row[0])[0]: row[1] for row in ROWS if row[0].strip("`") in KNOWN}
+    table = {quoted(row[0])[0]: row[1] for row in ROWS if row[0].strip("`") in FEATURES}
 
-    assert table.keys() == set(KNOWN)
+    assert table.keys() == set(FEATURES)
     assert {name for name, kernel in table.items() if kernel == "none"} == NOT_IN_KERNELS
 
 
 def test_every_message_that_is_explained_is_one_that_the_driver_gives() -> None:
     page = TEXT.partition("## When something is wrong")[2].partition("### Recovery")[0]
-    messages = [text for line in page.splitlines() if line.startswith("| ") for text in quoted(line.split(" | ")[0])]
+    listed = page.partition("a part of the text:")[2].partition("Reported conditions")[0]
+    items = [" ".join(item.split()) for item in re.split(r"^- ", listed, flags=re.MULTILINE)[1:]]
+    messages = [text for item in items for text in quoted(re.split(r"(?<=`): ", item)[0])]
 
     assert len(messages) > 20
     assert [text for text in messages if text not in SAID] == []
@@ -148,20 +150,20 @@ def test_a_label_that_is_written_by_hand_makes_an_image_a_volume() -> None:
     block = TEXT.partition("## Existing images")[2].partition("```sh")[2].partition("```")[0]
     image, label = re.findall(r"image-meta set k8s/prod/(\S+) csi-multi '(.*?)'", block, re.DOTALL)[0]
     how_far = re.findall(r"csi-multi-format (\w+)", block)[0]
-    found = stamps.read(image, {stamps.KEY: label}, 2**30)
+    found = labels.decode(image, {labels.KEY: label}, 2**30)
 
     assert found
     assert found.stamp == Stamp(
         driver="multi.csi.example.com", cluster="prod", name="data-db-0", digest="adopted", context={"fsType": "ext4"}
     )
-    assert image == names.prefix(names.VOLUME, "multi.csi.example.com", "prod") + names.leaf_for("data-db-0")
-    assert stamps.blank(found, {stamps.FORMAT: how_far}) is Blank.NEVER
+    assert image == labels.name_prefix(labels.VOLUME, "multi.csi.example.com", "prod") + labels.leaf_for("data-db-0")
+    assert labels.blank_state(found, {labels.FORMAT: how_far}) is Blank.NEVER
 
 
 def test_the_label_that_is_shown_begins_like_one() -> None:
-    label = stamps.Label(
+    label = labels.Label(
         image="csi-vol-619815a8-pvc-1f0e",
         stamp=Stamp(driver="multi.csi.example.com", cluster="prod", name="pvc-1f0e", digest="d"),
     )
 
-    assert stamps.text(label).split('"digest"')[0].rstrip(",") in TEXT
+    assert labels.encode(label).split('"digest"')[0].rstrip(",") in TEXT

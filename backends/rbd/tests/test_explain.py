@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.command import CommandRunner
 from csi_multi_rbd.config import Config
-from csi_multi_rbd.explaining import KNOWN, DryRunBackend, shown, verb
-from csi_multi_rbd.shell import Answer, Shell
+from csi_multi_rbd.explain import PURPOSES, DryRunRunner, readable_command, verb
 
 from csi_multi.contract import (
     DryRunReport,
     NotFound,
     ResourceExhausted,
+    Result,
     Setting,
     Source,
     SourceKind,
@@ -32,18 +33,18 @@ Make = Callable[[Any, VolumeRequest], Any]
 FSID = "0b9d4c1e-83f7-4f0a-b1de-6c27f5a9d3e4"
 
 
-class Told(Shell):
-    """The real door, which remembers what went through it that changes something."""
+class Recorder(CommandRunner):
+    """Runs real commands, and remembers those that change something."""
 
     def __init__(self) -> None:
         super().__init__()
         self.changes: list[tuple[str, ...]] = []
 
-    def ask(self, program: str, *words: str, timeout: float) -> Answer:
-        known = KNOWN.get(verb(program, words))
-        if known is None or not known.looks:
-            self.changes.append(shown(program, words))
-        return super().ask(program, *words, timeout=timeout)
+    def execute(self, program: str, *words: str, timeout: float) -> Result:
+        purpose = PURPOSES.get(verb(program, words))
+        if purpose is None or not purpose.looks:
+            self.changes.append(readable_command(program, words))
+        return super().execute(program, *words, timeout=timeout)
 
 
 def make(backend: Any, request: VolumeRequest) -> Any:
@@ -84,22 +85,22 @@ def test_the_commands_that_are_told_are_those_of_a_creation(
     wishes: dict[str, VolumeRequest],
     kind: str,
 ) -> None:
-    before, report, door = cluster.everything(namespace), DryRunReport(), Told()
+    before, report, runner = cluster.everything(namespace), DryRunReport(), Recorder()
 
     dry_run = backend.dry_run(report)
     expected = make(dry_run, wishes[kind])
     dry_run.close()
     assert cluster.everything(namespace) == before
 
-    real = RbdBackend(config, setting, door)
+    real = RbdBackend(config, setting, runner)
     made = make(real, wishes[kind])
     real.close()
-    assert changes(report) == door.changes
+    assert changes(report) == runner.changes
     assert made == expected
 
 
 def test_a_pool_without_room_refuses_it(backend: RbdBackend) -> None:
-    with pytest.raises(ResourceExhausted, match="can be promised"):
+    with pytest.raises(ResourceExhausted, match="requested; add disks"):
         backend.dry_run(DryRunReport()).create_volume(volumes.wish(backend, "pvc-1", 2**60))
 
 
@@ -126,7 +127,7 @@ def test_without_the_cluster_the_command_is_told_and_what_it_goes_by() -> None:
     assert command[:1] == ("rbd",)
     assert "import" in command
     assert any(f"empty image of {33 * MIB} bytes" in word and '"name":"pvc-1"' in word for word in command)
-    assert report.assumed == ["the pool exists, with room for it"]
+    assert report.assumed == ["the pool exists and has enough space"]
 
 
 def test_a_key_that_comes_with_requests_is_neither_asked_for_nor_shown() -> None:
@@ -152,15 +153,15 @@ def test_without_the_cluster_a_copy_cannot_be_told() -> None:
 
 def test_a_command_that_is_no_part_of_a_creation_is_not_run() -> None:
     dry_run = away().dry_run(DryRunReport())
-    assert isinstance(dry_run, DryRunBackend)
+    assert isinstance(dry_run._client.connection.runner, DryRunRunner)
 
     for words in (("rm", "k8s/a"), ("trash", "purge"), ("snap", "purge", "k8s/a"), ("image-meta", "get", "a", "b")):
         with pytest.raises(Unpredictable):
-            dry_run._rbd.client.rbd(*words)
+            dry_run._client.connection.rbd(*words)
 
 
 def test_looks_are_only_those_that_look() -> None:
-    looks = {name for name, known in KNOWN.items() if known.looks}
+    looks = {name for name, purpose in PURPOSES.items() if purpose.looks}
     writing = ("import", "clone", "create", "rm", "resize", "set", "flatten", "mv", "add")
 
     assert not any(word in name.split() for name in looks for word in writing)

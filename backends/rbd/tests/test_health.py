@@ -79,7 +79,7 @@ def test_disks_that_are_down_are_said_though_no_image_can_be_read(frail: Cluster
     if not _has(watcher):
         create(watcher, "v")
     with without(frail, "osd"):
-        entries = watcher._health.entries()
+        entries = watcher._health.volume_entries()
         (trouble,) = watcher.node_storage_health({}) or (None,)
     found = {(entry.status, entry.reason) for entry in entries}
 
@@ -99,7 +99,7 @@ def test_an_unreachable_cluster_is_said_by_its_nodes(frail: Cluster, watcher: Rb
 
 def test_monitors_of_another_cluster_are_refused(config: Config, setting: Setting) -> None:
     backend = RbdBackend(msgspec.structs.replace(config, fsid=NOBODY), setting)
-    with pytest.raises(FailedPrecondition, match=f"configured is {NOBODY}"):
+    with pytest.raises(FailedPrecondition, match=f"the configuration names {NOBODY}"):
         backend.check()
     (trouble,) = backend.node_storage_health({})
 

@@ -20,7 +20,7 @@ def kernel(tmp_path: Path) -> FakeKernel:
 def test_a_mapping_is_found_and_all_that_makes_it_ours_is_its_proof(kernel: FakeKernel) -> None:
     disk = kernel.krbd("v", "abc", place="k8s/team")
 
-    (found,) = krbd.mapped(kernel, config(namespace="team"), "v")
+    (found,) = krbd.find(kernel, config(namespace="team"), "v")
     assert (found.kind, found.disk, found.number, found.image_id, found.client) == ("krbd", disk, "253:0", "abc", OURS)
     assert found.proof == {
         "device/cluster_fsid": FSID,
@@ -34,7 +34,7 @@ def test_a_mapping_is_found_and_all_that_makes_it_ours_is_its_proof(kernel: Fake
 
 def test_without_a_namespace_the_proof_has_none(kernel: FakeKernel) -> None:
     kernel.krbd("v", "abc")
-    (found,) = krbd.mapped(kernel, config(), "v")
+    (found,) = krbd.find(kernel, config(), "v")
     assert "device/pool_ns" not in found.proof
 
 
@@ -44,13 +44,13 @@ def test_images_of_other_names_places_and_clusters_and_snapshots_are_not_ours(ke
     kernel.krbd("v", "a", place="other/")
     kernel.krbd("v", "a", place="k8s/team")
     kernel.krbd("v", "a", current_snap="s1")
-    assert list(krbd.mapped(kernel, config(), "v")) == []
+    assert list(krbd.find(kernel, config(), "v")) == []
 
 
 def test_a_mapping_that_is_on_its_way_off_is_none(kernel: FakeKernel) -> None:
     disk = kernel.krbd("v", "a")
     (kernel.sys / "block" / disk / "dev").unlink()
-    assert list(krbd.mapped(kernel, config(), "v")) == []
+    assert list(krbd.find(kernel, config(), "v")) == []
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_a_mapping_that_is_on_its_way_off_is_none(kernel: FakeKernel) -> None:
 def test_the_kernel_is_told_to_speak_version_2_where_no_monitor_has_version_1(
     monitors: list[str], version: int
 ) -> None:
-    assert ("ms_mode=prefer-crc" in krbd.options(monitors, ())) == (version == 2)
-    assert "ms_mode=prefer-crc" not in krbd.options(monitors, ("ms_mode=secure",))
+    assert ("ms_mode=prefer-crc" in krbd.map_options(monitors, ())) == (version == 2)
+    assert "ms_mode=prefer-crc" not in krbd.map_options(monitors, ("ms_mode=secure",))
 
 
 def test_a_mapping_has_a_connection_of_its_own_unless_a_class_wants_it_otherwise() -> None:
-    assert krbd.options(["10.0.0.1"], ("a",)) == ("noudev", "noshare", "a")
-    assert krbd.options(["10.0.0.1"], ("share",)) == ("noudev", "share")
+    assert krbd.map_options(["10.0.0.1"], ("a",)) == ("noudev", "noshare", "a")
+    assert krbd.map_options(["10.0.0.1"], ("share",)) == ("noudev", "share")

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
-from csi_multi_rbd import stamps
+from csi_multi_rbd import labels
 from csi_multi_rbd.backend import RbdBackend
 
 from csi_multi.contract import InvalidToken, Page, PageRequest
 
 from .ceph import Cluster
 from .commands import watched
-from .test_making import half_made, tear
+from .test_volumes import half_made, tear
 from .volumes import copy, create, delete, snapshot, spec
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def test_only_finished_images_of_ours_are_listed(cluster: Cluster, backend: RbdB
     half_made(cluster, backend, "blank", labelled=False)
     tear(cluster, backend, "torn")
     create(backend, "damaged")
-    cluster.rbd("image-meta", "set", spec(backend, "damaged"), stamps.KEY, "{")
+    cluster.rbd("image-meta", "set", spec(backend, "damaged"), labels.KEY, "{")
     cluster.rbd("create", "--size", "1M", f"{cluster.pool}/{backend.config.namespace}/by-hand")
 
     assert handles(backend) == ["v"]

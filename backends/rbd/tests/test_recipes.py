@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from csi_multi_rbd import names
+from csi_multi_rbd import labels
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config, Parameters, SnapshotParameters
 
@@ -31,7 +31,7 @@ from .ceph import Cluster
 
 TEXT = (Path(__file__).parents[3] / "docs/rbd.md").read_text()
 DRIVER, KUBERNETES = "multi.csi.example.com", "prod"  # those of the page
-OWN = names.prefix(names.VOLUME, DRIVER, KUBERNETES)
+OWN = labels.name_prefix(labels.VOLUME, DRIVER, KUBERNETES)
 Paste = Callable[[str], str]
 User = Callable[[str], RbdBackend]
 

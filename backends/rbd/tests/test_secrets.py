@@ -12,13 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.command import CommandRunner
 from csi_multi_rbd.config import Config
-from csi_multi_rbd.shell import Shell
 
 from csi_multi.contract import (
     ExpandRequest,
     InvalidArgument,
     PermissionDenied,
+    Result,
     Setting,
     SizeRange,
     StorageError,
@@ -115,16 +116,16 @@ def test_no_key_is_in_words_files_logs_or_errors(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    run, words_seen, keys_seen = Shell.run, [], []
+    run, words_seen, keys_seen = CommandRunner.run, [], []
 
-    def seeing(self: Shell, program: str, *words: str, timeout: float) -> str:
+    def seeing(self: CommandRunner, program: str, *words: str, timeout: float) -> Result:
         words_seen.extend(words)
         if "--keyfile" in words:
             path = Path(words[words.index("--keyfile") + 1])
             keys_seen.append((path.read_text(), oct(path.stat().st_mode & 0o777), str(path.readlink())))
         return run(self, program, *words, timeout=timeout)
 
-    monkeypatch.setattr(Shell, "run", seeing)
+    monkeypatch.setattr(CommandRunner, "run", seeing)
     volume = create(backend, "v", secrets=given)
     errors = []
     for wrong in ({**given, "userKey": WRONG}, {**given, "userID": "nobody"}):

@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from csi_multi_rbd import worker
+from csi_multi_rbd import background
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Config
-from csi_multi_rbd.shell import Answer
-from csi_multi_rbd.statuses import failed
+from csi_multi_rbd.errors import error_for
 
 from csi_multi.contract import (
     Busy,
@@ -22,6 +21,7 @@ from csi_multi.contract import (
     NotFound,
     PageRequest,
     ResourceExhausted,
+    Result,
     Setting,
     Snapshot,
     SnapshotRequest,
@@ -60,7 +60,7 @@ def make(
     frail: Cluster, setting: Setting, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[], RbdBackend]]:
     """Make backends over a namespace of the test's own; their background tries again soon."""
-    monkeypatch.setattr(worker.Worker.__init__, "__kwdefaults__", {"pause": 1.0})
+    monkeypatch.setattr(background.BackgroundWorker.__init__, "__kwdefaults__", {"pause": 1.0})
     namespace, made = f"n{abs(hash(request.node.name)) % 10**8}", []
     frail.add(namespace)
 
@@ -239,7 +239,7 @@ def test_a_full_pool_is_said_to_be_full_and_takes_volumes_again_afterwards(
 def test_an_osd_that_is_killed_loses_nothing_and_nothing_stays(
     tmp_path: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.Worker.__init__, "__kwdefaults__", {"pause": 1.0})
+    monkeypatch.setattr(background.BackgroundWorker.__init__, "__kwdefaults__", {"pause": 1.0})
     with Cluster(tmp_path, store="bluestore") as cluster:
         cluster.add("n")
         made: list[RbdBackend] = []
@@ -274,7 +274,7 @@ def test_what_is_gone_stays_gone_for_a_cluster_that_comes_back(frail: Cluster, m
 
 
 def test_a_command_that_crashed_is_said_to_have_crashed_without_its_dump() -> None:
-    error = failed("rbd snap rm", Answer(-11, "", "*** Caught signal ***\n--- end dump of recent events ---"))
+    error = error_for("rbd snap rm", Result(-11, "", "*** Caught signal ***\n--- end dump of recent events ---"))
 
     assert isinstance(error, Unavailable)
     assert str(error) == "rbd snap rm: it crashed or was killed (status -11)"

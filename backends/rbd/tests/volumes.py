@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from csi_multi_rbd import names
+from csi_multi_rbd import labels
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Parameters
 
@@ -119,9 +119,9 @@ def delete(backend: RbdBackend, *ones: Volume | Snapshot, secrets: Strings = NON
 
 def image(backend: RbdBackend, one: Volume | Snapshot | str) -> str:
     """Return the name of the image of a volume or snapshot; of a volume, if only its handle is given."""
-    kind = names.SNAPSHOT if isinstance(one, Snapshot) else names.VOLUME
+    kind = labels.SNAPSHOT if isinstance(one, Snapshot) else labels.VOLUME
     handle = one if isinstance(one, str) else one.handle
-    return names.prefix(kind, backend.setting.driver, backend.setting.cluster) + handle
+    return labels.name_prefix(kind, backend.setting.driver, backend.setting.cluster) + handle
 
 
 def spec(backend: RbdBackend, one: Volume | Snapshot | str) -> str:
@@ -151,7 +151,7 @@ def rados(cluster: Cluster, backend: RbdBackend, *words: str, given: bytes = b""
 
 def everything(cluster: Cluster, backend: RbdBackend) -> list[str]:
     """Return all that is in the namespace once the background has nothing left to do."""
-    assert backend.purger.idle(PATIENCE)
+    assert backend.trash.wait_until_idle(PATIENCE)
     return cluster.everything(backend.config.namespace)
 
 

@@ -89,7 +89,7 @@ def a_group_is_deleted_with_its_members_and_nothing_else(t: CheckContext) -> Non
 
 @check(b.GroupSnapshots)
 def a_member_is_not_deleted_without_its_group(t: CheckContext) -> None:
-    """csi-spec DeleteSnapshot. A member is recognized by Snapshot.group."""
+    """csi-spec DeleteSnapshot: the backend refuses it with InvalidArgument."""
     made = t.group([t.volume()])
     before = t.new()
 

@@ -43,6 +43,15 @@ class Leaving(MemoryBackend):
         self.storage.groups.pop(handle)
 
 
+class Separable(MemoryBackend):
+    """Deletes a member on its own."""
+
+    def delete_snapshot(self, handle: str, secrets: Strings) -> None:
+        self.get_snapshot(handle)
+        self.storage.drop(self.storage.data, f"@{handle}")
+        self.storage.drop(self.storage.snapshots, handle)
+
+
 class Greedy(MemoryBackend):
     """Deletes all snapshots of the volumes."""
 
@@ -107,6 +116,7 @@ BROKEN = [
     (groups.a_group_is_deleted_with_its_members_and_nothing_else, Leaving, "the members that get_snapshot finds"),
     (groups.a_group_is_deleted_with_its_members_and_nothing_else, Greedy, "of a snapshot without a group: raised"),
     (groups.a_member_is_not_deleted_without_its_group, Loose, "succeeded, the contract requires InvalidArgument"),
+    (groups.a_member_is_not_deleted_without_its_group, Separable, "succeeded, the contract requires InvalidArgument"),
     (groups.a_group_with_a_deleted_volume_is_not_created_at_all, OneByOne, "refused, but the storage changed"),
     (groups.a_repeated_request_gets_the_same_group, Again, "create_group_snapshot, repeated: found"),
     (groups.a_repeated_request_gets_the_same_group, Now, "create_group_snapshot, repeated: found"),

@@ -1,0 +1,86 @@
+"""How much a pool can still take, and how large a new volume becomes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from csi_multi.contract import CapacityReport, OutOfRange, ResourceExhausted, SizeRange
+
+from .client import ClusterClient
+from .config import MIB, Config
+
+FRESH = 60.0  # seconds for which a report is used
+LARGE = 2**40  # bytes: a volume up to this size is accepted before the first report
+STALE = (-FRESH, 0)  # stands for a report that must not be used
+
+
+class CapacityAccounting:
+    """The cluster's last reports on its pools. Thread-safe."""
+
+    def __init__(self, config: Config, cluster: ClusterClient) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._reports: dict[str, tuple[float, int]] = {}  # by pool: time.monotonic() of the report, and bytes
+
+    def report(self, pool: str) -> CapacityReport:
+        """Return what can be created now, by the cluster's own numbers, which include replicas and quotas."""
+        available = self._available(pool)
+        if self._config.max_size:
+            return CapacityReport(
+                available=available,
+                maximum=min(available, self._config.max_size),
+                minimum=self._config.min_size,
+            )
+        return CapacityReport(available=available, minimum=min(self._config.min_size, available))
+
+    def require(self, size: int, pool: str) -> None:
+        """Raise ResourceExhausted for a volume that does not fit into the pool.
+
+        Uses the last report, which the regular checks keep fresh, so that creating a volume takes no further command;
+        only a refusal needs a new one.
+        """
+        with self._lock:
+            at, available = self._reports.get(pool, (0.0, LARGE))
+        if size <= available and (not at or time.monotonic() - at < FRESH):
+            return
+        if size > (available := self._available(pool)):
+            raise ResourceExhausted(
+                f"pool {pool}: {available} bytes left (free space times `overprovision`), {size} requested; add "
+                "disks, raise the quota, or raise `overprovision`"
+            )
+
+    def distrust(self) -> None:
+        """Use no report any more: a command took too long, as every write does when a pool is full."""
+        with self._lock:
+            self._reports = dict.fromkeys({*self._reports, self._config.pool}, STALE)
+
+    def _available(self, pool: str) -> int:
+        usage = self._cluster.pool_usage(pool)
+        free = usage.max_avail
+        if usage.quota_bytes:
+            free = min(free, max(usage.quota_bytes - usage.stored, 0))
+        available = int(free * self._config.overprovision) // MIB * MIB
+        with self._lock:
+            self._reports[pool] = (time.monotonic(), available)
+        return available
+
+
+def choose_size(wanted: SizeRange, config: Config, *, least: int = 0) -> int:
+    """Return the size of a volume, whole MiB. `least` is the size of its source or its own. Raises OutOfRange."""
+    if wanted.limit and least > wanted.limit:
+        raise OutOfRange(
+            f"the source or the volume has {least} bytes, above limit_bytes ({wanted.limit}); volumes never shrink"
+        )
+    if config.max_size and max(least, wanted.required) > config.max_size:
+        raise OutOfRange(
+            f"{max(least, wanted.required)} bytes exceed the instance's max_size, {config.max_size}; request less, or "
+            "raise max_size"
+        )
+    return wanted.choose(
+        granularity=MIB,
+        minimum=max(config.min_size, least),
+        maximum=config.max_size,
+        default=least or config.default_size,
+    )

@@ -1,0 +1,128 @@
+"""The dry run for `csi-multi explain`: creations that look at the cluster and change nothing there."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from csi_multi.contract import (
+    CommandPurpose,
+    DryRunReport,
+    FailedPrecondition,
+    Result,
+    Unavailable,
+    Unpredictable,
+    VolumeRequest,
+)
+
+from .capacity import CapacityAccounting
+from .command import CommandRunner
+from .config import Config
+from .connection import ID, KEY
+
+PURPOSES = {
+    "ceph df": CommandPurpose(
+        looks=True, why="how much space the pool has left; the driver asks at its regular checks"
+    ),
+    "ceph osd": CommandPurpose(looks=True, why="whether the pool is full, which makes commands slow"),
+    "rbd info": CommandPurpose(looks=True, why="size, features and parent of the image"),
+    "rbd image-meta list": CommandPurpose(looks=True, why="whose the image is, and whether it is complete"),
+    "rbd ls": CommandPurpose(looks=True, why="confirms that the image does not exist"),
+    "rbd snap ls": CommandPurpose(looks=True, why="the snapshots of the image"),
+    "rbd status": CommandPurpose(looks=True, why="which clients have the image open"),
+    "rbd du": CommandPurpose(looks=True, why="whether the image holds data"),
+    "rbd import": CommandPurpose(
+        why="creates the image with its label and sets its size last: an interrupted one is recognized by its size"
+    ),
+    "rbd clone": CommandPurpose(why="creates the image, which shares its data with the snapshot"),
+    "rbd snap create": CommandPurpose(why="holds the source's data of this moment"),
+    "rbd snap rm": CommandPurpose(why="removes the snapshot; Ceph keeps its data for as long as the clone needs it"),
+    "rbd resize": CommandPurpose(why="enlarges the image to the requested size"),
+    "rbd image-meta set": CommandPurpose(why="writes the label, which makes the image a volume of the driver"),
+    "rbd image-meta remove": CommandPurpose(why="removes the driver's label"),
+    "rbd mv": CommandPurpose(why="renames the image, by which the driver finds its volume; the data does not change"),
+}
+VERB_WORDS = 2  # words of the longest verb
+SECRET = {ID: "USER-OF-THE-SECRET", KEY: base64.b64encode(bytes(16)).decode()}  # stands for a secret that is not read
+
+
+class DryRunRequests:
+    """Prepares the requests of a dry run: checks the pool's capacity first, and gives them a key."""
+
+    def __init__(self, config: Config, report: DryRunReport) -> None:
+        self._config = config
+        self._report = report
+
+    def __call__(self, request: VolumeRequest, capacity: CapacityAccounting) -> VolumeRequest:
+        if request.source is None:
+            self._check_capacity(request, capacity)
+        return request if self._config.keyring else replace(request, secrets=SECRET)
+
+    def _check_capacity(self, request: VolumeRequest, capacity: CapacityAccounting) -> None:
+        if self._report.offline:
+            self._report.assume("the pool exists and has enough space")
+        elif self._config.keyring:
+            parameters = request.parameters
+            capacity.report((parameters and parameters.data_pool) or self._config.data_pool or self._config.pool)
+        else:
+            raise Unavailable("the cluster's key comes with a request's secrets, which are not read here")
+
+
+class DryRunRunner(CommandRunner):
+    """Runs commands that only look, and reports the others; without a key it runs none."""
+
+    def __init__(self, report: DryRunReport, *, keyless: bool) -> None:
+        super().__init__()
+        self._report = report
+        self._keyless = keyless
+
+    def execute(self, program: str, *words: str, timeout: float) -> Result:
+        command, purpose = readable_command(program, words), PURPOSES.get(verb(program, words))
+        if purpose is None:
+            raise Unpredictable(f"{' '.join(command)} would be run; its result cannot be predicted")
+        if not purpose.looks:
+            self._report.change(*command, why=purpose.why)
+            return Result(0, "", "")
+        self._report.look(*command, why=purpose.why)
+        if self._report.offline or self._keyless:
+            raise Unpredictable("the contents of the pool are not known")
+        try:
+            return super().execute(program, *words, timeout=timeout)
+        except FailedPrecondition as error:  # the program is not installed on this machine
+            raise Unavailable(str(error)) from None
+
+
+class NoBackground(CommandRunner):
+    """Refuses commands in the background of a creation that does not happen."""
+
+    def execute(self, program: str, *words: str, timeout: float) -> Result:
+        raise Unpredictable("this is done later, in the background")
+
+
+def verb(program: str, words: Sequence[str]) -> str:
+    """Return what a command does, in one or two words: `rbd snap create`. Options before it have a value each."""
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        rest = rest[1:] if "=" in rest[0] else rest[2:]
+    longer = " ".join([program, *rest[:VERB_WORDS]])
+    return longer if longer in PURPOSES else " ".join([program, *rest[:1]])
+
+
+def readable_command(program: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with a description in place of each file that exists in memory only."""
+    shown = list(words)
+    for index, word in enumerate(shown):
+        if word.startswith("/proc/"):
+            is_key = index and shown[index - 1] == "--keyfile"
+            shown[index] = "(the key in the request's secrets)" if is_key else _describe(Path(word).read_bytes())
+    return (program, *shown)
+
+
+def _describe(image: bytes) -> str:
+    """Describe the file of labels.empty_image: the size is at its end, and before that the label."""
+    (size,) = struct.unpack("<Q", image[-9:-1])
+    label = image[image.find(b"{") : image.rfind(b"}") + 1].decode(errors="replace")
+    return f"(an empty image of {size} bytes, with image-meta csi-multi={label})"

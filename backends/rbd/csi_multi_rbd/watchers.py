@@ -1,0 +1,52 @@
+"""Watchers: every client that has an image open for writing watches it, so they tell who uses the image.
+
+Commands of a controller watch an image while they run, and a client that died does for up to 30 s more.
+"""
+
+from __future__ import annotations
+
+import time
+
+from csi_multi.contract import FailedPrecondition
+
+from .client import Client
+from .rows import MappedImage
+
+MAX_WAIT = 10.0  # seconds for other clients to close the image
+STEP = 0.5
+
+
+def wait_until_unwatched(
+    client: Client, image: str, mapping: MappedImage | None = None, *, watchers: tuple[str, ...] | None = None
+) -> None:
+    """Return when only this node has the image open. Raises FailedPrecondition with the addresses of others.
+
+    `mapping` is this node's own. `watchers` were listed just now.
+    """
+    ends = time.monotonic() + MAX_WAIT
+    while others := _others(client.watchers(image) if watchers is None else watchers, mapping):
+        if time.monotonic() > ends:
+            raise in_use_elsewhere(client, image, others)
+        time.sleep(STEP)
+        watchers = None
+
+
+def watch_lost(watchers: tuple[str, ...], mapping: MappedImage) -> bool:
+    """Return whether the cluster no longer knows this mapping: it was blocklisted or cut off. Its writes fail."""
+    return mapping.client not in watchers if mapping.client else not watchers
+
+
+def in_use_elsewhere(client: Client, image: str, others: tuple[str, ...]) -> FailedPrecondition:
+    who = ", ".join(others) or "a client that has just closed it"
+    return FailedPrecondition(
+        f"image {client.spec(image)} is in use elsewhere, by {who}: unpublish and unstage it on that node; Ceph "
+        "forgets a node that died after about 30 s"
+    )
+
+
+def _others(watchers: tuple[str, ...], mapping: MappedImage | None) -> tuple[str, ...]:
+    if mapping is None:
+        return watchers
+    if mapping.client:
+        return tuple(one for one in watchers if one != mapping.client)
+    return watchers if len(watchers) > 1 else ()  # one is this node's rbd-nbd; its address is not known

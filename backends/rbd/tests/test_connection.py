@@ -1,0 +1,61 @@
+"""A command that crashes at its end has often done its work, and says nothing about the cluster."""
+
+from __future__ import annotations
+
+import pytest
+from csi_multi_rbd.client import Client
+from csi_multi_rbd.command import CommandRunner
+from csi_multi_rbd.config import Config
+
+from csi_multi.contract import Observer, Result, Unavailable
+from csi_multi.contract.observer import Ends, Rpc
+
+FSID = "01234567-89ab-cdef-0123-456789abcdef"
+CRASH = Result(-6, "", "terminate called after throwing an instance of 'std::system_error'")
+
+
+class Scripted(CommandRunner):
+    def __init__(self, *answers: Result) -> None:
+        self.answers = [*answers]
+
+    def execute(self, program: str, *words: str, timeout: float) -> Result:
+        return self.answers.pop(0)
+
+
+def rbd(shell: CommandRunner) -> Client:
+    return Client(Config(monitors=("10.0.0.1",), fsid=FSID, pool="k8s", user="csi", keyring="/keyring"), shell)
+
+
+def test_a_command_that_crashed_is_run_again() -> None:
+    shell = Scripted(CRASH, Result(0, '["image"]', ""))
+
+    assert rbd(shell).image_names() == ["image"]
+    assert shell.answers == []
+
+
+def test_a_command_that_crashes_always_is_no_final_failure() -> None:
+    with pytest.raises(Unavailable, match="status -6"):
+        rbd(Scripted(CRASH, CRASH)).image_names()
+
+
+class Told:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+
+    def rpc(self, rpc: Rpc) -> Ends:
+        raise AssertionError("a backend tells of no RPC")
+
+    def call(self, instance: str, program: str, operation: str) -> Ends:
+        return lambda outcome: self.calls.append((instance, program, operation, outcome))
+
+
+def test_a_command_is_told_once_by_its_verb_alone_with_what_became_of_it() -> None:
+    shell, told = Scripted(CRASH, Result(0, '["image"]', ""), CRASH, CRASH), Told()
+    shell.observe = Observer("ceph-a", (told,))
+    rbd(shell).image_names()
+    with pytest.raises(Unavailable):
+        rbd(shell).connection.rbd("snap", "create", "pool/image@secret")
+
+    assert told.calls == [("ceph-a", "rbd", "ls", "ok"), ("ceph-a", "rbd", "snap create", "Unavailable")]
