@@ -66,7 +66,7 @@ def _switching_often() -> Iterator[None]:
 
 def expect_answers(t: CheckContext, outcomes: Sequence[CallResult], *allowed: type[StorageError]) -> list[Any]:
     """Return the answers. Raises CheckFailed for an error that is neither retryable nor of these classes."""
-    wanted: tuple[type[StorageError], ...] = (*UNSETTLED, *allowed)
+    wanted: tuple[type[StorageError], ...] = (*NOT_FINAL, *allowed)
     fine = tuple(t.client.kind_of(kind) for kind in wanted)
     for one in outcomes:
         if one.error and not isinstance(one.error, fine):

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.San
             if not is_permitted(loaded, before, yes=options.yes):
                 return 2
             report = run_checks(loaded, process, checks, suite, before)
-    except (UnfitBackend, InstanceUnreadable) as error:
+    except (UnusableBackend, InstanceUnreadable) as error:
         print(f"csi-multi: backend {options.backend!r} cannot be tested: {error}", file=sys.stderr)
         return 1
     finally:

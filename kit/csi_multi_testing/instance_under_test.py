@@ -51,7 +51,9 @@ class InstanceUnderTest:
             client, injector = self.in_process()
             return CheckContext(self.storage, client, self.features, injector).resources()
         except Exception as error:
-            raise InstanceUnreadable(f"listing its volumes raised {type(error).__name__}: {said(error)}") from error
+            raise InstanceUnreadable(
+                f"listing its volumes raised {type(error).__name__}: {error_text(error)}"
+            ) from error
 
     def with_real_size(self) -> InstanceUnderTest:
         """Return it with Storage.size set to the real size of a volume that was requested with that size.
@@ -73,7 +75,7 @@ class InstanceUnderTest:
 
 
 def load(settings: Config, described: storage_file.StorageFile) -> InstanceUnderTest:
-    """Load the one instance of the configuration. Raises ConfigError, and UnfitBackend for a broken package."""
+    """Load the one instance of the configuration. Raises ConfigError, and UnusableBackend for a broken package."""
     loaded = load_instances(settings, LocalHost())
     section = settings.instances[0]
     if reason := loaded.broken.get(section.name):

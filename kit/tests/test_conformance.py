@@ -236,7 +236,7 @@ def test_a_broken_package_fails_with_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any) -> InstanceUnderTest:
-        raise UnfitBackend("package memory 1.0: lacks find_volume")
+        raise UnusableBackend("package memory 1.0: lacks find_volume")
 
     monkeypatch.setattr(instance_under_test, "load", broken)
 

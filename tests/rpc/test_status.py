@@ -13,7 +13,7 @@ from csi_multi.contract import Volume, VolumeRequest, errors
 from csi_multi.rpc.status import CODES, code_of
 
 # external-provisioner keeps a volume in mind after these; every other code is final.
-UNSETTLED = {
+NOT_FINAL = {
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -47,7 +47,7 @@ def test_every_class_of_the_tree_has_its_code() -> None:
 
 
 def test_only_what_may_still_be_running_is_not_final() -> None:
-    unsettled = {cls for cls, code in CODES.items() if code in UNSETTLED}
+    unsettled = {cls for cls, code in CODES.items() if code in NOT_FINAL}
 
     assert unsettled == {
         errors.StorageError,

@@ -59,7 +59,7 @@ def binary() -> str:
 
 def online_growth() -> list[str]:
     """Return the filesystems that can grow while mounted on this machine: ext4 only with CAP_SYS_RESOURCE."""
-    if held(Capability.CAP_SYS_RESOURCE):
+    if held(LinuxCapability.CAP_SYS_RESOURCE):
         return ["ext4", "xfs", "btrfs"]
     print("ext4 is left out: this process lacks CAP_SYS_RESOURCE, so the kernel refuses to grow it online")
     return ["xfs", "btrfs"]

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 
 from csi_multi.contract import Blank, InUse
 from csi_multi.host import blockdev
-from csi_multi.host.blockdev import os_errors_as_unavailable, opened
+from csi_multi.host.blockdev import opened, os_errors_as_unavailable
 from csi_multi.host.device_notes import DeviceNotes
 
 # The Identify command of the NVMe base specification.

@@ -66,11 +66,11 @@ class MapSettings:
 
 
 class DeviceManager:
-    def __init__(self, config: Config, setting: Setting, client: Client, kernel: Kernel | None = None) -> None:
+    def __init__(self, config: Config, setting: Setting, client: Client, kernel: BlockDevices | None = None) -> None:
         self._config = config
         self._setting = setting
         self._client = client
-        self._kernel = kernel or Kernel()
+        self._kernel = kernel or BlockDevices()
         self._mapper = ImageMapper(config, self._kernel)
         self._notes = DeviceNotes(self._kernel.dev / NOTES)
 

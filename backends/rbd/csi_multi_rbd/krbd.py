@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from csi_multi.host.blockdev import BlockDevices
-
 from .ceph_rules import merge_options
 from .config import Config
 from .rows import MappedImage
@@ -26,7 +24,7 @@ _PORT = re.compile(r":(\d+)(?:/\d+)?$")
 _PORT_OF_VERSION_1 = "6789"
 
 
-def find(kernel: Kernel, config: Config, image: str) -> Iterator[MappedImage]:
+def find(kernel: BlockDevices, config: Config, image: str) -> Iterator[MappedImage]:
     """Yield the mappings of an image of this instance."""
     wanted = {
         "cluster_fsid": config.fsid,

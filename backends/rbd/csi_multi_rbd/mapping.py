@@ -41,7 +41,7 @@ BITS = {  # of /sys/bus/rbd/supported_features; rbd_types.h in the kernel
 
 
 class ImageMapper:
-    def __init__(self, config: Config, kernel: Kernel) -> None:
+    def __init__(self, config: Config, kernel: BlockDevices) -> None:
         self._config = config
         self._kernel = kernel
 
@@ -90,7 +90,7 @@ class ImageMapper:
         """Make the kernel read the image's size from the cluster, if the kernel maps it."""
         if mapping.kind == "krbd":
             with suppress(Unavailable):  # sysfs may be read-only here; the kernel's watch tells the size, too
-                self._kernel.tell(mapping.disk, "device/refresh", "1")
+                self._kernel.write_attribute(mapping.disk, "device/refresh", "1")
 
     def unmap(self, client: Client, image: str, mapping: MappedImage, given: MapOptions) -> None:
         """End a mapping. Raises InUse. A failed command is a success if the device is gone."""

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from csi_multi.contract import Unavailable
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 from .config import Config
 from .rows import MappedImage
@@ -90,7 +90,7 @@ def cookie(config: Config, image: str, image_id: str, *, exclusive: bool) -> Coo
     )
 
 
-def find(kernel: Kernel, config: Config, image: str = "") -> Iterator[tuple[str, MappedImage]]:
+def find(kernel: BlockDevices, config: Config, image: str = "") -> Iterator[tuple[str, MappedImage]]:
     """Yield the mappings of an image of this instance, or of all its images, each with the image's name."""
     place = (config.fsid, config.pool, config.namespace)
     for disk in kernel.disks():
@@ -114,7 +114,7 @@ def find(kernel: Kernel, config: Config, image: str = "") -> Iterator[tuple[str,
             )
 
 
-def sees_processes(kernel: Kernel) -> bool:
+def sees_processes(kernel: BlockDevices) -> bool:
     """Return whether this process sees all processes of the machine, or only those of a container."""
     try:
         return (kernel.proc / "self" / "ns" / "pid").stat().st_ino == FIRST_NAMESPACE
@@ -122,14 +122,14 @@ def sees_processes(kernel: Kernel) -> bool:
         return False
 
 
-def processes(kernel: Kernel, disk: str) -> list[int]:
+def processes(kernel: BlockDevices, disk: str) -> list[int]:
     """Return the process ids of the rbd-nbd processes that serve a device."""
     first = kernel.text(disk, "pid")
     node = os.fsencode(kernel.dev / disk)
     return [int(pid) for pid, words in _running_processes(kernel) if pid == first or node in words]
 
 
-def _running_processes(kernel: Kernel) -> Iterator[tuple[str, list[bytes]]]:
+def _running_processes(kernel: BlockDevices) -> Iterator[tuple[str, list[bytes]]]:
     """Yield process id and command line of every rbd-nbd."""
     for entry in kernel.proc.iterdir():
         with suppress(OSError):  # the process has ended meanwhile
@@ -139,13 +139,13 @@ def _running_processes(kernel: Kernel) -> Iterator[tuple[str, list[bytes]]]:
                 yield entry.name, words.split(b"\0")
 
 
-def move_to_cgroup(kernel: Kernel, pids: Iterable[int]) -> None:
+def move_to_cgroup(kernel: BlockDevices, pids: Iterable[int]) -> None:
     """Move processes into the cgroup CGROUP of the node. Raises OSError without cgroup v2, or without write access."""
     with ThreadPoolExecutor(max_workers=1) as worker:  # a thread changes its namespace alone, and ends with the block
         worker.submit(_move_in_namespace, kernel, tuple(pids)).result()
 
 
-def _move_in_namespace(kernel: Kernel, pids: tuple[int, ...]) -> None:
+def _move_in_namespace(kernel: BlockDevices, pids: tuple[int, ...]) -> None:
     first = kernel.proc / "1"
     _enter_namespace(first / "ns" / "cgroup")
     tree = first / "root" / "sys" / "fs" / "cgroup"

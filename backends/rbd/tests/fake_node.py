@@ -15,7 +15,7 @@ from csi_multi_rbd.errors import ImageNotFound
 from csi_multi_rbd.rows import Image, MapKind
 
 from csi_multi.contract import Blank, Device, InUse, OpenRequest, Setting
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 MIB = 1 << 20
 FSID = "11111111-2222-3333-4444-555555555555"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from csi_multi_rbd import nbd
 
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 from .fake_node import FSID, FakeKernel, config
 
@@ -211,5 +211,5 @@ def test_without_cgroup_v2_nothing_is_made_and_the_reason_is_told(proc: Path) ->
     tree = proc / "1/root/sys/fs/cgroup"
     tree.mkdir()
     with pytest.raises(OSError, match=r"cgroup\.controllers"):
-        nbd.move_to_cgroup(Kernel(proc=proc), [os.getpid()])
+        nbd.move_to_cgroup(BlockDevices(proc=proc), [os.getpid()])
     assert list(tree.iterdir()) == []

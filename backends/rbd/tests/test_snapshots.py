@@ -241,7 +241,10 @@ def test_no_error_is_final_while_something_half_made_is_there(cluster: Cluster, 
             snapshot(backend, "s", volume)
     refuse = fails("rbd snap rm", EPERM, "Operation not permitted")
     alike = fails("rbd clone", EPERM, "Operation not permitted")
-    with watched(lambda command: (refuse(command), alike(command))), pytest.raises(Unavailable, match="cannot be removed"):
+    with (
+        watched(lambda command: (refuse(command), alike(command))),
+        pytest.raises(Unavailable, match="cannot be removed"),
+    ):
         snapshot(backend, "t", volume)
 
     delete(backend, snapshot(backend, "s", volume), snapshot(backend, "t", volume))

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.ceph  # some start a cluster of their own
 CONNECT, COMMAND = 2, 5
 IN_TIME = 3 * (CONNECT + COMMAND)  # the slowest are two commands, and a look whether the pool is full
 RECOVERED = 90.0  # who was killed with an image open is forgotten after 30 s
-UNSETTLED = (Busy, Unavailable, Timeout)
+NOT_FINAL = (Busy, Unavailable, Timeout)
 AT_ONCE = 20
 
 Acts = Mapping[str, Callable[[], object]]
@@ -148,7 +148,7 @@ def converge(calls: Acts) -> None:
         for name, error in all_at_once(left).items():
             if error is None:
                 del left[name]
-            elif not isinstance(error, (*UNSETTLED, ResourceExhausted, InUse)):
+            elif not isinstance(error, (*NOT_FINAL, ResourceExhausted, InUse)):
                 raise error
         assert time.monotonic() < ends, f"{list(left)} did not come to an end"
         time.sleep(0.5 if left else 0)
@@ -174,7 +174,7 @@ def test_no_call_waits_long_nor_gives_up_while_a_daemon_is_missing_and_all_succe
     calls = acts(prepared(make()), make)
     with fault(frail, daemon):
         outcomes = all_at_once(calls)
-        assert {name for name, error in outcomes.items() if not isinstance(error, UNSETTLED)} == set(), outcomes
+        assert {name for name, error in outcomes.items() if not isinstance(error, NOT_FINAL)} == set(), outcomes
 
     converge(calls)
     clean(frail, make)
@@ -190,7 +190,7 @@ def test_calls_do_not_pile_up_before_a_cluster_that_is_silent(
 
     def called(_: int) -> float:
         started = time.monotonic()
-        with pytest.raises(UNSETTLED):
+        with pytest.raises(NOT_FINAL):
             backend.get_volume("v")
         return time.monotonic() - started
 
@@ -267,7 +267,7 @@ def test_an_osd_that_is_killed_loses_nothing_and_nothing_stays(
 def test_what_is_gone_stays_gone_for_a_cluster_that_comes_back(frail: Cluster, make: Callable[[], RbdBackend]) -> None:
     """Only a cluster that answers may say that something does not exist."""
     backend = make()
-    with frozen(frail, "mon"), pytest.raises(UNSETTLED):
+    with frozen(frail, "mon"), pytest.raises(NOT_FINAL):
         backend.delete_volume("never-made", {})
     with pytest.raises(NotFound):
         volumes.patient(lambda: backend.delete_volume("never-made", {}))

@@ -50,7 +50,7 @@ def every_feature_is_known_and_has_checks(t: CheckContext) -> None:
         expect(feature in covered, f"the kit has no check for the feature {name}; install a newer csi-multi-testing")
 
 
-class CheckedBackend(Guard):
+class CheckedBackend(BackendProxy):
     """The driver's check of a backend's answers; a wrong answer fails the check."""
 
     def invalid_response(self, name: str, problem: str) -> NoReturn:
@@ -61,7 +61,7 @@ class CheckedBackend(Guard):
 @check(target=Target.BACKEND)
 def every_answer_has_the_types_of_the_contract(t: CheckContext) -> None:
     kind = type(t.backend)
-    CheckedBackend("kit", kind.__name__, kind.__module__, alone=True).install(t.backend)
+    CheckedBackend("kit", kind.__name__, kind.__module__, unshared=True).install(t.backend)
 
     Lifecycle(t, lambda: None).run()
 

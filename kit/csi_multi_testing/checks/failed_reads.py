@@ -55,7 +55,7 @@ def _sweep(
         where = f"{name}, whose call {call} ({call_text(t.injector, call)}) {fault.value}"
         if error:
             expect(
-                isinstance(error, UNSETTLED),
+                isinstance(error, NOT_FINAL),
                 f"{where}: raised {describe_error(error)}, the contract requires {ASK_AGAIN}",
             )
         else:
@@ -162,4 +162,4 @@ def check_reports_a_storage_that_fails_every_call(t: CheckContext) -> None:
         if t.injector.happened:
             message = f"raised {describe_error(error)}" if error else "succeeded"
             text = f"check, while every call to the storage {fault.value}: {message}, the contract requires Unavailable"
-            expect(isinstance(error, UNSETTLED), text)
+            expect(isinstance(error, NOT_FINAL), text)

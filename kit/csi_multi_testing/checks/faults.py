@@ -69,7 +69,7 @@ def _expect_true_error(operation: Operation, error: Exception, where: str) -> No
     message = f"{where}: raised {describe_error(error)}"
     expect(isinstance(error, StorageError), f"{message}; the contract requires {ASK_AGAIN}")
     expect(not isinstance(error, WRONG_ERRORS), f"{message}, which is not true; the contract requires {ASK_AGAIN}")
-    if not isinstance(error, UNSETTLED):
+    if not isinstance(error, NOT_FINAL):
         text = f"{message}, which is final, although something is incomplete; the contract requires {ASK_AGAIN}"
         expect(operation.is_unchanged(), text)
 

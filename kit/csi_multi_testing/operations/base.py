@@ -83,7 +83,7 @@ def retry(act: Callable[[], T], what: str) -> T:
         if error is None:
             return answer  # type: ignore[return-value]
         outcome = describe_error(error)
-        if not isinstance(error, UNSETTLED):
+        if not isinstance(error, NOT_FINAL):
             raise CheckFailed(f"{what}: raised {outcome}, the contract requires it to succeed") from error
         time.sleep(pause)
     raise CheckFailed(f"{what}: raised {outcome} each of {len(PAUSES)} times, the contract requires it to succeed")

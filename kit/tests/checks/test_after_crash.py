@@ -85,7 +85,11 @@ BROKEN = [
         "has the data of an earlier volume",
     ),
     (after_crash.another_request_can_follow_a_creation_that_crashed, NameLater, "remaining after"),
-    (after_crash.a_name_is_free_after_a_crashed_deletion_was_repeated, HidesWhatItDeletes, "is being created or deleted"),
+    (
+        after_crash.a_name_is_free_after_a_crashed_deletion_was_repeated,
+        HidesWhatItDeletes,
+        "is being created or deleted",
+    ),
     (
         after_crash.snapshots_survive_a_crashed_deletion_of_their_source,
         TakesSnapshotsAlong,
