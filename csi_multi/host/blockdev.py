@@ -68,7 +68,7 @@ class BlockDevices:
         return sysfs.find_number(path)
 
     def in_use(self, path: Path) -> bool:
-        """Whether the disk is mounted in any mount namespace, used by another device, or published as a block device."""
+        """Whether the disk is mounted in any mount namespace, used by another device, or published raw."""
         try:
             with opened(path, os.O_EXCL):
                 return self.published(path)
