@@ -71,25 +71,22 @@ def attach(host: Host, file: Path, *, read_only: bool = False, sector_size: int 
 
     With direct I/O data is not cached twice. Some filesystems (tmpfs before Linux 6.6) do not support it.
     """
-    options = [f"--sector-size={sector_size}", *(["--read-only"] if read_only else [])]
+    arguments = [f"--sector-size={sector_size}", *(["--read-only"] if read_only else []), "--", str(file)]
     before = find(file)
     try:
-        device = _bind(host, file, "--direct-io=on", *options)
+        output = host.run("losetup", "--find", "--show", "--direct-io=on", *arguments).stdout
     except CommandFailed as error:
         if NO_DIRECT_IO not in error.stderr:
             raise
         for incomplete in set(find(file)) - set(before):
             detach(host, incomplete)
         log.warning("%s is on a filesystem without direct I/O, so its data is cached twice", file)
-        device = _bind(host, file, "--direct-io=off", *options)
+        output = host.run("losetup", "--find", "--show", "--direct-io=off", *arguments).stdout
+    device = Path(output.strip())
     if not backs(device, file):
         actual = attribute(number_of(device), "loop/backing_file")
         raise Unavailable(f"{device} was bound to {file}, but its backing file is {actual}; try again")
     return device
-
-
-def _bind(host: Host, file: Path, *options: str) -> Path:
-    return Path(host.run("losetup", "--find", "--show", *options, "--", str(file)).stdout.strip())
 
 
 def refresh(host: Host, device: Path) -> None:

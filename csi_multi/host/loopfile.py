@@ -135,7 +135,7 @@ def autoclears(device: Path) -> bool:
 
 
 def in_use(device: Path) -> bool:
-    """Whether the device is mounted in any mount namespace, used by another device, or published as a block device."""
+    """Whether the device is mounted in any mount namespace, used by another device, or published raw."""
     if str(device) in loopdev.bound().values():
         return True
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):

@@ -70,7 +70,10 @@ def stage(host: Host, backend: Backend, request: StageRequest) -> None:
         _prepare_for_writes(host, backend, plan, device, existing, formatted=False)
         return
     mount_paths.require_directory(plan.staging)
-    device = _open(backend, plan)
+    device = backend.open_device(_open_request(plan))
+    if device.read_only != plan.read_only and not device_mounts.list_mounts(device):
+        backend.close_device(plan.handle)  # an interrupted stage left it open in the other mode
+        device = backend.open_device(_open_request(plan))
     with _close_on_final_error(backend, plan.handle, device):
         if plan.block:
             mounted, formatted = _bind_block(host, plan, device), False
@@ -113,9 +116,9 @@ def _difference(plan: StagePlan, existing: DeviceMount) -> str:
     return "" if mount_flags.visible(existing.mount.options) == plan.visible_flags else "with other mount flags"
 
 
-def _open(backend: Backend, plan: StagePlan) -> Device:
+def _open_request(plan: StagePlan) -> OpenRequest:
     request = plan.request
-    opening = OpenRequest(
+    return OpenRequest(
         handle=plan.handle,
         read_only=plan.read_only,
         block=plan.block,
@@ -124,11 +127,6 @@ def _open(backend: Backend, plan: StagePlan) -> Device:
         publish_context=request.publish_context,
         secrets=request.secrets,
     )
-    device = backend.open_device(opening)
-    if device.read_only != plan.read_only and not device_mounts.list_mounts(device):
-        backend.close_device(plan.handle)  # an interrupted stage left it open in the other mode
-        device = backend.open_device(opening)
-    return device
 
 
 @contextlib.contextmanager

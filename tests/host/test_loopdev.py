@@ -59,7 +59,7 @@ def test_a_device_that_cannot_be_asked_is_not_taken_for_another(image: Path, cal
     """Else a volume that is attached would seem free: it could be deleted, or attached twice."""
     device = loopdev.attach(LocalHost(), image)
     injector = FaultInjector((device,))
-    with injector.inject(call, Fault.ERROR), pytest.raises(Unavailable, match="cannot tell"):
+    with injector.inject(call, Fault.ERROR), pytest.raises(Unavailable, match="cannot read the backing file"):
         loopdev.find(image)
     loopdev.detach(LocalHost(), device)
 

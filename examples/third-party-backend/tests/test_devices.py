@@ -108,7 +108,7 @@ def test_of_two_devices_the_one_in_use_stays(
 def test_a_device_that_is_being_detached_is_not_opened(
     backend: RamdiskBackend, handle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loopdev, "PATIENCE", 0.1)
+    monkeypatch.setattr(loopdev, "DETACH_TIMEOUT", 0.1)
     device = backend.open_device(OpenRequest(handle=handle))
 
     with device.path.open("rb"):
