@@ -1,6 +1,6 @@
-"""A stranger's backend, as a stranger installs it: wheels, a clean environment, no checkout, no other backend.
+"""The third-party example, installed as its users would: wheels, a clean environment, no checkout, no other backend.
 
-The driver runs from that environment over a tmpfs of the test's own; nothing may be left when all is deleted.
+The driver runs from that environment on a tmpfs of the test's own; nothing may be left when all volumes are deleted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import venv
@@ -30,6 +29,7 @@ pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/third-party-backend"
+KIT = ROOT / "kit"
 RUN_TIME = ("grpcio", "msgspec", "protobuf", "pyyaml", "stevedore", "typing-extensions")
 MIB = 1 << 20
 FILESYSTEM, SIZE = ("ext4", 32 * MIB) if held(Capability.CAP_SYS_RESOURCE) else ("xfs", 304 * MIB)  # grows online
@@ -42,59 +42,28 @@ backends:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of the core, the kit and the example, built as for an upload."""
+    """The wheels of the core, the example and the kit, built as for an upload."""
     target = tmp_path_factory.mktemp("wheels")
-    for source in (ROOT, ROOT / "kit", EXAMPLE):
+    for source in (ROOT, EXAMPLE, KIT):
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(source))
     return {wheel.name.partition("-")[0]: wheel for wheel in target.glob("*.whl")}
 
 
 @pytest.fixture(scope="session")
 def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of an environment with core and example, and what they need at run time, nothing else."""
-    place = tmp_path_factory.mktemp("clean")
-    venv.create(place, with_pip=True)
-    pinned = place / "requirements.txt"
-    pinned.write_text("".join(locked(name) for name in RUN_TIME))
-    pip = (str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", "--require-hashes", "-r", str(pinned))
-    run(*pip, "install", "--no-deps", "--no-index", str(wheels["csi_multi"]), str(wheels["csi_multi_ramdisk"]))
-    run(*pip, "check")
-    return place / "bin"
+    """The bin directory of an environment with the core, the example and what they need at run time, nothing else."""
+    return environment(tmp_path_factory.mktemp("clean"), wheels["csi_multi"], wheels["csi_multi_ramdisk"])
 
 
-@pytest.fixture(scope="session")
-def with_kit(clean: Path, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of a second environment like it, with the kit."""
-    place = tmp_path_factory.mktemp("kit")
-    shutil.copytree(clean.parent, place, symlinks=True, dirs_exist_ok=True)
-    python = str(place / "bin/python")
-    pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", "--no-deps", "--no-index", str(wheels["csi_multi_testing"]))
-    run(*pip, "check")
-    return place / "bin"
-
-
-def test_without_the_kit_its_verb_names_the_package(clean: Path) -> None:
-    done = subprocess.run(
-        [str(clean / "csi-multi"), "conformance", "--list"], capture_output=True, text=True, check=False, cwd="/"
-    )
-
-    assert done.returncode == 2
-    assert "which is not installed: pip install csi-multi-testing" in done.stderr
-    assert "conformance: needs package csi-multi-testing" in run(str(clean / "csi-multi"), "--help")
-
-
-def test_the_kit_brings_its_verb_and_needs_no_pytest(with_kit: Path) -> None:
-    conformance = (str(with_kit / "python"), "-m", "csi_multi", "conformance")
-
-    assert "--storage FILE" in run(*conformance, "--help")
-    assert "creation: a volume can be created found and deleted (wire)" in run(*conformance, "--list")
+@pytest.fixture
+def with_kit(wheels: dict[str, Path], tmp_path: Path) -> Path:
+    """The bin directory of an environment with the core, the example and the kit."""
+    return environment(tmp_path / "with-kit", *wheels.values())
 
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of the test's own. What a failed test leaves is removed: it holds memory."""
+    """A tmpfs of the test's own. What a failed test leaves is removed, because it takes memory."""
     directory = tmp_path / "ram"
     directory.mkdir()
     LocalHost().run("mount", "-t", "tmpfs", "-o", f"size={5 * SIZE}", "tmpfs", str(directory))
@@ -151,14 +120,14 @@ def test_the_example_needs_neither_pytest_nor_the_checkout(clean: Path) -> None:
     assert pytest_there == "None"
 
 
-def test_check_tells_what_it_would_advertise(clean: Path, memory: Path, tmp_path: Path) -> None:
+def test_check_lists_the_features_and_capabilities(clean: Path, memory: Path, tmp_path: Path) -> None:
     config = tmp_path / "csi.yaml"
     config.write_text(CONFIG.format(directory=memory))
 
-    answer = run(str(clean / "csi-multi"), "check", str(config))
+    output = run(str(clean / "csi-multi"), "check", str(config))
 
-    assert "backend ram (default): ramdisk: NodeLocal, Expand, Clone, ListVolumes, Capacity" in answer
-    assert "CLONE_VOLUME" in answer
+    assert "backend ram (default): ramdisk: NodeLocal, Expand, Clone, ListVolumes, Capacity" in output
+    assert "CLONE_VOLUME" in output
 
 
 MOUNTED = {"mount": {"fs_type": FILESYSTEM}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
@@ -177,9 +146,9 @@ def test_a_volume_lives_and_dies_and_leaves_nothing(
 
     larger = client.ControllerExpandVolume(volume_id=volume, capacity_range={"required_bytes": 2 * SIZE})
     assert larger.node_expansion_required
-    room = node.room()
+    size = node.size()
     client.NodeExpandVolume(volume_id=volume, volume_path=str(node.target))
-    assert node.room() > 1.5 * room
+    assert node.size() > 1.5 * size
     assert digest(file) == wanted
 
     node.unpublish(volume)
@@ -218,10 +187,10 @@ class Node:
         self._client.NodeUnpublishVolume(volume_id=volume, target_path=str(self.target))
         self._client.NodeUnstageVolume(volume_id=volume, staging_target_path=str(self._staging))
 
-    def room(self) -> int:
+    def size(self) -> int:
         if "block" not in self._capability:
-            facts = os.statvfs(self.target)
-            return facts.f_blocks * facts.f_frsize
+            status = os.statvfs(self.target)
+            return status.f_blocks * status.f_frsize
         with self.target.open("rb") as device:
             return device.seek(0, os.SEEK_END)
 
@@ -257,6 +226,18 @@ def leftovers(directory: Path, memory: Path) -> list[str]:
     return found + os.listdir(memory)
 
 
+def environment(directory: Path, *wheels: Path) -> Path:
+    """Create a virtual environment with these wheels and the pinned packages; return its bin directory."""
+    venv.create(directory, with_pip=True)
+    pinned = directory / "requirements.txt"
+    pinned.write_text("".join(locked(name) for name in RUN_TIME))
+    pip = (str(directory / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+    run(*pip, "install", "--require-hashes", "-r", str(pinned))
+    run(*pip, "install", "--no-deps", "--no-index", *map(str, wheels))
+    run(*pip, "check")
+    return directory / "bin"
+
+
 def locked(name: str) -> str:
     """Return a package's pin with its hashes, as requirements.lock has it."""
     lock = (ROOT / "requirements.lock").read_text()
@@ -273,17 +254,33 @@ def run(*words: str) -> str:
     return done.stdout
 
 
+def test_without_the_kit_its_verb_names_the_package(clean: Path) -> None:
+    words = [str(clean / "csi-multi"), "conformance", "--list"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+
+    assert done.returncode == 2
+    assert "which is not installed: pip install csi-multi-testing" in done.stderr
+    assert "conformance: needs package csi-multi-testing" in run(str(clean / "csi-multi"), "--help")
+
+
+def test_the_kit_brings_its_verb(with_kit: Path) -> None:
+    command = (str(with_kit / "csi-multi"), "conformance")
+
+    assert "--storage FILE" in run(*command, "--help")
+    assert "creation: a volume can be created found and deleted (wire)" in run(*command, "--list")
+
+
 @pytest.mark.slow
 def test_the_kit_passes_over_the_wire_and_in_process(with_kit: Path, memory: Path, tmp_path: Path) -> None:
-    config, given, report = tmp_path / "csi.yaml", tmp_path / "storage.yaml", tmp_path / "report.json"
+    config, storage, report = tmp_path / "csi.yaml", tmp_path / "storage.yaml", tmp_path / "report.json"
     config.write_text(CONFIG.format(directory=memory))
-    given.write_text(f"storage: {{size: {MIB}, files: [{memory}]}}")
+    storage.write_text(f"storage: {{size: {MIB}, files: [{memory}]}}")
 
-    words = ("--config", config, "--backend", "ram", "--storage", given, "--json", report, "--sanity", "no", "--yes")
-    run(str(with_kit / "python"), "-m", "csi_multi", "conformance", *map(str, words))
+    options = ("--config", config, "--backend", "ram", "--storage", storage, "--json", report, "--sanity", "no")
+    run(str(with_kit / "csi-multi"), "conformance", *map(str, options), "--yes")
 
-    found = json.loads(report.read_text())
-    states = {one["name"]: one["state"] for one in found["results"]}
+    results = json.loads(report.read_text())["results"]
+    states = {one["name"]: one["state"] for one in results}
     assert "failed" not in states.values()
     for name in ("a creation completes once after a crash at any call", "a creation survives kill 9 at any moment"):
         assert states[name] == "passed"

@@ -1,4 +1,4 @@
-"""The walk-through of docs/writing-a-backend.md, run as it stands there, in an empty directory."""
+"""The commands of the walk-through in docs/writing-a-backend.md, run unchanged in an empty directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/writing-a-backend.md"
-NEEDED = ("csi_multi", "kit", "examples", "pyproject.toml", "README.md")  # of the checkout: what an installation takes
+DIRECTORIES = ("csi_multi", "kit", "examples")  # of the checkout, beside its files: what is installed
 CHAPTER = re.compile(r"^## A walk-through\n(.*?)^## ", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -33,11 +33,11 @@ def blocks() -> list[str]:
 def beside_a_checkout(tmp_path: Path) -> Iterator[Path]:
     checkout = tmp_path / "csi_multi"
     checkout.mkdir()
-    for name in NEEDED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, checkout / name)
+    for path in ROOT.iterdir():
+        if path.name in DIRECTORIES:
+            shutil.copytree(path, checkout / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.is_file():
+            shutil.copy(path, checkout / path.name)
     yield tmp_path
     for mount in [one.target for one in mounts.table() if one.target.startswith(f"{tmp_path}/")]:
         LocalHost().run("umount", mount)
@@ -57,10 +57,10 @@ def test_every_command_of_the_walk_through_works(beside_a_checkout: Path) -> Non
         check=False,
     )
 
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-4000:]
-    assert "csi_multi_mine.backend:MineBackend" in said  # csi-multi backends
-    assert re.search(r"\d+ passed.*\n(?s:.*)FAILED tests/test_contract(?s:.*)the kit noticed", said), said[-4000:]
-    assert "CREATE_DELETE_VOLUME" in said  # csi-multi check
-    assert re.search(r"\d+ passed, 0 failed", said), said[-4000:]  # csi-multi conformance
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    assert "csi_multi_mine.backend:MineBackend" in output  # csi-multi backends
+    assert re.search(r"\d+ passed.*\n(?s:.*)FAILED tests/test_contract(?s:.*)the kit noticed", output), output[-4000:]
+    assert "CREATE_DELETE_VOLUME" in output  # csi-multi check
+    assert re.search(r"\d+ passed, 0 failed", output), output[-4000:]  # csi-multi conformance
     assert [file for file in loopdev.bound().values() if file.startswith(str(beside_a_checkout))] == []
