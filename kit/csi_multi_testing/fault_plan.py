@@ -134,8 +134,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     vague = not all(text.startswith("/") for text in texts)
     for plan in list(_WATCHED):
         own = plan.thread == threading.get_ident()
-        seen = (vague and own) or any(_below(text, plan.files) for text in texts)
-        if seen and plan.record(" ".join([event, *texts]), can_time_out=False):
+        counts = (vague and own) or any(_below(text, plan.files) for text in texts)
+        if counts and plan.record(" ".join([event, *texts]), can_time_out=False):
             raise OSError(errno.EIO, "the kit made this call fail", texts[0])
 
 

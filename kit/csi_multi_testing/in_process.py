@@ -85,7 +85,7 @@ class InProcessClient:
         return Stamp(driver=setting.driver, cluster=setting.cluster, name=name, digest=digest(*parameters), **more)
 
     def request(self, spec: VolumeSpec) -> VolumeRequest:
-        """Return what the core hands to the backend for this wish."""
+        """Return the request that the core hands to the backend."""
         fs_types = {one.mount.fs_type or "ext4" for one in spec.capabilities if one.mount}
         kind = type(self.backend)
         return VolumeRequest(

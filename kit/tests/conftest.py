@@ -1,4 +1,4 @@
-"""The kit judged: it must pass a backend in memory, and fail every deliberately broken one."""
+"""Tests of the kit: a backend in memory must pass, and every deliberately broken backend must fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def judged() -> Callable[[Callable[..., None], Any], Outcome]:
 
 @pytest.fixture
 def fails(judged: Callable[..., Outcome]) -> Fails:
-    """Require that a check fails on a broken backend, with these words in its verdict."""
+    """Require that a check fails on a broken backend, with these words in its message."""
 
     def fails(check: Callable[..., None], subject: Any, words: str) -> None:
         outcome = judged(check, subject)
@@ -72,16 +72,16 @@ class InProcess:
         self.kill()
 
     def mark_logs(self) -> None:
-        """Its log never ends."""
+        """Do nothing: the log is read as a whole."""
 
     def logs_since_mark(self) -> str:
         return self.log
 
     def remove_files(self, *, logs: bool) -> None:
-        """It wrote nothing."""
+        """Do nothing: it wrote no files."""
 
 
 @pytest.fixture(scope="session")
 def driver_of() -> type[InProcess]:
-    """Make a driver for a door over the wire: driver_of(storage, directory)."""
+    """Make a driver for a client over CSI: driver_of(storage, directory)."""
     return InProcess

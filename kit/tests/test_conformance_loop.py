@@ -1,4 +1,4 @@
-"""`csi-multi conformance` as people run it: the real command, a driver process, the loop backend."""
+"""`csi-multi conformance` as users run it: the real command, a driver process, the loop backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door over CSI: what passes in process passes over the wire, and failures keep their class."""
+"""The client over CSI: what passes in process passes over CSI, and failures keep their class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIRED = [name for name, one in CHECKS.items() if one.target is not Target.BACKEN
 
 @pytest.fixture(scope="module")
 def door_to(tmp_path_factory: pytest.TempPathFactory, driver_of: Any) -> Iterator[Callable[..., CsiClient]]:
-    """Return a door to a storage: door_to(storage)."""
+    """Return a function that connects a client to a storage."""
     clients: list[CsiClient] = []
 
     def door_to(storage: Storage) -> CsiClient:

@@ -1,4 +1,4 @@
-"""The fuse: which calls it sees, and what it makes of the chosen one."""
+"""Fault injection: which calls are recorded, and the faults at a chosen call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No module imports itself by way of others: the modules of every distribution, imports inside functions included."""
+"""No circular imports in any distribution, imports inside functions included."""
 
 from __future__ import annotations
 

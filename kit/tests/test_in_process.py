@@ -1,4 +1,4 @@
-"""The door in process: bytes of a volume that must be attached first."""
+"""The client in process: data of a volume that must be attached first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes over the wire: a volume is attached, staged and published for them, and nothing of that stays."""
+"""Data over CSI: a volume is attached, staged and published for it, and nothing of that remains."""
 
 from __future__ import annotations
 

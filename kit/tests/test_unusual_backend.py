@@ -1,4 +1,4 @@
-"""A backend that uses every freedom the contract leaves: no check may take a freedom for a fault."""
+"""A backend that uses every freedom of the contract: no check may fail for it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SOON = 1  # times a snapshot is seen until volumes can be made from it
 
 
 class Peculiar(MemoryBackend):
-    """Whole GiB, handles that say nothing, tokens, slow snapshots, raw block devices only; what is depended upon stays.
+    """Whole GiB, opaque handles, tokens, slow snapshots, raw block devices only; sources of copies are kept.
 
-    So are, each in its own way, EBS, Ceph RBD and LVM.
+    EBS, Ceph RBD and LVM each have some of these properties.
     """
 
     def leaf(self, name: str) -> str:

@@ -55,27 +55,10 @@ def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return environment(tmp_path_factory.mktemp("clean"), wheels["csi_multi"], wheels["csi_multi_ramdisk"])
 
 
-@pytest.fixture(scope="session")
-def with_kit(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def with_kit(wheels: dict[str, Path], tmp_path: Path) -> Path:
     """The bin directory of an environment with the core, the example and the kit."""
-    return environment(tmp_path_factory.mktemp("with-kit"), *wheels.values())
-
-
-def test_without_the_kit_its_verb_names_the_package(clean: Path) -> None:
-    done = subprocess.run(
-        [str(clean / "csi-multi"), "conformance", "--list"], capture_output=True, text=True, check=False, cwd="/"
-    )
-
-    assert done.returncode == 2
-    assert "which is not installed: pip install csi-multi-testing" in done.stderr
-    assert "conformance: needs package csi-multi-testing" in run(str(clean / "csi-multi"), "--help")
-
-
-def test_the_kit_brings_its_verb_and_needs_no_pytest(with_kit: Path) -> None:
-    conformance = (str(with_kit / "python"), "-m", "csi_multi", "conformance")
-
-    assert "--storage FILE" in run(*conformance, "--help")
-    assert "creation: a volume can be created found and deleted (wire)" in run(*conformance, "--list")
+    return environment(tmp_path / "with-kit", *wheels.values())
 
 
 @pytest.fixture
@@ -269,6 +252,22 @@ def run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/", env=environment)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def test_without_the_kit_its_verb_names_the_package(clean: Path) -> None:
+    words = [str(clean / "csi-multi"), "conformance", "--list"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+
+    assert done.returncode == 2
+    assert "which is not installed: pip install csi-multi-testing" in done.stderr
+    assert "conformance: needs package csi-multi-testing" in run(str(clean / "csi-multi"), "--help")
+
+
+def test_the_kit_brings_its_verb(with_kit: Path) -> None:
+    command = (str(with_kit / "csi-multi"), "conformance")
+
+    assert "--storage FILE" in run(*command, "--help")
+    assert "creation: a volume can be created found and deleted (wire)" in run(*command, "--list")
 
 
 @pytest.mark.slow

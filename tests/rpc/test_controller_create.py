@@ -133,7 +133,7 @@ def test_a_changed_default_does_not_make_a_retry_another_volume(serve: Any, make
         ({"volume_content_source": {"volume": {"volume_id": "fast/absent"}}}, Code.NOT_FOUND, "absent"),
         ({"volume_content_source": {"volume": {"volume_id": "slow/v"}}}, Code.INVALID_ARGUMENT, "slow"),
         ({"capacity_range": {"required_bytes": 1, "limit_bytes": 4095}}, Code.OUT_OF_RANGE, "4095"),
-        ({"capacity_range": {"required_bytes": 1 << 60}}, Code.RESOURCE_EXHAUSTED, "fit"),
+        ({"capacity_range": {"required_bytes": 1 << 60}}, Code.RESOURCE_EXHAUSTED, "bytes free"),
     ],
 )
 def test_a_volume_that_cannot_be_is_refused(

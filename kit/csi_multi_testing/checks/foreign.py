@@ -110,8 +110,8 @@ def operations_on(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend
     copy = t.in_process.request(t.spec(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
     yield b.Expand, "expand_volume", lambda: backend.expand_volume(ExpandRequest(handle=handle, size=size))
     yield b.Clone, "clone_volume", lambda: t.made(backend.clone_volume(copy))
-    cut = SnapshotRequest(stamp=stamp, source=handle, secrets=secrets)
-    yield b.Snapshots, "create_snapshot", lambda: t.made(backend.create_snapshot(cut))
+    request = SnapshotRequest(stamp=stamp, source=handle, secrets=secrets)
+    yield b.Snapshots, "create_snapshot", lambda: t.made(backend.create_snapshot(request))
     own = type(backend).MutableParameters()
     yield b.Modify, "modify_volume", lambda: backend.modify_volume(ModifyRequest(handle=handle, mutable=own))
     if t.storage.nodes:

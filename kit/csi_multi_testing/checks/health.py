@@ -32,13 +32,13 @@ UNKNOWN_CURSOR = "?/ nobody's \N{SNOWMAN}"
 
 def expect_well_formed(entries: Sequence[HealthEntry | StorageHealthEntry], what: str) -> None:
     """Require a known status, a CamelCase reason that is unique per status, and a message."""
-    seen = set()
+    reported = set()
     for one in entries:
         expect(isinstance(one.status, Health | StorageHealth), f"{what}: status {one.status!r} is not in the contract")
         expect(WORD.fullmatch(one.reason), f"{what}: reason {one.reason!r} is not a CamelCase word")
         expect(one.message.strip(), f"{what}: {one.reason} has no message")
-        expect((one.status, one.reason) not in seen, f"{what}: {one.status.name} {one.reason} is reported twice")
-        seen.add((one.status, one.reason))
+        expect((one.status, one.reason) not in reported, f"{what}: {one.status.name} {one.reason} is reported twice")
+        reported.add((one.status, one.reason))
 
 
 @check(b.VolumeHealthReporter)

@@ -45,9 +45,9 @@ def expect_complete_during_changes(listing: Listing) -> None:
     found: list[str] = []
     for page in listing.walk(listing.small_page()):
         found += [item.handle for item in page.items]
-        seen = [one for one in found if one in ours]
-        if len(seen) >= 2 and not gone:
-            gone = [seen[0], seen[-1]]
+        listed = [one for one in found if one in ours]
+        if len(listed) >= 2 and not gone:
+            gone = [listed[0], listed[-1]]
             for handle in gone:
                 listing.delete(handle)
             for text in ("a", "z"):  # before and after the others in any order

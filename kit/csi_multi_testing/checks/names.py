@@ -131,9 +131,9 @@ def a_volume_and_a_snapshot_may_have_the_same_name(t: CheckContext) -> None:
     name = t.name()
     made = t.volume(name)
     what = "create_snapshot with the name of a volume"
-    cut = retry(lambda: t.snapshot(made, name), what)
+    snapshot = retry(lambda: t.snapshot(made, name), what)
 
     expect_unchanged(t, made, what)
-    same(t.client.get_snapshot(cut.handle).source, made.handle, f"{what}: the source of get_snapshot")
-    t.client.delete_snapshot(cut.handle)
+    same(t.client.get_snapshot(snapshot.handle).source, made.handle, f"{what}: the source of get_snapshot")
+    t.client.delete_snapshot(snapshot.handle)
     expect_unchanged(t, made, "after delete_snapshot of the snapshot with its name")

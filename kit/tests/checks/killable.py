@@ -13,7 +13,7 @@ from csi_multi_testing.storage import Storage
 
 
 class Process(InProcessClient):
-    """A door to a backend that can be killed: stands for the one over the wire."""
+    """A client of a backend that can be killed, in place of the client over CSI."""
 
     target = Target.WIRE
 

@@ -1,4 +1,4 @@
-"""Backends that attach wrongly or tell wrong facts about nodes, and the checks that see it."""
+"""Backends that attach wrongly, and the checks that find it."""
 
 from __future__ import annotations
 

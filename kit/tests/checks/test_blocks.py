@@ -1,4 +1,4 @@
-"""Backends whose maps would spoil a backup, and the checks that see it."""
+"""Backends whose maps would spoil a backup, and the checks that find it."""
 
 from __future__ import annotations
 

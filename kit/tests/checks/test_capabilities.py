@@ -1,4 +1,4 @@
-"""Backends that are wrong about how their volumes can be used, and the checks that see it."""
+"""Backends that are wrong about how their volumes can be used, and the checks that find it."""
 
 from __future__ import annotations
 

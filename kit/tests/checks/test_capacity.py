@@ -1,4 +1,4 @@
-"""Backends that are wrong about their space, and the checks that see it (test_topology.py has the places)."""
+"""Backends that are wrong about their space, and the checks that find it (test_topology.py has the places)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that serve another request under a taken name, or harm what is there, and the checks that see it."""
+"""Backends that serve another request under a taken name, or harm what is there, and the checks that find it."""
 
 from __future__ import annotations
 

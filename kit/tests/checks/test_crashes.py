@@ -1,4 +1,4 @@
-"""Backends that are torn when their process dies, and the checks that see it."""
+"""Backends that do not survive the death of their process, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that break the rules of creation and deletion, and the checks that see it."""
+"""Backends that break the rules of creation and deletion, and the checks that find it."""
 
 from __future__ import annotations
 

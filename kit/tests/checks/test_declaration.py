@@ -1,4 +1,4 @@
-"""Backends that declare what they are not, objects that get into each other's way, and the checks that see it."""
+"""Backends with wrong declarations or objects that disturb each other, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends with devices that are not what they say, and the checks that see it. The devices are real."""
+"""Backends with wrong devices, and the checks that find it. The devices are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that grow volumes wrongly, and the checks that see it."""
+"""Backends that expand volumes wrongly, and the checks that find it."""
 
 from __future__ import annotations
 

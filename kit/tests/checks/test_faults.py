@@ -1,4 +1,4 @@
-"""Backends that say something final, untrue or nothing at all when a call fails, and the checks that see it."""
+"""Backends that say something final, untrue or nothing at all when a call fails, and the checks that find it."""
 
 from __future__ import annotations
 

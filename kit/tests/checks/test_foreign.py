@@ -1,4 +1,4 @@
-"""Backends that mistake another owner's things for their own, and the checks that see it."""
+"""Backends that mistake foreign resources for their own, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends whose groups come apart, and the checks that see it."""
+"""Backends whose group snapshots are incomplete, and the checks that find it."""
 
 from __future__ import annotations
 

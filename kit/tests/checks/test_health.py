@@ -1,4 +1,4 @@
-"""Backends that speak badly about health, and the checks that see it; the same said well passes."""
+"""Backends that report health wrongly, and the checks that find it; correct ones pass."""
 
 from __future__ import annotations
 

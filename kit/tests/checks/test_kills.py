@@ -35,7 +35,7 @@ class Mortal(MemoryBackend):
 
 
 class _Through:
-    """A shelf as a process sees it that may be dead."""
+    """The storage as a process sees it that may be dead."""
 
     def __init__(self, storage: MemoryStorage, owner: Mortal) -> None:
         self._shelf = storage

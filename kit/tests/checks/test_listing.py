@@ -1,4 +1,4 @@
-"""Backends with broken listings, and the checks that see it."""
+"""Backends with broken listings, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that modify wrongly, and the checks that see it."""
+"""Backends that modify wrongly, and the checks that find it."""
 
 from __future__ import annotations
 

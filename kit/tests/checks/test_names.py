@@ -1,4 +1,4 @@
-"""Backends that are careless with names, and the checks that see it."""
+"""Backends that are careless with names, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that do one thing at a time only as long as nobody else does, and the checks that see it."""
+"""Backends that fail with concurrent calls, and the checks that find it."""
 
 from __future__ import annotations
 

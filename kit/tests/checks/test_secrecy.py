@@ -1,4 +1,4 @@
-"""Backends that keep or tell secrets, and the checks that see it."""
+"""Backends that keep or tell secrets, and the checks that find it."""
 
 from __future__ import annotations
 

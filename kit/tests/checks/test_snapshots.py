@@ -1,4 +1,4 @@
-"""Backends with snapshots that change, vanish or lie about themselves, and the checks that see it."""
+"""Backends with snapshots that change, vanish or lie about themselves, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends whose copies are none, and the checks that see it."""
+"""Backends whose copies are none, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that are polite instead of truthful, or lose what they were given, and the checks that see it."""
+"""Backends that give wrong answers or change stamps, and the checks that find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends whose volumes are reachable from some places only: right ones, and broken ones that the checks see."""
+"""Backends with wrong topology, and the checks that find it."""
 
 from __future__ import annotations
 
