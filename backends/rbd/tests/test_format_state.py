@@ -224,7 +224,9 @@ def test_a_keyring_that_comes_later_is_used(
     cluster: Commands, backend: RbdBackend, node: RbdBackend, volume: Volume, tmp_path: Path
 ) -> None:
     keyring = tmp_path / "keyring"
-    late = RbdBackend(msgspec.structs.replace(node.config, keyring=str(keyring)), node.setting, node._client.connection.runner)
+    late = RbdBackend(
+        msgspec.structs.replace(node.config, keyring=str(keyring)), node.setting, node._client.connection.runner
+    )
     with pytest.raises(Unavailable):
         opened(late, volume, NONE)
     keyring.write_bytes(cluster.keyring.read_bytes())
