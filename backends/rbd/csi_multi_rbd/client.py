@@ -71,7 +71,10 @@ class Client:
             except ObjectNotFound as error:
                 if LIBRARY in str(error):
                     raise  # the image exists, and something else is missing, for example its parent
-                raise BrokenImage(f"{error}; the pool lists the image, but its header is missing") from None
+                raise BrokenImage(
+                    f"{error}; the pool lists the image, but its header is missing: "
+                    "deleting or creating it again removes the rest"
+                ) from None
 
     def metadata(self, image: str) -> dict[str, str]:
         """Raises ImageNotFound."""

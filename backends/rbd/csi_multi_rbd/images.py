@@ -99,7 +99,8 @@ class OwnedImages:
         if label and not self.owns(label):
             raise FailedPrecondition(
                 f"image {client.spec(name)} belongs to driver {label.stamp.driver!r} in cluster "
-                f"{label.stamp.cluster!r}; this driver does not change it: rename the image, or delete it by hand"
+                f"{label.stamp.cluster!r}; this driver does not change it; give each driver on a "
+                "pool its own driver.name or driver.cluster"
             )
         return FoundImage(image=image, label=label, metadata=metadata)
 

@@ -31,10 +31,10 @@ SCRIPT = 'echo "out $0"; echo "err $0" >&2; exit $(($0 % 3))'
 
 
 def main(clients: int, calls: int) -> None:
-    shell = CommandRunner()
+    runner = CommandRunner()
 
     def run(request: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = shell.execute("sh", "-c", SCRIPT, request.decode(), timeout=LIMIT)
+        answer = runner.execute("sh", "-c", SCRIPT, request.decode(), timeout=LIMIT)
         return json.dumps([answer.status, answer.stdout, answer.stderr]).encode()
 
     server = grpc.server(ThreadPoolExecutor(clients))

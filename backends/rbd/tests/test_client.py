@@ -84,11 +84,11 @@ def rbd(config: Config) -> Client:
 
 
 def test_every_command_names_cluster_user_and_time_limits() -> None:
-    shell = Recorder("[]")
+    runner = Recorder("[]")
 
-    Client(changed(OFFLINE, namespace="ns", connect_seconds=7, command_seconds=33), shell).image_names()
+    Client(changed(OFFLINE, namespace="ns", connect_seconds=7, command_seconds=33), runner).image_names()
 
-    assert " ".join(shell.asked[0]) == (
+    assert " ".join(runner.asked[0]) == (
         "rbd --conf /dev/null -m 192.0.2.1,192.0.2.2 --id csi --keyring /etc/ceph/csi.keyring --client-mount-timeout 7 "
         "--rados-mon-op-timeout 33 --rados-osd-op-timeout 33 ls k8s/ns --format json"
     )
@@ -96,13 +96,13 @@ def test_every_command_names_cluster_user_and_time_limits() -> None:
 
 @pytest.mark.parametrize("kind", ["krbd", "nbd"])
 def test_what_serves_a_device_for_long_has_no_time_limit_on_its_reads_and_writes(kind: str) -> None:
-    shell = Recorder("/dev/x0\n")
+    runner = Recorder("/dev/x0\n")
 
-    device = Client(OFFLINE, shell).map(
+    device = Client(OFFLINE, runner).map(
         "a", kind="krbd" if kind == "krbd" else "nbd", read_only=True, exclusive=True, options=("x", "y=1"), cookie="c"
     )
 
-    words = " ".join(shell.asked[0])
+    words = " ".join(runner.asked[0])
     assert device == "/dev/x0"
     assert "op-timeout" not in words
     assert ("--log-file=/dev/null --admin-socket=" in words) == (kind == "nbd")
@@ -110,21 +110,21 @@ def test_what_serves_a_device_for_long_has_no_time_limit_on_its_reads_and_writes
 
 
 def test_a_device_is_attached_again_under_its_name() -> None:
-    shell = Recorder()
+    runner = Recorder()
 
-    Client(OFFLINE, shell).attach("a", device="/dev/nbd3", exclusive=True, options=("try-netlink",), cookie="c")
+    Client(OFFLINE, runner).attach("a", device="/dev/nbd3", exclusive=True, options=("try-netlink",), cookie="c")
 
-    assert " ".join(shell.asked[0]).endswith(
+    assert " ".join(runner.asked[0]).endswith(
         "device attach k8s/a --device /dev/nbd3 --exclusive --cookie c --options try-netlink --device-type nbd"
     )
 
 
 def test_unmapping_asks_no_cluster_and_needs_no_key() -> None:
-    shell = Recorder()
+    runner = Recorder()
 
-    Client(changed(OFFLINE, keyring=""), shell).unmap("/dev/rbd0", kind="krbd", options=("force",))
+    Client(changed(OFFLINE, keyring=""), runner).unmap("/dev/rbd0", kind="krbd", options=("force",))
 
-    assert shell.asked == [
+    assert runner.asked == [
         ("rbd", "--conf", "/dev/null", "device", "unmap", "/dev/rbd0", "--device-type", "krbd", "--options", "force")
     ]
 
@@ -143,12 +143,12 @@ def test_an_answer_that_is_not_understood_is_a_refusal_and_no_bug(output: str) -
 
 
 def test_without_a_keyring_and_without_secrets_nothing_is_run() -> None:
-    shell = Recorder()
+    runner = Recorder()
 
     with pytest.raises(Unauthenticated, match=r"no 'keyring', and the request no secrets userID and userKey"):
-        Client(changed(OFFLINE, keyring=""), shell).image_names()
+        Client(changed(OFFLINE, keyring=""), runner).image_names()
 
-    assert shell.asked == []
+    assert runner.asked == []
 
 
 @pytest.mark.parametrize(
@@ -181,11 +181,11 @@ def test_secrets_of_others_change_nothing() -> None:
 
 
 def test_the_key_of_a_request_is_in_memory_for_as_long_as_the_request(tmp_path: Path) -> None:
-    shell = Recorder("[]")
+    runner = Recorder("[]")
 
-    with Client(OFFLINE, shell).as_user({"userID": "tenant", "userKey": f"{KEY}\n"}) as rbd:
+    with Client(OFFLINE, runner).as_user({"userID": "tenant", "userKey": f"{KEY}\n"}) as rbd:
         rbd.image_names()
-        words = shell.asked[0]
+        words = runner.asked[0]
         file = Path(words[words.index("--keyfile") + 1])
         assert file.read_text() == KEY
         assert file.stat().st_mode & 0o777 == 0o600
@@ -292,7 +292,7 @@ def test_clones_elsewhere_are_not_named_as_ours(rbd: Client, cluster: Commands) 
 
 @pytest.mark.parametrize(
     "verb",
-    ["info", "metadata", "watchers", "snapshots", "children", "used", "discard", "remove", "flatten"],
+    ["info", "metadata", "watchers", "snapshots", "children", "used_bytes", "move_to_trash", "remove", "flatten"],
 )
 def test_an_image_that_is_not_there_is_missing(rbd: Client, verb: str) -> None:
     with pytest.raises(ImageNotFound, match=r"image k8s/.*/gone does not exist"):
@@ -483,7 +483,7 @@ def test_a_manager_that_cannot_is_no_error(cluster: Commands, config: Config) ->
         started = time.monotonic()
         assert not ceph.queue_flatten(f"{config.pool}/{config.namespace}/gone")
         assert time.monotonic() - started < 20
-        assert ceph.status().fsid == config.fsid, "the gate stays open: only the manager is silent"
+        assert ceph.status().fsid == config.fsid, "the circuit stays closed: only the manager is silent"
 
 
 def test_monitors_that_are_silent_are_not_waited_for_again_at_once(cluster: Commands, config: Config) -> None:

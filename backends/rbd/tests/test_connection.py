@@ -22,15 +22,15 @@ class Scripted(CommandRunner):
         return self.answers.pop(0)
 
 
-def rbd(shell: CommandRunner) -> Client:
-    return Client(Config(monitors=("10.0.0.1",), fsid=FSID, pool="k8s", user="csi", keyring="/keyring"), shell)
+def rbd(runner: CommandRunner) -> Client:
+    return Client(Config(monitors=("10.0.0.1",), fsid=FSID, pool="k8s", user="csi", keyring="/keyring"), runner)
 
 
 def test_a_command_that_crashed_is_run_again() -> None:
-    shell = Scripted(CRASH, Result(0, '["image"]', ""))
+    runner = Scripted(CRASH, Result(0, '["image"]', ""))
 
-    assert rbd(shell).image_names() == ["image"]
-    assert shell.answers == []
+    assert rbd(runner).image_names() == ["image"]
+    assert runner.answers == []
 
 
 def test_a_command_that_crashes_always_is_no_final_failure() -> None:
@@ -52,10 +52,10 @@ class Told:
 
 
 def test_a_command_is_told_once_by_its_verb_alone_with_what_became_of_it() -> None:
-    shell, told = Scripted(CRASH, Result(0, '["image"]', ""), CRASH, CRASH), Told()
-    shell.observe = Observer("ceph-a", (told,))
-    rbd(shell).image_names()
+    runner, told = Scripted(CRASH, Result(0, '["image"]', ""), CRASH, CRASH), Told()
+    runner.observe = Observer("ceph-a", (told,))
+    rbd(runner).image_names()
     with pytest.raises(Unavailable):
-        rbd(shell).connection.rbd("snap", "create", "pool/image@secret")
+        rbd(runner).connection.rbd("snap", "create", "pool/image@secret")
 
     assert told.calls == [("ceph-a", "rbd", "ls", "ok"), ("ceph-a", "rbd", "snap create", "Unavailable")]

@@ -249,7 +249,7 @@ def test_who_died_after_the_image_was_mapped_finds_it_mapped(
 ) -> None:
     image = node.image("v")
     with monkeypatch.context() as patch:
-        patch.setattr(ImageMapper, "_awaited", died)
+        patch.setattr(ImageMapper, "_find_mapped", died)
         with pytest.raises(Death):
             node.open(image, mounter)
     mapped = node.mappings(image)
@@ -259,7 +259,7 @@ def test_who_died_after_the_image_was_mapped_finds_it_mapped(
     assert node.mappings(image) == mapped
     node.close(image)
     with monkeypatch.context() as patch:
-        patch.setattr(ImageMapper, "_awaited", died)
+        patch.setattr(ImageMapper, "_find_mapped", died)
         with pytest.raises(Death):
             node.open(image, mounter)
     node.close(image)

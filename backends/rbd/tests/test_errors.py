@@ -167,4 +167,4 @@ def test_a_client_on_the_blocklist_is_told_so(cluster: Commands, config: Config,
 
     cluster.ceph("osd", "blocklist", "rm", address[1])
     assert isinstance(error, StorageError)
-    assert type(error) is named("Blocked"), error
+    assert type(error) is named("ClientBlocklisted"), error

@@ -104,7 +104,7 @@ def test_an_image_at_the_limit_is_busy_until_it_is_flat(
 ) -> None:
     backend = RbdBackend(msgspec.structs.replace(config, flatten_depth=DEPTH, max_depth=DEPTH), setting)
     with monkeypatch.context() as patched:
-        patched.setattr(flatten.Flattener, "soon", lambda *_: None)
+        patched.setattr(flatten.Flattener, "schedule", lambda *_: None)
         _, restored = deep(cluster, backend)
         with pytest.raises(Busy, match="flattened"):
             snapshot(backend, "t", restored)
@@ -117,7 +117,7 @@ def test_what_an_earlier_process_left_deep_is_taken_up(
     cluster: Cluster, shallow: RbdBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(flatten.Flattener, "soon", lambda *_: None)
+        patched.setattr(flatten.Flattener, "schedule", lambda *_: None)
         _, restored = deep(cluster, shallow)
 
     shallow.resume()

@@ -390,7 +390,7 @@ def test_a_volume_with_too_many_snapshots_is_not_cut_again_before_copies_of_it_a
     backend = RbdBackend(msgspec.structs.replace(config, flatten_snapshots=2, max_snapshots=3), setting)
     volume = filled(cluster, backend, "v")
     with monkeypatch.context() as patched:
-        patched.setattr(flatten.Flattener, "soon", lambda *_: None)
+        patched.setattr(flatten.Flattener, "schedule", lambda *_: None)
         cuts = [snapshot(backend, f"s{number}", volume) for number in range(3)]
         with pytest.raises(ResourceExhausted, match="3 snapshots"):
             snapshot(backend, "s3", volume)
