@@ -26,7 +26,12 @@ SKELETON = (
     "importing",
 )
 # Modules that a backend does not need, and why.
-WITHOUT: dict[str, dict[str, str]] = {}
+WITHOUT: dict[str, dict[str, str]] = {"ebs": {"health": "the backend does not report health yet"}}
+# Modules that are longer, and why.
+LONGER = {
+    "rbd/backend": "one method for each method of the contract, of which rbd has the most",
+    "rbd/client": "one method for each command of rbd and ceph",
+}
 
 
 def package(backend: Path) -> Path:
@@ -56,7 +61,9 @@ def test_the_test_of_a_module_has_its_name(backend: Path) -> None:
 def test_a_module_of_a_backend_is_short(backend: Path) -> None:
     lines = {file.stem: len(file.read_text().splitlines()) for file in package(backend).glob("*.py")}
 
-    assert {name: count for name, count in lines.items() if count > LONGEST} == {}
+    assert {name for name, count in lines.items() if count > LONGEST} == {
+        name.partition("/")[2] for name in LONGER if name.startswith(f"{backend.name}/")
+    }
 
 
 def test_the_authors_document_shows_the_skeleton() -> None:

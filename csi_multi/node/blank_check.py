@@ -24,7 +24,7 @@ RELEASE_TIMEOUT = 2.0  # seconds: btrfs releases its device only after umount ha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenDevice:
+class ExclusiveDevice:
     """An open device. Reads bypass the page cache, so the data comes from the device itself."""
 
     device: Device
@@ -63,7 +63,7 @@ class OpenDevice:
         )
 
 
-def find_data(opened: OpenDevice, *, samples: bool) -> int | None:
+def find_data(opened: ExclusiveDevice, *, samples: bool) -> int | None:
     """Return the offset of a chunk that is not all zeros: at the ends and, with `samples`, also between them."""
     found = first_nonzero(opened.read_ends())
     return first_nonzero(opened.read_samples()) if samples and found is None else found
@@ -75,7 +75,7 @@ def first_nonzero(chunks: Iterable[tuple[int, bytes]]) -> int | None:
     return found[0] if found else None
 
 
-def open_exclusively(device: Device) -> contextlib.AbstractContextManager[OpenDevice]:
+def open_exclusively(device: Device) -> contextlib.AbstractContextManager[ExclusiveDevice]:
     """Open the device for reading, with O_EXCL.
 
     A mkfs that outlived an earlier process of this driver holds the device, too: the result is then Unavailable, and
@@ -85,7 +85,7 @@ def open_exclusively(device: Device) -> contextlib.AbstractContextManager[OpenDe
 
 
 @contextlib.contextmanager
-def open_device(device: Device, flags: int = 0) -> Iterator[OpenDevice]:
+def open_device(device: Device, flags: int = 0) -> Iterator[ExclusiveDevice]:
     """Open the device for reading, past the page cache."""
     try:
         descriptor = os.open(device.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | flags)
@@ -103,7 +103,7 @@ def open_device(device: Device, flags: int = 0) -> Iterator[OpenDevice]:
                 f"{device.path} is no longer device {device.number}, so it is not touched; stage the volume again"
             )
         with mmap.mmap(-1, END_BYTES, flags=_BUFFER_FLAGS) as buffer:
-            yield OpenDevice(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)
+            yield ExclusiveDevice(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)
     finally:
         os.close(descriptor)
 

@@ -115,7 +115,7 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
 def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_name_of_the_one_that_hangs(
     rpc: str, method: str, hanging: Any, behind: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(admission, "PATIENCE", 0.05)
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.05)
     served = hanging(method, workers=64)  # enough threads
     call = behind(getattr(served.client, rpc))
     inside(served, 1)

@@ -176,7 +176,7 @@ def test_a_dev_that_cannot_be_written_is_told(kernel: FakeKernel, devices: Devic
     kernel.nvme("nvme0n1", SERIAL)
     (kernel.dev / "csi-multi-ebs").touch()
 
-    with pytest.raises(Unavailable, match="into the driver's container, writable"):
+    with pytest.raises(Unavailable, match="into the container of the driver, writable"):
         devices.open(ONE, BLANK, read_only=False)
 
 

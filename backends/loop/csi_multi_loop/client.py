@@ -148,7 +148,7 @@ def copy_file(source: Path, target: Path) -> None:
     with source.open("rb") as reading, target.open("wb") as writing:
         status = os.fstat(reading.fileno())
         os.ftruncate(writing.fileno(), status.st_size)
-        progress = _Progress(source, status.st_blocks * 512)
+        progress = _CopyLog(source, status.st_blocks * 512)
         position = 0
         while position < status.st_size:
             try:
@@ -161,7 +161,7 @@ def copy_file(source: Path, target: Path) -> None:
             _copy_range(reading.fileno(), writing.fileno(), start, position, progress)
 
 
-def _copy_range(reading: int, writing: int, start: int, end: int, progress: _Progress) -> None:
+def _copy_range(reading: int, writing: int, start: int, end: int, progress: _CopyLog) -> None:
     while start < end:
         copied = os.copy_file_range(reading, writing, min(CHUNK, end - start), start, start)
         if not copied:
@@ -172,7 +172,7 @@ def _copy_range(reading: int, writing: int, start: int, end: int, progress: _Pro
         progress.add(copied)
 
 
-class _Progress:
+class _CopyLog:
     """Logs how far a long copy is."""
 
     def __init__(self, source: Path, total: int) -> None:

@@ -52,7 +52,7 @@ def zero(device: Path, start: int, end: int, record: Record, confirm: Callable[[
     """
     with _opened(device, os.O_WRONLY | os.O_EXCL, start, end) as disk:
         confirm()
-        progress = _Progress(f"zeroing {device}", disk, end, record)
+        progress = _WorkProgress(f"zeroing {device}", disk, end, record)
         for offset in range(start, end, ZERO_CHUNK):
             length = min(ZERO_CHUNK, end - offset)
             disk.zero(offset, length)
@@ -93,7 +93,7 @@ def copy(
         memoryview(buffer) as memory,
     ):
         confirm()
-        progress = _Progress(f"copying {source} to {target}", writing, end, record)
+        progress = _WorkProgress(f"copying {source} to {target}", writing, end, record)
         for offset in range(start, end, CHUNK):
             length = min(CHUNK, end - offset)
             with memory[:length] as chunk:
@@ -210,7 +210,7 @@ def _opened(path: Path, flags: int, start: int = 0, end: int = 0) -> Iterator[_D
         os.close(descriptor)
 
 
-class _Progress:
+class _WorkProgress:
     """Logs and records the progress of long work. Only what is durable is recorded."""
 
     def __init__(self, work: str, disk: _Disk, end: int, record: Record) -> None:

@@ -114,7 +114,7 @@ class VolumeCopier(Operation):
                 self._volumes.allocate(leaf, layout, size, report, tags)
         volume = self._client.find(name)[name]
         size = labels.byte_count(volume.tags, labels.INTENDED_SIZE)
-        progress = _Progress(self._client, volume)
+        progress = _CopyProgress(self._client, volume)
         with self._activation.reading(source) as origin, self._activation.reading(volume) as target:
             self._refuse_overflowed(source)
             confirm, done = self._confirm(volume), progress.done
@@ -161,7 +161,7 @@ class VolumeCopier(Operation):
             self._volumes.discard(one)
 
 
-class _Progress:
+class _CopyProgress:
     """The progress of a copy, which is recorded in a tag of the unfinished volume."""
 
     def __init__(self, client: Client, volume: LogicalVolume) -> None:

@@ -16,7 +16,7 @@ WHERE = "parameters"  # how messages about a StorageClass begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TypeLimits:
+class LayoutLimits:
     """The limits of a volume type. LVM 2.03.16 accepts all of these numbers, and for raid1 up to 63 mirrors."""
 
     stripes: tuple[int, int, int] | None = None  # least, default, most; None: not striped
@@ -28,14 +28,14 @@ class TypeLimits:
         return bool(self.mirrors or self.parity)
 
 
-TYPES: dict[Type, TypeLimits] = {
-    "thin": TypeLimits(),
-    "linear": TypeLimits(),
-    "striped": TypeLimits(stripes=(2, 2, 64)),
-    "raid1": TypeLimits(mirrors=9),
-    "raid5": TypeLimits(stripes=(2, 2, 63), parity=1),
-    "raid6": TypeLimits(stripes=(3, 3, 62), parity=2),
-    "raid10": TypeLimits(stripes=(2, 2, 32), mirrors=1),
+TYPES: dict[Type, LayoutLimits] = {
+    "thin": LayoutLimits(),
+    "linear": LayoutLimits(),
+    "striped": LayoutLimits(stripes=(2, 2, 64)),
+    "raid1": LayoutLimits(mirrors=9),
+    "raid5": LayoutLimits(stripes=(2, 2, 63), parity=1),
+    "raid6": LayoutLimits(stripes=(3, 3, 62), parity=2),
+    "raid10": LayoutLimits(stripes=(2, 2, 32), mirrors=1),
 }
 
 # Integrity metadata of an image: 4 MiB per 500 MiB of data, and a journal that depends on the image's size.

@@ -27,7 +27,7 @@ from .errors import (
     ObjectNotFound,
     OperationTimedOut,
 )
-from .rows import ClusterStatus, Image, ImageSnapshot, Layout, ListedImage, MapKind, PoolUsage, TrashEntry
+from .rows import ClusterStatus, Image, ImageSnapshot, ImageLayout, ListedImage, MapKind, PoolUsage, TrashEntry
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +118,14 @@ class Client:
     def list_trash(self) -> list[TrashEntry]:
         return self._json(lambda data: [rows.trash_entry(one) for one in data], "trash", "ls", self._namespace, "--all")
 
-    def create(self, image: str, size: int, layout: Layout, metadata: Strings) -> None:
+    def create(self, image: str, size: int, layout: ImageLayout, metadata: Strings) -> None:
         """Create an empty image with its image-meta: one command takes half the time of two. Raises NameTaken."""
         with memory_file(labels.empty_image(size, metadata)) as file:
             self.connection.rbd(
                 "import", file, self.spec(image), "--export-format", "2", NO_PROGRESS, *_layout_options(layout)
             )
 
-    def clone(self, source: str, snapshot: str, image: str, layout: Layout) -> None:
+    def clone(self, source: str, snapshot: str, image: str, layout: ImageLayout) -> None:
         """Create an image with the data of a snapshot. Raises NameTaken, ImageNotFound for source or snapshot."""
         with self._confirming(source, snapshot):
             self.connection.rbd(
@@ -292,7 +292,7 @@ class ClusterClient:
         return True
 
 
-def _layout_options(layout: Layout) -> list[str]:
+def _layout_options(layout: ImageLayout) -> list[str]:
     words = [f"--image-feature={feature}" for feature in layout.features]
     words += ["--data-pool", layout.data_pool] if layout.data_pool else []
     words += ["--object-size", f"{layout.object_size}B"] if layout.object_size else []

@@ -36,7 +36,7 @@ from .client import Client
 from .config import Config, Parameters, SnapshotParameters
 from .errors import BrokenImage, ImageInUse, ImageNotFound
 from .labels import Label
-from .rows import Image, Layout
+from .rows import Image, ImageLayout
 from .trash import TrashPurger
 
 ATTEMPTS = 3  # to create an image whose name was taken
@@ -49,7 +49,7 @@ class ImageSpec:
 
     name: str
     size: int
-    layout: Layout
+    layout: ImageLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,14 +223,14 @@ def name_contended(client: Client, name: str) -> Busy:
     return Busy(f"another process creates and removes image {client.spec(name)} at this moment; try again")
 
 
-def image_layout(config: Config, parameters: Parameters) -> Layout:
+def image_layout(config: Config, parameters: Parameters) -> ImageLayout:
     """Return the layout of a new image. Raises InvalidArgument for what the instance cannot do."""
     refuse_other_cluster(config, parameters)
     features = parameters.features or config.image_features
     if reason := features_problem(features, parameters.mounter or config.mounter):
         raise InvalidArgument(f"'{'imageFeatures' if parameters.features else 'mounter'}': {reason}")
     data_pool = parameters.data_pool or config.data_pool
-    return Layout(
+    return ImageLayout(
         features=features,
         data_pool="" if data_pool == config.pool else data_pool,  # as Ceph reports it
         object_size=parameters.object_size or 0,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from csi_multi.host.blockdev import BlockDevices
+
 from .ceph_rules import merge_options
 from .config import Config
 from .rows import MappedImage

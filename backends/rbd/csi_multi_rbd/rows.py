@@ -14,7 +14,7 @@ MapKind = Literal["krbd", "nbd"]  # mapped by the kernel or by rbd-nbd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ImageLayout:
     """The layout of an image that is to be created. Empty: the cluster's default."""
 
     features: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ from .images import (
     refuse_other_cluster,
 )
 from .labels import Label
-from .rows import Layout
+from .rows import ImageLayout
 
 # Of snapshots, which no node maps.
 SNAPSHOT_FEATURES = ("layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten")
@@ -162,7 +162,7 @@ class SnapshotManager:
             spec = ImageSpec(
                 name=self._snapshots.name(leaf),
                 size=volume.image.size,
-                layout=Layout(features=SNAPSHOT_FEATURES, data_pool=volume.image.data_pool),
+                layout=ImageLayout(features=SNAPSHOT_FEATURES, data_pool=volume.image.data_pool),
             )
             created = self._copier.copy(client, self._snapshots, leaf, volume, spec)
         label = Label(

@@ -24,7 +24,7 @@ from csi_multi_rbd.errors import (
     ObjectNotFound,
     PoolFull,
 )
-from csi_multi_rbd.rows import Layout, ListedImage
+from csi_multi_rbd.rows import ImageLayout, ListedImage
 
 from csi_multi.contract import InUse, InvalidArgument, Result, Unauthenticated
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .ceph_commands import Commands
 
 MIB = 2**20
-PLAIN = Layout()
+PLAIN = ImageLayout()
 KEY = "AQBB7B1pAAAAABAAu2vJd5qS5oZ7mVYxkZ0c8A=="  # nobody's
 OFFLINE = Config(
     monitors=("192.0.2.1", "192.0.2.2"),
@@ -199,7 +199,7 @@ def test_the_key_of_a_request_is_in_memory_for_as_long_as_the_request(tmp_path: 
 
 
 def test_an_image_is_made_as_it_is_asked_for(rbd: Client, config: Config) -> None:
-    layout = Layout(
+    layout = ImageLayout(
         features=("layering", "exclusive-lock", "object-map"), object_size=MIB, stripe_unit=64 * 1024, stripe_count=4
     )
 
@@ -336,7 +336,7 @@ def test_a_pool_or_namespace_that_is_not_there_is_never_a_missing_image(config: 
 
 def test_a_data_pool_that_is_not_there_is_named(rbd: Client) -> None:
     with pytest.raises(ObjectNotFound, match="data pool gone does not exist"):
-        rbd.create("a", MIB, Layout(data_pool="gone"), {})
+        rbd.create("a", MIB, ImageLayout(data_pool="gone"), {})
 
     assert rbd.image_names() == []
 
@@ -460,9 +460,9 @@ def test_the_cluster_tells_who_it_is_and_how_it_is(cluster: Commands, config: Co
 
 def test_the_manager_flattens_an_image(cluster: Commands, config: Config) -> None:
     rbd, ceph = Client(config), ClusterClient(config)
-    rbd.create("a", MIB, Layout(), {})
+    rbd.create("a", MIB, ImageLayout(), {})
     rbd.create_snapshot("a", "s")
-    rbd.clone("a", "s", "b", Layout())
+    rbd.clone("a", "s", "b", ImageLayout())
 
     assert ceph.queue_flatten(rbd.spec("b"))
     until = time.monotonic() + 30

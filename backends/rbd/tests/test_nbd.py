@@ -134,12 +134,12 @@ DRIVER = """
 import subprocess, sys
 from pathlib import Path
 from csi_multi_rbd import nbd
-from csi_multi.host.blockdev import Kernel
+from csi_multi.host.blockdev import BlockDevices
 
 kept, other = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
 mine = Path("/proc/thread-self/ns/cgroup").readlink()
 for _ in range(2):
-    nbd.move_to_cgroup(Kernel(proc=Path(sys.argv[1])), [kept.pid])
+    nbd.move_to_cgroup(BlockDevices(proc=Path(sys.argv[1])), [kept.pid])
 assert Path("/proc/thread-self/ns/cgroup").readlink() == mine
 print(kept.pid, other.pid, flush=True)
 other.wait()

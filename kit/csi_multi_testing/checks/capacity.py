@@ -25,7 +25,7 @@ def largest(report: CapacityReport) -> int:
     return report.available if report.maximum is None else min(report.available, report.maximum)
 
 
-def report_with_room(t: CheckContext) -> CapacityReport:
+def report_of_free_space(t: CheckContext) -> CapacityReport:
     """Return the report. Raises CheckSkipped for a storage that has no room for a volume."""
     report = t.client.capacity()
     if largest(report) < max(t.size, report.minimum or 0):
@@ -47,7 +47,7 @@ def the_capacity_numbers_are_consistent(t: CheckContext) -> None:
 
 @check(b.Capacity)
 def a_volume_as_large_as_the_reported_capacity_can_be_created(t: CheckContext) -> None:
-    size = largest(report_with_room(t))
+    size = largest(report_of_free_space(t))
     if size > MAX_TIMES * t.size:
         raise CheckSkipped(f"the largest volume has {size} bytes, more than {MAX_TIMES} times Storage.size")
 
@@ -83,7 +83,7 @@ def a_volume_larger_than_the_reported_capacity_is_refused(t: CheckContext) -> No
 @check(b.Capacity)
 def a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all(t: CheckContext) -> None:
     """Create up to three volumes; one must be right, because others may use and free space at the same time."""
-    report_with_room(t)
+    report_of_free_space(t)
     changes = []
     for _ in range(TRIES):
         before = t.client.capacity().available
@@ -98,7 +98,7 @@ def a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all(t: CheckContext) 
 
 @check(b.Capacity)
 def deleting_a_volume_restores_the_capacity(t: CheckContext) -> None:
-    report_with_room(t)
+    report_of_free_space(t)
     for _ in range(TRIES):
         before = t.client.capacity().available
         made = t.volume(size=2 * t.size)
@@ -121,7 +121,7 @@ def all_uses() -> Iterator[Capability]:
 
 @check(b.Capacity, target=Target.BACKEND)
 def supported_uses_have_capacity_and_unsupported_uses_have_none(t: CheckContext) -> None:
-    report_with_room(t)
+    report_of_free_space(t)
     parameters = t.in_process.request(t.spec()).parameters
     for use in all_uses():
         reason = t.backend.unsupported(use, parameters)
@@ -140,7 +140,7 @@ def capacity_of_any_segments_is_answered_without_an_error(t: CheckContext) -> No
 
 @check(b.Capacity, b.NodeLocal)
 def other_nodes_have_no_capacity(t: CheckContext) -> None:
-    report_with_room(t)
+    report_of_free_space(t)
     here = t.client.segments()
     expect(t.client.capacity(segments=here).available, f"capacity at {here}, the segments of this node, is 0 bytes")
     elsewhere = {**here, "node": f"{here['node']}0"}
@@ -161,7 +161,7 @@ def unreachable_segments_have_no_capacity(t: CheckContext) -> None:
 
 @check(b.Capacity, b.Topology, needs=("reachable",))
 def reachable_segments_have_capacity(t: CheckContext) -> None:
-    report_with_room(t)
+    report_of_free_space(t)
     for place in t.storage.reachable:
         for segments in (place, {**place, "of-another-instance": "here"}):
             found = t.client.capacity(segments=segments).available

@@ -100,8 +100,8 @@ def _expect_fits(t: CheckContext, handle: str, method: str) -> None:
     size, where = len(handle.encode()), ""
     if t.client.target is Target.BACKEND and b.NodeLocal in t.features:
         size, where = size + MAX_NODE - len(t.backend.node_of(handle)), f" on a node with a name of {MAX_NODE} bytes"
-    room = f"{method}: the handle {handle!r} has {size} bytes{where}, {MAX_HANDLE} fit into an id (ids.MAX_HANDLE)"
-    expect(size <= MAX_HANDLE, room)
+    problem = f"{method}: the handle {handle!r} has {size} bytes{where}, {MAX_HANDLE} fit into an id (ids.MAX_HANDLE)"
+    expect(size <= MAX_HANDLE, problem)
     expect(not CONTROL.search(handle), f"{method}: the handle {handle!r} contains a control character")
 
 

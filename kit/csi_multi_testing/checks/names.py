@@ -20,8 +20,8 @@ MOST = 128  # bytes
 
 def longest(text: str, fill: str = "n") -> str:
     """Return the text, padded to the maximum length of a name."""
-    room = MOST - len(text.encode())
-    return text + fill * (room // len(fill.encode())) + "n" * (room % len(fill.encode()))
+    missing = MOST - len(text.encode())
+    return text + fill * (missing // len(fill.encode())) + "n" * (missing % len(fill.encode()))
 
 
 def unusual(unique: str) -> tuple[str, ...]:
