@@ -25,6 +25,7 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FICLONE = 0x40049409  # linux/fs.h
 CHUNK = 64 * 2**20  # bytes per copy_file_range: small enough to report progress, large enough to cost nothing
 PROGRESS_SECONDS = 5.0  # between two log lines about one copy
+REMOVE_ATTEMPTS = 10  # at a directory that another process renames anew
 NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 
 
@@ -54,9 +55,17 @@ class Client:
 
     def remove(self, directory: Path) -> None:
         """Remove one of the driver's directories and the files in it, as far as they exist."""
-        self.empty(directory)
-        with suppress(FileNotFoundError):
-            directory.rmdir()
+        for attempt in range(REMOVE_ATTEMPTS):
+            self.empty(directory)
+            try:
+                return directory.rmdir()
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                # Another process has removed this directory, and renamed an entry that it removes to the same name.
+                if error.errno != errno.ENOTEMPTY or attempt + 1 == REMOVE_ATTEMPTS:
+                    raise
+        return None
 
     def read(self, file: Path) -> bytes:
         return file.read_bytes()
