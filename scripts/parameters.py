@@ -14,20 +14,21 @@ KINDS = ("loop", "lvm", "ebs", "rbd")
 HEAD = """\
 # Parameters
 
-Generated from the schemas by `make docs`. An unknown key or a bad value is refused, and the nearest valid key named.
+Generated from the schemas by `make docs`. An unknown key or an invalid value is an error, which names the most
+similar valid key or the valid values.
 
 ## Configuration file: `driver:`
 
 {driver}
 ## StorageClass, for every backend
 
-`backend` names an instance of the configuration file; without it, `driver.default_backend` is meant. Keys that
-begin with `csi.storage.k8s.io/` belong to Kubernetes; `csi.storage.k8s.io/fstype` picks the filesystem: ext4, xfs or
+`backend` names an instance of the configuration file; without it `driver.default_backend` is used. Keys that
+begin with `csi.storage.k8s.io/` belong to Kubernetes; `csi.storage.k8s.io/fstype` selects the filesystem: ext4, xfs or
 btrfs. These are options of mkfs:
 
 {filesystem}"""
 SECTIONS = (
-    ("Config", "Configuration file, below `backends.NAME:` beside `kind: {kind}`", str),
+    ("Config", "Configuration file, in `backends.NAME:` together with `kind: {kind}`", str),
     ("Parameters", "StorageClass", camel),
     ("SnapshotParameters", "VolumeSnapshotClass", camel),
     ("MutableParameters", "VolumeAttributesClass", camel),

@@ -59,7 +59,7 @@ def demo(fs_type: str | None) -> int:
         return 1
     finally:
         _clean_up(directory)
-    print(f"\nAll data intact, nothing left, {time.monotonic() - started:.1f} s.")
+    print(f"\nAll data intact, nothing left behind, {time.monotonic() - started:.1f} s.")
     return 0
 
 

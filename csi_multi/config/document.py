@@ -105,7 +105,7 @@ def _walk(
         if key_node.tag != "tag:yaml.org,2002:str":
             raise ConfigError(f"{file}:{line}: key {key!r} is not a string; put it in quotes")
         if (*path, key) in lines:
-            raise ConfigError(f"{file}:{line}: key {key!r} is duplicate; it is first set on line {lines[*path, key]}")
+            raise ConfigError(f"{file}:{line}: key {key!r} is given twice, first on line {lines[*path, key]}")
         if any(value is parent for parent in parents):
             raise ConfigError(f"{file}:{line}: key {key!r} contains itself")
         lines[*path, key] = line

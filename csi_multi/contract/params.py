@@ -93,7 +93,7 @@ def normalize_keys(schema: type[S], values: Mapping[str, str], where: str, also:
         one = known.get(key.lower()) or next((_normalize_key(one, key) for one in patterns if _matches(one, key)), key)
         if origin.setdefault(one, key) != key:
             raise InvalidArgument(
-                f"{where}: {origin[one]!r} and {key!r} are the same key, because case is ignored; remove one of them"
+                f"{where}: {origin[one]!r} and {key!r} are one key, because case is ignored; remove one of them"
             )
     return {one: values[key] for one, key in origin.items() if values[key] or one not in names}
 
@@ -127,8 +127,8 @@ def explain(
         return f"{where}: {rename(absent[1])!r} is required"
     if not key:
         return f"{where}: {text}"
-    valid = next((f"; valid: {kind}" for name, kind, *_ in describe(schema) if name == key), "")
-    return f"{where}: {rename(key)!r}: {text[:1].lower()}{text[1:]}{valid}"
+    takes = next((f"; it takes: {kind}" for name, kind, *_ in describe(schema) if name == key), "")
+    return f"{where}: {rename(key)!r}: {text[:1].lower()}{text[1:]}{takes}"
 
 
 @cache

@@ -188,9 +188,9 @@ def _creating_method(backend: Backend, request: VolumeRequest) -> Callable[[Volu
 
 def _refuse_difference(kind: str, found: Stamp, wanted: Stamp) -> None:
     if found.source != wanted.source:
-        raise AlreadyExists(f"{kind} {wanted.name!r} exists, but with another content source")
+        raise AlreadyExists(f"{kind} {wanted.name!r} exists, created from another content source")
     if found.digest != wanted.digest:
-        raise AlreadyExists(f"{kind} {wanted.name!r} exists, but with other parameters")
+        raise AlreadyExists(f"{kind} {wanted.name!r} exists with other parameters")
 
 
 def _refuse_other_use(volume: Volume, request: VolumeRequest) -> None:
@@ -217,8 +217,8 @@ def _find_earlier(kind: str, name: str, find: Callable[[str], T], error: Storage
     except NotFound:
         if isinstance(error, AlreadyExists):
             raise Busy(
-                f"the name of {kind} {name!r} is taken, but the backend finds no complete {kind} with it: it is being "
-                "created or deleted, or an incomplete one has the name; try again"
+                f"the name of {kind} {name!r} is taken, but no complete {kind} has it: the {kind} is being created or "
+                f"deleted, or an incomplete one has the name; try again"
             ) from None
         raise error from None
 

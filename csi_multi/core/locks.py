@@ -60,7 +60,7 @@ class Locks:
         for holder in self._holders.get(key, ()):
             if not (holder.shared and wanted.shared):
                 age = time.monotonic() - holder.since
-                raise Busy(f"{holder.operation} has held the lock on {key[0]} {key[1]!r} for {age:.1f} s; try again")
+                raise Busy(f"{holder.operation} has held {key[0]} {key[1]!r} for {age:.1f} s; try again")
 
     def _release(self, key: LockKey, holder: LockHolder) -> None:
         holders = [one for one in self._holders[key] if one is not holder]

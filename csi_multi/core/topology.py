@@ -56,7 +56,7 @@ def strip_prefix(driver: str, segments: Segments) -> dict[str, str]:
     foreign = [key for key in segments if not key.lower().startswith(prefix)]
     if foreign:
         raise InvalidArgument(
-            f"topology key {foreign[0]!r} is not a key of this driver, whose keys start with {prefix!r}; for a zone write "
+            f"topology key {foreign[0]!r} is not this driver's; its keys start with {prefix!r}; for a zone write "
             f"{f'{prefix}zone'!r} (in Kubernetes in allowedTopologies of the StorageClass)"
         )
     return {key[len(prefix) :].lower(): value for key, value in segments.items()}

@@ -92,8 +92,9 @@ class AdmissionLimit:
                 return
         oldest = held[0]
         raise Unavailable(
-            f"{self._name} already runs {len(held)} calls, the oldest of them ({oldest.rpc}) for "
-            f"{now - oldest.since:.1f} s; the remaining threads are reserved for the other {self._others}; try again"
+            f"{self._name} has {len(held)} running {'call' if len(held) == 1 else 'calls'}, the oldest of them "
+            f"{oldest.rpc} for {now - oldest.since:.1f} s; the remaining threads are reserved for other "
+            f"{self._others}; try again"
         )
 
     def release(self, rpc: RunningRpc) -> None:

@@ -236,7 +236,7 @@ BROKEN = [
     (crashes.a_restore_that_died_anywhere_is_made_once, PublishFirst, "the first block differs"),
     (crashes.a_clone_that_died_anywhere_is_made_once, PublishFirst, "the first block differs"),
     (crashes.a_snapshot_that_died_anywhere_is_cut_once, CutAnew, "new resources"),
-    (crashes.a_group_snapshot_that_died_anywhere_is_cut_once, RefusesMembers, "is being made or removed"),
+    (crashes.a_group_snapshot_that_died_anywhere_is_cut_once, RefusesMembers, "is being created or deleted"),
     (crashes.a_deletion_of_a_volume_that_died_anywhere_is_finished, RecordFirst, "left behind: data"),
     (crashes.a_deletion_of_a_snapshot_that_died_anywhere_is_finished, RecordFirst, "left behind: data"),
     (crashes.a_deletion_of_a_group_that_died_anywhere_is_finished, RecordFirst, "left behind: "),
@@ -245,7 +245,11 @@ BROKEN = [
     (after_crash.what_died_twice_anywhere_is_made_once, NumbersItsTries, "2 new resources"),
     (after_crash.another_request_may_come_after_a_creation_that_died, LeavesTheHalfMade, "shows the bytes of what"),
     (after_crash.another_request_may_come_after_a_creation_that_died, NameLater, "left behind after"),
-    (after_crash.a_name_whose_deletion_died_and_was_repeated_is_free, HidesWhatItDeletes, "is being made or removed"),
+    (
+        after_crash.a_name_whose_deletion_died_and_was_repeated_is_free,
+        HidesWhatItDeletes,
+        "is being created or deleted",
+    ),
     (
         after_crash.snapshots_outlive_a_deletion_of_their_source_that_died,
         TakesSnapshotsAlong,

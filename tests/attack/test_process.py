@@ -100,7 +100,7 @@ def test_a_file_that_is_no_socket_is_left_alone(driver: DriverProcess) -> None:
     ("endpoint", "reason"),
     [
         ("", "not set"),
-        ("tcp://127.0.0.1:1", "expected unix:"),
+        ("tcp://127.0.0.1:1", "is not of the form unix:"),
         ("unix:///tmp/no-such-directory/x.sock", "cannot be used"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_node_in_another_zone_is_refused(zones: Any, refused: Any) -> None:
     )
 
     assert refusal.code is Code.FAILED_PRECONDITION
-    assert "zone=a only; node 'node-2' has" in refusal.text
+    assert "zone=a only; node 'node-2' has node=node-2, zone=b" in refusal.text
 
 
 @pytest.mark.parametrize("node", ["node-1", "node-3"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from csi_multi.loading.reload import CHANGEABLE
+from csi_multi.loading.reload import RELOADABLE
 
 from .conftest import CHART
 
@@ -141,4 +141,4 @@ def test_pods_are_replaced_for_exactly_what_a_running_driver_does_not_take_over(
     left_out = re.search(r"omit \$config\.driver ((?:\"\w+\" )+)", template)
 
     assert left_out is not None
-    assert set(re.findall(r"\w+", left_out[1])) == CHANGEABLE
+    assert set(re.findall(r"\w+", left_out[1])) == RELOADABLE

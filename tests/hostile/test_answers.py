@@ -74,25 +74,28 @@ VOLUMES = {
     "nothing": (lambda _: None, " is None, not a Volume"),
     "a class of another shape": (lambda _: SimpleNamespace(handle="v"), " is a SimpleNamespace, not a Volume"),
     "a coroutine's word": (lambda v: {"handle": v.handle}, " is a dict, not a Volume"),
-    "a long handle": (lambda v: replace(v, handle="h" * 200), ".handle has 200 bytes, 107 are allowed"),
+    "a long handle": (lambda v: replace(v, handle="h" * 200), ".handle has 200 bytes; at most 107 are allowed"),
     "a long handle in few letters": (lambda v: replace(v, handle="é" * 100), ".handle has 200 bytes"),
     "an empty handle": (lambda v: replace(v, handle=""), ".handle is empty"),
     "a number as handle": (lambda v: replace(v, handle=7), ".handle is int 7, not a str"),
     "a line break in a handle": (lambda v: replace(v, handle="a\nb"), ".handle str 'a\\nb' contains a control"),
-    "a surrogate": (lambda v: replace(v, handle="\udcff"), ".handle is str '\\udcff', which is not text"),
+    "a surrogate": (lambda v: replace(v, handle="\udcff"), ".handle is str '\\udcff', which UTF-8 cannot encode"),
     "a negative size": (lambda v: replace(v, size=-1), ".size is int -1, not a whole number"),
     "a truth as size": (lambda v: replace(v, size=True), ".size is bool True"),
     "half a byte": (lambda v: replace(v, size=0.5), ".size is a float"),
     "a size beyond the wire": (lambda v: replace(v, size=1 << 63), ".size is int beyond 64 bits"),
     "no stamp": (lambda v: replace(v, stamp=None), ".stamp is None, not a Stamp"),
-    "a stranger's stamp": (lambda v: replace(v, stamp=replace(v.stamp, driver="x")), "of driver 'x'"),
-    "another cluster's": (lambda v: replace(v, stamp=replace(v.stamp, cluster="x")), "cluster 'x': not ours"),
-    "another stamp": (lambda v: replace(v, stamp=replace(v.stamp, digest="x")), ".stamp is not the one"),
+    "a stranger's stamp": (lambda v: replace(v, stamp=replace(v.stamp, driver="x")), "to driver 'x'"),
+    "another cluster's": (lambda v: replace(v, stamp=replace(v.stamp, cluster="x")), "cluster 'x', not to ours"),
+    "another stamp": (
+        lambda v: replace(v, stamp=replace(v.stamp, digest="x")),
+        ".stamp is not the stamp of the request",
+    ),
     "a number in the context": (
         lambda v: replace(v, stamp=replace(v.stamp, context={"a": 1})),
         ".stamp.context[str 'a'] is int 1, not a str",
     ),
-    "a mapping that raises": (lambda v: replace(v, topology=(Odd(),)), " cannot be looked at: SystemExit"),
+    "a mapping that raises": (lambda v: replace(v, topology=(Odd(),)), " cannot be read: SystemExit"),
     "a list of places": (lambda v: replace(v, topology=[{}]), ".topology is a list, not a tuple"),
     "a list of pairs": (lambda v: replace(v, topology=((("a", "b"),),)), ".topology[0] is a tuple, not a mapping"),
     "a generator of nodes": (lambda v: replace(v, published_nodes=(n for n in "ab")), ".published_nodes is a gen"),
@@ -114,9 +117,11 @@ def test_a_volume_that_cannot_be_is_refused_with_what_is_wrong_and_is_not_forgot
     assert refusal.code is Code.UNAVAILABLE, "a final code would make the orchestrator forget what was made"
     assert words in refusal.text
     (line,) = errors()
-    assert words.strip() in line["wrong"]
+    assert words.strip() in line["problem"]
     if lie != "a topology that CSI forbids":
-        assert refusal.text.startswith("backend 'bad' (module tests.hostile.test_answers) gave a wrong answer: create_")
+        assert refusal.text.startswith(
+            "backend 'bad' (module tests.hostile.test_answers) returned an invalid response: create_"
+        )
         assert (line["instance"], line["kind"], line["method"]) == ("bad", "Liar", "create_volume")
     serves(served.client)
     del served.backend("bad").lies["create_volume"]
@@ -124,7 +129,7 @@ def test_a_volume_that_cannot_be_is_refused_with_what_is_wrong_and_is_not_forgot
 
 
 OTHERS = {
-    "DeleteVolume": ("delete_volume", lambda _: False, " is bool False, but nothing is to be returned"),
+    "DeleteVolume": ("delete_volume", lambda _: False, " is bool False, but the method returns None"),
     "ControllerExpandVolume": ("expand_volume", lambda one: replace(one, node_required=1), ".node_required is int 1"),
     "ControllerPublishVolume": ("attach", lambda _: None, " is None, not a mapping of str to str"),
     "ControllerUnpublishVolume": ("detach", lambda _: "ok", " is str 'ok'"),
@@ -141,7 +146,7 @@ OTHERS = {
     "GetMetadataAllocated": (
         "allocated_blocks",
         lambda one: replace(one, extents=iter([Extent(offset=0, length=4096), (1, 2)])),
-        ".extents: one is a tuple, not a Extent",
+        ".extents: an item is a tuple, not a Extent",
     ),
 }
 FIELDS: dict[str, dict[str, Any]] = {
@@ -192,7 +197,7 @@ def test_whatever_answers_wrongly_is_named(
     ("method", "lie", "words"),
     [
         ("find_volume", lambda one: replace(one, stamp=replace(one.stamp, name="other")), ".stamp.name is 'other'"),
-        ("get_volume", lambda one: replace(one, handle="other"), ".handle is 'other', asked was 'v'"),
+        ("get_volume", lambda one: replace(one, handle="other"), ".handle is 'other', but the request was for 'v'"),
     ],
 )
 def test_another_volume_than_was_asked_for_is_never_taken_for_it(
@@ -215,7 +220,7 @@ def test_the_fact_of_a_node_fits_into_its_id(serve: Any, make: Any, refused: Any
 
     served = serve(make("bad", Wordy), make("good"))
 
-    assert "node_fact is str 'a;b=c', not of [-_.:A-Za-z0-9]+" in refused(served.client.NodeGetInfo).text
+    assert "node_fact is str 'a;b=c', which does not match [-_.:A-Za-z0-9]+" in refused(served.client.NodeGetInfo).text
     serves(served.client)
 
 
@@ -250,5 +255,5 @@ def test_a_type_that_nothing_knows_how_to_check_is_noticed_when_the_contract_get
     class New:
         rate: complex
 
-    with pytest.raises(TypeError, match="knows how to check"):
+    with pytest.raises(TypeError, match="no check exists for the contract's type"):
         response_check.check_of_type(New)

@@ -113,7 +113,7 @@ def test_an_error_of_the_tree_that_cannot_say_its_text_keeps_its_code(
     refusal = refused(served.client.CreateVolume, **wanted("v"))
 
     assert refusal.code is Code.RESOURCE_EXHAUSTED
-    assert refusal.text == "MuteAndFull, whose text cannot be had: SystemExit"
+    assert refusal.text == "MuteAndFull (its text cannot be read: SystemExit)"
     serves(served.client)
 
 

@@ -37,7 +37,7 @@ def test_hung_creations_are_refused_above_their_share_and_the_other_instance_wor
     for number in range(3):
         refusal = refused(served.client.CreateVolume, **wanted(f"more{number}"))
         assert refusal.code is Code.UNAVAILABLE
-        assert f"backend 'bad' has {share} calls running, the oldest of which, CreateVolume, for 0." in refusal.text
+        assert f"backend 'bad' has {share} running calls, the oldest of them CreateVolume for 0." in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
     assert len({call.result(10).volume.volume_id for call in calls}) == share
@@ -69,7 +69,10 @@ def test_hung_readers_of_one_instance_leave_room_for_the_others_readers(
 
     refusal = refused(served.client.GetCapacity, **fields)
 
-    assert (refusal.code, "backend 'bad' has 1 calls running" in refusal.text) == (Code.UNAVAILABLE, True)
+    assert (refusal.code, "backend 'bad' has 1 running call, the oldest of them GetCapacity for" in refusal.text) == (
+        Code.UNAVAILABLE,
+        True,
+    )
     serves(served.client)
     served.backend("bad").go.set()
     assert call.result(10).available_capacity
@@ -100,7 +103,7 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
     refusal = refused(served.client.GetMetadataAllocated, **fields)
 
     assert refusal.code is Code.UNAVAILABLE
-    assert "backend 'bad' has 3 calls running, the oldest of which, GetMetadataAllocated" in refusal.text
+    assert "backend 'bad' has 3 running calls, the oldest of them GetMetadataAllocated" in refusal.text
     serves(served.client)
     for stream in streams:
         stream.cancel()
@@ -112,7 +115,7 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
 def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_name_of_the_one_that_hangs(
     rpc: str, method: str, hanging: Any, behind: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(admission, "PATIENCE", 0.05)
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.05)
     served = hanging(method, workers=64)  # places enough
     call = behind(getattr(served.client, rpc))
     inside(served, 1)
@@ -121,7 +124,7 @@ def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_
     refusal = refused(getattr(served.client, rpc))
 
     assert refusal.code is Code.UNAVAILABLE
-    assert f"backend 'bad' has 1 calls running, the oldest of which, {rpc}, for 0." in refusal.text
+    assert f"backend 'bad' has 1 running call, the oldest of them {rpc} for 0." in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
     call.result(10)
@@ -131,7 +134,7 @@ def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_
 def test_a_node_is_not_described_without_an_instance_that_hangs(
     serve: Any, make: Any, behind: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(admission, "PATIENCE", 0.05)
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.05)
     go, came = threading.Event(), threading.Event()
 
     class Slow(MemoryBackend, NodeFacts):
@@ -214,11 +217,11 @@ def until(happens: Any) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(("method", "what"), [("check", "its check"), ("resume", "resuming earlier work")])
+@pytest.mark.parametrize(("method", "what"), [("check", "check"), ("resume", "resume")])
 def test_an_instance_whose_check_does_not_come_back_counts_as_down_until_it_does(
     method: str, what: str, make: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(registry, "LATE", 0.05)
+    monkeypatch.setattr(registry, "CHECK_LIMIT", 0.05)
     go = threading.Event()
     kind = type("Late", (MemoryBackend,), {method: lambda _: go.wait(20) and None})
     instances = Registry([make("bad", kind), make("good")])
@@ -226,14 +229,14 @@ def test_an_instance_whose_check_does_not_come_back_counts_as_down_until_it_does
 
     until(lambda: "bad" in instances.degraded())
 
-    assert instances.degraded() == {"bad": f"hanging: {what} has not come back for more than 0.05 s"}
+    assert instances.degraded() == {"bad": f"hanging: {what} has not returned for more than 0.05 s"}
     go.set()
     until(lambda: not instances.degraded())
     instances.close()
 
 
 def test_closing_does_not_wait_for_an_instance_that_hangs(make: Any, monkeypatch: Any, errors: Any) -> None:
-    monkeypatch.setattr(registry, "CLOSING", 0.1)
+    monkeypatch.setattr(registry, "CLOSE_LIMIT", 0.1)
     go, closed = threading.Event(), []
 
     class Stuck(MemoryBackend):
@@ -249,5 +252,5 @@ def test_closing_does_not_wait_for_an_instance_that_hangs(make: Any, monkeypatch
 
     assert time.monotonic() - began < 2
     assert closed == ["good"]
-    assert ["backend bad: closing it" in line["message"] for line in errors()] == [True]
+    assert ["backend bad: close did not return" in line["message"] for line in errors()] == [True]
     go.set()

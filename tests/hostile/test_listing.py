@@ -103,10 +103,10 @@ HOSTILE: dict[str, tuple[Callable[[PageRequest], Any], str]] = {
     "a cursor that fits into no token": (lambda _: Page(items=(), cursor="c" * 108), ".cursor has 108 bytes"),
     "a cursor that is a number": (lambda _: Page(items=(), cursor=5), ".cursor is int 5, not a str"),  # type: ignore[arg-type]
     "no cursor": (lambda _: Page(items=(), cursor=None), ".cursor is None, not a str"),  # type: ignore[arg-type]
-    "one handle twice": (lambda _: Page(items=volumes("a", "b", "a")), "gives 'a' twice"),
+    "one handle twice": (lambda _: Page(items=volumes("a", "b", "a")), "has 'a' twice"),
     "more than was asked for": (
         lambda _: Page(items=volumes(*map(str, range(100_000)))),
-        "gives 100000 items when asked for at most 5000",
+        "has 100000 items in a page of at most 5000",
     ),
     "a generator": (lambda _: Page(items=(one for one in volumes("a"))), ".items is a generator, not a tuple"),  # type: ignore[arg-type]
     "a list": (lambda _: Page(items=list(volumes("a"))), ".items is a list, not a tuple"),  # type: ignore[arg-type]
@@ -114,11 +114,11 @@ HOSTILE: dict[str, tuple[Callable[[PageRequest], Any], str]] = {
     "a wrong item far behind": (lambda _: Page(items=(*volumes("a", "b"), "c")), ".items[2] is str 'c', not a Vol"),
     "a stranger's volume": (
         lambda _: Page(items=(*volumes("a"), replace(volumes("b")[0], stamp=replace(STAMP, cluster="other")))),
-        ".items[1].stamp is of driver 'multi.csi.example.com' and cluster 'other': not ours",
+        ".items[1].stamp belongs to driver 'multi.csi.example.com', cluster 'other', not to ours",
     ),
     "an item beyond any message": (
         lambda _: Page(items=(replace(volumes("a")[0], published_nodes=("n" * 200,) * 20_000),)),
-        "gives an item that does not fit into 3500000 bytes",
+        "has an item that does not fit into 3500000 bytes",
     ),
 }
 
@@ -135,7 +135,7 @@ def test_a_listing_that_cannot_be_is_refused_with_what_is_wrong(
     refusal = refused(served.client.ListVolumes)
 
     assert (refusal.code, words in refusal.text) == (Code.INTERNAL, True), refusal.text
-    assert "backend 'bad' (module tests.hostile.test_listing) gave a wrong answer" in refusal.text
+    assert "backend 'bad' (module tests.hostile.test_listing) returned an invalid response" in refusal.text
     assert errors()[0]["instance"] == "bad"
     assert time.monotonic() - began < 5
     serves(served.client)

@@ -28,7 +28,8 @@ from csi_multi_testing.memory import MemoryBackend
 PATIENCE = """\
 from csi_multi.loading import admission, loader, registry
 from csi_multi.process import serve
-admission.PATIENCE = loader.IMPORT = loader.CONSTRUCT = registry.LATE = registry.CLOSING = serve.DRAIN = 1.0
+admission.HANGING_AFTER = loader.IMPORT_LIMIT = loader.CONSTRUCTOR_LIMIT = 1.0
+registry.CHECK_LIMIT = registry.CLOSE_LIMIT = serve.DRAIN_LIMIT = 1.0
 """
 OWN = HEAD + "class Own(MemoryBackend):\n"
 GOOD = OWN + "    pass"
@@ -36,14 +37,17 @@ GOOD = OWN + "    pass"
 # What is broken before it serves: source, and what is said of it.
 BROKEN = {
     "absent": ("import absent_module_of_nobody", "cannot be imported: ModuleNotFoundError"),
-    "endless": ("import time; time.sleep(600)", "importing it has not come back for 1 s"),
+    "endless": ("import time; time.sleep(600)", "its import did not return within 1 s"),
     "future": (OWN + "    contract = (9, 0)", "was written for contract (9, 0)"),
     "half": (HEAD + "class Own(MemoryBackend, b.NodeLocal): ...", "lacks node_of: a feature is implemented whole"),
     "unborn": (
         OWN + "    def __init__(self, *words): time.sleep(600)",
-        "the constructor of 'unborn' has not come back",
+        "the constructor of 'unborn' did not return within",
     ),
-    "quitter": (OWN + "    def __init__(self, *words): raise SystemExit(1)", "its constructor raised Quit: SystemExit"),
+    "quitter": (
+        OWN + "    def __init__(self, *words): raise SystemExit(1)",
+        "its constructor raised CallExited: SystemExit",
+    ),
 }
 # What breaks when it is used: source of create_volume, and what its caller is told.
 CREATE = OWN + "    def create_volume(self, request):\n        "
@@ -54,7 +58,7 @@ WRONG = {
     "handle": (
         CREATE + "return replace(super().create_volume(request), handle='h' * 200)",
         Code.UNAVAILABLE,
-        "create_volume.handle has 200 bytes, 107 are allowed",
+        "create_volume.handle has 200 bytes; at most 107 are allowed",
     ),
 }
 HANGS = CREATE + "time.sleep(600)\n    def check(self): time.sleep(600)\n    def close(self): time.sleep(600)"
@@ -183,7 +187,7 @@ def test_the_process_ends_soon_although_close_hangs(drive: Any) -> None:
     assert driver.stop() == 0
     assert time.monotonic() - began < 10
     assert [line["message"] for line in logged(driver)] == [
-        "backend hangs: closing it has not come back for 1 s; it is left behind"
+        "backend hangs: close did not return within 1 s; the driver stops without it"
     ]
 
 

@@ -79,7 +79,7 @@ def test_what_is_half_made_is_tried_again(serve: Any, make: Any, creation: Any, 
         refused(client.CreateVolumeGroupSnapshot, name="g", source_volume_ids=["fast/v"]),
     ):
         assert refusal.code is Code.ABORTED
-        assert "being made or removed" in refusal.text
+        assert "being created or deleted" in refusal.text
 
 
 def test_deletion_is_done_when_nothing_is_there(client: Client, snap: Any) -> None:

@@ -42,7 +42,7 @@ def warnings(one: StorageClass, backend: Backend, driver: Driver, place: Segment
     if constrained := topology.constrained(backend):
         yield from _binding(one, backend)
     if one.places and not constrained:
-        yield f"{one.where('allowedTopologies')}: volumes of this backend are reachable from all nodes; it restricts pods only"
+        yield f"{one.where('allowedTopologies')}: volumes of this backend are reachable from all nodes"
     yield from _places(one, driver, place)
     if one.expandable and not isinstance(backend, Expand):
         yield f"{one.where('allowVolumeExpansion')}: this backend cannot expand volumes"

@@ -101,7 +101,9 @@ def _backend(instance: Instance, *, apply: bool) -> Iterator[Import]:
     finally:
         dry_run.close()
     changes = [step for step in report.steps if step.changes]
-    print("Nothing was changed. --apply does this:" if changes else "There is nothing to change.", file=sys.stderr)
+    print(
+        "Nothing was changed. With --apply this is done:" if changes else "There is nothing to change.", file=sys.stderr
+    )
     for step in changes:
         print(f"  {shlex.join(step.words)}\n      {step.why}", file=sys.stderr)
 

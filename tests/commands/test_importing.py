@@ -120,8 +120,8 @@ def test_a_release_is_tried_first_and_then_done(run: Run, image: Path, capsys: p
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--name", "A"), 2, "--name: 'A' is not the name of a PersistentVolume"),
-        ((), 2, "--name: '' is not the name"),
+        (("--name", "A"), 2, "--name: 'A' is not a valid name of a PersistentVolume"),
+        ((), 2, "--name: '' is not a valid name"),
         (("--name", "a", "--claim", "x"), 2, "--claim: 'x' is not NAMESPACE/NAME"),
         (("--name", "a", "--instance", "scrtach"), 2, "did you mean 'scratch'?"),
         (("--name", "a", "--fs-type", "ntfs"), 1, "filesystem 'ntfs' is not supported"),

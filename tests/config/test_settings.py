@@ -95,9 +95,9 @@ def test_what_is_not_given_has_a_default(good: Config) -> None:
         ("    kind: memory\n", "    size: 5\n", 6, ["backends.slow", "'kind' is required"]),
         ("    kind: memory\n", "    kind: [memory]\n", 6, ["backends.slow", "'kind' is required"]),
         ("    kind: memory\n", "", 6, ["'backends.slow' is required and must be a mapping"]),
-        ("  slow:\n    kind: memory\n", "  7: {kind: memory}\n", 6, ["'7' is not text", "quotes"]),
-        ("  slow:\n    kind: memory\n", "  no: {kind: memory}\n", 6, ["'no' is not text"]),
-        ("  slow:\n    kind: memory\n", "  ? [a]\n  : {kind: memory}\n", 6, ["is not text"]),
+        ("  slow:\n    kind: memory\n", "  7: {kind: memory}\n", 6, ["'7' is not a string", "quotes"]),
+        ("  slow:\n    kind: memory\n", "  no: {kind: memory}\n", 6, ["'no' is not a string"]),
+        ("  slow:\n    kind: memory\n", "  ? [a]\n  : {kind: memory}\n", 6, ["is not a string"]),
     ],
 )
 def test_an_error_names_line_key_and_remedy(
@@ -112,7 +112,7 @@ def test_an_error_names_line_key_and_remedy(
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "text", "3", "null"])
 def test_a_file_without_a_mapping_is_refused(text: str, refusal: Callable[[str], str]) -> None:
-    assert "expected a mapping with the keys 'driver' and 'backends'" in refusal(text)
+    assert "the file must be a mapping with the keys 'driver' and 'backends'" in refusal(text)
 
 
 @pytest.mark.parametrize("section", ["driver", "backends"])
@@ -157,7 +157,7 @@ def test_a_merged_mapping_may_be_overridden(written: Callable[[str], Path]) -> N
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for file in (tmp_path / "absent.yaml", tmp_path):
-        with pytest.raises(ConfigError, match=f"{file}: cannot be read"):
+        with pytest.raises(ConfigError, match=f"{file} cannot be read"):
             load_config(file)
 
 

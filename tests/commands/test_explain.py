@@ -62,12 +62,12 @@ def test_the_default_instance_is_told_with_the_line_that_names_it(told: Explain)
     found = told()
 
     assert (found["instance"], found["kind"]) == ("fast", "lvm")
-    assert "driver.default_backend" in found["chosen"]
-    assert "config.yaml:1" in found["chosen"]
+    assert "driver.default_backend" in found["instance_reason"]
+    assert "config.yaml:1" in found["instance_reason"]
 
 
 def test_the_instance_that_the_class_names_is_told_with_its_line(told: Explain) -> None:
-    assert "class.yaml:10" in told(CLASS + "parameters:\n  type: linear\n  backend: fast\n")["chosen"]
+    assert "class.yaml:10" in told(CLASS + "parameters:\n  type: linear\n  backend: fast\n")["instance_reason"]
 
 
 def test_an_unknown_parameter_is_refused_with_the_nearest_and_its_line(told: Explain) -> None:
@@ -128,11 +128,11 @@ def test_an_option_of_another_filesystem_is_refused(told: Explain) -> None:
         ),
         (
             ("metadata:", "parameters: {csi.storage.k8s.io/node-stage-secret-name: s}\nmetadata:"),
-            "only together with csi.storage.k8s.io/node-stage-secret-namespace",
+            "has no effect without csi.storage.k8s.io/node-stage-secret-namespace",
         ),
         (
             ("metadata:", "allowedTopologies: [{matchLabelExpressions: [{key: zone, values: [a]}]}]\nmetadata:"),
-            "class.yaml:4: key 'zone' is not of this driver",
+            "class.yaml:4: key 'zone' does not belong to this driver",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_what_is_kept_from_kubernetes_is_told(told: Explain) -> None:
 def test_what_was_assumed_is_told_and_why(told: Explain) -> None:
     found = told(CLASS, "--size", "10Gi")
 
-    assert found["not_asked"] == "asked for with --offline"
+    assert found["storage_not_read"] == "--offline was given"
     assert "extents" in found["assumed"][0]
     assert found["bytes"] == 10 * 2**30
 
@@ -185,19 +185,19 @@ def test_all_classes_of_a_file_are_explained_and_other_kinds_named(
     assert code == 0
     assert "StorageClass fast (" in out
     assert "StorageClass second (" in out
-    assert "no StorageClass: VolumeSnapshotClass" in out
+    assert "because only StorageClasses are: VolumeSnapshotClass" in out
 
 
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        ("kind: Pod\n", (), "class.yaml:1: there is no StorageClass in this file"),
+        ("kind: Pod\n", (), "class.yaml:1: the file contains no StorageClass"),
         (CLASS, ("--class", "fats"), "did you mean 'fast'?"),
         (CLASS.replace("volumeBinding", "volumeBindin"), (), "class.yaml:7: StorageClass: unknown key"),
         (CLASS.replace("WaitForFirst", "WaitForfirst"), (), "class.yaml:7: volumeBindingMode: unknown value"),
-        (CLASS + "parameters: {mirrors: 1}\n", (), "class.yaml:8: parameters: 'mirrors' is not a text"),
+        (CLASS + "parameters: {mirrors: 1}\n", (), "class.yaml:8: parameters: 'mirrors' is not a string"),
         (CLASS + "parameters: {integrity: true}\n", (), 'write integrity: "true"'),
-        (CLASS + "allowedTopologies: [a]\n", (), "class.yaml:8: 'allowedTopologies' is a list of"),
+        (CLASS + "allowedTopologies: [a]\n", (), "class.yaml:8: 'allowedTopologies' must be a list of"),
         (CLASS + "a: [\n", (), "not valid YAML"),
         (CLASS, ("--size", "10GB"), "--size: '10GB' is not a quantity"),
         (CLASS, ("--topology", "zone"), "--topology: 'zone' is not KEY=VALUE"),

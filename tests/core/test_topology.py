@@ -116,7 +116,7 @@ def test_a_node_of_which_two_instances_say_different_things_is_refused(serve: An
     refusal = refused(serve(make("one", Zoned), make("two", Elsewhere)).client.NodeGetInfo)
 
     assert refusal.code is Code.FAILED_PRECONDITION
-    assert "'one' and 'two' disagree on this node's 'zone': 'a' and 'b'" in refusal.text
+    assert "'one' and 'two' report different segments 'zone' for this node: 'a' and 'b'" in refusal.text
 
 
 def test_two_instances_may_say_the_same_of_a_node(serve: Any, make: Any) -> None:

@@ -49,7 +49,7 @@ def test_an_answer_that_breaks_the_rules_is_a_bug_in_the_log_and_makes_nobody_fo
 
     assert refusal.code is Code.UNAVAILABLE, "not final: the volume may have been made"
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
-    assert words in record.fields["wrong"]
+    assert words in record.fields["problem"]
     assert words in refusal.text
 
 

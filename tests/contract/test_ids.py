@@ -113,7 +113,7 @@ def test_instances_that_know_the_same_share_a_place_in_a_node_id() -> None:
 
 
 def test_a_node_id_that_gets_too_long_names_the_remedy() -> None:
-    with pytest.raises(FailedPrecondition, match=r"256 are allowed: give the instances .* shorter names"):
+    with pytest.raises(FailedPrecondition, match=r"at most 256 are allowed; give the instances .* shorter names"):
         ids.join_node("n" * 63, {f"instance-number-{number:03}": f"i-{number:017}" for number in range(6)})
 
 

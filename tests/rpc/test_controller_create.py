@@ -204,7 +204,7 @@ def test_a_name_that_is_taken_by_nothing_that_can_be_found_is_tried_again(
     refusal = refused(served.client.CreateVolume, creation("v"))
 
     assert refusal.code is Code.ABORTED
-    assert "being made or removed" in refusal.text
+    assert "being created or deleted" in refusal.text
 
 
 def test_two_hundred_requests_for_one_name_make_one_volume(serve: Any, make: Any, creation: Any) -> None:

@@ -88,7 +88,7 @@ def test_a_kind_that_is_provided_twice_names_both_providers_and_imports_neither(
     assert sorted(one["distribution"] for one in found["mem"]) == [packages[0], packages[2]]
     for one in found["mem"]:
         assert one["problem"] == f"provided by {packages[0]}:Own of {packages[0]} and " + (
-            f"{packages[2]}:Own of {packages[2]}: remove one"
+            f"{packages[2]}:Own of {packages[2]}; remove one of them"
         )
     assert packages[0] not in sys.modules
     assert found["other"][0]["problem"] == ""

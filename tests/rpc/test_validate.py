@@ -87,7 +87,7 @@ def test_a_text_is_at_most_128_bytes(
     for text in ("x" * (limit + 1), "é" * (limit // 2) + "x", "💾" * (limit // 4) + "x"):
         refusal = refused(getattr(everything.client, rpc), good(rpc, **{name: [text] if repeated else text}))
         assert refusal.code is Code.INVALID_ARGUMENT
-        assert f"{name} has {limit + 1} bytes, {limit} are allowed" in refusal.text
+        assert f"{name} has {limit + 1} bytes; at most {limit} are allowed" in refusal.text
     fitting = "é" * (limit // 2)
     code = code_of(everything, good(rpc, **{name: [fitting] if repeated else fitting}), rpc)
     assert code is not Code.INVALID_ARGUMENT or name == "snapshot_ids"

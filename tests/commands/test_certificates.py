@@ -60,4 +60,4 @@ def test_half_an_authority_is_not_replaced(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "ca.key").unlink()
 
     assert make(tmp_path) == 2
-    assert "without the other" in capsys.readouterr().err
+    assert "has only one of ca.pem and ca.key" in capsys.readouterr().err
