@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from csi_multi.cluster.bootstrap import Role
+from csi_multi.cluster.bootstrap import ClusterMembership
 from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import load_config
 from csi_multi.loading.registry import Registry
@@ -38,20 +38,20 @@ def load(tmp_path: Path) -> Any:
 
 def test_certificates_that_are_not_there_are_named(load: Any) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.tls: /tls/ca\.pem cannot be read: No such file"):
-        Role(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
+        ClusterMembership(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
 
 
 def test_certificates_that_do_not_fit_together_are_named(load: Any, authority: Any) -> None:
     place = authority.directory
     lines = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/controller/certificate.pem, key: {place}/ca.key}}\n"
 
-    with pytest.raises(ConfigError, match="not a set of PEM files that fits together: key values mismatch"):
-        Role(load(lines + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
+    with pytest.raises(ConfigError, match="are not valid PEM files that belong together: key values mismatch"):
+        ClusterMembership(load(lines + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.CONTROLLER)
 
 
 def test_a_node_needs_a_port_that_the_controller_can_reach(load: Any) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.listen is required in mode node"):
-        Role(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.NODE)
+        ClusterMembership(load(TLS + "  nodes: {node-1: 10.0.0.1:1}\n"), Mode.NODE)
 
 
 @pytest.mark.parametrize(("mode", "local"), [(Mode.ALL, None), (Mode.CONTROLLER, False), (Mode.NODE, True)])
@@ -61,14 +61,14 @@ def test_who_does_the_work_of_node_local_backends_follows_from_the_mode(
     place = authority.directory / "controller"
     tls = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/certificate.pem, key: {place}/key.pem}}\n"
 
-    assert Role(load(tls + "  listen: 127.0.0.1:1\n  nodes: {node-1: 10.0.0.1:1}\n"), mode).local is local
+    assert ClusterMembership(load(tls + "  listen: 127.0.0.1:1\n  nodes: {node-1: 10.0.0.1:1}\n"), mode).local is local
 
 
 def test_a_port_that_is_taken_is_named(load: Any, rig: Any) -> None:
     rig.start_node("node-1")
     place = rig.authority.directory / "nodes" / "node-1"
     tls = f"  tls: {{ca: {place}/ca.pem, certificate: {place}/certificate.pem, key: {place}/key.pem}}\n"
-    role = Role(load(tls + f"  listen: 127.0.0.1:{rig.machines['node-1'].port}\n"), Mode.NODE)
+    role = ClusterMembership(load(tls + f"  listen: 127.0.0.1:{rig.machines['node-1'].port}\n"), Mode.NODE)
 
     with pytest.raises(EndpointError, match=f"127.0.0.1:{rig.machines['node-1'].port}"):
         role.start(Registry([]), SharedRpcState(8))
