@@ -188,7 +188,7 @@ def test_a_reload_under_fifty_concurrent_calls_loses_none(drive: Any, read: Any)
             for times in range(1, 9):
                 driver.write(driver.text("a", *(["b", "c"] if times % 2 else ["b"]), reserve=times))
                 driver.hangup()
-                driver.logged("a new configuration is taken", times)
+                driver.logged("the new configuration is in use", times)
                 before = sum(done)
                 driver.until(lambda before=before: sum(done) > before + 50 or failures, "calls between two reloads")
         finally:
@@ -212,7 +212,7 @@ def test_a_bad_file_is_refused_and_shown_and_the_next_good_one_is_taken_by_itsel
     assert create(client, "v", "b") == "b/n1/v"
     driver.write(driver.text("a", "b", "c"))
 
-    assert driver.logged("a new configuration is taken")["made"] == ["c"]
+    assert driver.logged("the new configuration is in use")["added"] == ["c"]
     assert create(client, "v", "c") == "c/n1/v"
     client.close()
     assert driver.process.stop() == 0
@@ -235,7 +235,7 @@ def test_a_hangup_changes_nothing_when_nothing_has_changed(drive: Any) -> None:
     client = driver.process.start()
     driver.hangup()
 
-    line = driver.logged("a new configuration is taken")
-    assert (line["made"], line["removed"], line["kept"]) == ([], [], ["a", "b"])
+    line = driver.logged("the new configuration is in use")
+    assert (line["added"], line["removed"], line["kept"]) == ([], [], ["a", "b"])
     client.close()
     assert driver.process.stop() == 0
