@@ -4,7 +4,7 @@ Commands are lists of arguments, never shell strings, with a fixed locale and a 
 because everybody can read arguments. Only its own time limit ends a command, never a caller that stopped waiting: the
 retry of that caller gets Busy first, and the result later.
 
-`run_to_end` holds these rules for a program that is started in any way: LocalHost starts it with subprocess, the rbd
+`open_streams` holds these rules for a command that is started in any way: LocalHost starts it with subprocess, the rbd
 backend with `sh`.
 """
 
@@ -17,7 +17,8 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from ..contract.machine import TIME_LIMIT, CommandFailed, CommandMissing, CommandTimedOut, Result
@@ -39,36 +40,58 @@ class Process(Protocol):
         ...
 
 
-# Starts a program with these arguments, and with descriptors as its standard input, output and error.
-Start = Callable[[tuple[str, ...], int, int, int], Process]
-
-
 class LocalHost:
     """The machine this process runs on."""
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
-        result = run_to_end(argv, _start_process, stdin=stdin, timeout=timeout)
+        with open_streams(argv, stdin) as streams:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=streams.stdin,
+                    stdout=streams.stdout,
+                    stderr=streams.stderr,
+                    env=ENVIRONMENT,
+                    start_new_session=True,
+                )
+            except FileNotFoundError:
+                raise CommandMissing(argv[0]) from None
+            result = streams.finish(process, timeout)
         if result.status not in ok:
             raise CommandFailed(argv, result)
         return result
 
 
-def run_to_end(argv: tuple[str, ...], start: Start, *, stdin: str | None = None, timeout: float) -> Result:
-    """Start a program and wait for its end, whatever its status.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandStreams:
+    """The descriptors that a command is started with as its standard input, output and error."""
 
-    At the time limit the program and all that it started are killed. Raises CommandTimedOut, and what `start` raises.
-    """
+    argv: tuple[str, ...]
+    started: float  # time.monotonic()
+    stdin: int
+    stdout: int
+    stderr: int
+
+    def finish(self, process: Process, timeout: float) -> Result:
+        """Wait for the end of the command, whatever its status.
+
+        At the time limit the program and all that it started are killed. Raises CommandTimedOut.
+        """
+        status = _wait_or_kill(process, self.argv, timeout)
+        if log.isEnabledFor(logging.DEBUG):
+            extra = {"argv": list(self.argv), "status": status, "ms": _ms(self.started)}
+            log.debug("command", extra={"fields": extra})
+        return Result(status, _content(self.stdout), _content(self.stderr))
+
+
+@contextlib.contextmanager
+def open_streams(argv: tuple[str, ...], stdin: str | None = None) -> Iterator[CommandStreams]:
+    """Yield the streams for one command, whose standard input reads the text."""
     started = time.monotonic()
     with _stdin(stdin) as source, _memory_file("stdout") as stdout, _memory_file("stderr") as stderr:
-        process = start(argv, source, stdout, stderr)
-        status = _wait_or_kill(process, argv, timeout)
-        result = Result(status, _content(stdout), _content(stderr))
-    if log.isEnabledFor(logging.DEBUG):
-        extra = {"argv": list(argv), "status": result.status, "ms": _ms(started)}
-        log.debug("command", extra={"fields": extra})
-    return result
+        yield CommandStreams(argv=argv, started=started, stdin=source, stdout=stdout, stderr=stderr)
 
 
 def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subprocess.Popen[bytes]:
@@ -81,15 +104,6 @@ def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subpr
         stderr=stderr,
         start_new_session=True,
     )
-
-
-def _start_process(argv: tuple[str, ...], stdin: int, stdout: int, stderr: int) -> Process:
-    try:
-        return subprocess.Popen(
-            argv, stdin=stdin, stdout=stdout, stderr=stderr, env=ENVIRONMENT, start_new_session=True
-        )
-    except FileNotFoundError:
-        raise CommandMissing(argv[0]) from None
 
 
 def _wait_or_kill(process: Process, argv: tuple[str, ...], timeout: float) -> int:

@@ -103,7 +103,9 @@ def open_device(device: Device, flags: int = 0) -> Iterator[ExclusiveDevice]:
                 f"{device.path} is no longer device {device.number}, so it is not touched; stage the volume again"
             )
         with mmap.mmap(-1, END_BYTES, flags=_BUFFER_FLAGS) as buffer:
-            yield ExclusiveDevice(device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer)
+            yield ExclusiveDevice(
+                device=device, descriptor=descriptor, size=sysfs.size_of(device.number), buffer=buffer
+            )
     finally:
         os.close(descriptor)
 

@@ -27,7 +27,7 @@ from .errors import (
     ObjectNotFound,
     OperationTimedOut,
 )
-from .rows import ClusterStatus, Image, ImageSnapshot, ImageLayout, ListedImage, MapKind, PoolUsage, TrashEntry
+from .rows import ClusterStatus, Image, ImageLayout, ImageSnapshot, ListedImage, MapKind, PoolUsage, TrashEntry
 
 log = logging.getLogger(__name__)
 

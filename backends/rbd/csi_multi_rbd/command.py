@@ -19,7 +19,7 @@ from csi_multi.contract import (
     Result,
     Unavailable,
 )
-from csi_multi.host.command import ENVIRONMENT, run_to_end
+from csi_multi.host.command import ENVIRONMENT, CommandStreams, open_streams
 
 SEARCH_PATH = ENVIRONMENT["PATH"]
 PACKAGES = {"rbd": "ceph-common", "ceph": "ceph-common", "rbd-nbd": "rbd-nbd"}
@@ -46,14 +46,16 @@ class CommandRunner:
         Raises CommandFailed for a status other than 0, CommandTimedOut, FailedPrecondition when the program is
         missing, Unavailable when it cannot be started.
         """
-        return _checked((program, *words), run_to_end((program, *words), _start, timeout=timeout))
+        with open_streams((program, *words)) as streams:
+            return _checked(streams.argv, streams.finish(_start(streams), timeout))
 
 
 class BackgroundRunner(CommandRunner):
     """Run commands that no request waits for: a class of its own, so that tests can fail the others alone."""
 
     def run(self, program: str, *words: str, timeout: float) -> Result:
-        return _checked((program, *words), run_to_end((program, *words), _start, timeout=timeout))
+        with open_streams((program, *words)) as streams:
+            return _checked(streams.argv, streams.finish(_start(streams), timeout))
 
 
 class ShProcess:
@@ -80,14 +82,14 @@ def _checked(argv: tuple[str, ...], result: Result) -> Result:
     return Result(0, result.stdout, "")  # on success stderr holds only progress and warnings
 
 
-def _start(argv: tuple[str, ...], stdin: int, stdout: int, stderr: int) -> ShProcess:
-    sh = _sh()
+def _start(streams: CommandStreams) -> ShProcess:
+    sh, argv = _sh(), streams.argv
     try:
         running = sh.Command(argv[0], SEARCH_PATH.split(":"))(
             *argv[1:],
-            _in=stdin,
-            _out=stdout,
-            _err=stderr,
+            _in=streams.stdin,
+            _out=streams.stdout,
+            _err=streams.stderr,
             _env=ENVIRONMENT | {"TZ": "UTC"},  # rbd prints times in local time
             _tty_out=False,
             _new_session=True,
