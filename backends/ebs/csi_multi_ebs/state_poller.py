@@ -79,7 +79,7 @@ class StatePoller(Generic[T]):
     def _due(self, earliest: float) -> list[_Waiter[T]]:
         """Return all waiters once one of them is due, and set when they are due again; none: the thread ends."""
         with self._condition:
-            while self._waiting:
+            while self._drop_finished():
                 self._next = max(min(one.due for one in self._waiting), earliest)
                 pause = self._next - time.monotonic()
                 if pause <= 0:
@@ -89,6 +89,11 @@ class StatePoller(Generic[T]):
                 self._condition.wait(pause)
             self._running = False
             return []
+
+    def _drop_finished(self) -> bool:
+        """Return whether anybody still waits. A caller that has its value may not have left yet."""
+        self._waiting = {one for one in self._waiting if not one.finished}
+        return bool(self._waiting)
 
     def _fetch_for(self, keys: list[str], waiting: Iterable[_Waiter[T]]) -> None:
         polled: Future[Mapping[str, T]] = Future()
@@ -112,6 +117,10 @@ class _Waiter(Generic[T]):
         self._result: Future[T | None] = Future()
         self._value: T | None = None
         self._error = ""  # of the last poll
+
+    @property
+    def finished(self) -> bool:
+        return self._result.done()
 
     def reschedule(self, longest: float) -> None:
         """Set when the next poll is due, if one is due now."""
