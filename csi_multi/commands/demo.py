@@ -218,7 +218,7 @@ class Interrupt:
 def _leftovers(directory: Path) -> list[str]:
     below = f"{directory}/"
     mounted = [mount.target for mount in mounts.table() if mount.target.startswith(below)]
-    return mounted + [str(device) for device, file in loopdev.bound().items() if file.startswith(below)]
+    return mounted + [str(device) for device, file in loopdev.bound_devices().items() if file.startswith(below)]
 
 
 def _refuse_leftovers(directory: Path) -> None:

@@ -94,7 +94,7 @@ class Cluster:
     attach_required: bool = False
 
     @property
-    def routed(self) -> bool:
+    def forwards_rpcs(self) -> bool:
         """Whether the controller forwards the RPCs of node-local backends to nodes."""
         return bool(self.nodes or self.kubernetes)
 

@@ -17,7 +17,7 @@ from . import errors
 from .machine import TIME_LIMIT, Host, Result
 
 OK = "ok"
-Ends = Callable[[str], None]  # called at the end, with the outcome
+EndCallback = Callable[[str], None]  # called at the end, with the outcome
 
 RPC_INSTANCE: ContextVar[str] = ContextVar("RPC_INSTANCE", default="")
 OUTGOING: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("OUTGOING", default=())  # metadata of forwarded RPCs
@@ -39,11 +39,11 @@ class Rpc:
 class Listener(Protocol):
     """Its methods run in the thread of the RPC or command, so they must be fast and must not raise."""
 
-    def rpc(self, rpc: Rpc) -> Ends:
+    def rpc(self, rpc: Rpc) -> EndCallback:
         """An RPC begins; the returned function is called at its end with the name of the status code."""
         ...
 
-    def call(self, instance: str, program: str, operation: str) -> Ends:
+    def call(self, instance: str, program: str, operation: str) -> EndCallback:
         """A command or API call begins; the returned function is called at its end with OK or the error class."""
         ...
 

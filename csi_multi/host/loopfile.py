@@ -66,7 +66,7 @@ class LoopDevices:
         found = loopdev.find(image)
         if len(found) < 2:
             return next(iter(found), None)
-        return max(found, key=lambda one: (in_use(one), loopdev.backs(one, image)))
+        return max(found, key=lambda one: (in_use(one), loopdev.is_bound_to(one, image)))
 
     def close(self, image: Path) -> None:
         """Detach all devices of the image. Raises InUse."""
@@ -124,7 +124,7 @@ def has_properties(device: Path, image: Path, sector_size: int, read_only: bool)
         "ro": str(int(read_only)),
     }
     number = sysfs.number_of(device)
-    return all(sysfs.attribute(number, name) == text for name, text in expected.items()) and loopdev.backs(
+    return all(sysfs.attribute(number, name) == text for name, text in expected.items()) and loopdev.is_bound_to(
         device, image
     )
 
@@ -136,7 +136,7 @@ def autoclears(device: Path) -> bool:
 
 def in_use(device: Path) -> bool:
     """Whether the device is mounted in any mount namespace, used by another device, or published raw."""
-    if str(device) in loopdev.bound().values():
+    if str(device) in loopdev.bound_devices().values():
         return True
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
         return True
@@ -170,7 +170,7 @@ def _stack(device: Path) -> tuple[set[str], set[str]]:
     """
     numbers, paths = {sysfs.number_of(device)}, {str(device)}
     holders = [Path("/dev") / name for name in os.listdir(SYS_BLOCK / device.name / "holders")]
-    loops = [upper for upper, backing in loopdev.bound().items() if backing == str(device)]
+    loops = [upper for upper, backing in loopdev.bound_devices().items() if backing == str(device)]
     for holder in holders + loops:
         above = _stack(holder)
         numbers, paths = numbers | above[0], paths | above[1]

@@ -55,19 +55,19 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
         reload = ConfigReloader(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
-        telemetry.serving(shared, instances, reload)
+        telemetry.on_serving(shared, instances, reload)
         gc.freeze()  # loaded modules stay, so the garbage collector need not visit them again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         _wait(stopped, reload)
         log.info("stopping: no new RPCs are accepted; waiting for running ones")
-        telemetry.stopping()
+        telemetry.on_stopping()
         for stopping in (server.stop(DRAIN_LIMIT), membership.stop(DRAIN_LIMIT)):
             _drain(stopping, instances)
         endpoint.remove(path, own)
         membership.close()
         instances.close()
         telemetry.close()
-        _end(instances)
+        _exit_if_calls_hang(instances)
 
 
 def _wait(signals: socket.socket, reload: ConfigReloader) -> None:
@@ -90,7 +90,7 @@ def _drain(stopped: threading.Event, instances: Registry) -> None:
         log.warning("stopping: waiting for %s", "; ".join(instances.running()) or "an RPC")
 
 
-def _end(instances: Registry) -> None:
+def _exit_if_calls_hang(instances: Registry) -> None:
     """Return when no call runs; else end the process at once, because Python would wait for its thread.
 
     That is as safe as SIGKILL at any point, but not a clean end, so the exit code is 1.

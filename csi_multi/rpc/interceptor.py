@@ -21,7 +21,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Timeout, Unavailable
-from ..contract.observer import RPC_INSTANCE, Ends, Listeners, Rpc
+from ..contract.observer import RPC_INSTANCE, EndCallback, Listeners, Rpc
 from ..core.locks import LockKey, Locks
 from ..loading.admission import SlotPool, running_rpc
 from ..loading.backend_proxy import InvalidResponse, UnexpectedError, error_text
@@ -189,7 +189,7 @@ class Interceptor:
             return given
         return uuid.uuid4().hex[:12] if self._peer_policy.assigns_request_ids else ""
 
-    def _observe(self, name: str, request: Message, context: grpc.ServicerContext) -> Ends:
+    def _observe(self, name: str, request: Message, context: grpc.ServicerContext) -> EndCallback:
         """Report the beginning of an RPC to the listeners; return the function that reports its end."""
         rpc = self._label(name, request, context.invocation_metadata())
         ends = [listener.rpc(rpc) for listener in self._listeners]

@@ -90,7 +90,7 @@ class FaultPlan:
 # One hook for the lifetime of the process: audit hooks cannot be removed.
 _WATCHED: list[FaultPlan] = []
 _hooked = False
-_outside = threading.local()
+_uncounted = threading.local()
 
 
 @contextmanager
@@ -113,12 +113,12 @@ def watch_files(plan: FaultPlan) -> Iterator[None]:
 @contextmanager
 def not_counted() -> Iterator[None]:
     """Record no calls of this thread during the block: they belong to a call that was recorded."""
-    before = getattr(_outside, "here", False)
-    _outside.here = True
+    before = getattr(_uncounted, "active", False)
+    _uncounted.active = True
     try:
         yield
     finally:
-        _outside.here = before
+        _uncounted.active = before
 
 
 def path_prefixes(directories: tuple[Path, ...]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def path_prefixes(directories: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if not _WATCHED or (event not in PATHS and event not in DESCRIPTORS) or getattr(_outside, "here", False):
+    if not _WATCHED or (event not in PATHS and event not in DESCRIPTORS) or getattr(_uncounted, "active", False):
         return
     named = () if event in DESCRIPTORS else args[: 2 if event in TWO_PATHS else 1]
     texts = [_text(one) for one in (named or args[:1])]

@@ -75,14 +75,14 @@ def a_name_is_free_after_a_crashed_deletion_was_repeated(t: CheckContext) -> Non
     deletion = DeleteVolume(t)
     deaths = FaultSweep(deletion, Fault.DEATH)
     for call in deaths:
-        spec = t.spec(deletion.thing.stamp.name, 2 * t.size)
+        spec = t.spec(deletion.resource.stamp.name, 2 * t.size)
         deaths.inject(call)
         what = f"{deaths.where}, repeated, then create_volume under the same name"
         restart_process(t, what, resume=False)
         retry(deletion.act, what)
         again = retry(lambda spec=spec: t.create(spec), what)  # type: ignore[misc]
         _expect_no_bytes(t, again, SEED, f"{what}: the new volume")
-        deletion.thing = again
+        deletion.resource = again
         deletion.clean_up(what)
         t.forget(again)
 
@@ -103,7 +103,7 @@ class _DeleteSource(DeleteVolume):
 
     def prepare(self) -> None:
         super().prepare()
-        self.snapshot = wait_until_ready(self.t, self.t.snapshot(self.thing))
+        self.snapshot = wait_until_ready(self.t, self.t.snapshot(self.resource))
 
     def verify_survival(self, what: str) -> None:
         """Require that the snapshot is there, with its data."""
@@ -112,7 +112,7 @@ class _DeleteSource(DeleteVolume):
         if self.t.no_data():
             return
         copy = retry(lambda: self.t.copy(self.snapshot), f"{what}, then restore_volume")
-        self.t.expect_filled(copy, SEED, self.thing.size, f"{what}: a volume restored from the snapshot")
+        self.t.expect_filled(copy, SEED, self.resource.size, f"{what}: a volume restored from the snapshot")
         self.t.client.delete(copy.handle)
         self.t.forget(copy)
 
@@ -123,7 +123,7 @@ class _DeleteSource(DeleteVolume):
     def remove(self) -> None:
         super().remove()
         self.t.client.delete_snapshot(self.snapshot.handle)
-        self.t.forget(self.thing, self.snapshot)
+        self.t.forget(self.resource, self.snapshot)
 
 
 @check(b.Snapshots, target=Target.BACKEND)

@@ -12,7 +12,7 @@ from ..check import check
 from ..context import BLOCK_SIZE, CheckContext
 from ..protocol import Target, read_from
 from .devices import opened
-from .sources import take_snapshot
+from .sources import snapshot_as_source
 
 BLANK_STATES = (Blank.ZEROED, Blank.STAMPED)
 
@@ -102,7 +102,7 @@ def an_expanded_volume_is_as_blank_as_before(t: CheckContext) -> None:
 
 @check(b.Snapshots, needs=("devices",), data=True, target=Target.BACKEND)
 def a_restored_volume_is_never_blank(t: CheckContext) -> None:
-    copy = t.copy(take_snapshot(t, t.volume()))
+    copy = t.copy(snapshot_as_source(t, t.volume()))
 
     same(blank_of(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
 

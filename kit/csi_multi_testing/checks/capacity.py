@@ -15,7 +15,7 @@ from ..check import check
 from ..context import CheckContext
 from ..protocol import Target
 
-MAX_TIMES = 64  # times Storage.size: a larger volume takes too long to create
+MAX_SIZE_FACTOR = 64  # times Storage.size: a larger volume takes too long to create
 TRIES = 3
 NO_LIMIT = 1 << 62  # bytes
 
@@ -48,8 +48,8 @@ def the_capacity_numbers_are_consistent(t: CheckContext) -> None:
 @check(b.Capacity)
 def a_volume_as_large_as_the_reported_capacity_can_be_created(t: CheckContext) -> None:
     size = largest(report_of_free_space(t))
-    if size > MAX_TIMES * t.size:
-        raise CheckSkipped(f"the largest volume has {size} bytes, more than {MAX_TIMES} times Storage.size")
+    if size > MAX_SIZE_FACTOR * t.size:
+        raise CheckSkipped(f"the largest volume has {size} bytes, more than {MAX_SIZE_FACTOR} times Storage.size")
 
     try:
         made = t.volume(size=size)
@@ -89,7 +89,7 @@ def a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all(t: CheckContext) 
         before = t.client.capacity().available
         made = t.volume()
         taken = before - t.client.capacity().available
-        if 0 <= taken <= MAX_TIMES * made.size:  # overprovisioning multiplies the size of the storage's own records
+        if 0 <= taken <= MAX_SIZE_FACTOR * made.size:  # overprovisioning multiplies the storage's own records
             return
         changes.append(taken)
         t.client.delete(made.handle)

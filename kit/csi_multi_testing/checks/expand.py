@@ -9,7 +9,7 @@ from ..assertions import expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pages, pattern
 from ..operations.create import SEED, as_ready, source_volume
-from .sources import expect_success, take_snapshot
+from .sources import expect_success, snapshot_as_source
 
 
 def expect_expanded(t: CheckContext, volume: Volume, size: SizeRange) -> Expansion:
@@ -137,7 +137,7 @@ def an_expanded_volume_keeps_its_data_and_holds_more(t: CheckContext) -> None:
 @check(b.Expand, b.Snapshots, data=True)
 def expanding_a_volume_leaves_its_snapshots_unchanged(t: CheckContext) -> None:
     volume = source_volume(t)
-    made = take_snapshot(t, volume)
+    made = snapshot_as_source(t, volume)
     size = expect_expanded(t, volume, SizeRange(required=volume.size + t.size)).size
     t.write(volume, pattern("kit grown"), size - BLOCK_SIZE)
 

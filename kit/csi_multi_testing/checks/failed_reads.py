@@ -13,14 +13,13 @@ from ..assertions import CheckSkipped, expect
 from ..check import check
 from ..context import CheckContext, pages
 from ..fault_injection import Fault
-from ..fault_sweep import MOST, call_text, run_with_fault
-from ..operations.base import describe_error
+from ..fault_sweep import MAX_CALLS, call_text, run_with_fault
+from ..operations.base import RETRYABLE_ERRORS, describe_error
 from ..operations.create import as_ready
 from ..protocol import Target
 from .devices import opened
 
 Read = Callable[[], Any]
-ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
 def expect_true_or_unsettled(
@@ -50,17 +49,18 @@ def _sweep(
     wanted = read()
     for call in itertools.count(1):
         found, error = run_with_fault(t.injector, call, fault, read, lasting=lasting)
-        if not t.injector.reached or call > MOST:
+        if not t.injector.reached or call > MAX_CALLS:
             return call - 1
         where = f"{name}, whose call {call} ({call_text(t.injector, call)}) {fault.value}"
         if error:
             expect(
                 isinstance(error, NOT_FINAL),
-                f"{where}: raised {describe_error(error)}, the contract requires {ASK_AGAIN}",
+                f"{where}: raised {describe_error(error)}, the contract requires {RETRYABLE_ERRORS}",
             )
         else:
             expect(
-                is_true(found, wanted), f"{where}: answered {found!r}, the contract requires {wanted!r} or {ASK_AGAIN}"
+                is_true(found, wanted),
+                f"{where}: answered {found!r}, the contract requires {wanted!r} or {RETRYABLE_ERRORS}",
             )
     return 0
 

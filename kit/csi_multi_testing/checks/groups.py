@@ -159,7 +159,7 @@ def a_group_name_is_reported_as_taken_or_unknown(t: CheckContext) -> None:
 
     with t.refused(AlreadyExists, what="create_group_snapshot with a taken name"):
         again = GroupSnapshotRequest(stamp=made.stamp, sources=(volume.handle,), secrets=t.storage.secrets)
-        t.made(t.backend.create_group_snapshot(again))
+        t.register(t.backend.create_group_snapshot(again))
     for other in (t.name("group"), name[:-1], f"{name}0"):
         with t.refused(NotFound, what=f"find_group_snapshot({other!r}), a name that was never used"):
             t.backend.find_group_snapshot(other)

@@ -26,7 +26,7 @@ from ..protocol import Target
 from .devices import opened
 from .sources import expect_success
 
-WORD = re.compile(r"([A-Z][a-z0-9]*)+")
+CAMEL_CASE_WORD = re.compile(r"([A-Z][a-z0-9]*)+")
 UNKNOWN_CURSOR = "?/ nobody's \N{SNOWMAN}"
 
 
@@ -35,7 +35,7 @@ def expect_well_formed(entries: Sequence[HealthEntry | StorageHealthEntry], what
     reported = set()
     for one in entries:
         expect(isinstance(one.status, Health | StorageHealth), f"{what}: status {one.status!r} is not in the contract")
-        expect(WORD.fullmatch(one.reason), f"{what}: reason {one.reason!r} is not a CamelCase word")
+        expect(CAMEL_CASE_WORD.fullmatch(one.reason), f"{what}: reason {one.reason!r} is not a CamelCase word")
         expect(one.message.strip(), f"{what}: {one.reason} has no message")
         expect((one.status, one.reason) not in reported, f"{what}: {one.status.name} {one.reason} is reported twice")
         reported.add((one.status, one.reason))

@@ -25,7 +25,7 @@ KILLS = 8  # per operation, spread over its duration
 class KilledOperation(ABC):
     """An operation during which the driver is killed."""
 
-    words: str
+    label: str
 
     def __init__(self, t: CheckContext) -> None:
         self.t = t
@@ -63,10 +63,10 @@ class KilledOperation(ABC):
             time.sleep(after)
             self.t.client.restart()
             thread.join(TIME_LIMIT)
-            what = f"{self.words}, killed after {after * 1000:.0f} ms and repeated"
+            what = f"{self.label}, killed after {after * 1000:.0f} ms and repeated"
             expect(not thread.is_alive(), f"{what}: the first call does not return within {TIME_LIMIT:g} s")
             self._end(retry(self.act, what), what)
-        self.t.note(f"{self.words}, killed {KILLS} times within {duration * 1000:.0f} ms")
+        self.t.note(f"{self.label}, killed {KILLS} times within {duration * 1000:.0f} ms")
 
     def _run_without_kill(self) -> float:
         """Return the seconds that the operation takes."""
@@ -74,7 +74,7 @@ class KilledOperation(ABC):
         started = time.monotonic()
         answer = self.act()
         duration = time.monotonic() - started
-        self._end(answer, f"{self.words}, without a kill")
+        self._end(answer, f"{self.label}, without a kill")
         return duration
 
     def _begin(self) -> None:
@@ -98,7 +98,7 @@ class KilledOperation(ABC):
 
 
 class KilledCreate(KilledOperation):
-    words = "create_volume"
+    label = "create_volume"
 
     def act(self) -> Volume:
         return self.t.create(self.spec)
@@ -110,7 +110,7 @@ class KilledCreate(KilledOperation):
 
 
 class KilledDelete(KilledOperation):
-    words = "delete_volume"
+    label = "delete_volume"
 
     def prepare(self) -> None:
         self.volume = self.t.volume()
@@ -124,7 +124,7 @@ class KilledDelete(KilledOperation):
 
 
 class KilledExpand(KilledOperation):
-    words = "expand_volume"
+    label = "expand_volume"
 
     def prepare(self) -> None:
         self.volume = source_volume(self.t)
@@ -141,7 +141,7 @@ class KilledExpand(KilledOperation):
 
 
 class KilledSnapshot(KilledOperation):
-    words = "create_snapshot"
+    label = "create_snapshot"
 
     def __init__(self, t: CheckContext) -> None:
         super().__init__(t)

@@ -43,7 +43,7 @@ def expect_complete_during_changes(listing: Listing) -> None:
     ours = [one.handle for one in listing.make_some(5)]
     gone: list[str] = []
     found: list[str] = []
-    for page in listing.walk(listing.small_page()):
+    for page in listing.iterate_pages(listing.small_page()):
         found += [item.handle for item in page.items]
         listed = [one for one in found if one in ours]
         if len(listed) >= 2 and not gone:
@@ -113,7 +113,7 @@ def first_cursor(listing: Listing) -> tuple[list[str], str]:
     """Make two items, read pages until one of them is listed, and return the listed handles and the cursor."""
     ours = {one.handle for one in listing.make_some(2)}
     found: list[str] = []
-    for page in listing.walk(listing.small_page()):
+    for page in listing.iterate_pages(listing.small_page()):
         found += [item.handle for item in page.items]
         if ours & set(found):
             break
@@ -145,7 +145,7 @@ def expect_cursor_survives(listing: Listing) -> None:
     wanted = listing.handles()
     listing.t.client.restart()
     if cursor:
-        found += [item.handle for page in listing.walk(0, cursor) for item in page.items]
+        found += [item.handle for page in listing.iterate_pages(0, cursor) for item in page.items]
     listing.expect_once(found)
     listing.expect_all(wanted, found, "continued after a restart")
 

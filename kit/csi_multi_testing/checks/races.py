@@ -31,20 +31,20 @@ ROUNDS = 3
 
 def expect_created_once(
     t: CheckContext,
-    words: str,
+    label: str,
     request_for: RequestFor,
     clients: Callable[[], list[Any]],
     delete: Callable[[str], None],
 ) -> None:
     """Let all clients make the same request at once: one resource is created, and every answer is that one."""
-    concurrently = f"{words}, {CONCURRENT} times at once"
+    concurrently = f"{label}, {CONCURRENT} times at once"
     per_call = _resources_of(t, request_for(t.name()), delete)
     for _ in range(ROUNDS):
         before = t.resources()
         request = request_for(t.name())
         found = expect_answers(t, run_concurrently([(concurrently, partial(request, client)) for client in clients()]))
         made = retry(partial(request, t.client), f"{concurrently}, and once more")
-        t.made(made)
+        t.register(made)
         for one in found:
             same(one.handle, made.handle, f"{concurrently}: the handle of an answer")
         new = t.resources() - before

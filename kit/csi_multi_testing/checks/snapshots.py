@@ -13,7 +13,7 @@ from ..context import CheckContext, pages
 from ..operations.base import wait_until_ready
 from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
-from .sources import expect_success, is_served, take_snapshot
+from .sources import expect_success, is_served, snapshot_as_source
 
 SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone differs by more
 
@@ -157,7 +157,7 @@ def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
     volume, made = source_volume(t), {}
     for seed in (SEED, "kit second", "kit third"):
         t.fill(volume, seed)
-        made[seed] = take_snapshot(t, volume)
+        made[seed] = snapshot_as_source(t, volume)
 
     gone = is_served(t, t.client.delete_snapshot, made["kit second"].handle)
     what = f"delete_snapshot of the second of three: {'served' if gone else 'refused'}"
@@ -171,7 +171,7 @@ def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
 def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None:
     """csi-spec DeleteVolume: refused without a change, or served with snapshots that remain complete."""
     volume = source_volume(t)
-    made = take_snapshot(t, volume)
+    made = snapshot_as_source(t, volume)
     before = t.new()
 
     gone = is_served(t, t.client.delete, volume.handle)

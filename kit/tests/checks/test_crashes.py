@@ -207,7 +207,7 @@ def test_the_report_says_how_many_points_were_met(judged: Any) -> None:
 
 def test_deaths_are_not_tried_at_calls_that_only_look(judged: Any, fails: Any) -> None:
     def looking(**given: Any) -> Any:
-        return lambda kind=MemoryBackend: memory.storage(kind, read_only_calls=("fetch", "promised"), **given)
+        return lambda kind=MemoryBackend: memory.storage(kind, read_only_calls=("fetch", "total_size"), **given)
 
     everywhere, fewer = (
         [
