@@ -78,7 +78,7 @@ class Aggregation:
         names = self._nodes.names()
         start = next((index for index, name in enumerate(names) if slash and _digest(name) == digest), None)
         if start is None:
-            raise InvalidToken(f"starting_token {token!r} is of no node of the cluster; list again from the start")
+            raise InvalidToken(f"starting_token {token!r} belongs to no node of the cluster; list again from the start")
         return names[start:], node_token
 
     def capacity(self, request: pb.GetCapacityRequest, deadline: float | None) -> pb.GetCapacityResponse:

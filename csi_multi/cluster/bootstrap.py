@@ -122,5 +122,5 @@ def _credentials(config: Config) -> Credentials:
     """Raises ConfigError. config/cluster.py has checked that the section is complete."""
     tls = config.cluster.tls
     if tls is None:
-        raise ConfigError(f"{config.document.file}: cluster.tls is required")
+        raise ConfigError(f"{config.document.file}: cluster.tls is required; set ca, certificate and key")
     return Credentials(tls)

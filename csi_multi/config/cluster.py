@@ -197,7 +197,7 @@ def _check_node(document: Document, key: str, name: str) -> None:
 
 def _check_name(document: Document, key: str, name: str) -> None:
     if not DNS_NAME.fullmatch(name):
-        raise _error(document, key, f"{name!r} is not a DNS name")
+        raise _error(document, key, f"{name!r} is not a DNS name such as {CONTROLLER_IDENTITY}")
 
 
 def _error(document: Document, key: str, text: str, *more: str) -> Exception:

@@ -85,7 +85,7 @@ def test_the_repositorys_example_is_valid() -> None:
         (TLS + "  kubernetes: 7\n", 6, "must be a mapping"),
         (TLS + "  node_identity: controller.csi-multi\n", 6, "a node could act as the controller"),
         (TLS + "  node_identity: '{node}.csi-multi'\n", 6, "a node could act as the controller"),
-        (TLS + "  controller_identity: 'a b'\n", 6, "'a b' is not a DNS name"),
+        (TLS + "  controller_identity: 'a b'\n", 6, "'a b' is not a DNS name such as controller.csi-multi"),
         (TLS + "  lost: [a/b]\n", 6, "'a/b' is not a valid node name"),
         ("  tls: {ca: /tls/ca.pem}\n", 5, "'certificate' is required"),
         ("  attach_required: perhaps\n", 5, "'attach_required'"),

@@ -63,7 +63,9 @@ def test_a_change_is_recorded_only(host: DryRunHost, machine: Machine, report: D
 
 
 def test_a_command_of_unknown_purpose_is_not_run(host: DryRunHost, machine: Machine, report: DryRunReport) -> None:
-    with pytest.raises(Unpredictable, match="the command lvremove v is not in the table of the dry run, so it was not run"):
+    with pytest.raises(
+        Unpredictable, match="the command lvremove v is not in the table of the dry run, so it was not run"
+    ):
         host.run("lvremove", "v")
     assert (machine.commands, report.steps) == ([], [])
 

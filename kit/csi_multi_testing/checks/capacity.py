@@ -26,7 +26,7 @@ def largest(report: CapacityReport) -> int:
 
 
 def report_of_free_space(t: CheckContext) -> CapacityReport:
-    """Return the report. Raises CheckSkipped for a storage that has no room for a volume."""
+    """Return the report. Raises CheckSkipped for a storage that has no space for a volume."""
     report = t.client.capacity()
     if largest(report) < max(t.size, report.minimum or 0):
         raise CheckSkipped(f"capacity() reports {report.available} bytes, too few for a volume of Storage.size")
@@ -56,7 +56,7 @@ def a_volume_as_large_as_the_reported_capacity_can_be_created(t: CheckContext) -
     except (ResourceExhausted, OutOfRange) as error:
         if largest(t.client.capacity()) < size:
             raise CheckSkipped("others use space of this storage at the same time") from error
-        raise CheckFailed(f"capacity() reports room for a volume of {size} bytes, but: {error}") from error
+        raise CheckFailed(f"capacity() reports space for a volume of {size} bytes, but: {error}") from error
     expect(made.size >= size, f"create_volume returned {made.size} bytes, requested were {size}")
 
 
@@ -109,7 +109,7 @@ def deleting_a_volume_restores_the_capacity(t: CheckContext) -> None:
             return
     raise CheckFailed(
         f"capacity().available was {before} bytes, {while_there} with a volume of {made.size} bytes, "
-        f"and {after} after it was deleted; each volume loses capacity"
+        f"and {after} after it was deleted; a deletion must give back the capacity"
     )
 
 

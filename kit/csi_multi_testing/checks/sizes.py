@@ -59,7 +59,7 @@ def a_volume_without_a_size_gets_the_default(t: CheckContext) -> None:
     try:
         made = t.volume(size=0)
     except ResourceExhausted as error:
-        raise CheckSkipped(f"there is no room for the default size: {error}") from None
+        raise CheckSkipped(f"there is no space for the default size: {error}") from None
     except StorageError as error:
         raise CheckFailed(
             f"create_volume without a size: raised {describe_error(error)}, the contract requires a volume"
