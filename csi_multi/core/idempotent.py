@@ -158,7 +158,7 @@ def capacity(backend: Backend, request: CapacityRequest, node: str) -> CapacityR
     """
     if any(backend.unsupported(capability, request.parameters) for capability in request.capabilities):
         return None
-    other_node = request.segments is not None and not topology.covers(request.segments, {topology.NODE: node})
+    other_node = request.segments is not None and not topology.is_inside(request.segments, {topology.NODE: node})
     if other_node and isinstance(backend, NodeLocal):
         return None
     return backend.capacity(request) if isinstance(backend, Capacity) else CapacityReport(available=UNLIMITED)

@@ -159,11 +159,11 @@ def _stays_in_use(device: Path) -> bool:
 
 def mounted(device: Path) -> list[MountPoint]:
     """Return the mounts, in this mount namespace, of the filesystem on the device or on a device above it."""
-    numbers, paths = _stack(device)
+    numbers, paths = _device_and_holders(device)
     return [mount for mount in mounts.table() if mount.number in numbers or mount.source in paths]
 
 
-def _stack(device: Path) -> tuple[set[str], set[str]]:
+def _device_and_holders(device: Path) -> tuple[set[str], set[str]]:
     """Return numbers and paths of the device and of the devices above it: dm-crypt, a read-only loop device.
 
     The mount table has the number for most filesystems, and only the path for btrfs.
@@ -172,7 +172,7 @@ def _stack(device: Path) -> tuple[set[str], set[str]]:
     holders = [Path("/dev") / name for name in os.listdir(SYS_BLOCK / device.name / "holders")]
     loops = [upper for upper, backing in loopdev.bound_devices().items() if backing == str(device)]
     for holder in holders + loops:
-        above = _stack(holder)
+        above = _device_and_holders(holder)
         numbers, paths = numbers | above[0], paths | above[1]
     return numbers, paths
 

@@ -101,7 +101,7 @@ class AdmissionLimit:
         with self._lock:
             del self._admitted[rpc]
 
-    def running(self) -> list[str]:
+    def running_calls(self) -> list[str]:
         """Return what runs, oldest first, for example "CreateVolume for 3.1 s"."""
         now = time.monotonic()
         with self._lock:

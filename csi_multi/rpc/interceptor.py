@@ -192,7 +192,7 @@ class Interceptor:
     def _observe(self, name: str, request: Message, context: grpc.ServicerContext) -> EndCallback:
         """Report the beginning of an RPC to the listeners; return the function that reports its end."""
         rpc = self._label(name, request, context.invocation_metadata())
-        ends = [listener.rpc(rpc) for listener in self._listeners]
+        ends = [listener.begin_rpc(rpc) for listener in self._listeners]
         token = RPC_INSTANCE.set(rpc.instance)
 
         def end(code: str) -> None:

@@ -37,10 +37,10 @@ class Telemetry:
             self._traces = _import("traces", variable, "tracing").TraceListener()
             self.listeners += (self._traces,)
 
-    def on_serving(self, shared: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
+    def on_serving(self, shared: SharedRpcState, registry: Registry, reloader: ConfigReloader) -> None:
         """RPCs are served from now on: export their state, too."""
         if self._exporter:
-            self._exporter.on_serving(shared, registry, reload)
+            self._exporter.on_serving(shared, registry, reloader)
 
     def on_stopping(self) -> None:
         """New RPCs are refused from now on; running ones are still exported."""

@@ -30,8 +30,8 @@ class MetricsExporter:
         ProcessCollector(registry=self._collectors)
         self.server = MetricsServer(address, self._render)
 
-    def on_serving(self, shared: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
-        self._collectors.register(StateCollector(shared, registry, self._survey, reload))
+    def on_serving(self, shared: SharedRpcState, registry: Registry, reloader: ConfigReloader) -> None:
+        self._collectors.register(StateCollector(shared, registry, self._survey, reloader))
         if self._survey_seconds:
             self._survey.start(registry, self._survey_seconds)
         self.server.ready = True

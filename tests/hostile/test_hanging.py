@@ -108,7 +108,7 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
     for stream in streams:
         stream.cancel()
     go.set()
-    until(lambda: not served.registry.running())
+    until(lambda: not served.registry.running_calls())
 
 
 @pytest.mark.parametrize(("rpc", "method"), [("ListVolumes", "list_volumes"), ("GetCapacity", "capacity")])
@@ -165,7 +165,7 @@ def test_a_listing_that_waits_for_one_instance_holds_no_place_in_those_it_has_as
     call = behind(served.client.ListVolumes)
     inside(served, 1)
 
-    assert [line.rpartition(" ")[2] for line in served.registry.running()] == ["bad"]
+    assert [line.rpartition(" ")[2] for line in served.registry.running_calls()] == ["bad"]
     serves(served.client, "asked")
     served.backend("bad").go.set()
     call.result(10)
@@ -203,7 +203,7 @@ def test_a_call_of_a_backend_on_itself_counts_once_and_is_not_judged(
     served = serve(make("bad", Selfish), make("good"), workers=8)
 
     assert served.client.CreateVolume(**wanted("v")).volume.volume_id == "bad/v"
-    assert not served.registry.running()
+    assert not served.registry.running_calls()
     assert not errors()
 
 

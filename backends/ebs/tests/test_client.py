@@ -444,10 +444,10 @@ class Told:
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
 
-    def rpc(self, rpc: Rpc) -> EndCallback:
+    def begin_rpc(self, rpc: Rpc) -> EndCallback:
         raise AssertionError("a backend tells of no RPC")
 
-    def call(self, instance: str, program: str, operation: str) -> EndCallback:
+    def begin_call(self, instance: str, program: str, operation: str) -> EndCallback:
         return lambda outcome: self.calls.append((instance, program, operation, outcome))
 
 
