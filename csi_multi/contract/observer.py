@@ -40,11 +40,11 @@ class Listener(Protocol):
     """Its methods run in the thread of the RPC or command, so they must be fast and must not raise."""
 
     def begin_rpc(self, rpc: Rpc) -> EndCallback:
-        """Report the beginning of an RPC; the returned function is called at its end with the name of the status code."""
+        """Report the beginning of an RPC; return the function to call at its end, with the name of the status code."""
         ...
 
     def begin_call(self, instance: str, program: str, operation: str) -> EndCallback:
-        """Report the beginning of a command or API call; the returned function is called at its end with OK or the error class."""
+        """Report the beginning of a command or API call; return the function to call at its end, with the outcome."""
         ...
 
 

@@ -44,7 +44,7 @@ def conformance(options: argparse.Namespace) -> int:
     if not checks and suite.disabled:
         raise ConfigError(f"--only {options.only!r} matches no group and no check; --list shows all of them")
     for file in (options.json, options.junit):
-        _writable(file)
+        _require_writable(file)
     return _run(options, checks, suite)
 
 
@@ -138,7 +138,7 @@ def run_checks(
     )
 
 
-def _writable(file: Path | None) -> None:
+def _require_writable(file: Path | None) -> None:
     """Raise ConfigError for a file that cannot be written: better now than after all checks."""
     if file and not os.access(file if file.exists() else file.parent, os.W_OK):
         raise ConfigError(f"report file {file} cannot be written; choose another path")

@@ -173,7 +173,7 @@ class CheckContext:
 
     # Bytes
 
-    def no_data(self) -> str:
+    def no_data_reason(self) -> str:
         """Why the data of volumes cannot be read and written; "" if it can."""
         if self.storage.read and self.storage.write:
             return ""
@@ -226,11 +226,11 @@ class CheckContext:
             found |= {f"snapshot {one.handle}" for one in pages(self.client.list_snapshots)}
         return found
 
-    def new(self) -> set[str]:
+    def new_resources(self) -> set[str]:
         """Return what is on the storage now and was not when the check began."""
         return self.resources() - self._before
 
-    def foreign(self) -> set[str]:
+    def create_foreign(self) -> set[str]:
         """Call Storage.foreign; return the resources that it created. They must remain until the end."""
         before = self.resources()
         (self.storage.foreign or (lambda: None))()
@@ -253,7 +253,7 @@ class CheckContext:
 
     def _remove_and_verify(self) -> None:
         self._remove()
-        if left := self.new():
+        if left := self.new_resources():
             raise CheckFailed(f"remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def _remove(self) -> None:

@@ -72,7 +72,7 @@ class Listing:
         absent = sorted(set(wanted) - set(found))
         expect(not absent, f"{self.method}, {what}: {', '.join(absent[:5])} missing, although they exist")
 
-    def make_some(self, count: int) -> list[Any]:
+    def create_items(self, count: int) -> list[Any]:
         """Create items, two of them with the longest names: at least one is not the last, so a cursor is for it."""
         texts = ["kit"] * (count - 2) + ["a" * LONG_TEXT_BYTES, "z" * LONG_TEXT_BYTES]
         return [self.make(self.t.name(text)) for text in texts]

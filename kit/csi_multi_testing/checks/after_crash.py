@@ -89,10 +89,10 @@ def a_name_is_free_after_a_crashed_deletion_was_repeated(t: CheckContext) -> Non
 
 def _expect_no_bytes(t: CheckContext, volume: Volume, seed: str, what: str) -> None:
     """Require that a new volume does not have the data of another, unless Device.blank allows it."""
-    if t.no_data():
+    if t.no_data_reason():
         return
     if not t.storage.read:
-        with t.in_process.opened(volume.handle) as device:
+        with t.in_process.open_device(volume.handle) as device:
             if device.blank is not Blank.ZEROED:
                 return
     expect(t.read(volume) != pattern(seed), f"{what} has the data of an earlier volume")
@@ -109,7 +109,7 @@ class _DeleteSource(DeleteVolume):
         """Require that the snapshot is there, with its data."""
         found, error = attempt(lambda: self.t.client.get_snapshot(self.snapshot.handle))
         expect(found, f"{what}: get_snapshot raised {error!r}")
-        if self.t.no_data():
+        if self.t.no_data_reason():
             return
         copy = retry(lambda: self.t.copy(self.snapshot), f"{what}, then restore_volume")
         self.t.expect_filled(copy, SEED, self.resource.size, f"{what}: a volume restored from the snapshot")

@@ -68,7 +68,7 @@ def an_unsupported_use_is_refused_before_anything_is_created(t: CheckContext) ->
         for mount in (None, Mount()):
             spec = t.spec(capability=Capability(mode=mode, mount=mount))
             what = f"create_volume for {describe_use(spec.capabilities[0])}"
-            before = t.new()
+            before = t.new_resources()
             try:
                 made = t.create(spec)
             except StorageError as error:

@@ -35,7 +35,7 @@ def expect_present(t: CheckContext, foreign: set[str], what: str) -> None:
 
 
 def put_foreign(t: CheckContext) -> set[str]:
-    foreign = t.foreign()
+    foreign = t.create_foreign()
     expect(foreign, "Storage.foreign created nothing that Storage.resources returns")
     return foreign
 
@@ -155,7 +155,7 @@ def a_name_of_a_foreign_resource_is_not_taken_over(t: CheckContext) -> None:
             finally:
                 expect_present(t, foreign, what)
             t.register(made)  # a volume may have the same handle as a foreign snapshot
-            expect(made.handle != handle or t.new(), f"{what}: the answer is the foreign volume")
+            expect(made.handle != handle or t.new_resources(), f"{what}: the answer is the foreign volume")
 
 
 @check(needs=("foreign", "resources"))

@@ -23,7 +23,7 @@ from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext, pages
 from ..protocol import Target
-from .devices import opened
+from .devices import open_device
 from .sources import expect_success
 
 CAMEL_CASE_WORD = re.compile(r"([A-Z][a-z0-9]*)+")
@@ -115,7 +115,7 @@ def a_new_volume_is_healthy_on_its_node(t: CheckContext) -> None:
 @check(b.NodeHealthReporter, needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     made = t.volume()
-    opened(t, made)
+    open_device(t, made)
 
     found = t.backend.node_volume_health(made.handle)
     expect_well_formed(found, "node_volume_health of a new volume that is open")

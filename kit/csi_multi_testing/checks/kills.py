@@ -135,7 +135,7 @@ class KilledExpand(KilledOperation):
     def verify(self, answer: int, what: str) -> None:
         expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, requested were {2 * self.t.size}")
         same(self.t.client.get(self.volume.handle).size, answer, f"{what}: the size of get_volume")
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             self.t.expect_filled(self.volume, SEED, self.volume.size, what)
         self.delete(self.volume, what)
 
@@ -156,7 +156,7 @@ class KilledSnapshot(KilledOperation):
     def verify(self, answer: Snapshot, what: str) -> None:
         same(self.act().handle, answer.handle, f"{what}: create_snapshot, once more")
         self.expect_created_once(what)
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             copy = retry(partial(self.t.copy, wait_until_ready(self.t, answer)), f"{what}, then restore_volume")
             self.t.expect_filled(copy, SEED, self.source_volume.size, f"{what}: a volume restored from the snapshot")
             self.delete(copy, what)

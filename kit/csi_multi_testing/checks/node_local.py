@@ -81,7 +81,7 @@ def handles_of_other_nodes(t: CheckContext, handle: str) -> list[str]:
 @check(b.NodeLocal, target=Target.BACKEND)
 def a_handle_of_another_node_is_refused(t: CheckContext) -> None:
     made = t.volume()
-    if has_data := not t.no_data():
+    if has_data := not t.no_data_reason():
         t.fill(made, "here")
     secrets = t.storage.secrets
     for handle in handles_of_other_nodes(t, made.handle):

@@ -196,7 +196,7 @@ def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckCont
         expect_answers(t, outcomes, NotFound, InUse)
         if not (snapshot := outcomes[0].answer):
             continue
-        if not t.no_data():
+        if not t.no_data_reason():
             copy = retry(
                 partial(t.copy, wait_until_ready(t, snapshot)), "restore_volume, after the deletion of the source"
             )
@@ -217,7 +217,7 @@ def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckCon
             ],
         )
         expect_answers(t, outcomes, NotFound, InUse)
-        if (copy := outcomes[0].answer) and not t.no_data():
+        if (copy := outcomes[0].answer) and not t.no_data_reason():
             t.expect_filled(copy, SEED, volume.size, "restore_volume, beside a deletion of its snapshot")
 
 

@@ -74,12 +74,12 @@ def expect_larger_copy(t: CheckContext, choose_source: ChooseSource) -> None:
     """csi-spec CreateVolume: refused as OutOfRange, or as large as requested, with the data."""
     volume = source_volume(t)
     of = choose_source(t, volume)
-    wanted, name, before = volume.size + t.size, t.name(), t.new()
+    wanted, name, before = volume.size + t.size, t.name(), t.new_resources()
     what = f"{method(of)}, {wanted} bytes requested from a source of {of.size}"
     try:
         copy = t.copy(of, name, wanted)
     except t.client.kind_of(OutOfRange) as error:
-        same(t.new(), before, f"{what}: refused, but the storage changed")
+        same(t.new_resources(), before, f"{what}: refused, but the storage changed")
         raise CheckSkipped(f"the backend creates no copy that is larger than its source: {error}") from None
     expect(copy.size >= wanted, f"{what}: returned a size of {copy.size} bytes")
     same(t.client.get(copy.handle).size, copy.size, f"{what}: the size of get_volume")
@@ -102,7 +102,7 @@ def a_cloned_volume_may_be_larger_than_its_source(t: CheckContext) -> None:
 
 def expect_no_smaller_copy(t: CheckContext, choose_source: ChooseSource) -> None:
     of = choose_source(t, t.volume())
-    name, before = t.name(), t.new()
+    name, before = t.name(), t.new_resources()
     what = f"{method(of)} with a limit one byte below the {of.size} bytes of its source"
 
     with t.refused(OutOfRange, what=what):
@@ -111,7 +111,7 @@ def expect_no_smaller_copy(t: CheckContext, choose_source: ChooseSource) -> None
 
 
 def expect_nothing_created(t: CheckContext, name: str, before: set[str], what: str) -> None:
-    same(t.new(), before, f"{what}: refused, but the storage changed")
+    same(t.new_resources(), before, f"{what}: refused, but the storage changed")
     if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_volume"):
             t.backend.find_volume(name)
@@ -152,7 +152,7 @@ def a_cloned_volume_and_its_source_share_no_writes(t: CheckContext) -> None:
 
 def expect_source_required(t: CheckContext, of: CopySource, delete: Callable[[str], None]) -> None:
     delete(of.handle)
-    name, before = t.name(), t.new()
+    name, before = t.name(), t.new_resources()
     what = f"{method(of)} from a deleted source"
 
     with t.refused(NotFound, what=what):
@@ -182,7 +182,7 @@ def expect_copy_survives(t: CheckContext, choose_source: ChooseSource) -> None:
     gone = is_served(t, delete, of.handle)
 
     what = f"deleting what {method(of)} copied: {'served' if gone else 'refused'}"
-    if not t.no_data():
+    if not t.no_data_reason():
         t.expect_filled(copy, SEED, volume.size, f"{what}, then the copy")
     if not gone:
         found = expect_success(f"{what}, then read of the source", get, of.handle)

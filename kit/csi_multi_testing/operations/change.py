@@ -91,7 +91,7 @@ class VolumeOperation(Operation):
 
     def prepare(self) -> None:
         self.volume = self.t.volume()
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             self.t.fill(self.volume, DATA)
 
     def verify_survival(self, what: str) -> None:
@@ -101,7 +101,7 @@ class VolumeOperation(Operation):
         """Require that the volume exists, with its data."""
         found, error = attempt(lambda: self.t.client.get(self.volume.handle))
         expect(error is None and found, f"{what}: get_volume raised {error!r}")
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             self.t.expect_filled(self.volume, DATA, self.volume.size, what)
 
     def remove(self) -> None:

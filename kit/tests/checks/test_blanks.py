@@ -55,7 +55,7 @@ class Reusing(Looped):
 class Cautious(Telling):
     """Takes nothing for blank."""
 
-    def told(self, device: Device) -> Device:
+    def reported(self, device: Device) -> Device:
         return replace(device, blank=Blank.NEVER)
 
 
