@@ -21,7 +21,7 @@ from ..rpc.listing import MAX_BYTES, MAX_ENTRIES
 from ..rpc.status import ForwardedError
 from .remote_nodes import RemoteNodes
 
-PARALLEL_NODES = 16  # listed at once without a limit: entries that do not fit into the response are fetched in vain
+PARALLEL_NODES = 16  # listed in parallel if the request has no limit; entries that do not fit are discarded
 NODE_MARKER = "@"
 
 

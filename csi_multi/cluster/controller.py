@@ -69,8 +69,8 @@ class RpcForwarder:
         """Raise the error of a node that has the name already, for a source on another node.
 
         The question is the request itself, which only the source's node can serve. A node that does not have the name
-        answers that the source is on another node. Nodes that do not answer are left out: a name that is used twice is
-        bad, but a backup that waits for a broken node is worse.
+        answers that the source is on another node. Nodes that do not answer are left out: a duplicate name is
+        a smaller problem than one broken node that stops all backups.
         """
         home = self.node_of(kind, source)
         others = [name for name in self.nodes.names() if name != home] if home else []

@@ -115,7 +115,7 @@ def create_snapshot(backend: Snapshots, request: SnapshotRequest) -> Snapshot:
 
 
 def delete_snapshot(backend: Snapshots, handle: str, secrets: Strings) -> None:
-    """Delete the snapshot. The backend refuses a member of a group, since only it knows without a further look."""
+    """Delete the snapshot. The backend refuses a member of a group, which it detects without another read."""
     with suppress(NotFound):
         backend.delete_snapshot(handle, secrets)
 

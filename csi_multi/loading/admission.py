@@ -7,7 +7,7 @@ against one of them at a time.
 
 An instance may take one more slot only while it holds no more slots than are free: one hanging instance gets
 half of a kind of slots, the next one half of the rest, and so on. An instance that shares the driver with no
-other gets all of them. A fixed share would lie idle with many instances, or be used up with many that hang.
+other gets all of them. Fixed shares would stay unused with many instances, or all be taken when many hang.
 Above its share an RPC is refused, never queued, and before it has done anything.
 """
 

@@ -43,9 +43,9 @@ TrailingMetadata = tuple[tuple[str, str | bytes], ...]
 
 
 class PeerPolicy:
-    """Who may call, what the trailing metadata of every response contains, and whether RPCs get an id. Here: everybody.
+    """Who may call, what the trailing metadata of every response contains, and whether RPCs get an id.
 
-    The interceptor asks the policy once per RPC, before it does anything else.
+    This class admits every caller. The interceptor asks the policy once per RPC, before it does anything else.
     """
 
     assigns_request_ids = False  # to RPCs that came without an id
@@ -248,7 +248,7 @@ def _code_of(error: StorageError, rule: RpcRule) -> grpc.StatusCode:
 def _code_of_bug(rule: RpcRule) -> grpc.StatusCode:
     """Return the status code of a bug. INTERNAL is final: after it the orchestrator forgets its request.
 
-    That is correct where nothing can have been created. Elsewhere a volume could exist that nobody deletes any more,
+    That is correct where nothing can have been created. Elsewhere a volume could exist that is never deleted,
     so the code is UNAVAILABLE and the orchestrator tries again.
     """
     return grpc.StatusCode.UNAVAILABLE if rule.exclusive else grpc.StatusCode.INTERNAL

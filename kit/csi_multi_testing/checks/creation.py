@@ -27,7 +27,7 @@ def a_volume_can_be_created_found_and_deleted(t: CheckContext) -> None:
 
 
 def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
-    """Yield the fields in which two values differ, and how: two long values next to each other are hard to read."""
+    """Yield the difference of each field: two long values next to each other are hard to compare."""
     if is_dataclass(wanted) and type(found) is type(wanted):
         for field in fields(wanted):
             yield from differences(getattr(found, field.name), getattr(wanted, field.name), f"{where}.{field.name}")

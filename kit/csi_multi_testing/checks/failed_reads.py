@@ -25,7 +25,7 @@ Read = Callable[[], Any]
 def expect_true_or_retryable(
     t: CheckContext, reads: dict[str, Read], is_true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
 ) -> None:
-    """Let every call of these methods fail, one at a time and from there on. Require the true or a retryable answer."""
+    """Let every call fail, alone and with all later ones. Require the true answer or a retryable error."""
     calls_tried = {
         name: sum(_sweep(t, name, read, is_true, fault, lasting) for fault, lasting in FAULTS)
         for name, read in reads.items()

@@ -31,7 +31,7 @@ def expect_valid_segments(segments: Segments, what: str) -> None:
         expect(
             isinstance(value, str) and NODE.fullmatch(value), f"{what}: {key}={value!r} is not 1 to 63 of A-Za-z0-9-_."
         )
-        expect(key == key.lower(), f"{what}: key {key!r} comes back as {key.lower()!r}: keys are lower case")
+        expect(key == key.lower(), f"{what}: key {key!r} is returned as {key.lower()!r}; keys must be lower case")
 
 
 def expect_same_segments(t: CheckContext) -> None:
