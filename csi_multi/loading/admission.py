@@ -92,7 +92,7 @@ class AdmissionLimit:
                 return
         oldest = held[0]
         raise Unavailable(
-            f"{self._name} has {len(held)} running {'call' if len(held) == 1 else 'calls'}, the oldest of them "
+            f"{self._name} has {len(held)} running {'RPC' if len(held) == 1 else 'RPCs'}, the oldest of them "
             f"{oldest.rpc} for {now - oldest.since:.1f} s; the remaining threads are reserved for other "
             f"{self._others}; try again"
         )
@@ -101,7 +101,7 @@ class AdmissionLimit:
         with self._lock:
             del self._admitted[rpc]
 
-    def running_calls(self) -> list[str]:
+    def running_rpcs(self) -> list[str]:
         """Return what runs, oldest first, for example "CreateVolume for 3.1 s"."""
         now = time.monotonic()
         with self._lock:

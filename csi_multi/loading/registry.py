@@ -147,12 +147,12 @@ class Registry:
             instance.close()
             log.info("backend %s: the instance of the earlier configuration is closed", instance.name)
 
-    def running_calls(self) -> list[str]:
-        """Return the calls that run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
+    def running_rpcs(self) -> list[str]:
+        """Return the RPCs that run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
         return [
             f"{call} in backend {instance.name}"
             for instance in [*self, *self._retiring]
-            for call in instance.proxy.admission.running_calls()
+            for call in instance.proxy.admission.running_rpcs()
         ]
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         membership.close()
         instances.close()
         telemetry.close()
-        _exit_if_calls_hang(instances)
+        _exit_if_rpcs_hang(instances)
 
 
 def _wait(signals: socket.socket, reloader: ConfigReloader) -> None:
@@ -87,16 +87,16 @@ def _wait(signals: socket.socket, reloader: ConfigReloader) -> None:
 def _drain(stopped: threading.Event, instances: Registry) -> None:
     """Wait until no RPC runs, or DRAIN_LIMIT is over."""
     while not stopped.wait(REMINDER_INTERVAL):
-        log.warning("stopping: waiting for %s", "; ".join(instances.running_calls()) or "an RPC")
+        log.warning("stopping: waiting for %s", "; ".join(instances.running_rpcs()) or "an RPC")
 
 
-def _exit_if_calls_hang(instances: Registry) -> None:
-    """Return when no call runs; else end the process at once, because Python would wait for its thread.
+def _exit_if_rpcs_hang(instances: Registry) -> None:
+    """Return when no RPC runs; else end the process at once, because Python would wait for its thread.
 
     That is as safe as SIGKILL at any point, but not a clean end, so the exit code is 1.
     """
-    if running := instances.running_calls():
-        log.error("stopped while these calls still run: %s", "; ".join(running))
+    if running := instances.running_rpcs():
+        log.error("stopped while these RPCs still run: %s", "; ".join(running))
         logging.shutdown()
         os._exit(1)
     log.info("stopped")

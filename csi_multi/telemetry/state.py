@@ -97,7 +97,7 @@ class StateCollector(Collector):
             "csi_multi_backend_rpcs_running",
             "RPCs that are running in the instance.",
             ("backend",),
-            [((one.name,), len(one.proxy.admission.running_calls())) for one in self._registry],
+            [((one.name,), len(one.proxy.admission.running_rpcs())) for one in self._registry],
         )
 
     def _volumes(self) -> Iterator[Metric]:
