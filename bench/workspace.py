@@ -52,7 +52,7 @@ def leftovers(directory: Path) -> list[str]:
     """Return the mounts, topmost first, and the loop devices that belong to the directory."""
     below = f"{directory}/"
     mounted = [mount.target for mount in mounts.table() if mount.target.startswith(below)]
-    return mounted[::-1] + [str(device) for device, file in loopdev.bound().items() if file.startswith(below)]
+    return mounted[::-1] + [str(device) for device, file in loopdev.bound_devices().items() if file.startswith(below)]
 
 
 def _sweep(directory: Path) -> None:

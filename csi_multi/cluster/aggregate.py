@@ -21,7 +21,7 @@ from ..rpc.listing import MAX_BYTES, MAX_ENTRIES
 from ..rpc.status import ForwardedError
 from .remote_nodes import RemoteNodes
 
-PARALLEL_NODES = 16  # listed at once without a limit: entries that do not fit into the response are fetched in vain
+PARALLEL_NODES = 16  # listed in parallel if the request has no limit; entries that do not fit are discarded
 NODE_MARKER = "@"
 
 
@@ -78,7 +78,7 @@ class Aggregation:
         names = self._nodes.names()
         start = next((index for index, name in enumerate(names) if slash and _digest(name) == digest), None)
         if start is None:
-            raise InvalidToken(f"starting_token {token!r} is of no node of the cluster; list again from the start")
+            raise InvalidToken(f"starting_token {token!r} belongs to no node of the cluster; list again from the start")
         return names[start:], node_token
 
     def capacity(self, request: pb.GetCapacityRequest, deadline: float | None) -> pb.GetCapacityResponse:

@@ -42,13 +42,13 @@ class ClusterMembership:
         self._server: grpc.Server | None = None
         self.local: bool | None = None
         self.server_options = ServerOptions(attach_required=cluster.attach_required)
-        if mode is Mode.CONTROLLER and cluster.routed:
+        if mode is Mode.CONTROLLER and cluster.forwards_rpcs:
             self.local = False
             self._nodes = RemoteNodes(cluster, _addresses(config), _credentials(config))
             self.server_options = controller_options(cluster, self._nodes)
         elif mode is Mode.NODE and cluster.listen:
             self.local = True
-        elif mode is Mode.NODE and cluster.routed:
+        elif mode is Mode.NODE and cluster.forwards_rpcs:
             raise config.document.error(("cluster",), "cluster.listen is required in mode node; set it to ADDRESS:PORT")
 
     def start(self, registry: Registry, shared: SharedRpcState) -> None:
@@ -77,7 +77,7 @@ class ClusterMembership:
 def controller_options(cluster: Cluster, nodes: RemoteNodes) -> ServerOptions:
     """Return how the server of a controller that forwards RPCs to these nodes differs from a standalone one."""
 
-    def routing(context: ServiceContext) -> Mapping[str, Any]:
+    def forwarding_services(context: ServiceContext) -> Mapping[str, Any]:
         return {
             "Controller": ClusterControllerService(context, nodes),
             "GroupController": ClusterGroupControllerService(context, nodes),
@@ -85,7 +85,7 @@ def controller_options(cluster: Cluster, nodes: RemoteNodes) -> ServerOptions:
 
     return ServerOptions(
         attach_required=cluster.attach_required,
-        routing=routing,
+        forwarding_services=forwarding_services,
         peer_policy=RequestIdPolicy(),
         node_segments=nodes.addresses.segments,
     )
@@ -122,5 +122,5 @@ def _credentials(config: Config) -> Credentials:
     """Raises ConfigError. config/cluster.py has checked that the section is complete."""
     tls = config.cluster.tls
     if tls is None:
-        raise ConfigError(f"{config.document.file}: cluster.tls is required")
+        raise ConfigError(f"{config.document.file}: cluster.tls is required; set ca, certificate and key")
     return Credentials(tls)

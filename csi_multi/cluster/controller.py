@@ -31,7 +31,7 @@ from .remote_nodes import NodeLost, RemoteNodes
 log = logging.getLogger(__name__)
 
 
-class RpcRouter:
+class RpcForwarder:
     """Finds the node of an object by its id, and forwards the RPCs about it."""
 
     def __init__(self, context: ServiceContext, nodes: RemoteNodes) -> None:
@@ -69,8 +69,8 @@ class RpcRouter:
         """Raise the error of a node that has the name already, for a source on another node.
 
         The question is the request itself, which only the source's node can serve. A node that does not have the name
-        answers that the source is on another node. Nodes that do not answer are left out: a name that is used twice is
-        bad, but a backup that waits for a broken node is worse.
+        answers that the source is on another node. Nodes that do not answer are left out: a duplicate name is
+        a smaller problem than one broken node that stops all backups.
         """
         home = self.node_of(kind, source)
         others = [name for name in self.nodes.names() if name != home] if home else []
@@ -86,7 +86,7 @@ class ClusterControllerService:
 
     def __init__(self, context: ServiceContext, nodes: RemoteNodes) -> None:
         self._context = context
-        self._router = RpcRouter(context, nodes)
+        self._forwarder = RpcForwarder(context, nodes)
         self._local = ControllerService(context)
         network = context.registry.subset(lambda backend: not isinstance(backend, NodeLocal))
         self._network = ControllerService(replace(context, registry=network))  # without node-local instances
@@ -105,21 +105,21 @@ class ClusterControllerService:
         )  # the default in the node's configuration may be another one
         if request.HasField("volume_content_source"):
             source = convert.source(request.volume_content_source, parameters.instance.name)
-            return self._router.nodes.get(backend.node_of(source.handle)).call("CreateVolume", forwarded, deadline)
+            return self._forwarder.nodes.get(backend.node_of(source.handle)).call("CreateVolume", forwarded, deadline)
         return self._placement.create(forwarded, deadline)
 
     def DeleteVolume(self, request: pb.DeleteVolumeRequest, deadline: float | None) -> Any:
         local = self._local.DeleteVolume
-        return self._router.send_delete("DeleteVolume", "volume", request.volume_id, request, deadline, local)
+        return self._forwarder.send_delete("DeleteVolume", "volume", request.volume_id, request, deadline, local)
 
     def ControllerPublishVolume(self, request: pb.ControllerPublishVolumeRequest, deadline: float | None) -> Any:
         """Forward to the volume's node, which checks that the volume exists, also where nothing is to be attached."""
         instance, _ = self._context.volume(request.volume_id)
         node = ids.split_node(request.node_id, instance.name).name
-        known = node not in self._router.nodes.lost and self._router.nodes.addresses.address(node) is not None
+        known = node not in self._forwarder.nodes.lost and self._forwarder.nodes.addresses.address(node) is not None
         if not known and not isinstance(instance.backend, b.Attach):
             raise NotFound(
-                f"node {node!r} does not exist; the nodes of the cluster are {', '.join(self._router.nodes.names())}"
+                f"node {node!r} does not exist; the nodes of the cluster are {', '.join(self._forwarder.nodes.names())}"
             )
         return self._forward("ControllerPublishVolume", request, deadline, self._local.ControllerPublishVolume)
 
@@ -131,7 +131,7 @@ class ClusterControllerService:
         if instance and isinstance(instance.backend, NodeLocal) and not isinstance(instance.backend, b.Attach):
             return pb.ControllerUnpublishVolumeResponse()
         local, volume = self._local.ControllerUnpublishVolume, request.volume_id
-        return self._router.send_delete("ControllerUnpublishVolume", "volume", volume, request, deadline, local)
+        return self._forwarder.send_delete("ControllerUnpublishVolume", "volume", volume, request, deadline, local)
 
     def ValidateVolumeCapabilities(self, request: pb.ValidateVolumeCapabilitiesRequest, deadline: float | None) -> Any:
         return self._forward("ValidateVolumeCapabilities", request, deadline, self._local.ValidateVolumeCapabilities)
@@ -162,16 +162,16 @@ class ClusterControllerService:
 
     def CreateSnapshot(self, request: pb.CreateSnapshotRequest, deadline: float | None) -> Any:
         rpc, volume = "CreateSnapshot", request.source_volume_id
-        self._router.refuse_taken_name(rpc, "volume", volume, request, deadline)
-        return self._router.send(rpc, "volume", volume, request, deadline, self._local.CreateSnapshot)
+        self._forwarder.refuse_taken_name(rpc, "volume", volume, request, deadline)
+        return self._forwarder.send(rpc, "volume", volume, request, deadline, self._local.CreateSnapshot)
 
     def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, deadline: float | None) -> Any:
         local = self._local.DeleteSnapshot
-        return self._router.send_delete("DeleteSnapshot", "snapshot", request.snapshot_id, request, deadline, local)
+        return self._forwarder.send_delete("DeleteSnapshot", "snapshot", request.snapshot_id, request, deadline, local)
 
     def GetSnapshot(self, request: pb.GetSnapshotRequest, deadline: float | None) -> Any:
         local = self._local.GetSnapshot
-        return self._router.send("GetSnapshot", "snapshot", request.snapshot_id, request, deadline, local)
+        return self._forwarder.send("GetSnapshot", "snapshot", request.snapshot_id, request, deadline, local)
 
     def ListSnapshots(self, request: pb.ListSnapshotsRequest, deadline: float | None) -> Any:
         """Forward a filtered list to the node of the filter's id; an unknown id has no snapshots."""
@@ -179,7 +179,7 @@ class ClusterControllerService:
         if not text:
             return self._list("ListSnapshots", b.ListSnapshots, request, deadline, self._network.ListSnapshots)
         try:
-            return self._router.send("ListSnapshots", kind, text, request, deadline, self._local.ListSnapshots)
+            return self._forwarder.send("ListSnapshots", kind, text, request, deadline, self._local.ListSnapshots)
         except NotFound:
             return pb.ListSnapshotsResponse()
 
@@ -201,7 +201,7 @@ class ClusterControllerService:
 
     def _forward(self, rpc: str, request: Any, deadline: float | None, local: Any) -> Any:
         """Forward an RPC about one volume."""
-        return self._router.send(rpc, "volume", request.volume_id, request, deadline, local)
+        return self._forwarder.send(rpc, "volume", request.volume_id, request, deadline, local)
 
     def _list(
         self, rpc: str, feature: type[Backend], request: Any, deadline: float | None, list_local: Callable[..., Any]
@@ -220,14 +220,14 @@ class ClusterGroupControllerService:
     """The GroupController service."""
 
     def __init__(self, context: ServiceContext, nodes: RemoteNodes) -> None:
-        self._router = RpcRouter(context, nodes)
+        self._forwarder = RpcForwarder(context, nodes)
         self._local = GroupControllerService(context)
 
     def GroupControllerGetCapabilities(self, request: Any, deadline: float | None) -> Any:
         return self._local.GroupControllerGetCapabilities(request, deadline)
 
     def CreateVolumeGroupSnapshot(self, request: pb.CreateVolumeGroupSnapshotRequest, deadline: float | None) -> Any:
-        homes = {self._router.node_of("volume", one) for one in request.source_volume_ids}
+        homes = {self._forwarder.node_of("volume", one) for one in request.source_volume_ids}
         if len(homes) > 1:
             names = ", ".join(sorted(repr(home) for home in homes if home))
             raise InvalidArgument(
@@ -235,8 +235,8 @@ class ClusterGroupControllerService:
                 "one point in time; use volumes of one node"
             )
         rpc, first = "CreateVolumeGroupSnapshot", request.source_volume_ids[0]
-        self._router.refuse_taken_name(rpc, "volume", first, request, deadline)
-        return self._router.send(rpc, "volume", first, request, deadline, self._local.CreateVolumeGroupSnapshot)
+        self._forwarder.refuse_taken_name(rpc, "volume", first, request, deadline)
+        return self._forwarder.send(rpc, "volume", first, request, deadline, self._local.CreateVolumeGroupSnapshot)
 
     def DeleteVolumeGroupSnapshot(self, request: pb.DeleteVolumeGroupSnapshotRequest, deadline: float | None) -> Any:
         rpc, group, local = (
@@ -244,8 +244,8 @@ class ClusterGroupControllerService:
             request.group_snapshot_id,
             self._local.DeleteVolumeGroupSnapshot,
         )
-        return self._router.send_delete(rpc, "group snapshot", group, request, deadline, local)
+        return self._forwarder.send_delete(rpc, "group snapshot", group, request, deadline, local)
 
     def GetVolumeGroupSnapshot(self, request: pb.GetVolumeGroupSnapshotRequest, deadline: float | None) -> Any:
         rpc, group, local = "GetVolumeGroupSnapshot", request.group_snapshot_id, self._local.GetVolumeGroupSnapshot
-        return self._router.send(rpc, "group snapshot", group, request, deadline, local)
+        return self._forwarder.send(rpc, "group snapshot", group, request, deadline, local)

@@ -67,7 +67,7 @@ class KubernetesNodes:
     def _known_nodes(self) -> dict[str, NodeObject]:
         if not self._listed.is_set():
             raise Unavailable(
-                f"the nodes of the cluster are not known yet, because the Kubernetes API was not read: "
+                f"the nodes of the cluster are not known yet, because the Kubernetes API could not be read: "
                 f"{self._failure}; try again"
             )
         return self._nodes

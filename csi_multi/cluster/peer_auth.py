@@ -25,7 +25,7 @@ class ControllerOnlyPolicy(RemotePeerPolicy):
         names = sorted(name.decode("utf-8", "replace") for name in context.auth_context().get("peer_dns", ()))
         if self._identity not in names:
             raise PermissionDenied(
-                f"node {self._node!r} accepts only calls of {self._identity!r}, but the certificate of this caller is "
+                f"node {self._node!r} accepts only RPCs of {self._identity!r}, but the certificate of this caller is "
                 f"for {', '.join(names) or 'no DNS name'}; give the controller a certificate with that DNS name, or "
                 "set cluster.controller_identity"
             )

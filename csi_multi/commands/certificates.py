@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from ..config.cluster import DNS_NAME, NODE_PLACEHOLDER
+from ..config.cluster import CONTROLLER_IDENTITY, DNS_NAME, NODE_PLACEHOLDER
 from ..contract.errors import StorageError
 from ..contract.ids import NODE as NODE_NAME
 from ..contract.machine import Host
@@ -42,7 +42,7 @@ def certificates(options: argparse.Namespace) -> int:
         identities = {name: options.node_identity.replace(NODE_PLACEHOLDER, name) for name in nodes}
         for identity in (options.controller_identity, *identities.values()):
             if not DNS_NAME.fullmatch(identity):
-                raise UsageError(f"{identity!r} is not a DNS name")
+                raise UsageError(f"{identity!r} is not a DNS name such as {CONTROLLER_IDENTITY}")
         authority = CertificateAuthority(options.directory, LocalHost(), options.days)
         if not (options.directory / "controller" / "key.pem").exists():
             authority.sign("controller", options.controller_identity)

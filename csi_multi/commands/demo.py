@@ -151,7 +151,7 @@ class DemoRun:
     def _verify(self, claim: str, file: Path, wanted: str) -> None:
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         if found != wanted:
-            raise DemoError(f"failed: {claim}: sha256 is {found}, expected {wanted}")
+            raise DemoError(f"expected: {claim}; but sha256 is {found}, not {wanted}")
         self._say(f"{claim} ✓")
 
     def _rpc(self, rpc: str, **fields: Any) -> Any:
@@ -218,13 +218,13 @@ class Interrupt:
 def _leftovers(directory: Path) -> list[str]:
     below = f"{directory}/"
     mounted = [mount.target for mount in mounts.table() if mount.target.startswith(below)]
-    return mounted + [str(device) for device, file in loopdev.bound().items() if file.startswith(below)]
+    return mounted + [str(device) for device, file in loopdev.bound_devices().items() if file.startswith(below)]
 
 
 def _refuse_leftovers(directory: Path) -> None:
     images = [str(file) for kind in ("volumes", "snapshots") for file in (directory / "volumes" / kind).glob("*/image")]
     if left := _leftovers(directory) + images:
-        raise DemoError(f"not removed: {', '.join(left)}")
+        raise DemoError(f"these remain after the demo: {', '.join(left)}; remove them by hand")
 
 
 def _clean_up(directory: Path) -> None:

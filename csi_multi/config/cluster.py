@@ -94,7 +94,7 @@ class Cluster:
     attach_required: bool = False
 
     @property
-    def routed(self) -> bool:
+    def forwards_rpcs(self) -> bool:
         """Whether the controller forwards the RPCs of node-local backends to nodes."""
         return bool(self.nodes or self.kubernetes)
 
@@ -197,7 +197,7 @@ def _check_node(document: Document, key: str, name: str) -> None:
 
 def _check_name(document: Document, key: str, name: str) -> None:
     if not DNS_NAME.fullmatch(name):
-        raise _error(document, key, f"{name!r} is not a DNS name")
+        raise _error(document, key, f"{name!r} is not a DNS name such as {CONTROLLER_IDENTITY}")
 
 
 def _error(document: Document, key: str, text: str, *more: str) -> Exception:

@@ -226,11 +226,11 @@ class Attach(Backend):
 
 
 class ReadOnlyAttach(Attach):
-    """A promise: attach honours AttachRequest.read_only."""
+    """Without methods of its own. Declares that attach applies AttachRequest.read_only."""
 
 
 class PublishedNodes(Attach):
-    """A promise about values: get_volume and list_volumes always fill Volume.published_nodes."""
+    """Without methods of its own. Declares that get_volume and list_volumes always fill Volume.published_nodes."""
 
 
 class Expand(Backend):

@@ -31,22 +31,22 @@ class DryRunReport:
     """The steps of one creation.
 
     `offline`: the storage is not read. A read then has its usual result, which is recorded with
-    `assume`; where no result is usual, Unpredictable is raised.
+    `record_assumption`; where no result is usual, Unpredictable is raised.
     """
 
     offline: bool = False
     steps: list[Step] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
 
-    def look(self, *words: str, why: str) -> None:
+    def record_read(self, *words: str, why: str) -> None:
         """Record a step that only reads."""
         self.steps.append(Step(words=words, why=why, changes=False))
 
-    def change(self, *words: str, why: str) -> None:
+    def record_change(self, *words: str, why: str) -> None:
         """Record a step that would change something."""
         self.steps.append(Step(words=words, why=why))
 
-    def assume(self, text: str) -> None:
+    def record_assumption(self, text: str) -> None:
         """Record an assumption about storage that was not read."""
         if text not in self.assumed:
             self.assumed.append(text)
@@ -57,7 +57,7 @@ class CommandPurpose:
     """Why a backend runs a command, and whether the command only reads."""
 
     why: str
-    looks: bool = False  # it only reads
+    read_only: bool = False
 
 
 class DryRunHost:
@@ -84,11 +84,14 @@ class DryRunHost:
     ) -> Result:
         known = self._known(argv)
         if known is None:
-            raise Unpredictable(f"the command {' '.join(argv)} was not run because its purpose is unknown here")
-        if not known.looks:
-            self._report.change(*argv, why=known.why)
+            raise Unpredictable(
+                f"the command {' '.join(argv)} is not in the table of the dry run, so it was not run; "
+                "add it with its purpose"
+            )
+        if not known.read_only:
+            self._report.record_change(*argv, why=known.why)
             return Result(0, "", "")
-        self._report.look(*argv, why=known.why)
+        self._report.record_read(*argv, why=known.why)
         answer = self._answer(argv)
         if answer is not None:
             return Result(0, answer, "")

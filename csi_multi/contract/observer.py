@@ -17,7 +17,7 @@ from . import errors
 from .machine import TIME_LIMIT, Host, Result
 
 OK = "ok"
-Ends = Callable[[str], None]  # called at the end, with the outcome
+EndCallback = Callable[[str], None]  # called at the end, with the outcome
 
 RPC_INSTANCE: ContextVar[str] = ContextVar("RPC_INSTANCE", default="")
 OUTGOING: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("OUTGOING", default=())  # metadata of forwarded RPCs
@@ -39,12 +39,12 @@ class Rpc:
 class Listener(Protocol):
     """Its methods run in the thread of the RPC or command, so they must be fast and must not raise."""
 
-    def rpc(self, rpc: Rpc) -> Ends:
-        """An RPC begins; the returned function is called at its end with the name of the status code."""
+    def begin_rpc(self, rpc: Rpc) -> EndCallback:
+        """Report the beginning of an RPC; return the function to call at its end, with the name of the status code."""
         ...
 
-    def call(self, instance: str, program: str, operation: str) -> Ends:
-        """A command or API call begins; the returned function is called at its end with OK or the error class."""
+    def begin_call(self, instance: str, program: str, operation: str) -> EndCallback:
+        """Report the beginning of a command or API call; return the function to call at its end, with the outcome."""
         ...
 
 
@@ -69,7 +69,7 @@ class Observer:
     @contextmanager
     def _report(self, program: str, operation: str) -> Iterator[None]:
         instance = self._instance or RPC_INSTANCE.get()
-        ends, result = [one.call(instance, program, operation) for one in self._listeners], OK
+        ends, result = [one.begin_call(instance, program, operation) for one in self._listeners], OK
         try:
             yield
         except BaseException as error:

@@ -72,9 +72,9 @@ def create_volume(backend: Backend, request: VolumeRequest, node: str) -> Volume
     _refuse_difference("volume", volume.stamp, request.stamp)
     _refuse_other_use(volume, request)
     if not request.size.holds(volume.size):
-        raise AlreadyExists(f"volume {request.name!r} exists with {volume.size} bytes, outside the requested range")
+        raise _conflict(f"volume {request.name!r} exists with {volume.size} bytes, outside the requested range")
     if not topology.satisfies(topology.of_volume(backend, volume), request.topology):
-        raise AlreadyExists(f"volume {request.name!r} exists, but is not reachable from the requested topology")
+        raise _conflict(f"volume {request.name!r} exists, but is not reachable from the requested topology")
     return volume
 
 
@@ -109,13 +109,13 @@ def create_snapshot(backend: Snapshots, request: SnapshotRequest) -> Snapshot:
     except StorageError as error:
         snapshot = _find_earlier("snapshot", request.name, backend.find_snapshot, error)
     if snapshot.source != request.source:
-        raise AlreadyExists(f"snapshot {request.name!r} exists, but its source is volume {snapshot.source!r}")
+        raise _conflict(f"snapshot {request.name!r} exists, but its source is volume {snapshot.source!r}")
     _refuse_difference("snapshot", snapshot.stamp, request.stamp)
     return snapshot
 
 
 def delete_snapshot(backend: Snapshots, handle: str, secrets: Strings) -> None:
-    """Delete the snapshot. The backend refuses a member of a group, since only it knows without a further look."""
+    """Delete the snapshot. The backend refuses a member of a group, which it detects without another read."""
     with suppress(NotFound):
         backend.delete_snapshot(handle, secrets)
 
@@ -129,7 +129,7 @@ def create_group_snapshot(backend: GroupSnapshots, request: GroupSnapshotRequest
     except StorageError as error:
         group = _find_earlier("group snapshot", request.stamp.name, backend.find_group_snapshot, error)
     if sorted(snapshot.source for snapshot in group.snapshots) != sorted(request.sources):
-        raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists, but its sources are other volumes")
+        raise _conflict(f"group snapshot {request.stamp.name!r} exists, but its sources are other volumes")
     _refuse_difference("group snapshot", group.stamp, request.stamp)
     return group
 
@@ -158,7 +158,7 @@ def capacity(backend: Backend, request: CapacityRequest, node: str) -> CapacityR
     """
     if any(backend.unsupported(capability, request.parameters) for capability in request.capabilities):
         return None
-    other_node = request.segments is not None and not topology.covers(request.segments, {topology.NODE: node})
+    other_node = request.segments is not None and not topology.is_inside(request.segments, {topology.NODE: node})
     if other_node and isinstance(backend, NodeLocal):
         return None
     return backend.capacity(request) if isinstance(backend, Capacity) else CapacityReport(available=UNLIMITED)
@@ -182,11 +182,16 @@ def _creating_method(backend: Backend, request: VolumeRequest) -> Callable[[Volu
     )
 
 
+def _conflict(text: str) -> AlreadyExists:
+    """Return the error for a request whose name belongs to something else; `text` says what the difference is."""
+    return AlreadyExists(f"{text}; repeat the first request unchanged, or use another name")
+
+
 def _refuse_difference(kind: str, found: Stamp, wanted: Stamp) -> None:
     if found.source != wanted.source:
-        raise AlreadyExists(f"{kind} {wanted.name!r} exists, created from another content source")
+        raise _conflict(f"{kind} {wanted.name!r} exists, created from another content source")
     if found.digest != wanted.digest:
-        raise AlreadyExists(f"{kind} {wanted.name!r} exists with other parameters")
+        raise _conflict(f"{kind} {wanted.name!r} exists with other parameters")
 
 
 def _refuse_other_use(volume: Volume, request: VolumeRequest) -> None:
@@ -194,11 +199,11 @@ def _refuse_other_use(volume: Volume, request: VolumeRequest) -> None:
     found, wanted = volume.stamp.context.get(FS_TYPE, ""), request.stamp.context.get(FS_TYPE, "")
     if bool(found) != bool(wanted):
         uses = ("block access", f"filesystem {found or wanted!r}")
-        raise AlreadyExists(f"volume {request.name!r} exists for {uses[bool(found)]}, not for {uses[bool(wanted)]}")
+        raise _conflict(f"volume {request.name!r} exists for {uses[bool(found)]}, not for {uses[bool(wanted)]}")
     for capability in request.capabilities:
         if capability.mount and capability.mount.fs_type not in ("", found):
             named = capability.mount.fs_type
-            raise AlreadyExists(f"volume {request.name!r} exists for filesystem {found!r}, not for {named!r}")
+            raise _conflict(f"volume {request.name!r} exists for filesystem {found!r}, not for {named!r}")
 
 
 def _find_earlier(kind: str, name: str, find: Callable[[str], T], error: StorageError) -> T:

@@ -38,12 +38,12 @@ def satisfies(reachable: Sequence[Segments], requirement: TopologyRequirement | 
     """
     if not reachable or requirement is None or not requirement.requisite:
         return True
-    return any(covers(wanted, segments) for wanted in requirement.requisite for segments in reachable)
+    return any(is_inside(wanted, segments) for wanted in requirement.requisite for segments in reachable)
 
 
-def covers(wanted: Segments, segments: Segments) -> bool:
-    """Whether the place `wanted` is inside `segments`."""
-    return all(wanted.get(key) == value for key, value in segments.items())
+def is_inside(place: Segments, segments: Segments) -> bool:
+    """Whether the place has all of these segments."""
+    return all(place.get(key) == value for key, value in segments.items())
 
 
 def add_prefix(driver: str, segments: Segments) -> dict[str, str]:

@@ -70,23 +70,23 @@ class BlockDevices:
     def in_use(self, path: Path) -> bool:
         """Whether the disk is mounted in any mount namespace, below another device, or published as raw block."""
         try:
-            with opened(path, os.O_EXCL):
-                return self.published(path)
+            with open_descriptor(path, os.O_EXCL):
+                return self.is_node_bound(path)
         except OSError as error:
             return error.errno == errno.EBUSY
 
-    def published(self, path: Path) -> bool:
+    def is_node_bound(self, path: Path) -> bool:
         """Whether a node of the disk is bound anywhere, which the kernel does not count as use."""
         number = self.number(path)
         return any(entry.binds_node and self.number(Path(entry.target)) == number for entry in mounts.table())
 
     def set_read_only(self, path: Path, read_only: bool) -> None:
-        with os_errors_as_unavailable(path), opened(path) as descriptor:
+        with os_errors_as_unavailable(path), open_descriptor(path) as descriptor:
             fcntl.ioctl(descriptor, BLKROSET, struct.pack("i", read_only))
 
 
 @contextmanager
-def opened(path: Path, flags: int = 0) -> Iterator[int]:
+def open_descriptor(path: Path, flags: int = 0) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         yield descriptor

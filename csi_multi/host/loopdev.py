@@ -27,7 +27,7 @@ ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # no such fil
 DELETED = " (deleted)"  # the kernel appends it to the path of a bound file that was removed
 
 
-def bound() -> dict[Path, str]:
+def bound_devices() -> dict[Path, str]:
     """Return the backing file of every loop device that has one, with the path that the kernel shows."""
     found = {}
     # It lists only devices with a size: far fewer than /sys/block, on a host with many loop nodes.
@@ -44,10 +44,10 @@ def find(file: Path) -> list[Path]:
     (of a container that was replaced) shows a path relative to a mount that no longer exists.
     """
     gone = os.path.realpath(file) + DELETED
-    return [device for device, backing in bound().items() if backing == gone or backs(device, file)]
+    return [device for device, backing in bound_devices().items() if backing == gone or is_bound_to(device, file)]
 
 
-def backs(device: Path, file: Path) -> bool:
+def is_bound_to(device: Path, file: Path) -> bool:
     """Whether the device's backing file is the file that has this path now (same inode).
 
     Raises Unavailable when this is unknown, because a volume in use must not seem free.
@@ -83,7 +83,7 @@ def attach(host: Host, file: Path, *, read_only: bool = False, sector_size: int 
         log.warning("%s is on a filesystem without direct I/O, so its data is cached twice", file)
         output = host.run("losetup", "--find", "--show", "--direct-io=off", *arguments).stdout
     device = Path(output.strip())
-    if not backs(device, file):
+    if not is_bound_to(device, file):
         actual = attribute(number_of(device), "loop/backing_file")
         raise Unavailable(f"{device} was bound to {file}, but its backing file is {actual}; try again")
     return device

@@ -66,7 +66,7 @@ class LoopDevices:
         found = loopdev.find(image)
         if len(found) < 2:
             return next(iter(found), None)
-        return max(found, key=lambda one: (in_use(one), loopdev.backs(one, image)))
+        return max(found, key=lambda one: (in_use(one), loopdev.is_bound_to(one, image)))
 
     def close(self, image: Path) -> None:
         """Detach all devices of the image. Raises InUse."""
@@ -124,7 +124,7 @@ def has_properties(device: Path, image: Path, sector_size: int, read_only: bool)
         "ro": str(int(read_only)),
     }
     number = sysfs.number_of(device)
-    return all(sysfs.attribute(number, name) == text for name, text in expected.items()) and loopdev.backs(
+    return all(sysfs.attribute(number, name) == text for name, text in expected.items()) and loopdev.is_bound_to(
         device, image
     )
 
@@ -136,7 +136,7 @@ def autoclears(device: Path) -> bool:
 
 def in_use(device: Path) -> bool:
     """Whether the device is mounted in any mount namespace, used by another device, or published raw."""
-    if str(device) in loopdev.bound().values():
+    if str(device) in loopdev.bound_devices().values():
         return True
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
         return True
@@ -159,20 +159,20 @@ def _stays_in_use(device: Path) -> bool:
 
 def mounted(device: Path) -> list[MountPoint]:
     """Return the mounts, in this mount namespace, of the filesystem on the device or on a device above it."""
-    numbers, paths = _stack(device)
+    numbers, paths = _device_and_holders(device)
     return [mount for mount in mounts.table() if mount.number in numbers or mount.source in paths]
 
 
-def _stack(device: Path) -> tuple[set[str], set[str]]:
+def _device_and_holders(device: Path) -> tuple[set[str], set[str]]:
     """Return numbers and paths of the device and of the devices above it: dm-crypt, a read-only loop device.
 
     The mount table has the number for most filesystems, and only the path for btrfs.
     """
     numbers, paths = {sysfs.number_of(device)}, {str(device)}
     holders = [Path("/dev") / name for name in os.listdir(SYS_BLOCK / device.name / "holders")]
-    loops = [upper for upper, backing in loopdev.bound().items() if backing == str(device)]
+    loops = [upper for upper, backing in loopdev.bound_devices().items() if backing == str(device)]
     for holder in holders + loops:
-        above = _stack(holder)
+        above = _device_and_holders(holder)
         numbers, paths = numbers | above[0], paths | above[1]
     return numbers, paths
 

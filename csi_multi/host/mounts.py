@@ -46,11 +46,11 @@ def table() -> list[MountPoint]:
 
 def at(path: Path, mounts: list[MountPoint] | None = None) -> MountPoint | None:
     """Return the topmost mount whose target is exactly this path."""
-    found = stack(path) if mounts is None else [mount for mount in mounts if mount.target == str(path)]
+    found = all_at(path) if mounts is None else [mount for mount in mounts if mount.target == str(path)]
     return found[-1] if found else None
 
 
-def stack(path: Path) -> list[MountPoint]:
+def all_at(path: Path) -> list[MountPoint]:
     """Return all mounts whose target is exactly this path, the topmost last."""
     target = os.fsencode(path)
     plain = not _ODD.search(target)  # otherwise the kernel writes it with escapes
@@ -58,7 +58,7 @@ def stack(path: Path) -> list[MountPoint]:
     return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
 
 
-def node_bound(number: str) -> bool:
+def is_node_bound(number: str) -> bool:
     """Whether a node of this block device is bound anywhere, which the kernel does not count as use."""
     return any(entry.binds_node and sysfs.find_number(entry.target) == number for entry in table())
 

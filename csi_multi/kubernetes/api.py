@@ -147,6 +147,8 @@ class KubernetesApi:
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         address = urlsplit(self._server or f"https://{f'[{host}]' if ':' in host else host}:{port}")
         if not address.hostname:
-            raise RequestRefused("its address is not known, because KUBERNETES_SERVICE_HOST is not set; run in a pod")
+            raise RequestRefused(
+                "the address of the API server is not known, because KUBERNETES_SERVICE_HOST is not set; run in a pod"
+            )
         context = ssl.create_default_context(cafile=str(self._credentials / "ca.crt"))
         return http.client.HTTPSConnection(address.hostname, address.port or 443, timeout=timeout, context=context)

@@ -7,7 +7,7 @@ against one of them at a time.
 
 An instance may take one more slot only while it holds no more slots than are free: one hanging instance gets
 half of a kind of slots, the next one half of the rest, and so on. An instance that shares the driver with no
-other gets all of them. A fixed share would lie idle with many instances, or be used up with many that hang.
+other gets all of them. Fixed shares would stay unused with many instances, or all be taken when many hang.
 Above its share an RPC is refused, never queued, and before it has done anything.
 """
 
@@ -92,7 +92,7 @@ class AdmissionLimit:
                 return
         oldest = held[0]
         raise Unavailable(
-            f"{self._name} has {len(held)} running {'call' if len(held) == 1 else 'calls'}, the oldest of them "
+            f"{self._name} has {len(held)} running {'RPC' if len(held) == 1 else 'RPCs'}, the oldest of them "
             f"{oldest.rpc} for {now - oldest.since:.1f} s; the remaining threads are reserved for other "
             f"{self._others}; try again"
         )
@@ -101,7 +101,7 @@ class AdmissionLimit:
         with self._lock:
             del self._admitted[rpc]
 
-    def running(self) -> list[str]:
+    def running_rpcs(self) -> list[str]:
         """Return what runs, oldest first, for example "CreateVolume for 3.1 s"."""
         now = time.monotonic()
         with self._lock:

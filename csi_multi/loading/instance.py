@@ -22,9 +22,9 @@ class Instance:
     kind: str
     backend: Backend
     package: str = ""  # what it was installed from, and the version
-    down: str = ""  # the reason, "" while up
+    down_reason: str = ""  # "" while up
     remote: bool = False  # its volumes are on the nodes of a cluster, whose drivers do all work on them
-    since: float | None = None  # when it went up or down, time.time(); None: not checked yet
+    changed_at: float | None = None  # when it went up or down, time.time(); None: not checked yet
     proxy: BackendProxy = field(init=False, repr=False)
     retired: threading.Event = field(default_factory=threading.Event, repr=False)  # set: not checked any more
 
@@ -59,15 +59,15 @@ class Instance:
         except Exception:
             log.exception("backend %s: closing it failed", self.name)
 
-    def set_state(self, down: str) -> None:
+    def set_state(self, down_reason: str) -> None:
         """Store why the instance cannot serve ("" if it can); log it when it changes."""
-        if down != self.down or self.since is None:
+        if down_reason != self.down_reason or self.changed_at is None:
             log.log(
-                logging.WARNING if down else logging.INFO,
+                logging.WARNING if down_reason else logging.INFO,
                 "backend %s is %s",
                 self.name,
-                f"down: {down}" if down else "up",
+                f"down: {down_reason}" if down_reason else "up",
             )
-        if bool(down) != bool(self.down) or self.since is None:
-            self.since = time.time()
-        self.down = down
+        if bool(down_reason) != bool(self.down_reason) or self.changed_at is None:
+            self.changed_at = time.time()
+        self.down_reason = down_reason

@@ -64,9 +64,9 @@ def load_instances(
             if section.kind in broken_kinds:
                 raise UnusableBackend(broken_kinds[section.kind])
             cls = classes[section.kind]
-            routed = local is not None and issubclass(cls, NodeLocal)
-            made = _instance(config, section, cls, host, bool(local) if routed else controller, listeners)
-            made.remote = routed and controller and not local
+            node_local = local is not None and issubclass(cls, NodeLocal)
+            made = _instance(config, section, cls, host, bool(local) if node_local else controller, listeners)
+            made.remote = node_local and controller and not local
             instances.append(made)
         except CallHung as error:  # the other instances of the kind are not tried: each would delay the start as long
             broken_kinds[section.kind] = f"{package_of(section.kind)}: the constructor of {section.name!r} {error}"

@@ -90,7 +90,7 @@ class Registry:
 
     def degraded(self) -> dict[str, str]:
         """Return the reason of every instance that cannot serve now, by name."""
-        return self.broken | {instance.name: instance.down for instance in self if instance.down}
+        return self.broken | {instance.name: instance.down_reason for instance in self if instance.down_reason}
 
     def start(self, check_seconds: float) -> None:
         """Resume what an earlier process left, then check each instance at this interval, in a thread of its own."""
@@ -147,12 +147,12 @@ class Registry:
             instance.close()
             log.info("backend %s: the instance of the earlier configuration is closed", instance.name)
 
-    def running(self) -> list[str]:
-        """Return the calls that run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
+    def running_rpcs(self) -> list[str]:
+        """Return the RPCs that run in the backends, for example "CreateVolume for 3.1 s in backend fast"."""
         return [
             f"{call} in backend {instance.name}"
             for instance in [*self, *self._retiring]
-            for call in instance.proxy.admission.running()
+            for call in instance.proxy.admission.running_rpcs()
         ]
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class ConfigReloader:
         self._make = make
         self.settings = settings
         self.successful = True  # whether the last reload was
-        self.when = time.time()  # of the last successful reload
+        self.succeeded_at = time.time()  # of the last successful reload
         self._loaded = self._last = _file_state(file)
 
     def check_file(self) -> None:
@@ -77,7 +77,7 @@ class ConfigReloader:
         if (wanted.driver.log_level, wanted.driver.log_style) != _logging(self.settings):
             set_up_logging(*_logging(wanted))
         self._registry.replace_with(other, wanted.driver.check_seconds)
-        self.settings, self.successful, self.when = wanted, True, time.time()
+        self.settings, self.successful, self.succeeded_at = wanted, True, time.time()
         names = {one.name for one in wanted.instances}
         changes = {
             "added": sorted(one.name for one in added),

@@ -1,1 +1,1 @@
-"""The node engine: a device goes in, a mounted path comes out, for every backend alike."""
+"""The node engine: formats, mounts, publishes and grows the device that a backend opens, whichever backend it is."""

@@ -76,7 +76,7 @@ def mount_at(path: Path, device: Device | None, handle: str) -> DeviceMount | No
     Raises FailedPrecondition when anything else is mounted there.
     """
     found = None
-    for entry in mounts.stack(path):
+    for entry in mounts.all_at(path):
         found = match(entry, device) if device else None
         if found is None:
             raise FailedPrecondition(

@@ -78,7 +78,7 @@ def verify(host: Host, device: Device, target: Path, handle: str) -> DeviceMount
 
 def unmount(host: Host, target: Path) -> None:
     """Unmount until nothing is left at the target. Raises InUse; never unmounts lazily."""
-    present = mounts.stack(target)
+    present = mounts.all_at(target)
     for _ in present:
         _unmount_topmost(host, target)
     if present and mounts.at(target):

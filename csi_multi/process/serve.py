@@ -46,7 +46,7 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     instances = load(settings)
     shared = SharedRpcState(settings.driver.workers, telemetry.listeners)
     server = build_server(settings.driver, instances, host, mode, shared, membership.server_options)
-    with _stopping() as stopped:
+    with _stop_signals() as signals:
         with endpoint.claim_path(path):
             if not server.add_insecure_port(f"unix:{path}"):
                 raise endpoint.EndpointError(f"cannot listen on {path}")
@@ -54,56 +54,56 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
             server.start()
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
-        reload = ConfigReloader(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
-        telemetry.serving(shared, instances, reload)
+        reloader = ConfigReloader(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
+        telemetry.on_serving(shared, instances, reloader)
         gc.freeze()  # loaded modules stay, so the garbage collector need not visit them again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
-        _wait(stopped, reload)
+        _wait(signals, reloader)
         log.info("stopping: no new RPCs are accepted; waiting for running ones")
-        telemetry.stopping()
+        telemetry.on_stopping()
         for stopping in (server.stop(DRAIN_LIMIT), membership.stop(DRAIN_LIMIT)):
             _drain(stopping, instances)
         endpoint.remove(path, own)
         membership.close()
         instances.close()
         telemetry.close()
-        _end(instances)
+        _exit_if_rpcs_hang(instances)
 
 
-def _wait(signals: socket.socket, reload: ConfigReloader) -> None:
+def _wait(signals: socket.socket, reloader: ConfigReloader) -> None:
     """Wait for the signal to stop; meanwhile reload the configuration when it has changed, and at SIGHUP."""
     while True:
-        signals.settimeout(reload.settings.driver.reload_seconds or None)
+        signals.settimeout(reloader.settings.driver.reload_seconds or None)
         try:
             number = signals.recv(1)[0]
         except TimeoutError:
-            reload.check_file()
+            reloader.check_file()
             continue
         if number != signal.SIGHUP:
             return
-        reload.reload()
+        reloader.reload()
 
 
 def _drain(stopped: threading.Event, instances: Registry) -> None:
     """Wait until no RPC runs, or DRAIN_LIMIT is over."""
     while not stopped.wait(REMINDER_INTERVAL):
-        log.warning("stopping: waiting for %s", "; ".join(instances.running()) or "an RPC")
+        log.warning("stopping: waiting for %s", "; ".join(instances.running_rpcs()) or "an RPC")
 
 
-def _end(instances: Registry) -> None:
-    """Return when no call runs; else end the process at once, because Python would wait for its thread.
+def _exit_if_rpcs_hang(instances: Registry) -> None:
+    """Return when no RPC runs; else end the process at once, because Python would wait for its thread.
 
     That is as safe as SIGKILL at any point, but not a clean end, so the exit code is 1.
     """
-    if running := instances.running():
-        log.error("stopped while these calls still run: %s", "; ".join(running))
+    if running := instances.running_rpcs():
+        log.error("stopped while these RPCs still run: %s", "; ".join(running))
         logging.shutdown()
         os._exit(1)
     log.info("stopped")
 
 
 @contextmanager
-def _stopping() -> Iterator[socket.socket]:
+def _stop_signals() -> Iterator[socket.socket]:
     """A socket to read signal numbers from; a second signal to stop ends the process at once.
 
     The kernel may deliver a signal to any thread. Python's handler writes its number to the wakeup

@@ -134,7 +134,7 @@ class ControllerVolumes:
     def _refuse_unreachable(self, instance: Instance, volume: Volume, node: str) -> None:
         """Raise FailedPrecondition for a node outside the volume's topology; a node of unknown segments is accepted."""
         segments, places = self._context.node_segments(node), topology.of_volume(instance.backend, volume)
-        if segments is not None and places and not any(topology.covers(segments, place) for place in places):
+        if segments is not None and places and not any(topology.is_inside(segments, place) for place in places):
             allowed = " or ".join(", ".join(f"{key}={value}" for key, value in place.items()) for place in places)
             raise FailedPrecondition(
                 f"volume {ids.join(instance.name, volume.handle)!r} is reachable from {allowed} only; node {node!r} "

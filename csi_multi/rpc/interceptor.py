@@ -21,7 +21,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Timeout, Unavailable
-from ..contract.observer import RPC_INSTANCE, Ends, Listeners, Rpc
+from ..contract.observer import RPC_INSTANCE, EndCallback, Listeners, Rpc
 from ..core.locks import LockKey, Locks
 from ..loading.admission import SlotPool, running_rpc
 from ..loading.backend_proxy import InvalidResponse, UnexpectedError, error_text
@@ -43,9 +43,9 @@ TrailingMetadata = tuple[tuple[str, str | bytes], ...]
 
 
 class PeerPolicy:
-    """Who may call, what the trailing metadata of every response contains, and whether RPCs get an id. Here: everybody.
+    """Who may call, what the trailing metadata of every response contains, and whether RPCs get an id.
 
-    The interceptor asks the policy once per RPC, before it does anything else.
+    This class admits every caller. The interceptor asks the policy once per RPC, before it does anything else.
     """
 
     assigns_request_ids = False  # to RPCs that came without an id
@@ -189,10 +189,10 @@ class Interceptor:
             return given
         return uuid.uuid4().hex[:12] if self._peer_policy.assigns_request_ids else ""
 
-    def _observe(self, name: str, request: Message, context: grpc.ServicerContext) -> Ends:
+    def _observe(self, name: str, request: Message, context: grpc.ServicerContext) -> EndCallback:
         """Report the beginning of an RPC to the listeners; return the function that reports its end."""
         rpc = self._label(name, request, context.invocation_metadata())
-        ends = [listener.rpc(rpc) for listener in self._listeners]
+        ends = [listener.begin_rpc(rpc) for listener in self._listeners]
         token = RPC_INSTANCE.set(rpc.instance)
 
         def end(code: str) -> None:
@@ -248,7 +248,7 @@ def _code_of(error: StorageError, rule: RpcRule) -> grpc.StatusCode:
 def _code_of_bug(rule: RpcRule) -> grpc.StatusCode:
     """Return the status code of a bug. INTERNAL is final: after it the orchestrator forgets its request.
 
-    That is correct where nothing can have been created. Elsewhere a volume could exist that nobody deletes any more,
+    That is correct where nothing can have been created. Elsewhere a volume could exist that is never deleted,
     so the code is UNAVAILABLE and the orchestrator tries again.
     """
     return grpc.StatusCode.UNAVAILABLE if rule.exclusive else grpc.StatusCode.INTERNAL

@@ -57,7 +57,7 @@ class NodeService:
             places[name] = place
         response = pb.NodeGetInfoResponse(
             node_id=ids.join_node(node, facts),
-            # One number for all instances, so the smallest: a pod that waits is better than one that hangs.
+            # CSI has one number for all instances: the smallest. With a larger one, pods would be placed here and hang.
             max_volumes_per_node=min(limits, default=0),
         )
         if segments := convert.node_topology(driver, places):

@@ -42,12 +42,12 @@ class ControllerService(ControllerVolumes, ControllerSnapshots):
 class ServerOptions:
     """How a server in a cluster differs from a standalone one.
 
-    `attach_required`: the orchestrator attaches every volume. `routing` returns services that replace the
+    `attach_required`: the orchestrator attaches every volume. `forwarding_services` returns services that replace the
     usual ones. `peer_policy` decides who may call. `node_segments` returns the segments of a node by its name.
     """
 
     attach_required: bool = False
-    routing: Callable[[ServiceContext], Mapping[str, Any]] | None = None
+    forwarding_services: Callable[[ServiceContext], Mapping[str, Any]] | None = None
     peer_policy: PeerPolicy = PeerPolicy()  # noqa: RUF009 - without state
     node_segments: Callable[[str], Segments | None] = unknown_node_segments
 
@@ -73,8 +73,8 @@ def build_server(
         "SnapshotMetadata": SnapshotMetadataService(context),
         "Node": NodeService(context, observed(host, "", shared.listeners)),
     }
-    routed = options.routing(context) if options.routing else {}
-    return _server(context, services | dict(routed), shared, options)
+    forwarding = options.forwarding_services(context) if options.forwarding_services else {}
+    return _server(context, services | dict(forwarding), shared, options)
 
 
 def build_controller_server(

@@ -37,15 +37,15 @@ class Telemetry:
             self._traces = _import("traces", variable, "tracing").TraceListener()
             self.listeners += (self._traces,)
 
-    def serving(self, shared: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
+    def on_serving(self, shared: SharedRpcState, registry: Registry, reloader: ConfigReloader) -> None:
         """RPCs are served from now on: export their state, too."""
         if self._exporter:
-            self._exporter.serving(shared, registry, reload)
+            self._exporter.on_serving(shared, registry, reloader)
 
-    def stopping(self) -> None:
+    def on_stopping(self) -> None:
         """New RPCs are refused from now on; running ones are still exported."""
         if self._exporter:
-            self._exporter.stopping()
+            self._exporter.on_stopping()
 
     def close(self) -> None:
         if self._traces:

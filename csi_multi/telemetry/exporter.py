@@ -30,14 +30,14 @@ class MetricsExporter:
         ProcessCollector(registry=self._collectors)
         self.server = MetricsServer(address, self._render)
 
-    def serving(self, shared: SharedRpcState, registry: Registry, reload: ConfigReloader) -> None:
-        self._collectors.register(StateCollector(shared, registry, self._survey, reload))
+    def on_serving(self, shared: SharedRpcState, registry: Registry, reloader: ConfigReloader) -> None:
+        self._collectors.register(StateCollector(shared, registry, self._survey, reloader))
         if self._survey_seconds:
             self._survey.start(registry, self._survey_seconds)
         self.server.ready = True
         log.info("metrics are served", extra={"fields": {"address": self.server.address}})
 
-    def stopping(self) -> None:
+    def on_stopping(self) -> None:
         self.server.ready = False
         self._survey.stop()
 

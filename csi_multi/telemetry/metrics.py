@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import prometheus_client as prometheus
 from prometheus_client.metrics import MetricWrapperBase
 
-from ..contract.observer import Ends, Rpc
+from ..contract.observer import EndCallback, Rpc
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -57,7 +57,7 @@ class MetricsListener:
         self._operations: dict[str, set[tuple[str, str]]] = {}
         self._lock = threading.Lock()
 
-    def rpc(self, rpc: Rpc) -> Ends:
+    def begin_rpc(self, rpc: Rpc) -> EndCallback:
         method, backend = rpc.method, rpc.instance
         running, started = self._series(self.running, method, backend), time.perf_counter()
         running.inc()
@@ -69,7 +69,7 @@ class MetricsListener:
 
         return end
 
-    def call(self, instance: str, program: str, operation: str) -> Ends:
+    def begin_call(self, instance: str, program: str, operation: str) -> EndCallback:
         labels = (instance, *self._bounded(instance, program, operation))
         started = time.perf_counter()
 

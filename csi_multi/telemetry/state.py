@@ -23,12 +23,12 @@ class StateCollector(Collector):
     """Running RPCs, locks, threads, instances, volumes and the configuration."""
 
     def __init__(
-        self, shared: SharedRpcState, registry: Registry, survey: BackgroundSurvey, reload: ConfigReloader
+        self, shared: SharedRpcState, registry: Registry, survey: BackgroundSurvey, reloader: ConfigReloader
     ) -> None:
         self._shared = shared
         self._registry = registry
         self._survey = survey
-        self._reload = reload
+        self._reloader = reloader
         self._versions = {name: version(name) for name in ("csi-multi", "grpcio")}
 
     def describe(self) -> Iterable[Metric]:
@@ -51,12 +51,12 @@ class StateCollector(Collector):
         yield Gauge(
             "csi_multi_config_last_reload_successful",
             "0: the changed file was refused; the previous configuration is in use.",
-            value=float(self._reload.successful),
+            value=float(self._reloader.successful),
         )
         yield Gauge(
             "csi_multi_config_last_reload_success_timestamp_seconds",
             "When the configuration in use was read.",
-            value=self._reload.when,
+            value=self._reloader.succeeded_at,
         )
 
     def _locks_and_threads(self) -> Iterator[Metric]:
@@ -79,25 +79,25 @@ class StateCollector(Collector):
         )
 
     def _backends(self) -> Iterator[Metric]:
-        rows = [((one.name, one.kind), one) for one in self._registry if one.since is not None]
+        rows = [((one.name, one.kind), one) for one in self._registry if one.changed_at is not None]
         broken = [((name, ""), 0.0) for name in self._registry.broken]
         yield _gauge(
             "csi_multi_backend_up",
             "1: the last check of the instance succeeded; 0: it failed, or the instance is broken.",
             ("backend", "kind"),
-            [*((labels, float(not one.down)) for labels, one in rows), *broken],
+            [*((labels, float(not one.down_reason)) for labels, one in rows), *broken],
         )
         yield _gauge(
             "csi_multi_backend_changed_timestamp_seconds",
             "When the instance went up or down.",
             ("backend", "kind"),
-            [(labels, one.since or 0.0) for labels, one in rows],
+            [(labels, one.changed_at or 0.0) for labels, one in rows],
         )
         yield _gauge(
             "csi_multi_backend_rpcs_running",
             "RPCs that are running in the instance.",
             ("backend",),
-            [((one.name,), len(one.proxy.admission.running())) for one in self._registry],
+            [((one.name,), len(one.proxy.admission.running_rpcs())) for one in self._registry],
         )
 
     def _volumes(self) -> Iterator[Metric]:
@@ -123,7 +123,7 @@ class StateCollector(Collector):
             (
                 "csi_multi_survey_timestamp_seconds",
                 "When volumes and capacity were last read successfully.",
-                [((instance,), one.when) for instance, one in results],
+                [((instance,), one.read_at) for instance, one in results],
             ),
         ):
             yield _gauge(name, text, ("backend",), rows)

@@ -29,7 +29,7 @@ MAX_PAGES = 1000  # a listing with more does not end
 class SurveyResult:
     """What one instance has."""
 
-    when: float  # time.time()
+    read_at: float  # time.time()
     volumes: int | None = None
     size: int = 0  # bytes, of all volumes
     available: int | None = None  # bytes; None: no limit is known

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from ..config.document import ConfigError
-from ..contract.observer import OK, OUTGOING, Ends, Rpc
+from ..contract.observer import OK, OUTGOING, EndCallback, Rpc
 from ..loading.supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class TraceListener:
             self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("csi-multi", version("csi-multi"))
 
-    def rpc(self, rpc: Rpc) -> Ends:
+    def begin_rpc(self, rpc: Rpc) -> EndCallback:
         incoming = {key: value for key, value in rpc.metadata if isinstance(value, str)}
         attributes = {
             "rpc.system": "grpc",
@@ -73,7 +73,7 @@ class TraceListener:
 
         return end
 
-    def call(self, instance: str, program: str, operation: str) -> Ends:
+    def begin_call(self, instance: str, program: str, operation: str) -> EndCallback:
         if not trace.get_current_span().get_span_context().is_valid:
             return _ignore  # background work and checks belong to no RPC
         span = self._tracer.start_span(

@@ -51,7 +51,7 @@ class CallCounter:
         self.reads(volume)
         if b.Attach in features and t.storage.nodes:
             self.attachment(volume, t.storage.nodes[0])
-        if t.storage.devices and not t.no_data():
+        if t.storage.devices and not t.no_data_reason():
             self.device(volume)
         if b.Clone in features:
             self.copy("clone_volume", volume)

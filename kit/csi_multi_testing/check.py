@@ -29,7 +29,7 @@ class Check:
     data: bool  # needs to read and write the data of volumes
     target: Target
 
-    def missing(self, context: CheckContext) -> str:
+    def skip_reason(self, context: CheckContext) -> str:
         """Why the check does not apply; "" if it does."""
         if absent := [one.__name__ for one in self.features if one not in context.features]:
             return f"the backend does not declare {' and '.join(absent)}"
@@ -37,7 +37,7 @@ class Check:
             return f"Storage.{' and Storage.'.join(absent)} not given"
         if self.target not in (Target.ANY, context.client.target):
             return f"runs only against the {self.target.value}"
-        return context.no_data() if self.data else ""
+        return context.no_data_reason() if self.data else ""
 
 
 CHECKS: dict[str, Check] = {}  # by name, in the order they are defined
@@ -89,7 +89,7 @@ def run(one: Check, context: CheckContext) -> Outcome:
         seconds = time.monotonic() - started
         return Outcome(check=one, state=state, text=text, seconds=seconds, notes=tuple(context.notes), error=error)
 
-    if reason := one.missing(context):
+    if reason := one.skip_reason(context):
         return outcome(CheckState.SKIPPED, reason)
     try:
         with context:

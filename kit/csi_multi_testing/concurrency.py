@@ -20,12 +20,12 @@ from .operations.base import describe_error
 NamedCall = tuple[str, Callable[[], Any]]  # its name in messages, and the call
 
 TIME_LIMIT = 60.0  # seconds for all of them together
-OFTEN = 1e-5  # seconds between two switches of Python's threads
+SWITCH_INTERVAL = 1e-5  # seconds between two switches of Python's threads
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    words: str
+    label: str
     answer: Any = None
     error: Exception | None = None
 
@@ -35,12 +35,12 @@ def run_concurrently(acts: Sequence[NamedCall]) -> list[CallResult]:
     barrier = threading.Barrier(len(acts))
     found: list[CallResult | None] = [None] * len(acts)
 
-    def run(number: int, words: str, act: Callable[[], Any]) -> None:
+    def run(number: int, label: str, act: Callable[[], Any]) -> None:
         barrier.wait()
         try:
-            found[number] = CallResult(words, answer=act())
+            found[number] = CallResult(label, answer=act())
         except Exception as error:
-            found[number] = CallResult(words, error=error)
+            found[number] = CallResult(label, error=error)
 
     threads = [threading.Thread(target=run, args=(number, *act), daemon=True) for number, act in enumerate(acts)]
     with _switching_often():
@@ -49,7 +49,7 @@ def run_concurrently(acts: Sequence[NamedCall]) -> list[CallResult]:
         ends = time.monotonic() + TIME_LIMIT
         for thread in threads:
             thread.join(max(0.0, ends - time.monotonic()))
-    hung = [words for (words, _), outcome in zip(acts, found, strict=True) if outcome is None]
+    hung = [label for (label, _), outcome in zip(acts, found, strict=True) if outcome is None]
     expect(not hung, f"{' and '.join(sorted(set(hung)))}: does not return within {TIME_LIMIT:g} s")
     return [outcome for outcome in found if outcome]
 
@@ -57,7 +57,7 @@ def run_concurrently(acts: Sequence[NamedCall]) -> list[CallResult]:
 @contextmanager
 def _switching_often() -> Iterator[None]:
     before = sys.getswitchinterval()
-    sys.setswitchinterval(OFTEN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         yield
     finally:
@@ -72,6 +72,6 @@ def expect_answers(t: CheckContext, outcomes: Sequence[CallResult], *allowed: ty
         if one.error and not isinstance(one.error, fine):
             names = ", ".join(kind.__name__ for kind in wanted)
             raise CheckFailed(
-                f"{one.words}: raised {describe_error(one.error)}, the contract requires one of {names}"
+                f"{one.label}: raised {describe_error(one.error)}, the contract requires one of {names}"
             ) from one.error
     return [one.answer for one in outcomes if not one.error]

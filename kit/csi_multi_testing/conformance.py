@@ -44,7 +44,7 @@ def conformance(options: argparse.Namespace) -> int:
     if not checks and suite.disabled:
         raise ConfigError(f"--only {options.only!r} matches no group and no check; --list shows all of them")
     for file in (options.json, options.junit):
-        _writable(file)
+        _require_writable(file)
     return _run(options, checks, suite)
 
 
@@ -58,11 +58,11 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.San
     report = None
     try:
         with _logging_to(process.directory / "kit.log"):
-            loaded = instance_under_test.load(settings, described)
-            before = loaded.inventory()
-            if not is_permitted(loaded, before, yes=options.yes):
+            instance = instance_under_test.load(settings, described)
+            before = instance.inventory()
+            if not is_permitted(instance, before, yes=options.yes):
                 return 2
-            report = run_checks(loaded, process, checks, suite, before)
+            report = run_checks(instance, process, checks, suite, before)
     except (UnusableBackend, InstanceUnreadable) as error:
         print(f"csi-multi: backend {options.backend!r} cannot be tested: {error}", file=sys.stderr)
         return 1
@@ -86,17 +86,17 @@ def describe_check(one: Check) -> str:
     return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"
 
 
-def is_permitted(loaded: InstanceUnderTest, before: set[str], *, yes: bool) -> bool:
+def is_permitted(instance: InstanceUnderTest, before: set[str], *, yes: bool) -> bool:
     """Print what the run does to the instance; return whether it may start."""
     count = f"lists {len(before)} volumes and snapshots" if before else "lists nothing"
-    contents = count if loaded.lists else "has no listing of volumes"
-    about = f"backend {loaded.name!r} ({loaded.kind}, {loaded.package}), which {contents} now"
+    contents = count if instance.can_list_volumes else "has no listing of volumes"
+    about = f"backend {instance.name!r} ({instance.kind}, {instance.package}), which {contents} now"
     print(f"WARNING: this creates and deletes volumes on {about}", flush=True)
     if yes:
         return True
     if sys.stdin.isatty() and sys.stdout.isatty():
         return input("Continue? [y/N] ").strip().lower() in ("y", "yes")
-    if loaded.lists and not before:
+    if instance.can_list_volumes and not before:
         return True
     print(
         "csi-multi: refused: the instance may be in use; give --yes, or test an instance that lists nothing",
@@ -106,7 +106,7 @@ def is_permitted(loaded: InstanceUnderTest, before: set[str], *, yes: bool) -> b
 
 
 def run_checks(
-    loaded: InstanceUnderTest,
+    instance: InstanceUnderTest,
     process: InstanceDriver,
     checks: Sequence[Check],
     suite: sanity.SanitySuite,
@@ -116,21 +116,21 @@ def run_checks(
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     progress = Progress(len(checks), sys.stdout)
     with Interrupt() as interrupt:
-        session = ConformanceRun(loaded.with_real_size(), process, progress, interrupt)
+        session = ConformanceRun(instance.with_real_size(), process, progress, interrupt)
         try:
             outside = [one for one in checks if one.target is not Target.BACKEND]
             if outside or not suite.disabled:
-                session.run_over_csi(outside, lambda: suite.results(process, loaded.storage))
+                session.run_over_csi(outside, lambda: suite.results(process, instance.storage))
             session.run_on_backend([one for one in checks if one.target is Target.BACKEND])
             complete = True
         except KeyboardInterrupt:
             complete = False
-            progress.say("interrupted: everything that was created is removed; checking what remains")
+            progress.print_line("interrupted: everything that was created is removed; checking what remains")
         session.compare_listing(before)
     progress.done()
-    features = tuple(sorted(one.__name__ for one in loaded.features))
+    features = tuple(sorted(one.__name__ for one in instance.features))
     return ConformanceReport(
-        backend=BackendInfo(instance=loaded.name, kind=loaded.kind, package=loaded.package, features=features),
+        backend=BackendInfo(instance=instance.name, kind=instance.kind, package=instance.package, features=features),
         started=started.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - clock, 3),
         complete=complete,
@@ -138,7 +138,7 @@ def run_checks(
     )
 
 
-def _writable(file: Path | None) -> None:
+def _require_writable(file: Path | None) -> None:
     """Raise ConfigError for a file that cannot be written: better now than after all checks."""
     if file and not os.access(file if file.exists() else file.parent, os.W_OK):
         raise ConfigError(f"report file {file} cannot be written; choose another path")

@@ -25,7 +25,7 @@ from .progress import Progress
 from .protocol import BackendProtocol
 from .report import CheckResult
 
-WHOLE = "instance"  # the group of the results about the run as a whole
+RUN_GROUP = "instance"  # the group of the results about the run as a whole
 
 SuiteResults = Callable[[], Iterable[CheckResult]]
 
@@ -54,7 +54,7 @@ class ConformanceRun:
             for one in checks:
                 self._run_check(one, client, FaultInjector())
             for result in suite():
-                self._progress.more(1)
+                self._progress.expect_more(1)
                 self._add(result)
                 self._interrupt.raise_if_received()
         finally:
@@ -107,8 +107,8 @@ class ConformanceRun:
     def _add_result(self, where: str, name: str, text: str) -> None:
         """Add a result about the run as a whole; `text` is "" if it passed."""
         state = CheckState.FAILED if text else CheckState.PASSED
-        self._progress.more(1)
-        self._add(CheckResult(group=WHOLE, name=name, where=where, state=state, text=text))
+        self._progress.expect_more(1)
+        self._add(CheckResult(group=RUN_GROUP, name=name, where=where, state=state, text=text))
 
     def _add(self, result: CheckResult) -> None:
         self.results.append(result)

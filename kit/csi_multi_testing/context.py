@@ -1,4 +1,4 @@
-"""The context of one check: short ways to create things, unique names, and the clean-up at the end."""
+"""The context of one check: short ways to create resources, unique names, and the clean-up at the end."""
 
 from __future__ import annotations
 
@@ -136,21 +136,21 @@ class CheckContext:
         self._attached[volume.handle] = None
         return context
 
-    def made(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
+    def register(self, *resources: Volume | Snapshot | GroupSnapshot) -> None:
         """Register what was created by other means, to be removed at the end."""
-        for thing in things:
-            self._home(thing)[thing.handle] = None
+        for resource in resources:
+            self._registered(resource)[resource.handle] = None
 
-    def _home(self, thing: Volume | Snapshot | GroupSnapshot) -> dict[str, None]:
-        return {Volume: self._volumes, Snapshot: self._snapshots, GroupSnapshot: self._groups}[type(thing)]
+    def _registered(self, resource: Volume | Snapshot | GroupSnapshot) -> dict[str, None]:
+        return {Volume: self._volumes, Snapshot: self._snapshots, GroupSnapshot: self._groups}[type(resource)]
 
-    def forget(self, *things: Volume | Snapshot | GroupSnapshot) -> None:
+    def forget(self, *resources: Volume | Snapshot | GroupSnapshot) -> None:
         """Leave out of the clean-up what the check itself has deleted: some checks create hundreds of volumes."""
-        for thing in things:
-            self._home(thing).pop(thing.handle, None)
-            if isinstance(thing, Volume):
-                self._attached.pop(thing.handle, None)
-                self._open.pop(thing.handle, None)
+        for resource in resources:
+            self._registered(resource).pop(resource.handle, None)
+            if isinstance(resource, Volume):
+                self._attached.pop(resource.handle, None)
+                self._open.pop(resource.handle, None)
 
     def close_at_end(self, volume: Volume) -> None:
         """Close the volume's device at the end. Call it before a check with `Target.BACKEND` opens the device."""
@@ -173,7 +173,7 @@ class CheckContext:
 
     # Bytes
 
-    def no_data(self) -> str:
+    def no_data_reason(self) -> str:
         """Why the data of volumes cannot be read and written; "" if it can."""
         if self.storage.read and self.storage.write:
             return ""
@@ -226,11 +226,11 @@ class CheckContext:
             found |= {f"snapshot {one.handle}" for one in pages(self.client.list_snapshots)}
         return found
 
-    def new(self) -> set[str]:
+    def new_resources(self) -> set[str]:
         """Return what is on the storage now and was not when the check began."""
         return self.resources() - self._before
 
-    def foreign(self) -> set[str]:
+    def create_foreign(self) -> set[str]:
         """Call Storage.foreign; return the resources that it created. They must remain until the end."""
         before = self.resources()
         (self.storage.foreign or (lambda: None))()
@@ -246,14 +246,14 @@ class CheckContext:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         with self._calls:
             if error is None:
-                self._leave()
+                self._remove_and_verify()
                 return
             with suppress(Exception):  # the failure of the check is more important than one of the clean-up
                 self._remove()
 
-    def _leave(self) -> None:
+    def _remove_and_verify(self) -> None:
         self._remove()
-        if left := self.new():
+        if left := self.new_resources():
             raise CheckFailed(f"remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def _remove(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from csi_multi.contract import TIME_LIMIT, CommandFailed, CommandTimedOut, Host, Result
 
-from .fault_plan import Fault, FaultPlan, ProcessDied, not_counted, path_prefixes, watch_files
+from .fault_plan import Fault, FaultPlan, ProcessDied, not_recorded, path_prefixes, watch_files
 
 __all__ = ["Call", "Fault", "FaultInjector", "ProcessDied"]
 
@@ -55,7 +55,7 @@ class FaultInjector:
         self._files = path_prefixes(files)
         self._plan: FaultPlan | None = None
         self._last = FaultPlan(0, Fault.DEATH)
-        self._lives = 0  # number of simulated processes so far
+        self._deaths = 0  # number of simulated processes that died
 
     @property
     def calls(self) -> list[str]:
@@ -99,11 +99,11 @@ class FaultInjector:
                 yield
         finally:
             self._plan = None
-            self._lives += plan.dead
+            self._deaths += plan.dead
 
     def host(self, host: Host) -> Host:
         """Return a host whose commands are recorded and can fail."""
-        return _CountedHost(host, self, self._lives)
+        return _RecordedHost(host, self, self._deaths)
 
     @contextmanager
     def around(self, calls: tuple[Call, ...]) -> Iterator[None]:
@@ -117,7 +117,7 @@ class FaultInjector:
     def _patched(self, call: Call) -> Iterator[None]:
         absent = object()
         own = getattr(call.owner, "__dict__", {}).get(call.name, absent)
-        setattr(call.owner, call.name, self._counted(call))
+        setattr(call.owner, call.name, self._recorded(call))
         try:
             yield
         finally:
@@ -126,7 +126,7 @@ class FaultInjector:
             else:
                 setattr(call.owner, call.name, own)
 
-    def _counted(self, call: Call) -> Any:
+    def _recorded(self, call: Call) -> Any:
         """Return the replacement of a function: on a class, a descriptor of the same kind."""
         found = inspect.getattr_static(call.owner, call.name)
         on_class = isinstance(call.owner, type)
@@ -135,12 +135,12 @@ class FaultInjector:
         bound = on_class and kind is not staticmethod
 
         @wraps(real)
-        def counted(*args: Any, **words: Any) -> Any:
+        def recorded(*args: Any, **words: Any) -> Any:
             shown = args[1:] if bound else args
             what = call.describe(*shown, **words) if call.describe else call.name
             return self.call(what, lambda: real(*args, **words), call.error, call.timeout)
 
-        return kind(counted) if kind else counted
+        return kind(recorded) if kind else recorded
 
     def call(
         self, what: str, act: Callable[[], Any], error: Callable[[], Exception], timeout: Callable[[], Exception]
@@ -153,32 +153,32 @@ class FaultInjector:
             act()
         raise error() if plan.fault is Fault.ERROR else timeout()
 
-    def require_alive(self, life: int) -> None:
+    def require_alive(self, process: int) -> None:
         """Raise ProcessDied for a process that died in an earlier block."""
-        if life != self._lives:
+        if process != self._deaths:
             raise ProcessDied("this process has died")
 
 
-class _CountedHost:
+class _RecordedHost:
     """A Host whose commands are recorded and can fail."""
 
-    def __init__(self, host: Host, injector: FaultInjector, life: int) -> None:
+    def __init__(self, host: Host, injector: FaultInjector, process: int) -> None:
         self._host = host
         self._injector = injector
-        self._life = life
+        self._process = process
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
         def act() -> Result:
-            with not_counted():
+            with not_recorded():
                 return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
 
         def failed() -> Exception:
             status = next(status for status in UNEXPECTED if status not in ok)
             return CommandFailed(argv, Result(status, "", "the kit made this command fail"))
 
-        self._injector.require_alive(self._life)
+        self._injector.require_alive(self._process)
         return self._injector.call(  # type: ignore[no-any-return]
             " ".join(argv), act, failed, lambda: CommandTimedOut(argv, timeout)
         )

@@ -62,7 +62,7 @@ class FaultPlan:
     can_time_out: list[bool] = field(default_factory=list)  # of each call
     reached: bool = False  # whether the block made that many calls
     happened: bool = False  # whether the fault happened: a call on a file cannot time out
-    guard: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def dead(self) -> bool:
@@ -70,7 +70,7 @@ class FaultPlan:
 
     def record(self, what: str, *, can_time_out: bool = True) -> bool:
         """Record a call; return whether the fault happens at it. Raises ProcessDied at a death and after it."""
-        with self.guard:
+        with self.lock:
             if self.dead:
                 raise ProcessDied(what)
             self.calls.append(what)
@@ -90,7 +90,7 @@ class FaultPlan:
 # One hook for the lifetime of the process: audit hooks cannot be removed.
 _WATCHED: list[FaultPlan] = []
 _hooked = False
-_outside = threading.local()
+_unrecorded = threading.local()
 
 
 @contextmanager
@@ -111,14 +111,14 @@ def watch_files(plan: FaultPlan) -> Iterator[None]:
 
 
 @contextmanager
-def not_counted() -> Iterator[None]:
+def not_recorded() -> Iterator[None]:
     """Record no calls of this thread during the block: they belong to a call that was recorded."""
-    before = getattr(_outside, "here", False)
-    _outside.here = True
+    before = getattr(_unrecorded, "active", False)
+    _unrecorded.active = True
     try:
         yield
     finally:
-        _outside.here = before
+        _unrecorded.active = before
 
 
 def path_prefixes(directories: tuple[Path, ...]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def path_prefixes(directories: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if not _WATCHED or (event not in PATHS and event not in DESCRIPTORS) or getattr(_outside, "here", False):
+    if not _WATCHED or (event not in PATHS and event not in DESCRIPTORS) or getattr(_unrecorded, "active", False):
         return
     named = () if event in DESCRIPTORS else args[: 2 if event in TWO_PATHS else 1]
     texts = [_text(one) for one in (named or args[:1])]

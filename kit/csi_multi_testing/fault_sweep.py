@@ -13,8 +13,8 @@ from .context import CheckContext
 from .fault_injection import Fault, FaultInjector, ProcessDied
 from .operations.base import Operation, attempt, describe_error
 
-MOST = 400  # calls of one operation: more would take too long
-WORDS = 100  # characters of a call in a message
+MAX_CALLS = 400  # calls of one operation: more would take too long
+MAX_CALL_TEXT = 100  # characters of a call in a message
 
 
 class FaultSweep:
@@ -36,14 +36,14 @@ class FaultSweep:
             return  # only calls on files, which cannot time out
         met = 0
         for call in itertools.count(1):
-            if call > MOST:
+            if call > MAX_CALLS:
                 raise CheckFailed(
-                    f"{self.operation.method} makes more than {MOST} calls through the boundary, the limit for a test; "
-                    "name fewer directories or functions in Storage.files and Storage.calls"
+                    f"{self.operation.method} makes more than {MAX_CALLS} calls through the boundary, the limit for a "
+                    "test; name fewer directories or functions in Storage.files and Storage.calls"
                 )
             if self.fault.no_answer and not (can_time_out[call - 1 : call] or [True])[0]:
                 continue
-            if self.fault is Fault.DEATH and self._looks(calls[call - 1 : call]):
+            if self.fault is Fault.DEATH and self._is_read_only(calls[call - 1 : call]):
                 continue
             self.operation.begin()
             self._over = True
@@ -54,7 +54,7 @@ class FaultSweep:
         lasting = " from there on" if self.lasting else ""
         self.operation.t.note(f"{self.operation.method} {self.fault.value}{lasting}, calls tried: {met}")
 
-    def _looks(self, call: list[str]) -> bool:
+    def _is_read_only(self, call: list[str]) -> bool:
         """Whether the author says that a call changes nothing: a death at it equals a death at the next call."""
         return bool(call) and call[0].startswith(self.operation.t.storage.read_only_calls)
 
@@ -93,7 +93,7 @@ def run_with_fault(
 def call_text(injector: FaultInjector, call: int) -> str:
     """Return a call of the last block as a short text."""
     text = injector.calls[call - 1] if call <= len(injector.calls) else "none"
-    return text if len(text) <= WORDS else f"{text[: WORDS // 2]}...{text[-WORDS // 2 :]}"
+    return text if len(text) <= MAX_CALL_TEXT else f"{text[: MAX_CALL_TEXT // 2]}...{text[-MAX_CALL_TEXT // 2 :]}"
 
 
 def record_calls(operation: Operation) -> tuple[list[str], list[bool]]:

@@ -208,7 +208,7 @@ class InProcessClient:
         return topology.node_segments(self.backend, self.backend.setting.node)
 
     @contextmanager
-    def opened(self, handle: str, *, read_only: bool = False) -> Iterator[Device]:
+    def open_device(self, handle: str, *, read_only: bool = False) -> Iterator[Device]:
         """Open a volume's device; close it after the block."""
         with self._attached(handle) as context:
             wanted = OpenRequest(
@@ -237,5 +237,5 @@ class InProcessClient:
 
     @contextmanager
     def device_path(self, handle: str, *, read_only: bool = False) -> Iterator[Path]:
-        with self.opened(handle, read_only=read_only) as device:
+        with self.open_device(handle, read_only=read_only) as device:
             yield device.path

@@ -70,7 +70,7 @@ class InstanceUnderTest:
         return replace(self, storage=replace(self.storage, size=size))
 
     @property
-    def lists(self) -> bool:
+    def can_list_volumes(self) -> bool:
         return ListVolumes in self.features
 
 

@@ -77,23 +77,23 @@ class Lifecycle:
         self.call("get_group_snapshot", lambda: t.client.get_group(group.handle))
         self.call_twice("delete_group_snapshot", lambda: t.client.delete_group(group.handle))
 
-    def make(self, words: str, act: Callable[[], Any]) -> Any:
+    def make(self, label: str, act: Callable[[], Any]) -> Any:
         """Create something, repeat the request, and return the resource. Raises CheckFailed for an error."""
-        made, error = self.call(words, act)
+        made, error = self.call(label, act)
         if error:
             raise CheckFailed(
-                f"{words}: raised {describe_error(error)}, the contract requires it to succeed"
+                f"{label}: raised {describe_error(error)}, the contract requires it to succeed"
             ) from error
         self._own.add(made.handle)
-        self.transcript[-1] = (words, self.comparable(made))
-        self.call(f"{words}, repeated", act)
+        self.transcript[-1] = (label, self.comparable(made))
+        self.call(f"{label}, repeated", act)
         return made
 
-    def call_twice(self, words: str, act: Callable[[], Any]) -> None:
-        self.call(words, act)
-        self.call(f"{words}, repeated", act)
+    def call_twice(self, label: str, act: Callable[[], Any]) -> None:
+        self.call(label, act)
+        self.call(f"{label}, repeated", act)
 
-    def call(self, words: str, act: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    def call(self, label: str, act: Callable[[], Any]) -> tuple[Any, Exception | None]:
         """Make a call, repeat it while its error is retryable, and record the answer."""
         self.between()
         answer, error = attempt(act)
@@ -104,7 +104,7 @@ class Lifecycle:
             answer, error = attempt(act)
         if error and not isinstance(error, StorageError):
             raise error
-        self.transcript.append((words, type(error).__name__ if error else self.comparable(answer)))
+        self.transcript.append((label, type(error).__name__ if error else self.comparable(answer)))
         return answer, error
 
     def comparable(self, answer: Any) -> Any:
@@ -120,9 +120,9 @@ class Lifecycle:
             return "listing", sorted(str(self.comparable(one)) for one in answer.items if self.is_own(one))
         return ("expansion", answer.size) if isinstance(answer, Expansion) else answer
 
-    def is_own(self, thing: Any) -> bool:
+    def is_own(self, resource: Any) -> bool:
         """Whether this run created it."""
-        return thing.handle in self._own
+        return resource.handle in self._own
 
     def kind(self, volume: Volume) -> str:
         return volume.stamp.source.kind.value if volume.stamp.source else ""

@@ -12,9 +12,9 @@ from .assertions import CheckFailed, expect
 from .context import CheckContext
 from .protocol import Target
 
-EMPTY = 100  # consecutive pages without an item: such a listing never ends
-LONG = 115  # of the 128 bytes of a name; a unique suffix follows
-FEW = 20  # pages that foreign items may take
+MAX_EMPTY_PAGES = 100  # consecutive pages without an item: such a listing never ends
+LONG_TEXT_BYTES = 115  # of the 128 bytes of a name; a unique suffix follows
+MAX_FOREIGN_PAGES = 20  # pages that foreign items may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Listing:
         expect(size <= most, f"{self.method} returned a cursor of {size} bytes, the maximum is {most} for any names")
         return page
 
-    def walk(self, limit: int, cursor: str = "", **more: Any) -> Iterator[Page[Any]]:
+    def iterate_pages(self, limit: int, cursor: str = "", **more: Any) -> Iterator[Page[Any]]:
         """Yield the pages after the cursor. Raises CheckFailed for a listing that does not end."""
         met, empty = {cursor}, 0
         while True:
@@ -52,12 +52,15 @@ class Listing:
             if not cursor:
                 return
             expect(cursor not in met, f"{self.method} repeats cursor {cursor!r}, so the listing never ends")
-            expect(empty < EMPTY, f"{self.method} returned {empty} empty pages in a row, so the listing never ends")
+            expect(
+                empty < MAX_EMPTY_PAGES,
+                f"{self.method} returned {empty} empty pages in a row, so the listing never ends",
+            )
             met.add(cursor)
 
     def handles(self, limit: int = 0, **more: Any) -> list[str]:
         """Return the handles of the whole listing, in its order. Raises CheckFailed if one is listed twice."""
-        found = [item.handle for page in self.walk(limit, **more) for item in page.items]
+        found = [item.handle for page in self.iterate_pages(limit, **more) for item in page.items]
         self.expect_once(found)
         return found
 
@@ -69,18 +72,18 @@ class Listing:
         absent = sorted(set(wanted) - set(found))
         expect(not absent, f"{self.method}, {what}: {', '.join(absent[:5])} missing, although they exist")
 
-    def make_some(self, count: int) -> list[Any]:
+    def create_items(self, count: int) -> list[Any]:
         """Create items, two of them with the longest names: at least one is not the last, so a cursor is for it."""
-        texts = ["kit"] * (count - 2) + ["a" * LONG, "z" * LONG]
+        texts = ["kit"] * (count - 2) + ["a" * LONG_TEXT_BYTES, "z" * LONG_TEXT_BYTES]
         return [self.make(self.t.name(text)) for text in texts]
 
     def small_page(self) -> int:
         """Return a small page size: 1, or more if the storage has many foreign items."""
-        return 1 + len(self.handles()) // FEW
+        return 1 + len(self.handles()) // MAX_FOREIGN_PAGES
 
     def find(self, handle: str) -> Any:
         """Return one item as the listing shows it."""
-        for page in self.walk(0):
+        for page in self.iterate_pages(0):
             for item in page.items:
                 if item.handle == handle:
                     return item

@@ -2,8 +2,8 @@
 
 It keeps its resources in a `MemoryStorage`, which stands for the storage system. A new backend over the same storage
 sees what a process sees after a restart. Volumes have data but no devices. Every change goes through `put` or `drop`,
-every read through `fetch`, `listed` or `promised`: at these calls the kit injects faults. No one else uses its storage,
-so it does not compare the owners of stamps.
+every read through `fetch`, `listed` or `total_size`: at these calls the kit injects faults. No one else uses its
+storage, so it does not compare the owners of stamps.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class MemoryStorage:
         for at in range(0, len(data), GRANULE):
             blocks[offset + at] = data[at : at + GRANULE]
 
-    def promised(self) -> int:
+    def total_size(self) -> int:
         """Return the total size of all volumes."""
         return sum(volume.size for volume in self.volumes.values())
 
@@ -230,7 +230,7 @@ class MemoryBackend(
             return CapacityReport(available=self._free(), maximum=self._free(), minimum=GRANULE)
 
     def _free(self) -> int:
-        return int(self.config.capacity) - self.storage.promised()
+        return int(self.config.capacity) - self.storage.total_size()
 
     def attach(self, request: AttachRequest) -> Strings:
         """Attach to the driver's own node or to a node of the configuration."""
@@ -412,7 +412,7 @@ def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, 
         return kind(config, setting(host), storage)
 
     this = sys.modules[__name__]
-    calls = ((storage, "put"), (storage, "drop"), (storage, "promised"), (this, "fetch"), (this, "listed"))
+    calls = ((storage, "put"), (storage, "drop"), (storage, "total_size"), (this, "fetch"), (this, "listed"))
     known: dict[str, Any] = {
         "connect": connect,
         "other_parameters": {"tier": "ssd"},

@@ -36,11 +36,11 @@ class Progress:
         if not self._live:
             self._write(f"{one.state.value.upper():<8}{one.seconds:7.2f} s  {one.group}: {one.name} ({one.where})\n")
 
-    def more(self, count: int) -> None:
+    def expect_more(self, count: int) -> None:
         """Raise the expected number of results."""
         self._total += count
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that remains."""
         self._write((CLEAR if self._live else "") + text + "\n")
 

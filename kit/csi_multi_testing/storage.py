@@ -34,7 +34,7 @@ class Storage:
     parameters, mutable: StorageClass and VolumeAttributesClass parameters of the volumes that are created.
     other_parameters, other_mutable: different, equally valid ones. A request with them is a conflict.
     size: bytes of a volume that is cheap to create, and created with exactly this size. Three times as much must be
-        possible too. The checks of capacity fill the storage if it has at most 64 times as much room.
+        possible too. The checks of capacity fill the storage if it has at most 64 times as much space.
     exact_sizes: sizes that can be created exactly, if `size` and twice `size` cannot.
     too_large: bytes that no volume can have, or that are not available.
     resources: return the names of everything on the storage system now: own and foreign resources, complete and

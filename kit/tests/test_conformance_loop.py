@@ -65,7 +65,7 @@ def verb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verb]:
     yield verb
     below = f"{verb.directory}/"
     assert not [mount.target for mount in mounts.table() if mount.target.startswith(below)]
-    assert not [file for file in loopdev.bound().values() if file.startswith(below)]
+    assert not [file for file in loopdev.bound_devices().values() if file.startswith(below)]
     assert not list(verb.directory.glob("volumes/volumes/*")) + list(verb.directory.glob("volumes/snapshots/*"))
 
 

@@ -57,7 +57,7 @@ def client(tmp_path: Path, driver_of: Any) -> Iterator[CsiClient]:
     client = CsiClient(storage, "kit", driver_of(storage, tmp_path))
     yield client
     client.close()
-    assert not [file for file in loopdev.bound().values() if file.startswith(f"{tmp_path}/")]
+    assert not [file for file in loopdev.bound_devices().values() if file.startswith(f"{tmp_path}/")]
     assert not [mount.target for mount in mounts.table() if "csi-multi-kit-" in mount.target]
     assert not list(Path("/tmp").glob("csi-multi-kit-*"))
 

@@ -40,7 +40,7 @@ def sweep(directory: Path) -> None:
     host = LocalHost()
     for mount in reversed([one for one in mounts.table() if one.target.startswith(f"{directory}/")]):
         host.run("umount", mount.target, ok=(0, 1, 32))
-    for device, file in loopdev.bound().items():
+    for device, file in loopdev.bound_devices().items():
         if file.startswith(f"{directory}/"):
             host.run("losetup", "--detach", str(device), ok=(0, 1))
 
@@ -65,7 +65,7 @@ def leftovers(tmp_path: Path) -> Callable[[], list[str]]:
     def look() -> list[str]:
         below = f"{tmp_path}/"
         found = [mount.target for mount in mounts.table() if mount.target.startswith(below)]
-        found += [f"{device} on {file}" for device, file in loopdev.bound().items() if file.startswith(below)]
+        found += [f"{device} on {file}" for device, file in loopdev.bound_devices().items() if file.startswith(below)]
         return found + sorted(
             str(path) for kind in ("volumes", "snapshots") for path in (tmp_path / "scratch" / kind).glob("*")
         )

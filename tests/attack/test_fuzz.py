@@ -76,7 +76,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     yield Attacked(driver, client, known, outside)
     client.close()
     driver.stop()
-    for device, file in loopdev.bound().items():
+    for device, file in loopdev.bound_devices().items():
         if file.startswith(f"{directory}/"):
             os.system(f"losetup --detach {device}")
 

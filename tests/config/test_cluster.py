@@ -47,7 +47,7 @@ def test_nodes_are_named_with_their_addresses(load: Any) -> None:
 
     assert {name: one.address for name, one in found.nodes.items()} == {"node-1": "10.0.0.1:9810", "node-2": "n2:1"}
     assert found.nodes["node-2"].topology == {"zone": "a"}
-    assert found.routed
+    assert found.forwards_rpcs
 
 
 def test_an_address_is_made_of_a_nodes_name(load: Any) -> None:
@@ -59,7 +59,7 @@ def test_an_address_is_made_of_a_nodes_name(load: Any) -> None:
 def test_the_repositorys_example_is_valid() -> None:
     found = load_config(Path(__file__).parents[2] / "config" / "cluster.yaml").cluster
 
-    assert found.routed
+    assert found.forwards_rpcs
     assert found.listen
 
 
@@ -85,7 +85,7 @@ def test_the_repositorys_example_is_valid() -> None:
         (TLS + "  kubernetes: 7\n", 6, "must be a mapping"),
         (TLS + "  node_identity: controller.csi-multi\n", 6, "a node could act as the controller"),
         (TLS + "  node_identity: '{node}.csi-multi'\n", 6, "a node could act as the controller"),
-        (TLS + "  controller_identity: 'a b'\n", 6, "'a b' is not a DNS name"),
+        (TLS + "  controller_identity: 'a b'\n", 6, "'a b' is not a DNS name such as controller.csi-multi"),
         (TLS + "  lost: [a/b]\n", 6, "'a/b' is not a valid node name"),
         ("  tls: {ca: /tls/ca.pem}\n", 5, "'certificate' is required"),
         ("  attach_required: perhaps\n", 5, "'attach_required'"),

@@ -21,8 +21,8 @@ class Machine:
 
 
 PURPOSES = {
-    "lvs": CommandPurpose(why="reads the volumes", looks=True),
-    "vgs": CommandPurpose(why="reads the groups", looks=True),
+    "lvs": CommandPurpose(why="reads the volumes", read_only=True),
+    "vgs": CommandPurpose(why="reads the groups", read_only=True),
     "lvcreate": CommandPurpose(why="creates the volume"),
 }
 
@@ -63,13 +63,15 @@ def test_a_change_is_recorded_only(host: DryRunHost, machine: Machine, report: D
 
 
 def test_a_command_of_unknown_purpose_is_not_run(host: DryRunHost, machine: Machine, report: DryRunReport) -> None:
-    with pytest.raises(Unpredictable, match="the command lvremove v was not run"):
+    with pytest.raises(
+        Unpredictable, match="the command lvremove v is not in the table of the dry run, so it was not run"
+    ):
         host.run("lvremove", "v")
     assert (machine.commands, report.steps) == ([], [])
 
 
 def test_an_assumption_is_recorded_once(report: DryRunReport) -> None:
-    report.assume("extents of 4 MiB")
-    report.assume("extents of 4 MiB")
+    report.record_assumption("extents of 4 MiB")
+    report.record_assumption("extents of 4 MiB")
 
     assert report.assumed == ["extents of 4 MiB"]

@@ -72,7 +72,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
     for target in reversed(below):
         if target != str(directory):
             LocalHost().run("umount", target)
-    for device, file in loopdev.bound().items():
+    for device, file in loopdev.bound_devices().items():
         if file.startswith(f"{directory}/"):
             LocalHost().run("losetup", "--detach", str(device))
     LocalHost().run("umount", str(directory))
@@ -221,7 +221,9 @@ def leftovers(directory: Path, memory: Path) -> list[str]:
     """Return files of volumes, loop devices and mounts that are still there; the tmpfs itself is not counted."""
     found = [one.target for one in mounts.table() if one.target.startswith(f"{memory.parent}/")]
     found.remove(str(memory))
-    found += [f"{device} on {file}" for device, file in loopdev.bound().items() if file.startswith(f"{directory}/")]
+    found += [
+        f"{device} on {file}" for device, file in loopdev.bound_devices().items() if file.startswith(f"{directory}/")
+    ]
     found += [str(path) for path in (directory / "target", *(directory / "staging").iterdir()) if path.exists()]
     return found + os.listdir(memory)
 

@@ -63,4 +63,4 @@ def test_every_command_of_the_walk_through_works(beside_a_checkout: Path) -> Non
     assert re.search(r"\d+ passed.*\n(?s:.*)FAILED tests/test_contract(?s:.*)the kit noticed", output), output[-4000:]
     assert "CREATE_DELETE_VOLUME" in output  # csi-multi check
     assert re.search(r"\d+ passed, 0 failed", output), output[-4000:]  # csi-multi conformance
-    assert [file for file in loopdev.bound().values() if file.startswith(str(beside_a_checkout))] == []
+    assert [file for file in loopdev.bound_devices().values() if file.startswith(str(beside_a_checkout))] == []

@@ -51,7 +51,7 @@ def test_a_file_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path)
     with pytest.raises(CommandFailed):
         loopdev.attach(LocalHost(), tmp_path / "absent")
 
-    assert [file for file in loopdev.bound().values() if file.startswith(f"{tmp_path}/")] == []
+    assert [file for file in loopdev.bound_devices().values() if file.startswith(f"{tmp_path}/")] == []
 
 
 @pytest.mark.parametrize("call", [1, 2], ids=["open", "ioctl"])

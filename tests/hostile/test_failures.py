@@ -98,7 +98,7 @@ def test_anything_outside_of_the_tree_of_errors_is_a_bug_with_the_name_of_its_pa
     facts = (line["instance"], line["kind"], line["package"], line["method"])
     assert facts == ("bad", "Raising", "module tests.hostile.test_failures", "create_volume")
     assert name in line["traceback"]
-    assert not served.registry.running()
+    assert not served.registry.running_rpcs()
     serves(served.client)
     served.backend("bad").error = None
     serves(served.client, "bad")
@@ -139,7 +139,7 @@ def test_a_failure_in_the_middle_of_a_stream_ends_it_with_a_status(
 
     assert refusal.code is Code.INTERNAL
     assert (errors()[-1]["instance"], errors()[-1]["method"]) == ("bad", "allocated_blocks")
-    assert not served.registry.running()
+    assert not served.registry.running_rpcs()
     serves(served.client)
 
 

@@ -37,7 +37,7 @@ def test_hung_creations_are_refused_above_their_share_and_the_other_instance_wor
     for number in range(3):
         refusal = refused(served.client.CreateVolume, **wanted(f"more{number}"))
         assert refusal.code is Code.UNAVAILABLE
-        assert f"backend 'bad' has {share} running calls, the oldest of them CreateVolume for 0." in refusal.text
+        assert f"backend 'bad' has {share} running RPCs, the oldest of them CreateVolume for 0." in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
     assert len({call.result(10).volume.volume_id for call in calls}) == share
@@ -69,7 +69,7 @@ def test_hung_readers_of_one_instance_leave_room_for_the_others_readers(
 
     refusal = refused(served.client.GetCapacity, **fields)
 
-    assert (refusal.code, "backend 'bad' has 1 running call, the oldest of them GetCapacity for" in refusal.text) == (
+    assert (refusal.code, "backend 'bad' has 1 running RPC, the oldest of them GetCapacity for" in refusal.text) == (
         Code.UNAVAILABLE,
         True,
     )
@@ -103,12 +103,12 @@ def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
     refusal = refused(served.client.GetMetadataAllocated, **fields)
 
     assert refusal.code is Code.UNAVAILABLE
-    assert "backend 'bad' has 3 running calls, the oldest of them GetMetadataAllocated" in refusal.text
+    assert "backend 'bad' has 3 running RPCs, the oldest of them GetMetadataAllocated" in refusal.text
     serves(served.client)
     for stream in streams:
         stream.cancel()
     go.set()
-    until(lambda: not served.registry.running())
+    until(lambda: not served.registry.running_rpcs())
 
 
 @pytest.mark.parametrize(("rpc", "method"), [("ListVolumes", "list_volumes"), ("GetCapacity", "capacity")])
@@ -124,7 +124,7 @@ def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_
     refusal = refused(getattr(served.client, rpc))
 
     assert refusal.code is Code.UNAVAILABLE
-    assert f"backend 'bad' has 1 running call, the oldest of them {rpc} for 0." in refusal.text
+    assert f"backend 'bad' has 1 running RPC, the oldest of them {rpc} for 0." in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
     call.result(10)
@@ -165,7 +165,7 @@ def test_a_listing_that_waits_for_one_instance_holds_no_place_in_those_it_has_as
     call = behind(served.client.ListVolumes)
     inside(served, 1)
 
-    assert [line.rpartition(" ")[2] for line in served.registry.running()] == ["bad"]
+    assert [line.rpartition(" ")[2] for line in served.registry.running_rpcs()] == ["bad"]
     serves(served.client, "asked")
     served.backend("bad").go.set()
     call.result(10)
@@ -203,7 +203,7 @@ def test_a_call_of_a_backend_on_itself_counts_once_and_is_not_judged(
     served = serve(make("bad", Selfish), make("good"), workers=8)
 
     assert served.client.CreateVolume(**wanted("v")).volume.volume_id == "bad/v"
-    assert not served.registry.running()
+    assert not served.registry.running_rpcs()
     assert not errors()
 
 

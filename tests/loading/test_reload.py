@@ -158,7 +158,7 @@ def test_a_call_that_runs_ends_in_the_instance_where_it_began_which_is_closed_on
         world.reload.reload()
         assert volume(client, "quick", "b") == "b/quick"
         assert not old.closed.is_set()
-        assert any("CreateVolume" in call for call in world.registry.running())
+        assert any("CreateVolume" in call for call in world.registry.running_rpcs())
         old.go.set()
 
         assert running.result(10) == "b/slow"

@@ -283,7 +283,7 @@ class World:
         """Return the loop devices bound to our files, or layered over our devices."""
         return sorted(
             str(loop)
-            for loop, backing in loopdev.bound().items()
+            for loop, backing in loopdev.bound_devices().items()
             if backing.startswith(str(self.directory)) or (str(loop) in self.host.loops and backing in self.host.loops)
         )
 

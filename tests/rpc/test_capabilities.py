@@ -232,7 +232,7 @@ def test_an_instance_that_is_down_leaves_probe_and_the_others_alone(
 def test_probe_names_the_instances_that_cannot_serve_and_stays_ready(serve: Any, make: Any) -> None:
     slow = make("slow")
     served = serve(make("fast"), slow, broken={"bad": "no library"})
-    slow.down = "its pool is gone"
+    slow.down_reason = "its pool is gone"
     with grpc.insecure_channel(served.endpoint) as channel:
         call = channel.unary_unary(
             "/csi.v1.Identity/Probe",
@@ -240,7 +240,7 @@ def test_probe_names_the_instances_that_cannot_serve_and_stays_ready(serve: Any,
             response_deserializer=pb.ProbeResponse.FromString,
         )
         response, told = call.with_call(pb.ProbeRequest(), timeout=5)
-        slow.down = ""
+        slow.down_reason = ""
         _, later = call.with_call(pb.ProbeRequest(), timeout=5)
 
     assert response.ready.value

@@ -21,7 +21,7 @@ def nothing_leaks(tmp_path: Path) -> Iterator[None]:
     yield
     below = f"{tmp_path}/"
     assert not [mount.target for mount in mounts.table() if mount.target.startswith(below)]
-    assert not [device for device, file in loopdev.bound().items() if file.startswith(below)]
+    assert not [device for device, file in loopdev.bound_devices().items() if file.startswith(below)]
     assert not list(tmp_path.glob("volumes/*/*"))
     assert not list(tmp_path.glob("*.sock"))
 

@@ -97,8 +97,8 @@ def show(tmp_path: Path, make: Any) -> Iterator[Callable[..., Shown]]:
         assert server.add_insecure_port(endpoint)
         server.start()
         client = Client(endpoint, timeout=20)
-        shown.serving(traffic, registry, SimpleNamespace(successful=True, when=1.0))
-        ends.extend((client.close, lambda: server.stop(0).wait(), shown.stopping, shown.close))
+        shown.on_serving(traffic, registry, SimpleNamespace(successful=True, succeeded_at=1.0))
+        ends.extend((client.close, lambda: server.stop(0).wait(), shown.on_stopping, shown.close))
         return Shown(client, registry, traffic, shown)
 
     yield serve

@@ -80,7 +80,7 @@ def test_no_label_is_asked_for_that_no_metric_has(show: Any, make: Any, wanted: 
     driver = show(make("fast"))
     driver.client.CreateVolume(**wanted("v"))
     driver.registry.get("fast").set_state("")
-    driver.exporter.listener.call("fast", "lvs", "")("ok")
+    driver.exporter.listener.begin_call("fast", "lvs", "")("ok")
     labels = {label for family in driver.scrape().families for one in family.samples for label in one.labels}
     asked = {
         label.strip()

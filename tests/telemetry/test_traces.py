@@ -139,7 +139,7 @@ def test_one_rpc_is_not_within_another_that_its_thread_served_before(traced: Any
 
 def test_nothing_of_an_rpc_is_left_in_its_thread(traced: Any) -> None:
     for method in ("First", "Second"):
-        traced.listener.rpc(Rpc(method))("OK")
+        traced.listener.begin_rpc(Rpc(method))("OK")
         assert OUTGOING.get() == ()
         assert not traces.trace.get_current_span().get_span_context().is_valid
 

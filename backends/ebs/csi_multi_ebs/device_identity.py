@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 
 from csi_multi.contract import Blank, InUse
 from csi_multi.host import blockdev
-from csi_multi.host.blockdev import opened, os_errors_as_unavailable
+from csi_multi.host.blockdev import open_descriptor, os_errors_as_unavailable
 from csi_multi.host.device_notes import DeviceNotes
 
 # The Identify command of the NVMe base specification.
@@ -41,7 +41,7 @@ class NvmeKernel(blockdev.BlockDevices):
         namespace = self.text(disk, "nsid")
         if namespace is None:
             return None
-        with os_errors_as_unavailable(path), opened(path) as descriptor:
+        with os_errors_as_unavailable(path), open_descriptor(path) as descriptor:
             return nvme_size(descriptor, int(namespace))
 
     def rescan(self, disk: str) -> None:

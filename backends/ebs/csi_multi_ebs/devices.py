@@ -196,7 +196,7 @@ class DeviceManager:
     def _refuse_in_use(self, handle: str, path: Path, mode: str) -> None:
         end = time.monotonic() + RELEASE_SECONDS
         while self._kernel.in_use(path):
-            if time.monotonic() > end or self._kernel.published(path):
+            if time.monotonic() > end or self._kernel.is_node_bound(path):
                 raise InUse(f"{path} of volume {handle} is {mode} on this node; unpublish and unstage it first")
             time.sleep(POLL_SECONDS)
 

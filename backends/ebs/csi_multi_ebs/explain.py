@@ -48,17 +48,17 @@ class DryRunClient(Client):
         sent = {key: value for key, value in fields.items() if value is not None}
         step = (call, msgspec.json.encode(sent).decode())
         if call in CREATES:
-            self._report.change(*step, why=CREATES[call])
+            self._report.record_change(*step, why=CREATES[call])
             return self._create(call, sent)
         if call in TAGGING:
-            self._report.change(*step, why=TAGGING[call])
+            self._report.record_change(*step, why=TAGGING[call])
             return {}
         if call not in READS:
             raise Unpredictable(f"{call} would be called; its effect is not known in a dry run")
         if self._created and call == "DescribeVolumes":
-            self._report.look(*step, why=POLLS)
+            self._report.record_read(*step, why=POLLS)
             return {"Volumes": self._created}
-        self._report.look(*step, why=READS[call])
+        self._report.record_read(*step, why=READS[call])
         return self._assumed(call) if self._report.offline else self._read(call, fields)
 
     def _read(self, call: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -69,11 +69,11 @@ class DryRunClient(Client):
     def _assumed(self, call: str) -> dict[str, Any]:
         if call != "DescribeAvailabilityZones":
             raise Unpredictable("the source is not known without calling EC2")
-        self._report.assume(f"these zones exist and have capacity: {', '.join(sorted(self._zones))}")
+        self._report.record_assumption(f"these zones exist and have capacity: {', '.join(sorted(self._zones))}")
         return {"AvailabilityZones": [{"ZoneName": zone} for zone in self._zones]}
 
     def _create(self, call: str, sent: dict[str, Any]) -> dict[str, Any]:
-        self._report.assume(f"EC2 creates the volume and gives it an id: {PLACEHOLDER_ID} stands for it")
+        self._report.record_assumption(f"EC2 creates the volume and gives it an id: {PLACEHOLDER_ID} stands for it")
         created = {
             "VolumeId": PLACEHOLDER_ID,
             "State": "available",

@@ -75,13 +75,13 @@ def end_attachment(cloud: Service, volume: moto.Volume, attachment: Any) -> None
     del volume.held[instance.id]
     instance.block_device_mapping.pop(attachment.device, None)
     attachment.status = "detached"
-    cloud.write_attribute(cloud.on_detached, volume.id, instance.id, attachment.device)
+    cloud.call_hook(cloud.on_detached, volume.id, instance.id, attachment.device)
 
 
 def _attached(cloud: Service, volume: moto.Volume, attachment: Any) -> None:
     if attachment.status == "attaching" and volume.holds(attachment):
         _show(attachment, "attached")
-        cloud.write_attribute(cloud.on_attached, volume.id, attachment.instance.id, attachment.device)
+        cloud.call_hook(cloud.on_attached, volume.id, attachment.instance.id, attachment.device)
 
 
 def _show(attachment: Any, state: str) -> None:

@@ -66,7 +66,7 @@ def _go_on(cloud: Service, volume: moto.Volume, change: Any) -> None:
             setattr(volume, name, getattr(change, f"target_{name}"))
         change.modification_state, change.progress = "optimizing", 50
         cloud.clock.after(cloud.takes.optimizing, DESCRIBE, optimized)
-        cloud.write_attribute(cloud.on_modified, volume.id, volume.size)
+        cloud.call_hook(cloud.on_modified, volume.id, volume.size)
 
     def optimized() -> None:
         change.modification_state, change.progress = "completed", 100

@@ -91,7 +91,7 @@ class Service:
         with lock:
             fake_ec2_moto.forget()
 
-    def tell(self, hook: Callable[..., object] | None, *words: object) -> None:
+    def call_hook(self, hook: Callable[..., object] | None, *words: object) -> None:
         """Call a test's hook after the lock is released and before the response is sent."""
         if hook:
             self._afterwards.append(functools.partial(hook, *words))
@@ -175,7 +175,7 @@ def _volume(cloud: Service, volume: fake_ec2_moto.Volume, place: Any) -> None:
 
     cloud.describes.hide(volume.id, VOLUMES, cloud.takes.appearing)
     cloud.clock.after(cloud.takes.creating, VOLUMES.action, grown)
-    cloud.write_attribute(cloud.on_created, volume.id, volume.snapshot_id or volume.source_volume_id or "")
+    cloud.call_hook(cloud.on_created, volume.id, volume.snapshot_id or volume.source_volume_id or "")
 
 
 def _snapshot(cloud: Service, snapshot: fake_ec2_moto.Snapshot) -> None:
@@ -184,4 +184,4 @@ def _snapshot(cloud: Service, snapshot: fake_ec2_moto.Snapshot) -> None:
 
     cloud.describes.hide(snapshot.id, SNAPSHOTS, cloud.takes.appearing)
     cloud.clock.after(cloud.takes.snapshot, SNAPSHOTS.action, grown)
-    cloud.write_attribute(cloud.on_snapshot, snapshot.id, snapshot.volume.id)
+    cloud.call_hook(cloud.on_snapshot, snapshot.id, snapshot.volume.id)

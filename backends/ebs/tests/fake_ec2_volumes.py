@@ -108,7 +108,7 @@ def delete(cloud: Service, call: Call) -> Answer:
         raise Refusal("IncorrectState", f"The volume '{volume.id}' is in the 'creating' state.")
     done = moto.ask(call)
     if volume.id not in moto.store(call).volumes:
-        cloud.write_attribute(cloud.on_deleted, volume.id)
+        cloud.call_hook(cloud.on_deleted, volume.id)
         cloud.describes.show_deleted(moto.store(call), volume, VOLUMES, cloud.takes.vanishing)
     return done
 

@@ -58,7 +58,7 @@ class FakeKernel(NvmeKernel):
     def in_use(self, path: Path) -> bool:
         return path in self.users | self.raw
 
-    def published(self, path: Path) -> bool:
+    def is_node_bound(self, path: Path) -> bool:
         return path in self.raw
 
     def set_read_only(self, path: Path, wanted: bool) -> None:

@@ -34,7 +34,7 @@ from csi_multi.contract import (
     Unauthenticated,
     Unavailable,
 )
-from csi_multi.contract.observer import Ends, Rpc
+from csi_multi.contract.observer import EndCallback, Rpc
 
 from .fake_ec2 import FakeEc2, looks
 
@@ -444,10 +444,10 @@ class Told:
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
 
-    def rpc(self, rpc: Rpc) -> Ends:
+    def begin_rpc(self, rpc: Rpc) -> EndCallback:
         raise AssertionError("a backend tells of no RPC")
 
-    def call(self, instance: str, program: str, operation: str) -> Ends:
+    def begin_call(self, instance: str, program: str, operation: str) -> EndCallback:
         return lambda outcome: self.calls.append((instance, program, operation, outcome))
 
 

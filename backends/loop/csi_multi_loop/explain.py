@@ -31,11 +31,13 @@ class DryRunClient(Client):
 
     def create_directory(self, directory: Path) -> None:
         if not directory.is_dir() or self._report.offline:
-            self._report.change("mkdir", "-p", str(directory), why="a directory of the instance, created on first use")
+            self._report.record_change(
+                "mkdir", "-p", str(directory), why="a directory of the instance, created on first use"
+            )
 
     def mkdir(self, directory: Path) -> None:
         why = "the volume is built here, under a name that is not listed; what a killed process left is reused"
-        self._report.change("mkdir", "-m", "700", str(directory), why=why)
+        self._report.record_change("mkdir", "-m", "700", str(directory), why=why)
 
     def lock(self, directory: Path, *, wait: bool = False) -> AbstractContextManager[None]:
         """Nothing is created, so nothing needs a lock."""
@@ -51,40 +53,44 @@ class DryRunClient(Client):
         """The directory would be new."""
 
     def remove(self, directory: Path) -> None:
-        self._report.change("rm", "-r", str(directory), why="removes what is left of it")
+        self._report.record_change("rm", "-r", str(directory), why="removes what is left of it")
 
     def write_label(self, file: Path, label: Label) -> None:
         text = msgspec.json.encode(label).decode()
-        self._report.change("write", str(file), text, why="the label: owner, size and format state")
+        self._report.record_change("write", str(file), text, why="the label: owner, size and format state")
 
     def touch(self, image: Path) -> None:
-        self._report.change("touch", str(image), why="the image: a sparse file, which takes space as it is written")
+        self._report.record_change(
+            "touch", str(image), why="the image: a sparse file, which takes space as it is written"
+        )
 
     def link(self, file: Path, image: Path) -> None:
-        self._report.change("ln", str(file), str(image), why="the file keeps its name and gets a second one")
+        self._report.record_change("ln", str(file), str(image), why="the file keeps its name and gets a second one")
 
     def truncate(self, image: Path, size: int) -> None:
         why = f"the size: {size} bytes, a multiple of 4096; all of them read as zeros"
-        self._report.change("truncate", "-s", str(size), str(image), why=why)
+        self._report.record_change("truncate", "-s", str(size), str(image), why=why)
 
     def copy(self, source: Path, image: Path, *, reflink: bool) -> None:
         option = "--reflink=always" if reflink else "--sparse=always"
         why = "the source's bytes, by sharing its blocks" if reflink else "the source's bytes, except for its holes"
-        self._report.change("cp", option, str(source), str(image), why=why)
+        self._report.record_change("cp", option, str(source), str(image), why=why)
 
     def can_reflink(self, directory: Path) -> bool:
         kind = "unknown" if self._report.offline else _filesystem(directory)
         reflink = kind in REFLINK_FILESYSTEMS
         can = "can" if reflink else "cannot"
-        self._report.assume(f"files of the directory's filesystem ({kind}) {can} share blocks; the driver tries it out")
+        self._report.record_assumption(
+            f"files of the directory's filesystem ({kind}) {can} share blocks; the driver tries it out"
+        )
         return reflink
 
     def sync(self, path: Path) -> None:
-        self._report.change("sync", str(path), why="so that it survives a power failure")
+        self._report.record_change("sync", str(path), why="so that it survives a power failure")
 
     def rename(self, old: Path, new: Path) -> None:
         effect = "disappears" if new.name.startswith(GONE) else "appears"
-        self._report.change("mv", "-T", str(old), str(new), why=f"the volume {effect} as a whole, in one step")
+        self._report.record_change("mv", "-T", str(old), str(new), why=f"the volume {effect} as a whole, in one step")
 
 
 class DryRunDirectory(Directory):
@@ -100,17 +106,17 @@ class DryRunDirectory(Directory):
 
     def free(self) -> tuple[int, int]:
         if self._report.offline:
-            self._report.assume("the directory has enough free space")
+            self._report.record_assumption("the directory has enough free space")
             return UNLIMITED_SPACE, 0
         free, reserve = super().free()
         why = f"{free} bytes are free, of which {reserve} are the reserve"
-        self._report.look("stat", "-f", str(self.existing), why=why)
+        self._report.record_read("stat", "-f", str(self.existing), why=why)
         return free, reserve
 
     def sector_size(self) -> int:
         if not self._report.offline:
             return super().sector_size()
-        self._report.assume(f"the disk below has sectors of {USUAL_SECTOR} bytes")
+        self._report.record_assumption(f"the disk below has sectors of {USUAL_SECTOR} bytes")
         return USUAL_SECTOR
 
     @property
@@ -127,9 +133,9 @@ class DryRunFreezer(Freezer):
     def frozen(self, leaf: str, mounted: list[MountPoint]) -> Iterator[None]:
         target = mounted[0].target
         why = "the source is mounted: this writes everything to its image, and stops further writes"
-        self._report.change("fsfreeze", "--freeze", target, why=why)
+        self._report.record_change("fsfreeze", "--freeze", target, why=why)
         yield
-        self._report.change("fsfreeze", "--unfreeze", target, why="the source's users can write again")
+        self._report.record_change("fsfreeze", "--unfreeze", target, why="the source's users can write again")
 
 
 def _filesystem(directory: Path) -> str:

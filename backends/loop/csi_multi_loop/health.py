@@ -120,7 +120,7 @@ def device_health(image: Path) -> tuple[HealthEntry, ...]:
     devices = loopdev.find(image)
     entries = []
     for device in devices:
-        if not loopdev.backs(device, image):
+        if not loopdev.is_bound_to(device, image):
             message = f"{device} shows image {image}, which was deleted; copy the device's data before you unstage it"
             entries.append(HealthEntry(status=Health.DATA_LOSS, reason="BackingFileDeleted", message=message))
         elif (size := sysfs.size_of(sysfs.number_of(device))) > (present := image.stat().st_size):

@@ -181,7 +181,7 @@ def nothing_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[No
     yield
     if request.node.get_closest_marker("root"):
         assert [mount.target for mount in mounts.table() if mount.target.startswith(str(tmp_path))] == []
-        assert [file for file in loopdev.bound().values() if str(tmp_path) in file] == []
+        assert [file for file in loopdev.bound_devices().values() if str(tmp_path) in file] == []
 
 
 @pytest.fixture

@@ -29,7 +29,9 @@ def on(directory: Path) -> Storage:
 
     def resources() -> list[str]:
         entries = [str(path) for kind in ("volumes", "snapshots", "frozen") for path in (directory / kind).glob("*")]
-        return entries + [f"{device} of {file}" for device, file in loopdev.bound().items() if str(directory) in file]
+        return entries + [
+            f"{device} of {file}" for device, file in loopdev.bound_devices().items() if str(directory) in file
+        ]
 
     def foreign() -> None:
         """Another driver's volume and another cluster's, in the same directory."""

@@ -14,7 +14,7 @@ import pytest
 from csi_multi_loop.backend import LoopBackend
 
 from csi_multi.contract import DryRunReport, ResourceExhausted, Unpredictable, Volume, VolumeRequest
-from csi_multi.host.loopdev import bound
+from csi_multi.host.loopdev import bound_devices
 
 from .conftest import MIB, Requests
 
@@ -196,4 +196,4 @@ def test_a_source_in_use_is_reported_as_frozen_and_is_not_frozen(
     commands = [step.words[:3] for step in report.steps if step.words[0] == "fsfreeze"]
     assert commands == [("fsfreeze", "--freeze", str(target)), ("fsfreeze", "--unfreeze", str(target))]
     (target / "file").write_text("not frozen")
-    assert str(device) in {str(one) for one in bound()}
+    assert str(device) in {str(one) for one in bound_devices()}

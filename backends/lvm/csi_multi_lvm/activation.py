@@ -246,7 +246,7 @@ def in_use(path: Path, number: str) -> bool:
 
 def published(number: str) -> bool:
     """Whether a node of the device is bound anywhere, which the kernel does not count as use."""
-    return mounts.node_bound(number)
+    return mounts.is_node_bound(number)
 
 
 def _search(name: str) -> str | None:

@@ -14,9 +14,9 @@ from .config import Config
 
 PURPOSES = {
     "fullreport": CommandPurpose(
-        looks=True, why="reads the extent size, the free space, and the sizes of the volumes in the thin pool"
+        read_only=True, why="reads the extent size, the free space, and the sizes of the volumes in the thin pool"
     ),
-    "lvs": CommandPurpose(looks=True, why="reads whether it exists, and who owns it"),
+    "lvs": CommandPurpose(read_only=True, why="reads whether it exists, and who owns it"),
     "lvcreate": CommandPurpose(
         why="creates it, inactive, with its stamp as tags; one command, so it cannot remain incomplete"
     ),
@@ -79,7 +79,9 @@ class LvmDryRunHost(DryRunHost):
             raise Unpredictable(
                 "the contents of the volume group are unknown in an offline dry run; run it without --offline"
             )
-        self._dry_run.assume(f"the volume group has extents of {EXTENT} bytes, enough disks and enough free space")
+        self._dry_run.record_assumption(
+            f"the volume group has extents of {EXTENT} bytes, enough disks and enough free space"
+        )
         return assumed_report(self._config)
 
 

@@ -101,7 +101,7 @@ class Lvm:
 
     def kernel(self) -> set[str]:
         """Return what the kernel has of LVM's: devices of device-mapper, and bound loop devices."""
-        return {*_mapped(), *(f"{device} of {file}" for device, file in loopdev.bound().items())}
+        return {*_mapped(), *(f"{device} of {file}" for device, file in loopdev.bound_devices().items())}
 
 
 def _mapped() -> Iterator[str]:

@@ -52,7 +52,7 @@ def undo(tmp_path):
     """What a test attaches and mounts is undone in reverse order; nothing of it stays."""
     with contextlib.ExitStack() as undo:
         yield undo
-    assert [file for file in loopdev.bound().values() if str(tmp_path) in file] == []
+    assert [file for file in loopdev.bound_devices().values() if str(tmp_path) in file] == []
 
 
 @pytest.fixture

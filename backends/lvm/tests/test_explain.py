@@ -148,7 +148,7 @@ def test_an_unknown_command_is_not_run() -> None:
 
 
 def test_only_reports_count_as_reading() -> None:
-    assert {verb for verb, known in PURPOSES.items() if known.looks} == {*LOOKS}
+    assert {verb for verb, known in PURPOSES.items() if known.read_only} == {*LOOKS}
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def used(small: Group) -> Group:
 
 def images(group: Group) -> list[Path]:
     """Return the files that hold the disks' bytes."""
-    bound = {str(device): Path(file) for device, file in loopdev.bound().items()}
+    bound = {str(device): Path(file) for device, file in loopdev.bound_devices().items()}
     return [bound[str(disk)] for disk in group.disks]
 
 

@@ -111,7 +111,7 @@ class DeviceManager:
             ends = time.monotonic() + RELEASE_TIMEOUT
             while self._in_use(mapping):
                 path = self._mapper.device_path(mapping)
-                if time.monotonic() > ends or self._kernel.published(path):
+                if time.monotonic() > ends or self._kernel.is_node_bound(path):
                     raise InUse(
                         f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it"
                     )

@@ -25,15 +25,15 @@ from .connection import ID, KEY
 
 PURPOSES = {
     "ceph df": CommandPurpose(
-        looks=True, why="how much space the pool has left; the driver asks at its regular checks"
+        read_only=True, why="how much space the pool has left; the driver asks at its regular checks"
     ),
-    "ceph osd": CommandPurpose(looks=True, why="whether the pool is full, which makes commands slow"),
-    "rbd info": CommandPurpose(looks=True, why="size, features and parent of the image"),
-    "rbd image-meta list": CommandPurpose(looks=True, why="whose the image is, and whether it is complete"),
-    "rbd ls": CommandPurpose(looks=True, why="confirms that the image does not exist"),
-    "rbd snap ls": CommandPurpose(looks=True, why="the snapshots of the image"),
-    "rbd status": CommandPurpose(looks=True, why="which clients have the image open"),
-    "rbd du": CommandPurpose(looks=True, why="whether the image holds data"),
+    "ceph osd": CommandPurpose(read_only=True, why="whether the pool is full, which makes commands slow"),
+    "rbd info": CommandPurpose(read_only=True, why="size, features and parent of the image"),
+    "rbd image-meta list": CommandPurpose(read_only=True, why="whose the image is, and whether it is complete"),
+    "rbd ls": CommandPurpose(read_only=True, why="confirms that the image does not exist"),
+    "rbd snap ls": CommandPurpose(read_only=True, why="the snapshots of the image"),
+    "rbd status": CommandPurpose(read_only=True, why="which clients have the image open"),
+    "rbd du": CommandPurpose(read_only=True, why="whether the image holds data"),
     "rbd import": CommandPurpose(
         why="creates the image with its label and sets its size last: an interrupted one is recognized by its size"
     ),
@@ -63,7 +63,7 @@ class DryRunRequests:
 
     def _check_capacity(self, request: VolumeRequest, capacity: CapacityAccounting) -> None:
         if self._report.offline:
-            self._report.assume("the pool exists and has enough space")
+            self._report.record_assumption("the pool exists and has enough space")
         elif self._config.keyring:
             parameters = request.parameters
             capacity.report((parameters and parameters.data_pool) or self._config.data_pool or self._config.pool)
@@ -83,10 +83,10 @@ class DryRunRunner(CommandRunner):
         command, purpose = readable_command(program, words), PURPOSES.get(verb(program, words))
         if purpose is None:
             raise Unpredictable(f"{' '.join(command)} would be run; its result cannot be predicted")
-        if not purpose.looks:
-            self._report.change(*command, why=purpose.why)
+        if not purpose.read_only:
+            self._report.record_change(*command, why=purpose.why)
             return Result(0, "", "")
-        self._report.look(*command, why=purpose.why)
+        self._report.record_read(*command, why=purpose.why)
         if self._report.offline or self._keyless:
             raise Unpredictable("the contents of the pool are not known")
         try:

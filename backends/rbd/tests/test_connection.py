@@ -8,7 +8,7 @@ from csi_multi_rbd.command import CommandRunner
 from csi_multi_rbd.config import Config
 
 from csi_multi.contract import Observer, Result, Unavailable
-from csi_multi.contract.observer import Ends, Rpc
+from csi_multi.contract.observer import EndCallback, Rpc
 
 FSID = "01234567-89ab-cdef-0123-456789abcdef"
 CRASH = Result(-6, "", "terminate called after throwing an instance of 'std::system_error'")
@@ -44,10 +44,10 @@ class Told:
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
 
-    def rpc(self, rpc: Rpc) -> Ends:
+    def begin_rpc(self, rpc: Rpc) -> EndCallback:
         raise AssertionError("a backend tells of no RPC")
 
-    def call(self, instance: str, program: str, operation: str) -> Ends:
+    def begin_call(self, instance: str, program: str, operation: str) -> EndCallback:
         return lambda outcome: self.calls.append((instance, program, operation, outcome))
 
 

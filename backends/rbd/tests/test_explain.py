@@ -42,7 +42,7 @@ class Recorder(CommandRunner):
 
     def execute(self, program: str, *words: str, timeout: float) -> Result:
         purpose = PURPOSES.get(verb(program, words))
-        if purpose is None or not purpose.looks:
+        if purpose is None or not purpose.read_only:
             self.changes.append(readable_command(program, words))
         return super().execute(program, *words, timeout=timeout)
 
@@ -161,7 +161,7 @@ def test_a_command_that_is_no_part_of_a_creation_is_not_run() -> None:
 
 
 def test_looks_are_only_those_that_look() -> None:
-    looks = {name for name, purpose in PURPOSES.items() if purpose.looks}
+    looks = {name for name, purpose in PURPOSES.items() if purpose.read_only}
     writing = ("import", "clone", "create", "rm", "resize", "set", "flatten", "mv", "add")
 
     assert not any(word in name.split() for name in looks for word in writing)

@@ -54,7 +54,7 @@ class ExplainOptions:
     offline: bool = False
 
 
-def explain(file: Path, one: StorageClass, options: ExplainOptions) -> Explanation:
+def explain(file: Path, storage_class: StorageClass, options: ExplainOptions) -> Explanation:
     """Explain one class. Raises ConfigError for an error of the configuration."""
     own = load_config(file)
     node_name = _node(own, options)
@@ -62,7 +62,7 @@ def explain(file: Path, one: StorageClass, options: ExplainOptions) -> Explanati
     instances = load_instances(settings, LocalHost())
     try:
         return _Explainer(
-            settings, instances, one, options, other_node=node_name not in ("", own.driver.node)
+            settings, instances, storage_class, options, other_node=node_name not in ("", own.driver.node)
         ).explain()
     finally:
         instances.close()
@@ -78,15 +78,23 @@ class _Explainer:
     """Fills one Explanation."""
 
     def __init__(
-        self, settings: Config, instances: Registry, one: StorageClass, options: ExplainOptions, *, other_node: bool
+        self,
+        settings: Config,
+        instances: Registry,
+        storage_class: StorageClass,
+        options: ExplainOptions,
+        *,
+        other_node: bool,
     ) -> None:
         self._settings = settings
         self._driver = settings.driver
         self._instances = instances
-        self._class = one
+        self._class = storage_class
         self._options = options
         self._other_node = other_node
-        self._explanation = Explanation(storage_class=one.name, where=one.where("kind"), volume=options.volume)
+        self._explanation = Explanation(
+            storage_class=storage_class.name, where=storage_class.where("kind"), volume=options.volume
+        )
 
     def explain(self) -> Explanation:
         explanation = self._explanation
@@ -102,7 +110,7 @@ class _Explainer:
         explanation.policies = tuple(advice.policies(self._class))
         explanation.warnings = tuple(advice.warnings(self._class, instance.backend, self._driver, self._options.place))
         explanation.requested_bytes = request.size.required
-        explanation.refused = node.objection(self._class)
+        explanation.refused = node.refusal_reason(self._class)
         explanation.filesystem = node.filesystem(self._class, parameters.filesystem, request, self._driver)
         self._create(instance, request)
         return explanation
@@ -217,7 +225,7 @@ class _Explainer:
         return f"{self._class.where('parameters')}: {error}" if isinstance(error, InvalidArgument) else str(error)
 
 
-def _parameters(parameters: ClassParameters, one: StorageClass) -> list[ExplainedParameter]:
+def _parameters(parameters: ClassParameters, storage_class: StorageClass) -> list[ExplainedParameter]:
     """Return all parameters of the backend with their values, and the mkfs options that are given."""
     rows = []
     parts: tuple[tuple[Schema, bool], ...] = ((parameters.own, True), (parameters.filesystem, False))
@@ -227,7 +235,7 @@ def _parameters(parameters: ClassParameters, one: StorageClass) -> list[Explaine
             value, key = getattr(part, item.name), camel(item.name)
             many = value if keys_of(item) else {key: value}
             for name, text in many.items():
-                given = name in one.parameters
+                given = name in storage_class.parameters
                 if everything or given:
                     meaning = meanings[item.name]
                     rows.append(ExplainedParameter(key=name, value=_text(text), given=given, meaning=meaning))

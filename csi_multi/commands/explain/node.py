@@ -17,33 +17,36 @@ AT_FIRST_USE = "at its first use on a node, after proof that it is blank"
 DEVICE = "DEVICE"
 
 
-def objection(one: StorageClass) -> str:
+def refusal_reason(storage_class: StorageClass) -> str:
     """Return why a node refuses every volume of this class; "" if it does not."""
     try:
-        mount_flags.validate(one.mount_flags)
+        mount_flags.validate(storage_class.mount_flags)
     except InvalidArgument as error:
-        return f"{one.where('mountOptions')}: NodeStageVolume: {error}"
+        return f"{storage_class.where('mountOptions')}: NodeStageVolume: {error}"
     return ""
 
 
 def filesystem(
-    one: StorageClass, options: FilesystemOptions, request: VolumeRequest, driver: Driver
+    storage_class: StorageClass, options: FilesystemOptions, request: VolumeRequest, driver: Driver
 ) -> ExplainedFilesystem:
     """Return what a node does with a volume of this request."""
     if request.capabilities[0].block:
         return ExplainedFilesystem(type="", why="a raw block volume is requested", formats="never", mount_flags=())
     kind = request.stamp.context[FS_TYPE]
-    named = bool(one.fs_type)
+    named = bool(storage_class.fs_type)
     why = "from the class" if named else f"driver.default_fs_type of {driver.name}, because the class has none"
-    effective = mount_flags.apply(
-        mount_flags.DEFAULT_VISIBLE, one.mount_flags, read_only=request.capabilities[0].mode.read_only
-    )
+    given = storage_class.mount_flags
+    effective = mount_flags.apply(mount_flags.DEFAULT_VISIBLE, given, read_only=request.capabilities[0].mode.read_only)
     return ExplainedFilesystem(
         type=kind,
         why=why,
         formats="never, because a copy has the data of its source" if request.source else AT_FIRST_USE,
         mkfs=() if request.source else _mkfs(kind, options),
-        mount_flags=(*BY_NAME[kind].mount_options, *one.mount_flags, *sorted(effective - {*one.mount_flags})),
+        mount_flags=(
+            *BY_NAME[kind].mount_options,
+            *storage_class.mount_flags,
+            *sorted(effective - {*storage_class.mount_flags}),
+        ),
     )
 
 

@@ -43,14 +43,14 @@ def _rows(parameters: Iterable[ExplainedParameter]) -> Iterator[str]:
         yield from _wrapped(f"    {one.key}: ", f"{one.value or '-'}{whose}: {one.meaning}")
 
 
-def _filesystem(one: ExplainedFilesystem) -> Iterator[str]:
-    if not one.type:
-        yield from _item("node", f"publishes the raw device ({one.why}) and never formats it")
+def _filesystem(filesystem: ExplainedFilesystem) -> Iterator[str]:
+    if not filesystem.type:
+        yield from _item("node", f"publishes the raw device ({filesystem.why}) and never formats it")
         return
-    yield from _item("node", f"{one.type} ({one.why}); formats it: {one.formats}")
-    if one.mkfs:
-        yield from _item("mkfs", shlex.join(one.mkfs))
-    yield from _item("mount flags", ", ".join(one.mount_flags))
+    yield from _item("node", f"{filesystem.type} ({filesystem.why}); formats it: {filesystem.formats}")
+    if filesystem.mkfs:
+        yield from _item("mkfs", shlex.join(filesystem.mkfs))
+    yield from _item("mount flags", ", ".join(filesystem.mount_flags))
 
 
 def _commands(explanation: Explanation) -> Iterator[str]:

@@ -24,7 +24,7 @@ def memory() -> Iterator[Path]:
     """A directory in the memory every Linux has. What a failed test leaves mounted and attached is removed."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="csi-multi-ramdisk-") as directory:
         yield Path(directory)
-        for device, file in loopdev.bound().items():
+        for device, file in loopdev.bound_devices().items():
             if file.startswith(f"{directory}/"):
                 for mount in [one for one in mounts.table() if one.source == str(device)]:
                     LocalHost().run("umount", mount.target)

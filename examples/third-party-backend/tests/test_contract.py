@@ -37,7 +37,7 @@ def storage(memory: Path) -> Storage:
         return RamdiskBackend(Config(directory=str(memory)), setting(host))
 
     def resources() -> list[str]:  # everything there is: what stays is a leak
-        devices = [f"{device} of {file}" for device, file in loopdev.bound().items() if str(memory) in file]
+        devices = [f"{device} of {file}" for device, file in loopdev.bound_devices().items() if str(memory) in file]
         return devices + [path.name for path in memory.iterdir()]
 
     def foreign() -> None:  # what others keep here must survive, and stay unlisted

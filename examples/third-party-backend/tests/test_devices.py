@@ -131,7 +131,7 @@ def test_a_device_of_a_file_that_was_replaced_is_not_the_volumes(
 
     fresh = backend.open_device(OpenRequest(handle=handle))
 
-    assert loopdev.backs(fresh.path, memory / "pvc-1.ramdisk")
+    assert loopdev.is_bound_to(fresh.path, memory / "pvc-1.ramdisk")
     assert loopdev.find(memory / "pvc-1.ramdisk") == [fresh.path]
     backend.close_device(handle)
 

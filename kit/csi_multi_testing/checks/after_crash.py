@@ -75,24 +75,24 @@ def a_name_is_free_after_a_crashed_deletion_was_repeated(t: CheckContext) -> Non
     deletion = DeleteVolume(t)
     deaths = FaultSweep(deletion, Fault.DEATH)
     for call in deaths:
-        spec = t.spec(deletion.thing.stamp.name, 2 * t.size)
+        spec = t.spec(deletion.resource.stamp.name, 2 * t.size)
         deaths.inject(call)
         what = f"{deaths.where}, repeated, then create_volume under the same name"
         restart_process(t, what, resume=False)
         retry(deletion.act, what)
         again = retry(lambda spec=spec: t.create(spec), what)  # type: ignore[misc]
         _expect_no_bytes(t, again, SEED, f"{what}: the new volume")
-        deletion.thing = again
+        deletion.resource = again
         deletion.clean_up(what)
         t.forget(again)
 
 
 def _expect_no_bytes(t: CheckContext, volume: Volume, seed: str, what: str) -> None:
     """Require that a new volume does not have the data of another, unless Device.blank allows it."""
-    if t.no_data():
+    if t.no_data_reason():
         return
     if not t.storage.read:
-        with t.in_process.opened(volume.handle) as device:
+        with t.in_process.open_device(volume.handle) as device:
             if device.blank is not Blank.ZEROED:
                 return
     expect(t.read(volume) != pattern(seed), f"{what} has the data of an earlier volume")
@@ -103,16 +103,16 @@ class _DeleteSource(DeleteVolume):
 
     def prepare(self) -> None:
         super().prepare()
-        self.snapshot = wait_until_ready(self.t, self.t.snapshot(self.thing))
+        self.snapshot = wait_until_ready(self.t, self.t.snapshot(self.resource))
 
     def verify_survival(self, what: str) -> None:
         """Require that the snapshot is there, with its data."""
         found, error = attempt(lambda: self.t.client.get_snapshot(self.snapshot.handle))
         expect(found, f"{what}: get_snapshot raised {error!r}")
-        if self.t.no_data():
+        if self.t.no_data_reason():
             return
         copy = retry(lambda: self.t.copy(self.snapshot), f"{what}, then restore_volume")
-        self.t.expect_filled(copy, SEED, self.thing.size, f"{what}: a volume restored from the snapshot")
+        self.t.expect_filled(copy, SEED, self.resource.size, f"{what}: a volume restored from the snapshot")
         self.t.client.delete(copy.handle)
         self.t.forget(copy)
 
@@ -123,7 +123,7 @@ class _DeleteSource(DeleteVolume):
     def remove(self) -> None:
         super().remove()
         self.t.client.delete_snapshot(self.snapshot.handle)
-        self.t.forget(self.thing, self.snapshot)
+        self.t.forget(self.resource, self.snapshot)
 
 
 @check(b.Snapshots, target=Target.BACKEND)

@@ -159,7 +159,7 @@ def detaching_from_another_node_leaves_the_attachment(t: CheckContext) -> None:
 def an_attached_volume_is_not_deleted(t: CheckContext) -> None:
     node, _ = two_nodes(t)
     volume = t.volume()
-    if has_data := not t.no_data():
+    if has_data := not t.no_data_reason():
         t.fill(volume, "attached")
     attach(t, volume, node)
 

@@ -11,15 +11,15 @@ from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext
 from ..protocol import Target, read_from
-from .devices import opened
-from .sources import take_snapshot
+from .devices import open_device
+from .sources import snapshot_as_source
 
 BLANK_STATES = (Blank.ZEROED, Blank.STAMPED)
 
 
 def blank_of(t: CheckContext, volume: Volume, what: str) -> Blank:
     """Open and close a volume's device; return Device.blank, the same from open_device and find_device."""
-    device = opened(t, volume)
+    device = open_device(t, volume)
     found = t.backend.find_device(volume.handle)
     same(found and found.blank, device.blank, f"{what}: Device.blank of find_device, against open_device's")
     t.backend.close_device(volume.handle)
@@ -47,7 +47,7 @@ def a_new_volume_is_as_blank_as_its_device_reports(t: CheckContext) -> None:
     t.client.delete(used.handle)
     volume = t.volume()
 
-    device = opened(t, volume)
+    device = open_device(t, volume)
     message = f"open_device of a new volume: Device.blank is {device.blank}"
     expect(
         device.blank in BLANK_STATES,
@@ -74,10 +74,10 @@ def formatting_notes_survive_a_restart(t: CheckContext) -> None:
 def formatting_notes_can_be_written_while_the_device_is_open(t: CheckContext) -> None:
     """The node engine calls open_device, formatting, mkfs, formatted in this order."""
     volume = volume_with_notes(t)
-    opened(t, volume)
+    open_device(t, volume)
     for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER)):
         getattr(t.backend, method)(volume.handle)
-        same(opened(t, volume).blank, wanted, f"{method} of an open device, then Device.blank of open_device")
+        same(open_device(t, volume).blank, wanted, f"{method} of an open device, then Device.blank of open_device")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
@@ -102,7 +102,7 @@ def an_expanded_volume_is_as_blank_as_before(t: CheckContext) -> None:
 
 @check(b.Snapshots, needs=("devices",), data=True, target=Target.BACKEND)
 def a_restored_volume_is_never_blank(t: CheckContext) -> None:
-    copy = t.copy(take_snapshot(t, t.volume()))
+    copy = t.copy(snapshot_as_source(t, t.volume()))
 
     same(blank_of(t, copy, "restore_volume"), Blank.NEVER, "restore_volume, then Device.blank")
 

@@ -11,14 +11,14 @@ from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
 from ..protocol import Target
-from .sources import is_served, take_snapshot
+from .sources import is_served, snapshot_as_source
 
 
 def volume_with_snapshot(t: CheckContext) -> tuple[Volume, Snapshot]:
     """Return a volume with known data at both ends, and a snapshot of it."""
     volume = t.volume()
     t.fill(volume, "kit blocks")
-    return volume, take_snapshot(t, volume)
+    return volume, snapshot_as_source(t, volume)
 
 
 def changed(t: CheckContext, base: Snapshot, target: Snapshot, offset: int = 0) -> list[Extent]:
@@ -64,7 +64,7 @@ def blocks_changed_between_snapshots_are_reported(t: CheckContext) -> None:
         (volume.size - BLOCK_SIZE, bytes(BLOCK_SIZE)),
     ):
         t.write(volume, data, offset)
-    found = changed(t, base, take_snapshot(t, volume))
+    found = changed(t, base, snapshot_as_source(t, volume))
 
     for offset, how in ((0, "again"), (middle(volume), "for the first time"), (volume.size - BLOCK_SIZE, "with zeros")):
         expect_block(found, offset, f"changed_blocks, after a write of {BLOCK_SIZE} bytes {how} at {offset}")
@@ -74,10 +74,10 @@ def blocks_changed_between_snapshots_are_reported(t: CheckContext) -> None:
 def changes_are_reported_across_snapshots_in_between(t: CheckContext) -> None:
     volume, base = volume_with_snapshot(t)
     t.write(volume, pattern("kit first change"), middle(volume))
-    take_snapshot(t, volume)
+    snapshot_as_source(t, volume)
     t.write(volume, pattern("kit second change"))
 
-    found = changed(t, base, take_snapshot(t, volume))
+    found = changed(t, base, snapshot_as_source(t, volume))
     for offset in (0, middle(volume)):
         expect_block(found, offset, f"changed_blocks with a snapshot in between, after a write at {offset}")
 
@@ -88,7 +88,7 @@ def block_maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], B
     secrets = t.storage.secrets
     yield "allocated_blocks", volume, lambda offset: t.backend.allocated_blocks(base.handle, offset, secrets)
     t.write(volume, pattern("kit change"), middle(volume))
-    target = take_snapshot(t, volume)
+    target = snapshot_as_source(t, volume)
     try:
         t.backend.changed_blocks(base.handle, target.handle, 0, secrets)
     except FailedPrecondition as error:
@@ -147,7 +147,7 @@ def a_block_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
 @check(b.ChangedBlocks, data=True)
 def an_offset_beyond_the_end_is_refused(t: CheckContext) -> None:
     volume, base = volume_with_snapshot(t)
-    target = take_snapshot(t, volume)
+    target = snapshot_as_source(t, volume)
 
     with t.refused(OutOfRange, what="allocated_blocks from one byte beyond the end"):
         t.client.allocated(base.handle, volume.size + 1)
@@ -158,7 +158,7 @@ def an_offset_beyond_the_end_is_refused(t: CheckContext) -> None:
 @check(b.ChangedBlocks)
 def blocks_of_a_deleted_snapshot_are_refused(t: CheckContext) -> None:
     volume = t.volume()
-    old, made, gone = (take_snapshot(t, volume) for _ in range(3))
+    old, made, gone = (snapshot_as_source(t, volume) for _ in range(3))
     for one in (old, gone):
         if not is_served(t, t.client.delete_snapshot, one.handle):
             raise CheckSkipped("the backend refuses to delete a snapshot while its volume has others")

@@ -8,8 +8,8 @@ from ..check import check
 from ..context import CheckContext
 from ..protocol import Target
 
-OTHERS = 20  # other volumes on the storage, so that calls per volume become visible
-MAX_SHOWN = 12  # calls in a message
+OTHER_VOLUMES = 20  # other volumes on the storage, so that calls per volume become visible
+MAX_SHOWN_CALLS = 12  # calls in a message
 
 
 @check(needs=("budgets",), target=Target.BACKEND)
@@ -27,19 +27,19 @@ def no_method_makes_more_calls_than_its_budget(t: CheckContext) -> None:
     for method, calls in sorted(counter.calls.items()):
         t.note(f"{method}: {len(calls)} calls" + (f", budget {budgets[method]}" if method in budgets else ""))
 
-    for _ in range(OTHERS):
+    for _ in range(OTHER_VOLUMES):
         t.volume()
     with_others = CallCounter(t)
     with_others.run_lifecycle()
 
-    _expect_within(with_others, f" beside {OTHERS} other volumes")
+    _expect_within(with_others, f" beside {OTHER_VOLUMES} other volumes")
 
 
 def _expect_within(counter: CallCounter, where: str) -> None:
     over = []
     for method, most in counter.t.storage.budgets.items():
         if len(calls := counter.calls[method]) > most:
-            shown = "; ".join(call[:100] for call in calls[:MAX_SHOWN])
+            shown = "; ".join(call[:100] for call in calls[:MAX_SHOWN_CALLS])
             over.append(f"{method}: {len(calls)} calls{where}, its budget is {most}: {shown}")
     measured = {method: len(calls) for method, calls in sorted(counter.calls.items()) if calls}
     expect(not over, "\n".join([*over, f"measured{where}: {measured}"]))

@@ -16,7 +16,7 @@ from ..protocol import BLOCK, Target, VolumeSpec
 from .conflicts import expect_conflict
 from .creation import expect_nothing_new, expect_repeats
 
-EVERY = tuple(Capability(mode=mode, mount=mount) for mode in AccessMode for mount in (None, Mount()))
+ALL_USES = tuple(Capability(mode=mode, mount=mount) for mode in AccessMode for mount in (None, Mount()))
 
 
 def describe_use(capability: Capability) -> str:
@@ -39,7 +39,7 @@ def create_or_skip(t: CheckContext, spec: VolumeSpec) -> Volume:
 def an_unsupported_use_has_a_reason_in_words(t: CheckContext) -> None:
     """`unsupported` works for every use, with and without parameters, and agrees with `access_modes`."""
     own = parse(type(t.backend).Parameters, t.storage.parameters, "parameters")
-    for capability in EVERY:
+    for capability in ALL_USES:
         for parameters in (None, own):
             reason = t.backend.unsupported(capability, parameters)
             what = f"unsupported({describe_use(capability)}, {parameters!r})"
@@ -55,7 +55,7 @@ def an_unsupported_use_has_a_reason_in_words(t: CheckContext) -> None:
 def every_declared_access_mode_has_a_supported_use(t: CheckContext) -> None:
     """As a filesystem or as a raw block device, without parameters."""
     for mode in t.backend.access_modes:
-        reason = [t.backend.unsupported(one) for one in EVERY if one.mode is mode]
+        reason = [t.backend.unsupported(one) for one in ALL_USES if one.mode is mode]
         expect(
             not all(reason), f"{mode.name} is in access_modes, but unsupported() refuses every use with it: {reason}"
         )
@@ -68,7 +68,7 @@ def an_unsupported_use_is_refused_before_anything_is_created(t: CheckContext) ->
         for mount in (None, Mount()):
             spec = t.spec(capability=Capability(mode=mode, mount=mount))
             what = f"create_volume for {describe_use(spec.capabilities[0])}"
-            before = t.new()
+            before = t.new_resources()
             try:
                 made = t.create(spec)
             except StorageError as error:

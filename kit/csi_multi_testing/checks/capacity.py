@@ -15,7 +15,7 @@ from ..check import check
 from ..context import CheckContext
 from ..protocol import Target
 
-MAX_TIMES = 64  # times Storage.size: a larger volume takes too long to create
+MAX_SIZE_FACTOR = 64  # times Storage.size: a larger volume takes too long to create
 TRIES = 3
 NO_LIMIT = 1 << 62  # bytes
 
@@ -26,7 +26,7 @@ def largest(report: CapacityReport) -> int:
 
 
 def report_of_free_space(t: CheckContext) -> CapacityReport:
-    """Return the report. Raises CheckSkipped for a storage that has no room for a volume."""
+    """Return the report. Raises CheckSkipped for a storage that has no space for a volume."""
     report = t.client.capacity()
     if largest(report) < max(t.size, report.minimum or 0):
         raise CheckSkipped(f"capacity() reports {report.available} bytes, too few for a volume of Storage.size")
@@ -48,15 +48,15 @@ def the_capacity_numbers_are_consistent(t: CheckContext) -> None:
 @check(b.Capacity)
 def a_volume_as_large_as_the_reported_capacity_can_be_created(t: CheckContext) -> None:
     size = largest(report_of_free_space(t))
-    if size > MAX_TIMES * t.size:
-        raise CheckSkipped(f"the largest volume has {size} bytes, more than {MAX_TIMES} times Storage.size")
+    if size > MAX_SIZE_FACTOR * t.size:
+        raise CheckSkipped(f"the largest volume has {size} bytes, more than {MAX_SIZE_FACTOR} times Storage.size")
 
     try:
         made = t.volume(size=size)
     except (ResourceExhausted, OutOfRange) as error:
         if largest(t.client.capacity()) < size:
             raise CheckSkipped("others use space of this storage at the same time") from error
-        raise CheckFailed(f"capacity() reports room for a volume of {size} bytes, but: {error}") from error
+        raise CheckFailed(f"capacity() reports space for a volume of {size} bytes, but: {error}") from error
     expect(made.size >= size, f"create_volume returned {made.size} bytes, requested were {size}")
 
 
@@ -89,7 +89,7 @@ def a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all(t: CheckContext) 
         before = t.client.capacity().available
         made = t.volume()
         taken = before - t.client.capacity().available
-        if 0 <= taken <= MAX_TIMES * made.size:  # overprovisioning multiplies the size of the storage's own records
+        if 0 <= taken <= MAX_SIZE_FACTOR * made.size:  # overprovisioning multiplies the storage's own records
             return
         changes.append(taken)
         t.client.delete(made.handle)
@@ -109,7 +109,7 @@ def deleting_a_volume_restores_the_capacity(t: CheckContext) -> None:
             return
     raise CheckFailed(
         f"capacity().available was {before} bytes, {while_there} with a volume of {made.size} bytes, "
-        f"and {after} after it was deleted; each volume loses capacity"
+        f"and {after} after it was deleted; a deletion must give back the capacity"
     )
 
 

@@ -20,7 +20,7 @@ from .creation import expect_nothing_new, expect_repeats, expect_unchanged
 
 def expect_conflict(t: CheckContext, first: VolumeSpec, made: Volume, second: VolumeSpec, what: str) -> None:
     """Require that the second request is refused after the first one, and that it changes nothing."""
-    before = t.new()
+    before = t.new_resources()
     what = f"create_volume with a taken name, {what}"
     with t.refused(AlreadyExists, what=what):
         try:

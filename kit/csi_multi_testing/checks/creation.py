@@ -27,7 +27,7 @@ def a_volume_can_be_created_found_and_deleted(t: CheckContext) -> None:
 
 
 def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
-    """Yield the fields in which two values differ, and how: two long values next to each other are hard to read."""
+    """Yield the difference of each field: two long values next to each other are hard to compare."""
     if is_dataclass(wanted) and type(found) is type(wanted):
         for field in fields(wanted):
             yield from differences(getattr(found, field.name), getattr(wanted, field.name), f"{where}.{field.name}")
@@ -53,13 +53,13 @@ def expect_unchanged(t: CheckContext, volume: Volume, what: str) -> None:
 
 def expect_nothing_new(t: CheckContext, before: set[str], what: str) -> None:
     """Require that nothing was created. Deleted resources may still disappear: some systems delete slowly."""
-    made = t.new() - before
+    made = t.new_resources() - before
     expect(not made, f"{what}: new on the storage: {', '.join(sorted(made)[:10])}")
 
 
 def expect_repeats(t: CheckContext, first: Volume, again: VolumeSpec, what: str) -> None:
     """Require that a request gets the existing volume and creates nothing."""
-    before = t.new()
+    before = t.new_resources()
     expect_equal_records(retry(lambda: t.create(again), f"create_volume, {what}"), first, f"create_volume, {what}")
     expect_nothing_new(t, before, f"create_volume, {what}")
     expect_unchanged(t, first, f"create_volume, {what}")

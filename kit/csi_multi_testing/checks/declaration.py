@@ -105,7 +105,7 @@ def check_and_resume_succeed_on_a_healthy_storage(t: CheckContext) -> None:
 def a_second_backend_object_does_not_disturb_the_first(t: CheckContext) -> None:
     """A new process may start while the old one still runs, or run in another replica."""
     first = t.volume()
-    if has_data := not t.no_data():
+    if has_data := not t.no_data_reason():
         t.fill(first, "first")
     other: Any = t.storage.connect(LocalHost())
     expect(other is not t.backend, "Storage.connect returned the same object twice; it must return a new one each time")

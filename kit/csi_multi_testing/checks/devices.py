@@ -15,15 +15,15 @@ from ..protocol import Target, read_from, write_to
 from .sources import expect_success
 
 
-def attached(t: CheckContext, volume: Volume) -> Strings:
+def attach_here(t: CheckContext, volume: Volume) -> Strings:
     """Attach the volume to this node if the backend attaches, and return the publish context."""
     context: Strings = t.attach(volume, t.in_process.node()) if b.Attach in t.features else {}
     return context
 
 
-def opened(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Device:
+def open_device(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Device:
     """Open a volume's device, to be closed at the end."""
-    context = attached(t, volume)
+    context = attach_here(t, volume)
     t.close_at_end(volume)
     device: Device = t.backend.open_device(
         OpenRequest(
@@ -47,29 +47,29 @@ def expect_bytes(device: Device, seed: str, what: str) -> None:
 def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
     """find_device changes nothing, and close_device can be repeated."""
     volume, other = t.volume(), t.volume()
-    attached(t, volume)
-    closed = t.new()
+    attach_here(t, volume)
+    closed = t.new_resources()
     same(t.backend.find_device(volume.handle), None, "find_device before open_device")
-    device = opened(t, volume)
-    before = t.new()
+    device = open_device(t, volume)
+    before = t.new_resources()
 
     for _ in range(2):
         same(t.backend.find_device(volume.handle), device, "find_device after open_device")
         same(t.backend.find_device(other.handle), None, "find_device of a volume that is not open, beside an open one")
-    same(t.new(), before, "find_device: the resources on the storage")
+    same(t.new_resources(), before, "find_device: the resources on the storage")
     for time in ("close_device", "close_device, twice"):
         t.backend.close_device(volume.handle)
         same(t.backend.find_device(volume.handle), None, f"{time}, then find_device")
-        same(t.new(), closed, f"{time}: the resources on the storage")
+        same(t.new_resources(), closed, f"{time}: the resources on the storage")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     volume = t.volume()
-    first = opened(t, volume)
+    first = open_device(t, volume)
     write_to(first.path, 0, pattern("kit device"))
 
-    second = opened(t, volume)
+    second = open_device(t, volume)
     same(second, first, "open_device, a second time")
     expect_bytes(second, "kit device", "open_device, a second time")
 
@@ -77,15 +77,15 @@ def opening_twice_gives_the_same_device(t: CheckContext) -> None:
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def written_data_survives_closing_the_device(t: CheckContext) -> None:
     volume = t.volume()
-    write_to(opened(t, volume).path, 0, pattern("kit device"))
+    write_to(open_device(t, volume).path, 0, pattern("kit device"))
     t.backend.close_device(volume.handle)
 
-    expect_bytes(opened(t, volume), "kit device", "open_device, written, close_device, open_device")
+    expect_bytes(open_device(t, volume), "kit device", "open_device, written, close_device, open_device")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def two_volumes_have_different_devices(t: CheckContext) -> None:
-    first, second = (opened(t, volume) for volume in (t.volume(), t.volume()))
+    first, second = (open_device(t, volume) for volume in (t.volume(), t.volume()))
 
     for name in ("path", "number", "proof"):
         found = getattr(first, name)
@@ -98,7 +98,7 @@ def two_volumes_have_different_devices(t: CheckContext) -> None:
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
     """The node engine checks this right before it formats, mounts or binds."""
-    device = opened(t, t.volume())
+    device = open_device(t, t.volume())
 
     try:
         number = sysfs.number_of(device.path)
@@ -115,9 +115,9 @@ def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
     volume = t.volume()
-    write_to(opened(t, volume).path, 0, pattern("kit before"))
+    write_to(open_device(t, volume).path, 0, pattern("kit before"))
     t.backend.close_device(volume.handle)
-    device = opened(t, volume, read_only=True)
+    device = open_device(t, volume, read_only=True)
 
     same(device.read_only, True, "open_device, with read_only: Device.read_only")
     try:
@@ -129,20 +129,20 @@ def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
     expect(refused, f"open_device, with read_only: {device.path} accepts writes")
     expect_bytes(device, "kit before", "open_device, with read_only, after an attempt to write")
     t.backend.close_device(volume.handle)
-    same(opened(t, volume).read_only, False, "open_device, then without read_only: Device.read_only")
+    same(open_device(t, volume).read_only, False, "open_device, then without read_only: Device.read_only")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_device_is_found_after_a_restart(t: CheckContext) -> None:
     """The driver is restarted while pods continue to run."""
     volume = t.volume()
-    device = opened(t, volume)
+    device = open_device(t, volume)
     write_to(device.path, 0, pattern("kit device"))
 
     t.client.restart()
     same(t.backend.find_device(volume.handle), device, "find_device after a restart")
     expect_bytes(device, "kit device", "open_device, then a restart")
-    same(opened(t, volume), device, "open_device after a restart, while the device is open")
+    same(open_device(t, volume), device, "open_device after a restart, while the device is open")
     t.backend.close_device(volume.handle)
     same(t.backend.find_device(volume.handle), None, "close_device after a restart, then find_device")
 
@@ -167,7 +167,7 @@ def a_deleted_volume_has_no_device(t: CheckContext) -> None:
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     volume = t.volume()
-    device = opened(t, volume)
+    device = open_device(t, volume)
     write_to(device.path, 0, pattern("kit device"))
 
     what = "delete_volume of a volume whose device is open"
@@ -184,7 +184,7 @@ def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
     if not t.backend.online:
         raise CheckSkipped("the backend expands only volumes that are not in use (Expand.online is False)")
     volume = t.volume()
-    device = opened(t, volume)
+    device = open_device(t, volume)
     write_to(device.path, volume.size - BLOCK_SIZE, pattern("kit end"))
     done = t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
     if done.node_required:

@@ -9,7 +9,7 @@ from ..assertions import expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pages, pattern
 from ..operations.create import SEED, as_ready, source_volume
-from .sources import expect_success, take_snapshot
+from .sources import expect_success, snapshot_as_source
 
 
 def expect_expanded(t: CheckContext, volume: Volume, size: SizeRange) -> Expansion:
@@ -82,14 +82,14 @@ def an_expansion_by_one_byte_is_rounded_up(t: CheckContext) -> None:
 def an_expansion_stays_within_its_limit_or_is_refused(t: CheckContext) -> None:
     """Exactly one byte more: only a backend that creates every size can serve this."""
     volume = t.volume()
-    before = t.new()
+    before = t.new_resources()
     wanted = SizeRange(required=volume.size + 1, limit=volume.size + 1)
     try:
         done = t.client.expand(volume.handle, wanted)
     except t.client.kind_of(OutOfRange):
         what = "expand_volume to a range without a possible size: refused"
         same(t.client.get(volume.handle), volume, f"{what}, then get_volume")
-        same(t.new(), before, f"{what}, but the storage changed")
+        same(t.new_resources(), before, f"{what}, but the storage changed")
         return
     same(done.size, wanted.limit, f"expand_volume to {wanted}: Expansion.size")
     same(t.client.get(volume.handle).size, wanted.limit, f"expand_volume to {wanted}, then the size of get_volume")
@@ -98,14 +98,14 @@ def an_expansion_stays_within_its_limit_or_is_refused(t: CheckContext) -> None:
 @check(b.Expand)
 def an_expansion_that_is_too_large_is_refused_and_changes_nothing(t: CheckContext) -> None:
     volume = source_volume(t)
-    before = t.new()
+    before = t.new_resources()
 
     what = f"expand_volume to {t.storage.too_large} bytes (Storage.too_large)"
     with t.refused(OutOfRange, ResourceExhausted, what=what):
         t.client.expand(volume.handle, SizeRange(required=t.storage.too_large))
     same(t.client.get(volume.handle), volume, f"{what}: refused, then get_volume")
-    same(t.new(), before, f"{what}: refused, but the storage changed")
-    if not t.no_data():
+    same(t.new_resources(), before, f"{what}: refused, but the storage changed")
+    if not t.no_data_reason():
         t.expect_filled(volume, SEED, volume.size, f"{what}: refused, then the volume")
     expect_expanded(t, volume, SizeRange(required=volume.size + 1))
 
@@ -137,7 +137,7 @@ def an_expanded_volume_keeps_its_data_and_holds_more(t: CheckContext) -> None:
 @check(b.Expand, b.Snapshots, data=True)
 def expanding_a_volume_leaves_its_snapshots_unchanged(t: CheckContext) -> None:
     volume = source_volume(t)
-    made = take_snapshot(t, volume)
+    made = snapshot_as_source(t, volume)
     size = expect_expanded(t, volume, SizeRange(required=volume.size + t.size)).size
     t.write(volume, pattern("kit grown"), size - BLOCK_SIZE)
 

@@ -13,20 +13,19 @@ from ..assertions import CheckSkipped, expect
 from ..check import check
 from ..context import CheckContext, pages
 from ..fault_injection import Fault
-from ..fault_sweep import MOST, call_text, run_with_fault
-from ..operations.base import describe_error
+from ..fault_sweep import MAX_CALLS, call_text, run_with_fault
+from ..operations.base import RETRYABLE_ERRORS, describe_error
 from ..operations.create import as_ready
 from ..protocol import Target
-from .devices import opened
+from .devices import open_device
 
 Read = Callable[[], Any]
-ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
-def expect_true_or_unsettled(
+def expect_true_or_retryable(
     t: CheckContext, reads: dict[str, Read], is_true: Callable[[Any, Any], bool] = lambda found, wanted: found == wanted
 ) -> None:
-    """Let every call of these methods fail, one at a time and from there on. Require the true or a retryable answer."""
+    """Let every call fail, alone and with all later ones. Require the true answer or a retryable error."""
     calls_tried = {
         name: sum(_sweep(t, name, read, is_true, fault, lasting) for fault, lasting in FAULTS)
         for name, read in reads.items()
@@ -50,17 +49,18 @@ def _sweep(
     wanted = read()
     for call in itertools.count(1):
         found, error = run_with_fault(t.injector, call, fault, read, lasting=lasting)
-        if not t.injector.reached or call > MOST:
+        if not t.injector.reached or call > MAX_CALLS:
             return call - 1
         where = f"{name}, whose call {call} ({call_text(t.injector, call)}) {fault.value}"
         if error:
             expect(
                 isinstance(error, NOT_FINAL),
-                f"{where}: raised {describe_error(error)}, the contract requires {ASK_AGAIN}",
+                f"{where}: raised {describe_error(error)}, the contract requires {RETRYABLE_ERRORS}",
             )
         else:
             expect(
-                is_true(found, wanted), f"{where}: answered {found!r}, the contract requires {wanted!r} or {ASK_AGAIN}"
+                is_true(found, wanted),
+                f"{where}: answered {found!r}, the contract requires {wanted!r} or {RETRYABLE_ERRORS}",
             )
     return 0
 
@@ -68,7 +68,7 @@ def _sweep(
 @check(target=Target.BACKEND)
 def a_failed_read_of_a_volume_is_not_reported_as_not_found(t: CheckContext) -> None:
     volume = t.volume()
-    expect_true_or_unsettled(
+    expect_true_or_retryable(
         t,
         {
             "get_volume": lambda: t.backend.get_volume(volume.handle),
@@ -80,7 +80,7 @@ def a_failed_read_of_a_volume_is_not_reported_as_not_found(t: CheckContext) -> N
 @check(b.Snapshots, target=Target.BACKEND)
 def a_failed_read_of_a_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
     snapshot = t.snapshot(t.volume())
-    expect_true_or_unsettled(
+    expect_true_or_retryable(
         t,
         {
             "get_snapshot": lambda: as_ready(t.backend.get_snapshot(snapshot.handle)),
@@ -92,7 +92,7 @@ def a_failed_read_of_a_snapshot_is_not_reported_as_not_found(t: CheckContext) ->
 @check(b.GroupSnapshots, target=Target.BACKEND)
 def a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found(t: CheckContext) -> None:
     group = t.group([t.volume(), t.volume()])
-    expect_true_or_unsettled(
+    expect_true_or_retryable(
         t,
         {
             "get_group_snapshot": lambda: as_ready(t.backend.get_group_snapshot(group.handle)),
@@ -104,7 +104,7 @@ def a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found(t: CheckConte
 @check(b.ListVolumes, target=Target.BACKEND)
 def a_failed_read_never_shortens_the_list_of_volumes(t: CheckContext) -> None:
     ours = {t.volume().handle, t.volume().handle}
-    expect_true_or_unsettled(
+    expect_true_or_retryable(
         t,
         {"list_volumes": lambda: ours & {one.handle for one in pages(t.client.list_volumes)}},
     )
@@ -114,7 +114,7 @@ def a_failed_read_never_shortens_the_list_of_volumes(t: CheckContext) -> None:
 def a_failed_read_never_shortens_the_list_of_snapshots(t: CheckContext) -> None:
     volume = t.volume()
     ours = {t.snapshot(volume).handle, t.snapshot(volume).handle}
-    expect_true_or_unsettled(
+    expect_true_or_retryable(
         t,
         {
             "list_snapshots": lambda: ours & {one.handle for one in pages(t.client.list_snapshots)},
@@ -127,7 +127,7 @@ def a_failed_read_never_shortens_the_list_of_snapshots(t: CheckContext) -> None:
 
 @check(b.Capacity, target=Target.BACKEND)
 def a_failed_read_of_the_capacity_is_not_reported_as_zero(t: CheckContext) -> None:
-    expect_true_or_unsettled(
+    expect_true_or_retryable(
         t, {"capacity": t.client.capacity}, lambda found, wanted: found.available > 0 or not wanted.available
     )
 
@@ -138,15 +138,15 @@ def a_failed_read_of_health_is_not_reported_as_a_missing_volume(t: CheckContext)
     reads: dict[str, Read] = {"volume_health": lambda: t.client.health(volume.handle)}
     if b.VolumeHealthLister in t.features:
         reads["list_volume_health"] = lambda: volume.handle in {one.handle for one in pages(t.client.list_health)}
-    expect_true_or_unsettled(t, reads)
+    expect_true_or_retryable(t, reads)
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_failed_search_for_a_device_is_not_reported_as_closed(t: CheckContext) -> None:
     volume = t.volume()
-    opened(t, volume)
+    open_device(t, volume)
 
-    expect_true_or_unsettled(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
+    expect_true_or_retryable(t, {"find_device": lambda: t.backend.find_device(volume.handle)})
 
 
 @check(target=Target.BACKEND)

@@ -23,7 +23,7 @@ from ..check import check
 from ..context import CheckContext
 from ..fault_injection import Fault
 from ..fault_sweep import FaultSweep
-from ..operations.base import Operation, describe_error, retry
+from ..operations.base import RETRYABLE_ERRORS, Operation, describe_error, retry
 from ..operations.change import (
     AttachVolume,
     DeleteGroupSnapshot,
@@ -46,7 +46,6 @@ WRONG_ERRORS = (
     OutOfRange,
     Unsupported,
 )  # none of them is true for these requests
-ASK_AGAIN = "Busy, Unavailable or Timeout"
 
 
 def expect_retry_succeeds(operation: Operation) -> None:
@@ -67,10 +66,11 @@ def expect_retry_succeeds(operation: Operation) -> None:
 def _expect_true_error(operation: Operation, error: Exception, where: str) -> None:
     """Require an error that is true, and that makes the orchestrator repeat an incomplete request."""
     message = f"{where}: raised {describe_error(error)}"
-    expect(isinstance(error, StorageError), f"{message}; the contract requires {ASK_AGAIN}")
-    expect(not isinstance(error, WRONG_ERRORS), f"{message}, which is not true; the contract requires {ASK_AGAIN}")
+    rule = f"the contract requires {RETRYABLE_ERRORS}"
+    expect(isinstance(error, StorageError), f"{message}; {rule}")
+    expect(not isinstance(error, WRONG_ERRORS), f"{message}, which is not true; {rule}")
     if not isinstance(error, NOT_FINAL):
-        text = f"{message}, which is final, although something is incomplete; the contract requires {ASK_AGAIN}"
+        text = f"{message}, which is final, although something is incomplete; {rule}"
         expect(operation.is_unchanged(), text)
 
 

@@ -35,7 +35,7 @@ def expect_present(t: CheckContext, foreign: set[str], what: str) -> None:
 
 
 def put_foreign(t: CheckContext) -> set[str]:
-    foreign = t.foreign()
+    foreign = t.create_foreign()
     expect(foreign, "Storage.foreign created nothing that Storage.resources returns")
     return foreign
 
@@ -109,9 +109,9 @@ def operations_on(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend
     stamp = t.in_process.request(t.spec()).stamp
     copy = t.in_process.request(t.spec(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
     yield b.Expand, "expand_volume", lambda: backend.expand_volume(ExpandRequest(handle=handle, size=size))
-    yield b.Clone, "clone_volume", lambda: t.made(backend.clone_volume(copy))
+    yield b.Clone, "clone_volume", lambda: t.register(backend.clone_volume(copy))
     request = SnapshotRequest(stamp=stamp, source=handle, secrets=secrets)
-    yield b.Snapshots, "create_snapshot", lambda: t.made(backend.create_snapshot(request))
+    yield b.Snapshots, "create_snapshot", lambda: t.register(backend.create_snapshot(request))
     own = type(backend).MutableParameters()
     yield b.Modify, "modify_volume", lambda: backend.modify_volume(ModifyRequest(handle=handle, mutable=own))
     if t.storage.nodes:
@@ -154,8 +154,8 @@ def a_name_of_a_foreign_resource_is_not_taken_over(t: CheckContext) -> None:
                 continue  # a refusal is correct
             finally:
                 expect_present(t, foreign, what)
-            t.made(made)  # a volume may have the same handle as a foreign snapshot
-            expect(made.handle != handle or t.new(), f"{what}: the answer is the foreign volume")
+            t.register(made)  # a volume may have the same handle as a foreign snapshot
+            expect(made.handle != handle or t.new_resources(), f"{what}: the answer is the foreign volume")
 
 
 @check(needs=("foreign", "resources"))

@@ -72,7 +72,7 @@ def a_group_has_one_member_per_volume(t: CheckContext) -> None:
 def a_group_is_deleted_with_its_members_and_nothing_else(t: CheckContext) -> None:
     volumes = t.volume(), t.volume()
     alone = t.snapshot(volumes[0])
-    before = t.new()
+    before = t.new_resources()
     made = t.group(volumes)
 
     for _ in range(2):
@@ -82,7 +82,7 @@ def a_group_is_deleted_with_its_members_and_nothing_else(t: CheckContext) -> Non
         same(remaining(t, made), [], "delete_group_snapshot, then the members that get_snapshot finds")
     what = "delete_group_snapshot, then get_snapshot of a snapshot without a group"
     same(as_ready(expect_success(what, t.client.get_snapshot, alone.handle)), as_ready(alone), what)
-    same(t.new(), before, "delete_group_snapshot, then what is on the storage")
+    same(t.new_resources(), before, "delete_group_snapshot, then what is on the storage")
     for volume in volumes:
         same(t.client.get(volume.handle), volume, "delete_group_snapshot, then get_volume of a source")
 
@@ -91,12 +91,12 @@ def a_group_is_deleted_with_its_members_and_nothing_else(t: CheckContext) -> Non
 def a_member_is_not_deleted_without_its_group(t: CheckContext) -> None:
     """csi-spec DeleteSnapshot: the backend refuses it with InvalidArgument."""
     made = t.group([t.volume()])
-    before = t.new()
+    before = t.new_resources()
 
     what = "delete_snapshot of a member of a group"
     with t.refused(InvalidArgument, what=what):
         t.client.delete_snapshot(made.snapshots[0].handle)
-    same(t.new(), before, f"{what}: refused, but the storage changed")
+    same(t.new_resources(), before, f"{what}: refused, but the storage changed")
     expect_unchanged(t, made, what)
 
 
@@ -104,13 +104,13 @@ def a_member_is_not_deleted_without_its_group(t: CheckContext) -> None:
 def a_group_with_a_deleted_volume_is_not_created_at_all(t: CheckContext) -> None:
     volume, gone, name = t.volume(), t.volume(), t.name("group")
     t.client.delete(gone.handle)
-    before = t.new()
+    before = t.new_resources()
 
     what = "create_group_snapshot of a volume and one that was deleted"
     for order in ((volume, gone), (gone, volume)):
         with t.refused(NotFound, what=what):
             t.group(order, name)
-        same(t.new(), before, f"{what}: refused, but the storage changed")
+        same(t.new_resources(), before, f"{what}: refused, but the storage changed")
         _without_snapshots(t, volume, what)
     if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_group_snapshot"):
@@ -128,11 +128,11 @@ def a_repeated_request_gets_the_same_group(t: CheckContext) -> None:
     """The volumes are a set and may be in another order. The request may also reach another process."""
     volumes, name = [t.volume(), t.volume()], t.name("group")
     made = t.group(volumes, name)
-    before = t.new()
+    before = t.new_resources()
 
     for when in ("repeated", "repeated after a restart in another order"):
         same(settled(t.group(volumes, name)), settled(made), f"create_group_snapshot, {when}")
-        same(t.new(), before, f"the storage after create_group_snapshot, {when}")
+        same(t.new_resources(), before, f"the storage after create_group_snapshot, {when}")
         expect_unchanged(t, made, f"create_group_snapshot, {when}")
         volumes.reverse()
         t.client.restart()
@@ -142,13 +142,13 @@ def a_repeated_request_gets_the_same_group(t: CheckContext) -> None:
 def other_volumes_under_the_name_of_a_group_are_a_conflict(t: CheckContext) -> None:
     one, two, three, name = t.volume(), t.volume(), t.volume(), t.name("group")
     made = t.group([one, two], name)
-    before = t.new()
+    before = t.new_resources()
 
     for wanted in ([one], [one, three], [one, two, three]):
         what = f"create_group_snapshot of {len(wanted)} other volumes with a taken name"
         with t.refused(AlreadyExists, what=what):
             t.group(wanted, name)
-        same(t.new(), before, f"{what}: refused, but the storage changed")
+        same(t.new_resources(), before, f"{what}: refused, but the storage changed")
         expect_unchanged(t, made, what)
 
 
@@ -159,7 +159,7 @@ def a_group_name_is_reported_as_taken_or_unknown(t: CheckContext) -> None:
 
     with t.refused(AlreadyExists, what="create_group_snapshot with a taken name"):
         again = GroupSnapshotRequest(stamp=made.stamp, sources=(volume.handle,), secrets=t.storage.secrets)
-        t.made(t.backend.create_group_snapshot(again))
+        t.register(t.backend.create_group_snapshot(again))
     for other in (t.name("group"), name[:-1], f"{name}0"):
         with t.refused(NotFound, what=f"find_group_snapshot({other!r}), a name that was never used"):
             t.backend.find_group_snapshot(other)

@@ -61,7 +61,7 @@ def an_unknown_handle_of_any_shape_is_not_found(t: CheckContext) -> None:
 @check()
 def an_almost_correct_handle_is_not_found(t: CheckContext) -> None:
     made = t.volume()
-    before = t.new()
+    before = t.new_resources()
     for handle in similar_handles(made.handle):
         if handle != made.handle:
             _expect_unknown(t, handle)

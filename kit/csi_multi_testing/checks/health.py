@@ -23,10 +23,10 @@ from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext, pages
 from ..protocol import Target
-from .devices import opened
+from .devices import open_device
 from .sources import expect_success
 
-WORD = re.compile(r"([A-Z][a-z0-9]*)+")
+CAMEL_CASE_WORD = re.compile(r"([A-Z][a-z0-9]*)+")
 UNKNOWN_CURSOR = "?/ nobody's \N{SNOWMAN}"
 
 
@@ -35,7 +35,7 @@ def expect_well_formed(entries: Sequence[HealthEntry | StorageHealthEntry], what
     reported = set()
     for one in entries:
         expect(isinstance(one.status, Health | StorageHealth), f"{what}: status {one.status!r} is not in the contract")
-        expect(WORD.fullmatch(one.reason), f"{what}: reason {one.reason!r} is not a CamelCase word")
+        expect(CAMEL_CASE_WORD.fullmatch(one.reason), f"{what}: reason {one.reason!r} is not a CamelCase word")
         expect(one.message.strip(), f"{what}: {one.reason} has no message")
         expect((one.status, one.reason) not in reported, f"{what}: {one.status.name} {one.reason} is reported twice")
         reported.add((one.status, one.reason))
@@ -115,7 +115,7 @@ def a_new_volume_is_healthy_on_its_node(t: CheckContext) -> None:
 @check(b.NodeHealthReporter, needs=("devices",), data=True, target=Target.BACKEND)
 def an_open_volume_is_healthy_on_its_node(t: CheckContext) -> None:
     made = t.volume()
-    opened(t, made)
+    open_device(t, made)
 
     found = t.backend.node_volume_health(made.handle)
     expect_well_formed(found, "node_volume_health of a new volume that is open")

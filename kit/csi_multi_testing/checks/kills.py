@@ -25,7 +25,7 @@ KILLS = 8  # per operation, spread over its duration
 class KilledOperation(ABC):
     """An operation during which the driver is killed."""
 
-    words: str
+    label: str
 
     def __init__(self, t: CheckContext) -> None:
         self.t = t
@@ -63,10 +63,10 @@ class KilledOperation(ABC):
             time.sleep(after)
             self.t.client.restart()
             thread.join(TIME_LIMIT)
-            what = f"{self.words}, killed after {after * 1000:.0f} ms and repeated"
+            what = f"{self.label}, killed after {after * 1000:.0f} ms and repeated"
             expect(not thread.is_alive(), f"{what}: the first call does not return within {TIME_LIMIT:g} s")
             self._end(retry(self.act, what), what)
-        self.t.note(f"{self.words}, killed {KILLS} times within {duration * 1000:.0f} ms")
+        self.t.note(f"{self.label}, killed {KILLS} times within {duration * 1000:.0f} ms")
 
     def _run_without_kill(self) -> float:
         """Return the seconds that the operation takes."""
@@ -74,7 +74,7 @@ class KilledOperation(ABC):
         started = time.monotonic()
         answer = self.act()
         duration = time.monotonic() - started
-        self._end(answer, f"{self.words}, without a kill")
+        self._end(answer, f"{self.label}, without a kill")
         return duration
 
     def _begin(self) -> None:
@@ -98,7 +98,7 @@ class KilledOperation(ABC):
 
 
 class KilledCreate(KilledOperation):
-    words = "create_volume"
+    label = "create_volume"
 
     def act(self) -> Volume:
         return self.t.create(self.spec)
@@ -110,7 +110,7 @@ class KilledCreate(KilledOperation):
 
 
 class KilledDelete(KilledOperation):
-    words = "delete_volume"
+    label = "delete_volume"
 
     def prepare(self) -> None:
         self.volume = self.t.volume()
@@ -124,7 +124,7 @@ class KilledDelete(KilledOperation):
 
 
 class KilledExpand(KilledOperation):
-    words = "expand_volume"
+    label = "expand_volume"
 
     def prepare(self) -> None:
         self.volume = source_volume(self.t)
@@ -135,13 +135,13 @@ class KilledExpand(KilledOperation):
     def verify(self, answer: int, what: str) -> None:
         expect(answer >= 2 * self.t.size, f"{what}: answered {answer} bytes, requested were {2 * self.t.size}")
         same(self.t.client.get(self.volume.handle).size, answer, f"{what}: the size of get_volume")
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             self.t.expect_filled(self.volume, SEED, self.volume.size, what)
         self.delete(self.volume, what)
 
 
 class KilledSnapshot(KilledOperation):
-    words = "create_snapshot"
+    label = "create_snapshot"
 
     def __init__(self, t: CheckContext) -> None:
         super().__init__(t)
@@ -156,7 +156,7 @@ class KilledSnapshot(KilledOperation):
     def verify(self, answer: Snapshot, what: str) -> None:
         same(self.act().handle, answer.handle, f"{what}: create_snapshot, once more")
         self.expect_created_once(what)
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             copy = retry(partial(self.t.copy, wait_until_ready(self.t, answer)), f"{what}, then restore_volume")
             self.t.expect_filled(copy, SEED, self.source_volume.size, f"{what}: a volume restored from the snapshot")
             self.delete(copy, what)

@@ -17,7 +17,7 @@ UNKNOWN_CURSOR = "?/ nobody's \N{SNOWMAN}"
 
 
 def expect_complete(listing: Listing) -> None:
-    ours = [one.handle for one in listing.make_some(4)]
+    ours = [one.handle for one in listing.create_items(4)]
     small = listing.small_page()
     orders = {}
     for limit in (small, 2 * small, 0, 0):
@@ -40,10 +40,10 @@ def every_snapshot_is_listed_exactly_once(t: CheckContext) -> None:
 
 def expect_complete_during_changes(listing: Listing) -> None:
     """Between two pages delete listed items, also the one of the cursor, and create new ones."""
-    ours = [one.handle for one in listing.make_some(5)]
+    ours = [one.handle for one in listing.create_items(5)]
     gone: list[str] = []
     found: list[str] = []
-    for page in listing.walk(listing.small_page()):
+    for page in listing.iterate_pages(listing.small_page()):
         found += [item.handle for item in page.items]
         listed = [one for one in found if one in ours]
         if len(listed) >= 2 and not gone:
@@ -111,9 +111,9 @@ def a_listed_snapshot_equals_the_answer_of_get_snapshot(t: CheckContext) -> None
 
 def first_cursor(listing: Listing) -> tuple[list[str], str]:
     """Make two items, read pages until one of them is listed, and return the listed handles and the cursor."""
-    ours = {one.handle for one in listing.make_some(2)}
+    ours = {one.handle for one in listing.create_items(2)}
     found: list[str] = []
-    for page in listing.walk(listing.small_page()):
+    for page in listing.iterate_pages(listing.small_page()):
         found += [item.handle for item in page.items]
         if ours & set(found):
             break
@@ -145,7 +145,7 @@ def expect_cursor_survives(listing: Listing) -> None:
     wanted = listing.handles()
     listing.t.client.restart()
     if cursor:
-        found += [item.handle for page in listing.walk(0, cursor) for item in page.items]
+        found += [item.handle for page in listing.iterate_pages(0, cursor) for item in page.items]
     listing.expect_once(found)
     listing.expect_all(wanted, found, "continued after a restart")
 

@@ -31,7 +31,7 @@ def other_parameters(t: CheckContext) -> dict[str, str]:
 def a_modified_volume_keeps_its_size_stamp_and_data(t: CheckContext) -> None:
     spec = t.spec()
     made = t.create(spec)
-    if has_data := not t.no_data():
+    if has_data := not t.no_data_reason():
         t.fill(made, "modified")
 
     t.client.modify(made.handle, other_parameters(t))

@@ -15,12 +15,12 @@ from ..operations.base import retry
 from ..protocol import Target
 from .creation import expect_repeats, expect_unchanged
 
-MOST = 128  # bytes
+MAX_NAME_BYTES = 128  # bytes
 
 
 def longest(text: str, fill: str = "n") -> str:
     """Return the text, padded to the maximum length of a name."""
-    missing = MOST - len(text.encode())
+    missing = MAX_NAME_BYTES - len(text.encode())
     return text + fill * (missing // len(fill.encode())) + "n" * (missing % len(fill.encode()))
 
 

@@ -13,7 +13,7 @@ from ..context import CheckContext
 from ..protocol import Target
 from .topology import expect_same_segments
 
-ODD = ("?", "?/?", "no handle \N{SNOWMAN}", "/", "//")
+MALFORMED_HANDLES = ("?", "?/?", "no handle \N{SNOWMAN}", "/", "//")
 
 
 @check(b.NodeLocal)
@@ -48,7 +48,7 @@ def the_node_of_a_handle_is_known_without_a_call_to_the_storage(t: CheckContext)
 
 @check(b.NodeLocal, target=Target.BACKEND)
 def a_handle_without_a_node_is_not_found(t: CheckContext) -> None:
-    for handle in ODD:
+    for handle in MALFORMED_HANDLES:
         for method in ("node_of", "get_volume"):
             with t.refused(NotFound, what=f"{method}({handle!r})"):
                 getattr(t.backend, method)(handle)
@@ -81,7 +81,7 @@ def handles_of_other_nodes(t: CheckContext, handle: str) -> list[str]:
 @check(b.NodeLocal, target=Target.BACKEND)
 def a_handle_of_another_node_is_refused(t: CheckContext) -> None:
     made = t.volume()
-    if has_data := not t.no_data():
+    if has_data := not t.no_data_reason():
         t.fill(made, "here")
     secrets = t.storage.secrets
     for handle in handles_of_other_nodes(t, made.handle):

@@ -31,20 +31,20 @@ ROUNDS = 3
 
 def expect_created_once(
     t: CheckContext,
-    words: str,
+    label: str,
     request_for: RequestFor,
     clients: Callable[[], list[Any]],
     delete: Callable[[str], None],
 ) -> None:
     """Let all clients make the same request at once: one resource is created, and every answer is that one."""
-    concurrently = f"{words}, {CONCURRENT} times at once"
+    concurrently = f"{label}, {CONCURRENT} times at once"
     per_call = _resources_of(t, request_for(t.name()), delete)
     for _ in range(ROUNDS):
         before = t.resources()
         request = request_for(t.name())
         found = expect_answers(t, run_concurrently([(concurrently, partial(request, client)) for client in clients()]))
         made = retry(partial(request, t.client), f"{concurrently}, and once more")
-        t.made(made)
+        t.register(made)
         for one in found:
             same(one.handle, made.handle, f"{concurrently}: the handle of an answer")
         new = t.resources() - before
@@ -196,7 +196,7 @@ def a_concurrent_snapshot_and_deletion_of_its_source_are_serialized(t: CheckCont
         expect_answers(t, outcomes, NotFound, InUse)
         if not (snapshot := outcomes[0].answer):
             continue
-        if not t.no_data():
+        if not t.no_data_reason():
             copy = retry(
                 partial(t.copy, wait_until_ready(t, snapshot)), "restore_volume, after the deletion of the source"
             )
@@ -217,7 +217,7 @@ def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckCon
             ],
         )
         expect_answers(t, outcomes, NotFound, InUse)
-        if (copy := outcomes[0].answer) and not t.no_data():
+        if (copy := outcomes[0].answer) and not t.no_data_reason():
             t.expect_filled(copy, SEED, volume.size, "restore_volume, beside a deletion of its snapshot")
 
 

@@ -15,7 +15,7 @@ def restarts_between_calls_do_not_change_any_answer(t: CheckContext) -> None:
     whole.run()
     broken.run()
 
-    for (words, wanted), (_, found) in zip(whole.transcript, broken.transcript, strict=False):
-        same(found, wanted, f"{words}, with a restart between any two calls")
+    for (label, wanted), (_, found) in zip(whole.transcript, broken.transcript, strict=False):
+        same(found, wanted, f"{label}, with a restart between any two calls")
     expect(len(whole.transcript) == len(broken.transcript), "a lifecycle with restarts makes another number of calls")
     t.note(f"{len(broken.transcript)} restarts")

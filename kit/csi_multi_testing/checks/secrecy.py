@@ -43,7 +43,7 @@ def a_secret_is_not_stored_with_the_volume(t: CheckContext) -> None:
 
     expect_no_secret(repr(made), secrets, "create_volume: the answer")
     expect_no_secret(repr(t.backend.get_volume(made.handle)), secrets, "get_volume: the answer")
-    for name in t.new():
+    for name in t.new_resources():
         expect_no_secret(name, secrets, "the name of a resource that create_volume made")
     if b.ListVolumes in t.features:
         expect_no_secret(repr(pages(t.client.list_volumes)), secrets, "list_volumes: the answer")

@@ -59,7 +59,7 @@ def a_volume_without_a_size_gets_the_default(t: CheckContext) -> None:
     try:
         made = t.volume(size=0)
     except ResourceExhausted as error:
-        raise CheckSkipped(f"there is no room for the default size: {error}") from None
+        raise CheckSkipped(f"there is no space for the default size: {error}") from None
     except StorageError as error:
         raise CheckFailed(
             f"create_volume without a size: raised {describe_error(error)}, the contract requires a volume"
@@ -82,7 +82,7 @@ def a_size_range_without_a_possible_size_is_refused(t: CheckContext) -> None:
     """A backend that creates every size may serve these requests."""
     chosen = t.volume().size
     for required, limit in ((1, 1), (chosen + 1, chosen + 1)):
-        size, before, name = SizeRange(required=required, limit=limit), t.new(), t.name()
+        size, before, name = SizeRange(required=required, limit=limit), t.new_resources(), t.name()
         try:
             _expect_size(t, t.volume(name, required, limit=limit), size)
         except StorageError as error:
@@ -93,7 +93,7 @@ def a_size_range_without_a_possible_size_is_refused(t: CheckContext) -> None:
 
 @check()
 def a_size_that_is_too_large_is_refused_and_leaves_nothing(t: CheckContext) -> None:
-    name, before = t.name(), t.new()
+    name, before = t.name(), t.new_resources()
     what = f"create_volume for {t.storage.too_large} bytes (Storage.too_large)"
 
     with t.refused(OutOfRange, ResourceExhausted, what=what):
@@ -120,7 +120,7 @@ def a_device_is_as_large_as_its_volume(t: CheckContext) -> None:
     """An unaligned size shows whether the reported size is rounded like the real one."""
     made = create_with_size(t, t.size + 1)
 
-    with t.in_process.opened(made.handle) as device:
+    with t.in_process.open_device(made.handle) as device:
         descriptor = os.open(device.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = os.lseek(descriptor, 0, os.SEEK_END)

@@ -13,7 +13,7 @@ from ..context import CheckContext, pages
 from ..operations.base import wait_until_ready
 from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
-from .sources import expect_success, is_served, take_snapshot
+from .sources import expect_success, is_served, snapshot_as_source
 
 SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone differs by more
 
@@ -64,11 +64,11 @@ def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
     """Also with the same creation time, and from another process."""
     volume, name = t.volume(), t.name("snapshot")
     made = t.snapshot(volume, name)
-    before = t.new()
+    before = t.new_resources()
 
     for when in ("repeated", "repeated after a restart"):
         same(as_ready(t.snapshot(volume, name)), as_ready(made), f"create_snapshot, {when}")
-        same(t.new(), before, f"the storage after create_snapshot, {when}")
+        same(t.new_resources(), before, f"the storage after create_snapshot, {when}")
         expect_unchanged(t, made, f"create_snapshot, {when}")
         t.client.restart()
 
@@ -77,12 +77,12 @@ def a_repeated_request_gets_the_same_snapshot(t: CheckContext) -> None:
 def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -> None:
     volume, other, name = t.volume(), t.volume(), t.name("snapshot")
     made = t.snapshot(volume, name)
-    before = t.new()
+    before = t.new_resources()
 
     what = "create_snapshot of another volume with a taken name"
     with t.refused(AlreadyExists, what=what):
         t.snapshot(other, name)
-    same(t.new(), before, f"{what}: refused, but the storage changed")
+    same(t.new_resources(), before, f"{what}: refused, but the storage changed")
     expect_unchanged(t, made, what)
     same(as_ready(t.snapshot(volume, name)), as_ready(made), f"{what}, then the first request again")
 
@@ -91,12 +91,12 @@ def another_volume_under_the_name_of_a_snapshot_is_a_conflict(t: CheckContext) -
 def a_snapshot_of_a_deleted_volume_is_refused(t: CheckContext) -> None:
     volume, name = t.volume(), t.name("snapshot")
     t.client.delete(volume.handle)
-    before = t.new()
+    before = t.new_resources()
 
     what = "create_snapshot of a volume that was deleted"
     with t.refused(NotFound, what=what):
         t.snapshot(volume, name)
-    same(t.new(), before, f"{what}: refused, but the storage changed")
+    same(t.new_resources(), before, f"{what}: refused, but the storage changed")
     if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_snapshot"):
             t.backend.find_snapshot(name)
@@ -136,7 +136,7 @@ def the_size_of_a_snapshot_is_enough_to_restore_it(t: CheckContext) -> None:
     what = f"{message}, restore_volume with exactly that size"
     copy = expect_success(what, t.copy, made, size=made.size, limit=made.size)
     same(copy.size, made.size, f"{what}: its size")
-    if made.size == volume.size and not t.no_data():
+    if made.size == volume.size and not t.no_data_reason():
         t.expect_filled(copy, SEED, volume.size, what)
 
 
@@ -157,7 +157,7 @@ def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
     volume, made = source_volume(t), {}
     for seed in (SEED, "kit second", "kit third"):
         t.fill(volume, seed)
-        made[seed] = take_snapshot(t, volume)
+        made[seed] = snapshot_as_source(t, volume)
 
     gone = is_served(t, t.client.delete_snapshot, made["kit second"].handle)
     what = f"delete_snapshot of the second of three: {'served' if gone else 'refused'}"
@@ -171,8 +171,8 @@ def deleting_a_snapshot_keeps_the_data_of_others(t: CheckContext) -> None:
 def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None:
     """csi-spec DeleteVolume: refused without a change, or served with snapshots that remain complete."""
     volume = source_volume(t)
-    made = take_snapshot(t, volume)
-    before = t.new()
+    made = snapshot_as_source(t, volume)
+    before = t.new_resources()
 
     gone = is_served(t, t.client.delete, volume.handle)
     what = f"delete_volume of a volume that has a snapshot: {'served' if gone else 'refused'}"
@@ -180,13 +180,13 @@ def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None
         same(
             expect_success(f"{what}, then get_volume", t.client.get, volume.handle), volume, f"{what}, then get_volume"
         )
-        same(t.new(), before, f"{what}, but the storage changed")
-        if not t.no_data():
+        same(t.new_resources(), before, f"{what}, but the storage changed")
+        if not t.no_data_reason():
             t.expect_filled(volume, SEED, volume.size, f"{what}, then the volume")
     expect_unchanged(t, made, what)
     if b.ListSnapshots in t.features:
         listed = [one.handle for one in pages(t.client.list_snapshots) if one.handle == made.handle]
         same(listed, [made.handle], f"{what}, then the snapshot in list_snapshots")
     copy = expect_success(f"{what}, then restore_volume", t.copy, made)
-    if not t.no_data():
+    if not t.no_data_reason():
         t.expect_filled(copy, SEED, volume.size, f"{what}, then a volume restored from the snapshot")

@@ -17,19 +17,19 @@ from ..protocol import Target
 from .creation import expect_repeats
 
 T = TypeVar("T")
-Of = Volume | Snapshot
-Take = Callable[[CheckContext, Volume], Of]  # from a volume to the source of a copy
+CopySource = Volume | Snapshot
+ChooseSource = Callable[[CheckContext, Volume], CopySource]  # from a volume to the source of a copy
 
 
-def take_snapshot(t: CheckContext, volume: Volume) -> Snapshot:
+def snapshot_as_source(t: CheckContext, volume: Volume) -> Snapshot:
     return wait_until_ready(t, t.snapshot(volume))
 
 
-def the_volume(_t: CheckContext, volume: Volume) -> Volume:
+def volume_as_source(_t: CheckContext, volume: Volume) -> Volume:
     return volume
 
 
-def method(of: Of) -> str:
+def method(of: CopySource) -> str:
     return "clone_volume" if isinstance(of, Volume) else "restore_volume"
 
 
@@ -50,9 +50,9 @@ def is_served(t: CheckContext, delete: Callable[[str], None], handle: str) -> bo
     return True
 
 
-def expect_data_copied(t: CheckContext, take: Take) -> None:
+def expect_data_copied(t: CheckContext, choose_source: ChooseSource) -> None:
     volume = source_volume(t)
-    of = take(t, volume)
+    of = choose_source(t, volume)
     copy = t.copy(of)
     expect(copy.size >= of.size, f"{method(of)}: the copy has {copy.size} bytes, its source {of.size}")
     same(t.client.get(copy.handle).size, copy.size, f"the size of get_volume, compared with {method(of)}'s")
@@ -62,24 +62,24 @@ def expect_data_copied(t: CheckContext, take: Take) -> None:
 
 @check(b.Snapshots, data=True)
 def a_restored_volume_holds_the_data_of_its_snapshot(t: CheckContext) -> None:
-    expect_data_copied(t, take_snapshot)
+    expect_data_copied(t, snapshot_as_source)
 
 
 @check(b.Clone, data=True)
 def a_cloned_volume_holds_the_data_of_its_source(t: CheckContext) -> None:
-    expect_data_copied(t, the_volume)
+    expect_data_copied(t, volume_as_source)
 
 
-def expect_larger_copy(t: CheckContext, take: Take) -> None:
+def expect_larger_copy(t: CheckContext, choose_source: ChooseSource) -> None:
     """csi-spec CreateVolume: refused as OutOfRange, or as large as requested, with the data."""
     volume = source_volume(t)
-    of = take(t, volume)
-    wanted, name, before = volume.size + t.size, t.name(), t.new()
+    of = choose_source(t, volume)
+    wanted, name, before = volume.size + t.size, t.name(), t.new_resources()
     what = f"{method(of)}, {wanted} bytes requested from a source of {of.size}"
     try:
         copy = t.copy(of, name, wanted)
     except t.client.kind_of(OutOfRange) as error:
-        same(t.new(), before, f"{what}: refused, but the storage changed")
+        same(t.new_resources(), before, f"{what}: refused, but the storage changed")
         raise CheckSkipped(f"the backend creates no copy that is larger than its source: {error}") from None
     expect(copy.size >= wanted, f"{what}: returned a size of {copy.size} bytes")
     same(t.client.get(copy.handle).size, copy.size, f"{what}: the size of get_volume")
@@ -92,17 +92,17 @@ def expect_larger_copy(t: CheckContext, take: Take) -> None:
 
 @check(b.Snapshots, data=True)
 def a_restored_volume_may_be_larger_than_its_snapshot(t: CheckContext) -> None:
-    expect_larger_copy(t, take_snapshot)
+    expect_larger_copy(t, snapshot_as_source)
 
 
 @check(b.Clone, data=True)
 def a_cloned_volume_may_be_larger_than_its_source(t: CheckContext) -> None:
-    expect_larger_copy(t, the_volume)
+    expect_larger_copy(t, volume_as_source)
 
 
-def expect_no_smaller_copy(t: CheckContext, take: Take) -> None:
-    of = take(t, t.volume())
-    name, before = t.name(), t.new()
+def expect_no_smaller_copy(t: CheckContext, choose_source: ChooseSource) -> None:
+    of = choose_source(t, t.volume())
+    name, before = t.name(), t.new_resources()
     what = f"{method(of)} with a limit one byte below the {of.size} bytes of its source"
 
     with t.refused(OutOfRange, what=what):
@@ -111,7 +111,7 @@ def expect_no_smaller_copy(t: CheckContext, take: Take) -> None:
 
 
 def expect_nothing_created(t: CheckContext, name: str, before: set[str], what: str) -> None:
-    same(t.new(), before, f"{what}: refused, but the storage changed")
+    same(t.new_resources(), before, f"{what}: refused, but the storage changed")
     if t.client.target is Target.BACKEND:
         with t.refused(NotFound, what=f"{what}: refused, then find_volume"):
             t.backend.find_volume(name)
@@ -119,17 +119,17 @@ def expect_nothing_created(t: CheckContext, name: str, before: set[str], what: s
 
 @check(b.Snapshots)
 def a_restored_volume_is_never_smaller_than_its_snapshot(t: CheckContext) -> None:
-    expect_no_smaller_copy(t, take_snapshot)
+    expect_no_smaller_copy(t, snapshot_as_source)
 
 
 @check(b.Clone)
 def a_cloned_volume_is_never_smaller_than_its_source(t: CheckContext) -> None:
-    expect_no_smaller_copy(t, the_volume)
+    expect_no_smaller_copy(t, volume_as_source)
 
 
-def expect_independent(t: CheckContext, take: Take) -> None:
+def expect_independent(t: CheckContext, choose_source: ChooseSource) -> None:
     volume = source_volume(t)
-    of = take(t, volume)
+    of = choose_source(t, volume)
     copy = t.copy(of)
 
     t.fill(copy, "kit copy")
@@ -142,17 +142,17 @@ def expect_independent(t: CheckContext, take: Take) -> None:
 
 @check(b.Snapshots, data=True)
 def a_restored_volume_and_its_origin_share_no_writes(t: CheckContext) -> None:
-    expect_independent(t, take_snapshot)
+    expect_independent(t, snapshot_as_source)
 
 
 @check(b.Clone, data=True)
 def a_cloned_volume_and_its_source_share_no_writes(t: CheckContext) -> None:
-    expect_independent(t, the_volume)
+    expect_independent(t, volume_as_source)
 
 
-def expect_source_required(t: CheckContext, of: Of, delete: Callable[[str], None]) -> None:
+def expect_source_required(t: CheckContext, of: CopySource, delete: Callable[[str], None]) -> None:
     delete(of.handle)
-    name, before = t.name(), t.new()
+    name, before = t.name(), t.new_resources()
     what = f"{method(of)} from a deleted source"
 
     with t.refused(NotFound, what=what):
@@ -170,10 +170,10 @@ def a_clone_of_a_deleted_volume_is_refused(t: CheckContext) -> None:
     expect_source_required(t, t.volume(), t.client.delete)
 
 
-def expect_copy_survives(t: CheckContext, take: Take) -> None:
+def expect_copy_survives(t: CheckContext, choose_source: ChooseSource) -> None:
     """The copy may still read from its source; then the deletion of the source must be refused."""
     volume = source_volume(t)
-    of = take(t, volume)
+    of = choose_source(t, volume)
     spec = t.spec(size=0, source=source(of))
     copy = t.create(spec)
     delete, get = (
@@ -182,7 +182,7 @@ def expect_copy_survives(t: CheckContext, take: Take) -> None:
     gone = is_served(t, delete, of.handle)
 
     what = f"deleting what {method(of)} copied: {'served' if gone else 'refused'}"
-    if not t.no_data():
+    if not t.no_data_reason():
         t.expect_filled(copy, SEED, volume.size, f"{what}, then the copy")
     if not gone:
         found = expect_success(f"{what}, then read of the source", get, of.handle)
@@ -193,21 +193,21 @@ def expect_copy_survives(t: CheckContext, take: Take) -> None:
 
 @check(b.Snapshots)
 def a_restored_volume_survives_the_deletion_of_its_snapshot(t: CheckContext) -> None:
-    expect_copy_survives(t, take_snapshot)
+    expect_copy_survives(t, snapshot_as_source)
 
 
 @check(b.Clone)
 def a_cloned_volume_survives_the_deletion_of_its_source(t: CheckContext) -> None:
-    expect_copy_survives(t, the_volume)
+    expect_copy_survives(t, volume_as_source)
 
 
 @check(b.Snapshots, data=True)
 def a_copy_of_a_copy_holds_the_data_of_both(t: CheckContext) -> None:
     """The head comes from the first volume, the tail was written to the second."""
     volume = source_volume(t)
-    first = t.copy(take_snapshot(t, volume))
+    first = t.copy(snapshot_as_source(t, volume))
     t.write(first, pattern("kit second tail"), volume.size - BLOCK_SIZE)
-    second = t.copy(take_snapshot(t, first))
+    second = t.copy(snapshot_as_source(t, first))
 
     head, tail = t.read(second), t.read(second, BLOCK_SIZE, volume.size - BLOCK_SIZE)
     expect(

@@ -40,7 +40,7 @@ def request(t: CheckContext, **changes: object) -> VolumeRequest:
 
 def create(t: CheckContext, wanted: VolumeRequest) -> Volume:
     made: Volume = t.backend.create_volume(wanted)
-    t.made(made)
+    t.register(made)
     return made
 
 
@@ -62,10 +62,10 @@ def _expect_already_exists(t: CheckContext, made: Volume, method: str, request: 
     except AlreadyExists:
         again = None
     if again is not None:
-        t.made(again)
+        t.register(again)
         same(again, made, f"{method}, repeated: its answer instead of AlreadyExists")
     with t.refused(AlreadyExists, what=f"{method} with a taken name"):
-        t.made(act(replace(request, stamp=replace(request.stamp, digest="another"))))
+        t.register(act(replace(request, stamp=replace(request.stamp, digest="another"))))
 
 
 def _expect_copy_conflicts(t: CheckContext, of: Volume | Snapshot, method: str) -> None:
@@ -90,7 +90,7 @@ def a_snapshot_under_a_taken_name_raises_already_exists(t: CheckContext) -> None
 
     again = SnapshotRequest(stamp=snapshot.stamp, source=volume.handle, secrets=t.storage.secrets)
     with t.refused(AlreadyExists, what="create_snapshot with a taken name"):
-        t.made(t.backend.create_snapshot(again))
+        t.register(t.backend.create_snapshot(again))
 
 
 @check(target=Target.BACKEND)

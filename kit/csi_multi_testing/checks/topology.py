@@ -7,7 +7,7 @@ from dataclasses import replace
 from csi_multi.contract import AlreadyExists, InvalidArgument, ResourceExhausted, Segments, TopologyRequirement, Volume
 from csi_multi.contract import backend as b
 from csi_multi.contract.ids import NODE
-from csi_multi.core.topology import covers, satisfies
+from csi_multi.core.topology import is_inside, satisfies
 
 from ..assertions import CheckSkipped, expect, same
 from ..check import check
@@ -31,7 +31,7 @@ def expect_valid_segments(segments: Segments, what: str) -> None:
         expect(
             isinstance(value, str) and NODE.fullmatch(value), f"{what}: {key}={value!r} is not 1 to 63 of A-Za-z0-9-_."
         )
-        expect(key == key.lower(), f"{what}: key {key!r} comes back as {key.lower()!r}: keys are lower case")
+        expect(key == key.lower(), f"{what}: key {key!r} is returned as {key.lower()!r}; keys must be lower case")
 
 
 def expect_same_segments(t: CheckContext) -> None:
@@ -136,7 +136,7 @@ def a_volume_in_other_segments_is_a_conflict(t: CheckContext) -> None:
 @check(b.Topology, needs=("reachable",))
 def a_volume_is_reachable_from_the_node_it_was_created_for(t: CheckContext) -> None:
     here = t.client.segments()
-    if not any(covers(here, place) for place in t.storage.reachable):
+    if not any(is_inside(here, place) for place in t.storage.reachable):
         raise CheckSkipped("Storage.reachable has no segments of this node")
     made = t.volume(topology=required(here))
     expect_satisfied(t, made, here, what=f"create_volume for this node, {here}")

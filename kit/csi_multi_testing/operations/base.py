@@ -16,6 +16,7 @@ from ..context import CheckContext
 T = TypeVar("T")
 
 PAUSES = tuple(0.01 * 2**step for step in range(10))  # seconds between tries: ten in all
+RETRYABLE_ERRORS = "Busy, Unavailable or Timeout"  # NOT_FINAL, for messages
 
 
 class Operation(ABC):

@@ -22,7 +22,7 @@ class DeleteOperation(Operation):
     get: ClassVar[str]  # the client's method that reads the resource
 
     def prepare(self) -> None:
-        self.thing = self.make()
+        self.resource = self.make()
         self.present = self.t.resources()
 
     @abstractmethod
@@ -30,13 +30,13 @@ class DeleteOperation(Operation):
         """Create what is to be deleted."""
 
     def read(self) -> Any:
-        return getattr(self.t.client, self.get)(self.thing.handle)
+        return getattr(self.t.client, self.get)(self.resource.handle)
 
     def verify(self, answer: Any, what: str) -> None:
         expect_not_found(self.read, f"{what}: read after the deletion")
         left = self.t.resources() - self.before
         expect(not left, f"{what}: remaining: {', '.join(sorted(left)[:10])}")
-        self.t.forget(self.thing)
+        self.t.forget(self.resource)
 
     def is_unchanged(self) -> bool:
         return attempt(self.read)[1] is None and self.t.resources() == self.present
@@ -53,7 +53,7 @@ class DeleteVolume(DeleteOperation):
         return source_volume(self.t)
 
     def act(self) -> None:
-        self.t.client.delete(self.thing.handle)
+        self.t.client.delete(self.resource.handle)
 
 
 class DeleteSnapshot(DeleteOperation):
@@ -68,7 +68,7 @@ class DeleteSnapshot(DeleteOperation):
         return self.t.snapshot(self.source_volume)
 
     def act(self) -> None:
-        self.t.client.delete_snapshot(self.thing.handle)
+        self.t.client.delete_snapshot(self.resource.handle)
 
 
 class DeleteGroupSnapshot(DeleteOperation):
@@ -83,7 +83,7 @@ class DeleteGroupSnapshot(DeleteOperation):
         return self.t.group(self.sources)
 
     def act(self) -> None:
-        self.t.client.delete_group(self.thing.handle)
+        self.t.client.delete_group(self.resource.handle)
 
 
 class VolumeOperation(Operation):
@@ -91,7 +91,7 @@ class VolumeOperation(Operation):
 
     def prepare(self) -> None:
         self.volume = self.t.volume()
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             self.t.fill(self.volume, DATA)
 
     def verify_survival(self, what: str) -> None:
@@ -101,7 +101,7 @@ class VolumeOperation(Operation):
         """Require that the volume exists, with its data."""
         found, error = attempt(lambda: self.t.client.get(self.volume.handle))
         expect(error is None and found, f"{what}: get_volume raised {error!r}")
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             self.t.expect_filled(self.volume, DATA, self.volume.size, what)
 
     def remove(self) -> None:

@@ -51,7 +51,7 @@ class CreateOperation(Operation):
         found, error = attempt(self.find)
         expect(error is None, f"{what}: {self.found_by} raised {error!r}")
         same(as_ready(found), as_ready(answer), f"{what}: {self.found_by}")
-        if not self.t.no_data():
+        if not self.t.no_data_reason():
             self.verify_data(answer, what)
         expect(
             len(new) == self._count,
@@ -186,7 +186,7 @@ class CreateGroupSnapshot(CreateSnapshot):
 def source_volume(t: CheckContext) -> Volume:
     """Return a volume to copy, with known data if it can be written."""
     volume = t.volume()
-    if not t.no_data():
+    if not t.no_data_reason():
         t.fill(volume, SEED)
     return volume
 

@@ -132,15 +132,15 @@ def looped(kind: type[Looped]) -> Callable[[], Storage]:
 class Telling(Looped):
     """What it says about devices: the defects below are there."""
 
-    def told(self, device: Device) -> Device:
+    def reported(self, device: Device) -> Device:
         return device
 
     def open_device(self, request: OpenRequest) -> Device:
-        return self.told(super().open_device(request))
+        return self.reported(super().open_device(request))
 
     def find_device(self, handle: str) -> Device | None:
         found = super().find_device(handle)
-        return found and self.told(found)
+        return found and self.reported(found)
 
 
 class Noteless(Looped):

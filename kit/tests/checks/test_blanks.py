@@ -32,7 +32,7 @@ def nothing_left() -> Iterator[None]:
     yield
     while ROOTS:
         root = ROOTS.pop()
-        for device, file in loopdev.bound().items():
+        for device, file in loopdev.bound_devices().items():
             if file.startswith(f"{root}/"):
                 os.system(f"losetup --detach {device}")
         shutil.rmtree(root)
@@ -55,7 +55,7 @@ class Reusing(Looped):
 class Cautious(Telling):
     """Takes nothing for blank."""
 
-    def told(self, device: Device) -> Device:
+    def reported(self, device: Device) -> Device:
         return replace(device, blank=Blank.NEVER)
 
 

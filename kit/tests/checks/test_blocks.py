@@ -17,43 +17,43 @@ from csi_multi.contract import BlockMap, Extent, FailedPrecondition, Strings
 class Mapped(MemoryBackend):
     """What it says about blocks: the defects below are there."""
 
-    def told(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
+    def reported(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
         return extents
 
     def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
         found = super().allocated_blocks(handle, offset, secrets)
-        return replace(found, extents=iter(self.told(list(found.extents), offset)))
+        return replace(found, extents=iter(self.reported(list(found.extents), offset)))
 
     def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
         found = super().changed_blocks(base, target, offset, secrets)
-        return replace(found, extents=iter(self.told(list(found.extents), offset)))
+        return replace(found, extents=iter(self.reported(list(found.extents), offset)))
 
 
 class HeadOnly(Mapped):
     """Knows the beginning."""
 
-    def told(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
+    def reported(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
         return extents[:4]
 
 
 class Unsorted(Mapped):
     """Goes back."""
 
-    def told(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
+    def reported(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
         return reversed(extents)
 
 
 class Overlapping(Mapped):
     """Says some bytes twice."""
 
-    def told(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
+    def reported(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
         return [replace(one, offset=max(0, one.offset - 512)) for one in extents]
 
 
 class Late(Mapped):
     """Leaves out the block that the offset is in."""
 
-    def told(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
+    def reported(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
         return [one for one in extents if one.offset >= offset]
 
 

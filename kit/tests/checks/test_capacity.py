@@ -133,7 +133,7 @@ BROKEN = [
     (
         capacity.a_volume_as_large_as_the_reported_capacity_can_be_created,
         small(Reserving),
-        "reports room for a volume of 536870912 bytes, but: this would touch the reserve",
+        "reports space for a volume of 536870912 bytes, but: this would touch the reserve",
     ),
     (
         capacity.a_volume_larger_than_the_reported_capacity_is_refused,
@@ -141,7 +141,7 @@ BROKEN = [
         "report what can still be created, not what is free",
     ),
     (capacity.a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all, small(Counting), "bytes when volumes of"),
-    (capacity.deleting_a_volume_restores_the_capacity, small(Leaking), "each volume loses capacity"),
+    (capacity.deleting_a_volume_restores_the_capacity, small(Leaking), "a deletion must give back the capacity"),
     (
         capacity.supported_uses_have_capacity_and_unsupported_uses_have_none,
         small(Indifferent),

@@ -207,7 +207,7 @@ def test_the_report_says_how_many_points_were_met(judged: Any) -> None:
 
 def test_deaths_are_not_tried_at_calls_that_only_look(judged: Any, fails: Any) -> None:
     def looking(**given: Any) -> Any:
-        return lambda kind=MemoryBackend: memory.storage(kind, read_only_calls=("fetch", "promised"), **given)
+        return lambda kind=MemoryBackend: memory.storage(kind, read_only_calls=("fetch", "total_size"), **given)
 
     everywhere, fewer = (
         [
@@ -224,7 +224,7 @@ def test_deaths_are_not_tried_at_calls_that_only_look(judged: Any, fails: Any) -
 
 
 def test_an_operation_of_too_many_calls_is_loud(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fault_sweep, "MOST", 2)
+    monkeypatch.setattr(fault_sweep, "MAX_CALLS", 2)
 
     fails(
         crashes.a_clone_completes_once_after_a_crash_at_any_call, MemoryBackend, "clone_volume makes more than 2 calls"

@@ -35,7 +35,7 @@ def nothing_left() -> Iterator[None]:
     yield
     while ROOTS:
         root = ROOTS.pop()
-        for device, file in loopdev.bound().items():
+        for device, file in loopdev.bound_devices().items():
             if file.startswith(f"{root}/"):
                 os.system(f"losetup --detach {device}")
         shutil.rmtree(root)
@@ -93,26 +93,26 @@ class OneForAll(Looped):
 
 
 class Miscounting(Telling):
-    def told(self, device: Device) -> Device:
+    def reported(self, device: Device) -> Device:
         return replace(device, number="7:4095")
 
 
 class Unproven(Telling):
-    def told(self, device: Device) -> Device:
+    def reported(self, device: Device) -> Device:
         return replace(device, proof={})
 
 
 class Misproven(Telling):
     """Expects what it asked for, which the kernel spells otherwise."""
 
-    def told(self, device: Device) -> Device:
+    def reported(self, device: Device) -> Device:
         return replace(device, proof={"loop/backing_file": Path(device.proof["loop/backing_file"]).name})
 
 
 class Plain(Telling):
     """Hands out the file, and not a device."""
 
-    def told(self, device: Device) -> Device:
+    def reported(self, device: Device) -> Device:
         return replace(device, path=Path(device.proof["loop/backing_file"]))
 
 

@@ -153,7 +153,7 @@ def nothing_left() -> Iterator[None]:
     yield
     while ROOTS:
         root = ROOTS.pop()
-        for device, file in loopdev.bound().items():
+        for device, file in loopdev.bound_devices().items():
             if file.startswith(f"{root}/"):
                 os.system(f"losetup --detach {device}")
         shutil.rmtree(root)

@@ -156,7 +156,7 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
 
 def test_odd_names_are_those_that_csi_allows() -> None:
     for name in (*names.unusual("Kit-01234567-123"), *names.similar("Kit-01234567-123")):
-        assert len(name.encode()) <= names.MOST
+        assert len(name.encode()) <= names.MAX_NAME_BYTES
         assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", name)
 
 

@@ -16,14 +16,14 @@ from csi_multi.contract import AlreadyExists, InUse, Snapshot, SnapshotRequest, 
 class Telling(MemoryBackend):
     """What it says about snapshots: the defects below are there."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         return snapshot
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        return self.told(super().create_snapshot(request))
+        return self.reported(super().create_snapshot(request))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return self.told(super().get_snapshot(handle))
+        return self.reported(super().get_snapshot(handle))
 
 
 class Hoarder(MemoryBackend):
@@ -36,7 +36,7 @@ class Hoarder(MemoryBackend):
 class Anonymous(Telling):
     """Forgets what it was cut from."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, source="")
 
 
@@ -53,7 +53,7 @@ class Prefix(MemoryBackend):
 class Moving(Telling):
     """Its creation time is when this process saw it first."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         seen = vars(self).setdefault("seen", {})
         return replace(snapshot, created=seen.setdefault(snapshot.handle, datetime.now(UTC)))
 
@@ -89,35 +89,35 @@ class Hasty(MemoryBackend):
 class Naive(Telling):
     """Tells a time without a zone."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, created=snapshot.created.replace(tzinfo=None))
 
 
 class Local(Telling):
     """Takes local time for universal time."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, created=snapshot.created + timedelta(hours=2))
 
 
 class Timeless(Telling):
     """Does not know when."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, created=datetime.fromtimestamp(0, UTC))
 
 
 class Unmeasured(Telling):
     """Does not know its size."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, size=0)
 
 
 class Optimistic(Telling):
     """Tells the bytes that it takes, which are not enough."""
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def reported(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, size=8192)
 
     def restore_volume(self, request: VolumeRequest) -> Any:

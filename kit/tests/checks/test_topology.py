@@ -159,7 +159,7 @@ class Moving(Zonal):
 
 BROKEN = [
     (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Silent), "this node has no segments"),
-    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Shouting), "keys are lower case"),
+    (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Shouting), "keys must be lower case"),
     (topology.nodes_and_volumes_have_the_same_segment_keys, zonal(Addressed), "rack='10.0.0.1/24' is not"),
     (
         topology.nodes_and_volumes_have_the_same_segment_keys,
