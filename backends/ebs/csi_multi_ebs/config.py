@@ -13,7 +13,7 @@ import msgspec
 from csi_multi.contract import Doc, Keys, Schema
 
 from .resources import GIB
-from .user_tags import tag_error
+from .user_tags import tag_problem
 
 Type = Literal["gp2", "gp3", "io1", "io2", "st1", "sc1", "standard"]
 StringMap = dict[str, str]
@@ -118,7 +118,7 @@ class Config(Schema, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raises ValueError, which is reported with the name of the configuration file."""
         for key, value in self.extra_tags.items():
-            if reason := tag_error(key, value):
+            if reason := tag_problem(key, value):
                 raise ValueError(f"'extra_tags': {reason}")
 
 

@@ -21,7 +21,7 @@ class Importer:
         self._cache = cache
         self._volumes = volumes
 
-    def take(self, id: str, stamp: Stamp) -> Ec2Volume:
+    def import_volume(self, id: str, stamp: Stamp) -> Ec2Volume:
         """Tag the volume, in one call, or find it tagged. Raises what Import.import_volume says."""
         cache = self._cache
         volume = self._find(id)

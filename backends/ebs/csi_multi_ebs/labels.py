@@ -26,7 +26,7 @@ from .user_tags import (
     VOLUME_TEMPLATE_NAMES,
     fit_value,
     render_template,
-    tag_error,
+    tag_problem,
 )
 from .volume_types import kept_iops_per_gib
 
@@ -175,7 +175,7 @@ def _tag(text: str, names: Mapping[str, str], metadata: Mapping[str, str]) -> tu
     if not equals:
         raise InvalidArgument(f"{text!r} is not a tag; write it as key=value")
     value = render_template(template, names, metadata)
-    if reason := tag_error(key, value):
+    if reason := tag_problem(key, value):
         raise InvalidArgument(reason)
     return key, value
 
@@ -183,7 +183,7 @@ def _tag(text: str, names: Mapping[str, str], metadata: Mapping[str, str]) -> tu
 def _deleted(mutable: MutableParameters) -> list[str]:
     """Return the keys of tagDeletion_N parameters."""
     for parameter, key in mutable.deletions.items():
-        if reason := tag_error(key):
+        if reason := tag_problem(key):
             raise InvalidArgument(f"parameters: {parameter!r}: {reason}")
     return list(mutable.deletions.values())
 

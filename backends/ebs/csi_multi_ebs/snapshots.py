@@ -101,6 +101,10 @@ class SnapshotManager:
             return good[0]
         raise NotFound(f"snapshot {name!r} does not exist")
 
+    def get(self, handle: str) -> Ec2Snapshot:
+        """Raises NotFound, and FailedPrecondition for a snapshot of somebody else."""
+        return self._cache.snapshot(handle)
+
     def delete(self, handle: str) -> None:
         """Raises NotFound, InUse, and FailedPrecondition for a snapshot of somebody else."""
         self._delete(self._cache.snapshot(handle).id)
@@ -114,12 +118,12 @@ class SnapshotManager:
     def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
         """Return one page of this instance's snapshots, of one volume if given. Raises InvalidToken."""
         if source is None:
-            return self._listing.read(page, _converter)
+            return self._listing.page(page, _converter)
         if not VOLUME_ID.fullmatch(source):
             return Page(items=())
         client, owner = self._cache.client, self._cache.owner
         listing = Listing(lambda token: client.snapshot_page(owner, 0, token, source), client.snapshots)
-        return listing.read(page, _converter)
+        return listing.page(page, _converter)
 
     def _named(self, name: str) -> list[Ec2Snapshot]:
         """Return the snapshots of this name, failed ones too, the oldest first.
@@ -191,12 +195,12 @@ def _converter(found: dict[str, Ec2Snapshot]) -> Callable[[str], Snapshot | None
         snapshot = found.get(handle)
         if snapshot is None or snapshot.state == "error" or not labels.read_stamp(snapshot.tags):
             return None
-        return converted(snapshot)
+        return to_snapshot(snapshot)
 
     return convert
 
 
-def converted(snapshot: Ec2Snapshot) -> Snapshot:
+def to_snapshot(snapshot: Ec2Snapshot) -> Snapshot:
     """Return a snapshot of this instance as the contract has it. Raises NotFound for one without a stamp."""
     stamp = labels.read_stamp(snapshot.tags)
     if stamp is None:

@@ -78,7 +78,7 @@ class RequestedPerformance:
     throughput: int | None = None
 
 
-def access_mode_error(capability: Capability, parameters: Parameters | None) -> str:
+def access_mode_problem(capability: Capability, parameters: Parameters | None) -> str:
     """Return why a volume cannot be used in this way, "" when it can."""
     mode = capability.mode
     if mode.single_node:

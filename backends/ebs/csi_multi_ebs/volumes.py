@@ -1,4 +1,4 @@
-"""Volumes: create, restore, clone, find, delete and list.
+"""Volumes: create, restore, clone, find, get, delete and list.
 
 EC2 recognizes a repeated creation by its client token, so nothing is looked up before: a creation is one CreateVolume,
 and polling that all creations share. The tokens of a name form a fixed series that every process computes alike. A
@@ -171,6 +171,10 @@ class VolumeManager:
             raise Busy(f"volume {name!r} is being created as {volume.id!r}; try again")
         return volume
 
+    def get(self, handle: str) -> Ec2Volume:
+        """Raises NotFound, and FailedPrecondition for a volume of somebody else."""
+        return self._cache.volume(handle)
+
     def named(self, name: str) -> Ec2Volume | None:
         """Return the volume of this requested name, the oldest one if there are several."""
         found = self._cache.volumes_by_name.get(leaf(name), self._cache.wait_deadline(None)) or []
@@ -263,7 +267,7 @@ class VolumeManager:
 
     def list_page(self, page: PageRequest) -> Page[Volume]:
         """Return one page of this instance's volumes. Raises InvalidToken."""
-        return self._listing.read(page, self._converter)
+        return self._listing.page(page, self._converter)
 
     def _converter(self, found: dict[str, Ec2Volume]) -> Callable[[str], Volume | None]:
         """Return what converts a volume of these by its id; the names of all nodes are looked up in one call."""
@@ -273,11 +277,11 @@ class VolumeManager:
             volume = found.get(handle)
             if volume is None or volume.state in (*DELETED_STATES, "error") or not labels.read_stamp(volume.tags):
                 return None
-            return self.converted(volume)
+            return self.to_volume(volume)
 
         return convert
 
-    def converted(self, volume: Ec2Volume) -> Volume:
+    def to_volume(self, volume: Ec2Volume) -> Volume:
         """Return a volume of this instance as the contract has it."""
         return Volume(
             handle=volume.id,

@@ -143,7 +143,7 @@ class LoopBackend(
         return self._listing.volumes(page)
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        return self._importer.import_file(Path(name), stamp)
+        return self._importer.import_volume(Path(name), stamp)
 
     def release_volume(self, handle: str) -> str:
         return self._importer.release(handle)

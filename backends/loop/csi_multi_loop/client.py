@@ -71,7 +71,7 @@ class Client:
         return file.read_bytes()
 
     def write_label(self, file: Path, label: Label) -> None:
-        """Write a label atomically. It becomes durable when its entry is published."""
+        """Write a label atomically. It becomes durable when its entry is complete."""
         _write_draft(file, label).replace(file)
 
     def replace_label(self, file: Path, label: Label) -> None:

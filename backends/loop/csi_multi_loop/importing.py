@@ -46,7 +46,7 @@ class Importer:
     client: Client
 
     @translated("importing a volume")
-    def import_file(self, path: Path, stamp: Stamp) -> Volume:
+    def import_volume(self, path: Path, stamp: Stamp) -> Volume:
         """Create a volume's entry for the file, or find the one from before. Raises as Import.import_volume says."""
         self.directory.prepare()
         leaf = ids.leaf(stamp.name)
@@ -103,8 +103,8 @@ class Importer:
             raise InvalidArgument(f"{path} is not a regular file; name the image file itself")
         if self.directory.path.resolve() in path.resolve().parents:
             raise AlreadyExists(f"{path} lies in the directory of this instance, whose files belong to the driver")
-        unpublished = self._unpublished_link(leaf, path)
-        if status.st_nlink > 1 + unpublished:
+        incomplete = self._incomplete_link(leaf, path)
+        if status.st_nlink > 1 + incomplete:
             raise FailedPrecondition(
                 f"{path} has {status.st_nlink} names, so it may be another volume already; "
                 f"find the others with: find -inum {status.st_ino}"
@@ -117,9 +117,9 @@ class Importer:
         _refuse_other_format(path, status.st_size)
         return status
 
-    def _unpublished_link(self, leaf: str, path: Path) -> bool:
+    def _incomplete_link(self, leaf: str, path: Path) -> bool:
         """Whether an import that was killed has linked the file; this import starts that one over."""
-        image = self.volumes.unpublished_image(leaf)
+        image = self.volumes.incomplete_image(leaf)
         return image.exists() and image.samefile(path)
 
 

@@ -72,7 +72,7 @@ class Store(Generic[L]):
     def label_file(self, leaf: str) -> Path:
         return self.path / leaf / self.label_name
 
-    def unpublished_image(self, leaf: str) -> Path:
+    def incomplete_image(self, leaf: str) -> Path:
         """Return where the image of an entry is while it is built."""
         return self.path / f"{NEW}{leaf}" / IMAGE
 
@@ -151,19 +151,19 @@ class Store(Generic[L]):
 
     @contextmanager
     def building(self, leaf: str) -> Iterator[Path]:
-        """Yield a directory to build an entry in, and publish it at the end. Raises AlreadyExists, Busy."""
+        """Yield a directory to build an entry in, and give it its name at the end. Raises AlreadyExists, Busy."""
         new = self.path / f"{NEW}{leaf}"
         with ExitStack() as stack:
             self._claim(new, stack)
-            published = False
+            completed = False
             try:
                 self._client.empty(new)  # what a dead process left
                 self.refuse_taken(leaf)
                 yield new
-                self._publish(new, leaf)
-                published = True
+                self._complete(new, leaf)
+                completed = True
             finally:
-                if not published:
+                if not completed:
                     self._client.remove(new)
             self._client.sync(self.path)
 
@@ -183,7 +183,7 @@ class Store(Generic[L]):
         self._client.remove(self.path / f"{GONE}{leaf}")
 
     def remove_leftovers(self) -> None:
-        """Remove the unfinished creations and removals of dead processes."""
+        """Remove the incomplete entries that interrupted creations and removals left."""
         for name in os.listdir(self.path):
             prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
             if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
@@ -203,7 +203,7 @@ class Store(Generic[L]):
                 return
         raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another call; try again later")
 
-    def _publish(self, new: Path, leaf: str) -> None:
+    def _complete(self, new: Path, leaf: str) -> None:
         for path in (new / IMAGE, new / self.label_name, new):
             self._client.sync(path)
         try:

@@ -35,10 +35,10 @@ SYS_BLOCK = Path("/sys/block")
 DEV = Path("/dev")
 BLKROSET = 0x125D  # linux/fs.h
 
-ONLY_READ = f'lv_tags={{"{labels.READING}"}}'
-POOL_FAILED = 'lv_health_status="failed"'  # as the kernel reports it
-SUSPENSION_TIME = 10.0  # seconds: no running command suspends a device for longer
-RELEASE_TIME = 2.0  # seconds: btrfs may use its device for a moment after umount has returned
+READING_CONDITION = f'lv_tags={{"{labels.READING}"}}'
+POOL_FAILED_CONDITION = 'lv_health_status="failed"'  # as the kernel reports it
+SUSPENSION_SECONDS = 10.0  # seconds: no running command suspends a device for longer
+RELEASE_SECONDS = 2.0  # seconds: btrfs may use its device for a moment after umount has returned
 
 
 class Activation:
@@ -75,7 +75,7 @@ class Activation:
         device = self.device(name)
         if device is None:
             return
-        deadline = time.monotonic() + RELEASE_TIME
+        deadline = time.monotonic() + RELEASE_SECONDS
         while in_use(self.path(device), device.number) and time.monotonic() < deadline:
             if published(device.number):
                 break
@@ -94,7 +94,7 @@ class Activation:
         A running command suspends a device only for a moment, which is waited for. Underlying devices are resumed
         first: LVM's own refresh hangs in the kernel when it resumes a device above one that is still suspended.
         """
-        deadline = time.monotonic() + SUSPENSION_TIME
+        deadline = time.monotonic() + SUSPENSION_SECONDS
         while suspended := suspended_devices(device_name(self._group, name)):
             if time.monotonic() > deadline:
                 log.warning("logical volume %s was left suspended by a killed command; resuming it", name)
@@ -108,7 +108,7 @@ class Activation:
 
     @contextmanager
     def reading(self, volume: LogicalVolume) -> Iterator[Path]:
-        """Activate a snapshot or an unfinished copy for the block, and return its device node."""
+        """Activate a snapshot or an incomplete copy for the block, and return its device node."""
         base = volume.origin if volume.thick_snapshot else volume.name
         if self.device(base) is None:
             if base != volume.name:
@@ -122,7 +122,7 @@ class Activation:
     def release(self, base: str, *, tagged: bool) -> None:
         """Deactivate what was active only to be read, unless somebody else reads it or has it open."""
         with suppress(CommandRefused):
-            self._client.deactivate(base, ONLY_READ if tagged else "")
+            self._client.deactivate(base, READING_CONDITION if tagged else "")
             if tagged and self.device(base) is None:
                 self._client.change_tags(base, remove=[labels.READING])
 
@@ -138,7 +138,7 @@ class Activation:
             pool = self._client.find(volume.pool).get(volume.pool) if volume.pool else None
             if pool and pool.health == "failed":
                 log.warning("thin pool %s has failed in the kernel; reactivating it", pool.name)
-                self._client.deactivate(volume.pool, POOL_FAILED)
+                self._client.deactivate(volume.pool, POOL_FAILED_CONDITION)
                 self._client.activate(volume.pool)
                 self._client.activate(name)
                 return

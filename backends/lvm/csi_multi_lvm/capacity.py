@@ -42,7 +42,7 @@ class CapacityAccounting:
         self._config = config
         self._reports = reports
 
-    def available(self, parameters: Parameters) -> CapacityReport:
+    def report(self, parameters: Parameters) -> CapacityReport:
         """Return how much can be created now with these parameters. Raises InvalidArgument, Unavailable."""
         layout = layouts.requested(parameters, self._config)
         return capacity(self._reports.fresh(), layout, self._config)

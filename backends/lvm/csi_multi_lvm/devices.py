@@ -44,13 +44,13 @@ class DeviceManager(Operation):
         """Show the new size of a volume that has grown: lvextend has done that already. Raises NotFound."""
         self._owned_volumes.get(self._owned_volumes.leaf(handle))
 
-    def record_formatting(self, handle: str) -> None:
+    def formatting(self, handle: str) -> None:
         """Record that mkfs begins. Raises FailedPrecondition for a volume that may hold data."""
-        wiping.record_formatting(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
+        wiping.formatting(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
 
-    def record_use(self, handle: str) -> None:
+    def formatted(self, handle: str) -> None:
         """Record that the volume may hold data from now on."""
-        wiping.record_use(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
+        wiping.formatted(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
 
     def _device(self, active: ActiveDevice, found: LogicalVolume) -> Device:
         return Device(

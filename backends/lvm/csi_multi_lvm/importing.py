@@ -21,9 +21,9 @@ NAME = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_.+-]*")
 
 
 class Importer(Operation):
-    def take_over(self, given: str, stamp: Stamp) -> LogicalVolume:
+    def import_volume(self, given: str, stamp: Stamp) -> LogicalVolume:
         """Tag and rename a volume, unless that is done already. Raises what Import.import_volume documents."""
-        old, new = self._name(given), self._owned_volumes.name(self._owned_volumes.new_leaf(stamp.name))
+        old, new = self._name(given), self._owned_volumes.name(self._owned_volumes.leaf_for(stamp.name))
         report = self._client.report()
         wanted = [*labels.stamp_tags(stamp), labels.IMPORTED, f"{labels.ORIGINAL_NAME}{labels.escape(old)}"]
         if existing := report.volumes.get(new):

@@ -49,7 +49,7 @@ ZERO = "csi.zero"  # must be zeroed, even where a filesystem would hide old data
 READING = "csi.reading"  # active only because a snapshot of it is being read
 
 BYTES_ZEROED = "csi.zeroed="  # so far
-INTENDED_SIZE = "csi.todo="  # bytes that an unfinished volume must get
+INTENDED_SIZE = "csi.todo="  # bytes that an incomplete volume must get
 BYTES_COPIED = "csi.copied="  # so far
 SOURCE_SIZE = "csi.size="  # bytes of a snapshot's source when the snapshot was created
 SOURCE_HANDLE = "csi.source="  # of a snapshot
@@ -75,24 +75,24 @@ class Handles:
     node: str
     group: str
 
-    def leaf(self, name: str) -> str:
+    def leaf_for(self, name: str) -> str:
         """Return the leaf for a requested name, hashed when the handle or the device's name would be too long.
 
         Raises InvalidArgument when even that is too long.
         """
         for leaf in (ids.leaf(name), ids.leaf(name, 0)):
             device = device_name(self.group, SNAPSHOT_PREFIX + leaf)
-            if len(self.join(leaf)) <= ids.MAX_HANDLE and len(device) <= MAX_DEVICE_NAME:
+            if len(self.handle(leaf)) <= ids.MAX_HANDLE and len(device) <= MAX_DEVICE_NAME:
                 return leaf
         raise InvalidArgument(
             f"the names of node {self.node!r} and volume group {self.group!r} are too long together: a handle of at "
             f"most {ids.MAX_HANDLE} bytes contains both; give the group a shorter name with vgrename"
         )
 
-    def join(self, leaf: str) -> str:
+    def handle(self, leaf: str) -> str:
         return f"{self.node}/{self.group}/{leaf}"
 
-    def split(self, kind: str, handle: str) -> str:
+    def leaf(self, kind: str, handle: str) -> str:
         """Return the leaf. Raises NotFound, WrongNode, FailedPrecondition for another volume group."""
         node, group, leaf = parse_handle(kind, handle)
         if node != self.node:

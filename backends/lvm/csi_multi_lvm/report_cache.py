@@ -15,7 +15,7 @@ from dataclasses import replace
 from .client import Client
 from .report import LogicalVolume, Report
 
-MAX_AGE = 40.0  # seconds: a little more than the time between two regular checks
+REPORT_TTL = 40.0  # seconds: a little more than the time between two regular checks
 
 
 class ReportCache:
@@ -32,7 +32,7 @@ class ReportCache:
             cached, changes = self._report, self._changes
             if cached is not None and time.monotonic() < self._expires:
                 return cached
-        report, expires = self._client.report(), time.monotonic() + MAX_AGE
+        report, expires = self._client.report(), time.monotonic() + REPORT_TTL
         with self._lock:
             if changes == self._changes:  # otherwise the report may be older than the driver's own change
                 self._report, self._expires = report, expires

@@ -91,7 +91,7 @@ def _change_tags(client: Client, volume: LogicalVolume, *, add: list[str], remov
     return replace(volume, tags=(volume.tags - set(remove)) | set(add))
 
 
-def record_formatting(client: Client, volume: LogicalVolume) -> None:
+def formatting(client: Client, volume: LogicalVolume) -> None:
     """Record that mkfs begins. Raises FailedPrecondition for a volume that may hold data."""
     if not unused(volume) and labels.FORMATTING not in volume.tags:
         raise FailedPrecondition(
@@ -101,7 +101,7 @@ def record_formatting(client: Client, volume: LogicalVolume) -> None:
     _replace_state(client, volume, [labels.FORMATTING])
 
 
-def record_use(client: Client, volume: LogicalVolume) -> None:
+def formatted(client: Client, volume: LogicalVolume) -> None:
     """Record that the volume may hold data from now on."""
     _replace_state(client, volume, [])
 

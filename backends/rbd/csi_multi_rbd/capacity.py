@@ -10,9 +10,9 @@ from csi_multi.contract import CapacityReport, OutOfRange, ResourceExhausted, Si
 from .client import ClusterClient
 from .config import MIB, Config
 
-FRESH = 60.0  # seconds for which a report is used
+REPORT_TTL = 60.0  # seconds for which a report is used
 LARGE = 2**40  # bytes: a volume up to this size is accepted before the first report
-STALE = (-FRESH, 0)  # stands for a report that must not be used
+STALE = (-REPORT_TTL, 0)  # stands for a report that must not be used
 
 
 class CapacityAccounting:
@@ -35,7 +35,7 @@ class CapacityAccounting:
             )
         return CapacityReport(available=available, minimum=min(self._config.min_size, available))
 
-    def require(self, size: int, pool: str) -> None:
+    def admit(self, size: int, pool: str) -> None:
         """Raise ResourceExhausted for a volume that does not fit into the pool.
 
         Uses the last report, which the regular checks keep fresh, so that creating a volume takes no further command;
@@ -43,7 +43,7 @@ class CapacityAccounting:
         """
         with self._lock:
             at, available = self._reports.get(pool, (0.0, LARGE))
-        if size <= available and (not at or time.monotonic() - at < FRESH):
+        if size <= available and (not at or time.monotonic() - at < REPORT_TTL):
             return
         if size > (available := self._available(pool)):
             raise ResourceExhausted(
@@ -51,7 +51,7 @@ class CapacityAccounting:
                 "disks, raise the quota, or raise `overprovision`"
             )
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """Use no report any more: a command took too long, as every write does when a pool is full."""
         with self._lock:
             self._reports = dict.fromkeys({*self._reports, self._config.pool}, STALE)

@@ -22,7 +22,7 @@ import msgspec
 
 from csi_multi.contract import InvalidArgument, Setting, StorageError, Strings, Unauthenticated
 
-from . import rows
+from . import resources
 from .circuit_breaker import CircuitBreaker
 from .command import CommandRunner
 from .config import Config
@@ -193,7 +193,9 @@ class Connection:
         result = self.runner.execute("ceph", *words, timeout=self._limit)
         if result.status:
             return None
-        reason = parse_json("ceph osd pool ls", result.stdout, lambda data: rows.full_reason(data, self.config.pool))
+        reason = parse_json(
+            "ceph osd pool ls", result.stdout, lambda data: resources.full_reason(data, self.config.pool)
+        )
         if not reason:
             return None
         full = PoolFull(f"{reason}; writes and deletions in it wait: add space to the pool, or raise its quota")

@@ -29,18 +29,18 @@ from .ceph_rules import MapOptions, parse_options
 from .client import Client
 from .config import Config
 from .connection import keyring_available
-from .health import device_trouble
+from .health import device_health
 from .labels import Label
 from .mapping import KINDS, ImageMapper
-from .rows import Image, MappedImage
+from .resources import Image, MappedImage
 from .watchers import wait_until_unwatched, watch_lost
 
 log = logging.getLogger(__name__)
 
 NOTES = "csi-multi-rbd"  # below /dev
-RELEASE_TIMEOUT = 2.0  # seconds: btrfs releases its device only after umount has returned
-RESIZE_TIMEOUT = 10.0  # seconds within which the kernel notices a new size
-STEP = 0.1
+RELEASE_SECONDS = 2.0  # seconds: btrfs releases its device only after umount has returned
+GROW_SECONDS = 10.0  # seconds within which the kernel notices a new size
+POLL_SECONDS = 0.1
 RESTARTS_AT_ONCE = 16
 BLANKS = {one.value: one for one in Blank}
 
@@ -108,14 +108,14 @@ class DeviceManager:
     def close(self, image: str) -> None:
         """End all mappings of the image. Raises InUse, Unavailable."""
         for mapping in self._mapper.find(image):
-            ends = time.monotonic() + RELEASE_TIMEOUT
+            ends = time.monotonic() + RELEASE_SECONDS
             while self._in_use(mapping):
                 path = self._mapper.device_path(mapping)
                 if time.monotonic() > ends or self._kernel.published(path):
                     raise InUse(
                         f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it"
                     )
-                time.sleep(STEP)
+                time.sleep(POLL_SECONDS)
             self._unmap(self._client, image, mapping)
 
     def refresh(self, image: str) -> None:
@@ -131,13 +131,13 @@ class DeviceManager:
         for mapping in found:
             if self._kernel.size(mapping.disk) != size:
                 self._mapper.grow(mapping, size)
-        ends = time.monotonic() + RESIZE_TIMEOUT
+        ends = time.monotonic() + GROW_SECONDS
         while small := [mapping.disk for mapping in found if self._kernel.size(mapping.disk) != size]:
             if time.monotonic() > ends:
                 raise Unavailable(
                     f"/dev/{small[0]} does not show the {size} bytes of {self._client.spec(image)} yet; try again"
                 )
-            time.sleep(STEP)
+            time.sleep(POLL_SECONDS)
 
     def set_blank(self, image: str, blank: Blank) -> None:
         """Record in the device note what the image's metadata says about its data, for `find`."""
@@ -169,7 +169,7 @@ class DeviceManager:
     def health(self, image: str) -> tuple[HealthEntry, ...]:
         """Return what is wrong with the image's device on this node."""
         keyless = not self._has_key()
-        found = (device_trouble(self._client, image, mapping, keyless=keyless) for mapping in self._mapper.find(image))
+        found = (device_health(self._client, image, mapping, keyless=keyless) for mapping in self._mapper.find(image))
         return tuple(filter(None, found))
 
     def _has_key(self) -> bool:

@@ -95,7 +95,7 @@ class DryRunRunner(CommandRunner):
             raise Unavailable(str(error)) from None
 
 
-class NoBackground(CommandRunner):
+class DryRunBackgroundRunner(CommandRunner):
     """Refuses commands in the background of a creation that does not happen."""
 
     def execute(self, program: str, *words: str, timeout: float) -> Result:

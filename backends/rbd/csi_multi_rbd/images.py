@@ -36,7 +36,7 @@ from .client import Client
 from .config import Config, Parameters, SnapshotParameters
 from .errors import BrokenImage, ImageInUse, ImageNotFound
 from .labels import Label
-from .rows import Image, ImageLayout
+from .resources import Image, ImageLayout
 from .trash import TrashPurger
 
 ATTEMPTS = 3  # to create an image whose name was taken
@@ -143,7 +143,7 @@ class ImageRemover:
         if found.image.snapshots:
             _remove_own_snapshots(client, name)
         try:
-            self._trash.discard(client, found.image)
+            self._trash.delete(client, found.image)
         except ImageInUse:
             _refuse_open(client, name)
             raise
@@ -205,7 +205,7 @@ class ImageRemover:
             return
         if current.label or current.image.id != found.image.id:
             raise Busy(f"another process has just created image {client.spec(name)}; try again")
-        self._trash.discard(client, current.image)
+        self._trash.delete(client, current.image)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from csi_multi.contract import Unavailable
 from csi_multi.host.blockdev import BlockDevices
 
 from .config import Config
-from .rows import MappedImage
+from .resources import MappedImage
 
 DISK = re.compile(r"nbd\d+")
 COOKIE = "backend"  # the attribute that shows it

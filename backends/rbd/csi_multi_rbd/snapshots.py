@@ -36,7 +36,7 @@ from .images import (
     refuse_other_cluster,
 )
 from .labels import Label
-from .rows import ImageLayout
+from .resources import ImageLayout
 
 # Of snapshots, which no node maps.
 SNAPSHOT_FEATURES = ("layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten")

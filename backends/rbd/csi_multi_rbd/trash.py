@@ -15,11 +15,11 @@ from contextlib import suppress
 from .background import BackgroundWorker
 from .client import Client
 from .errors import HasDependents, ImageNotFound
-from .rows import Image
+from .resources import Image
 
 log = logging.getLogger(__name__)
 
-SWEEP = 300.0  # seconds between two looks through the trash
+SWEEP_SECONDS = 300.0  # seconds between two looks through the trash
 
 
 class TrashPurger:
@@ -37,7 +37,7 @@ class TrashPurger:
         self._parents: dict[str, str] = {}  # by the id of an image in the trash, the id of its parent
         self._swept = 0.0  # time.monotonic()
 
-    def discard(self, client: Client, image: Image) -> None:
+    def delete(self, client: Client, image: Image) -> None:
         """Move an image to the trash, and have it purged. Raises ImageInUse, HasDependents."""
         with suppress(ImageNotFound):  # an earlier attempt or another process has done it
             client.move_to_trash(image.name)
@@ -51,8 +51,8 @@ class TrashPurger:
             self._worker.submit(image.id)
 
     def sweep(self, *, now: bool = False) -> None:
-        """Purge what nothing needs any more: at most every SWEEP seconds, unless `now`."""
-        if self._immediate or (not now and time.monotonic() - self._swept < SWEEP):
+        """Purge what nothing needs any more: at most every SWEEP_SECONDS seconds, unless `now`."""
+        if self._immediate or (not now and time.monotonic() - self._swept < SWEEP_SECONDS):
             return
         for one in self._client.list_trash():
             if self._is_ours(one.name):

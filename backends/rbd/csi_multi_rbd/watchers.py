@@ -10,10 +10,10 @@ import time
 from csi_multi.contract import FailedPrecondition
 
 from .client import Client
-from .rows import MappedImage
+from .resources import MappedImage
 
 MAX_WAIT = 10.0  # seconds for other clients to close the image
-STEP = 0.5
+POLL_SECONDS = 0.5
 
 
 def wait_until_unwatched(
@@ -27,7 +27,7 @@ def wait_until_unwatched(
     while others := _others(client.watchers(image) if watchers is None else watchers, mapping):
         if time.monotonic() > ends:
             raise in_use_elsewhere(client, image, others)
-        time.sleep(STEP)
+        time.sleep(POLL_SECONDS)
         watchers = None
 
 

@@ -24,7 +24,7 @@ from csi_multi_rbd.errors import (
     ObjectNotFound,
     PoolFull,
 )
-from csi_multi_rbd.rows import ImageLayout, ListedImage
+from csi_multi_rbd.resources import ImageLayout, ListedImage
 
 from csi_multi.contract import InUse, InvalidArgument, Result, Unauthenticated
 

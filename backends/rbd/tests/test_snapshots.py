@@ -135,7 +135,7 @@ def test_the_trash_empties_itself_when_the_last_copy_is_flattened(
     delete(backend, volume)
     cluster.rbd("flatten", "--no-progress", spec(backend, clone))
 
-    monkeypatch.setattr(trash, "SWEEP", 0.0)
+    monkeypatch.setattr(trash, "SWEEP_SECONDS", 0.0)
     backend.check()
 
     assert everything(cluster, backend) == [f"image {image(backend, clone)}"]

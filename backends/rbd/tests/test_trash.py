@@ -85,7 +85,7 @@ def test_the_trash_is_looked_through_now_and_then(
     backend.check()
     assert everything(cluster, backend) == [f"trash {image(backend, volume)}"]
 
-    monkeypatch.setattr(trash, "SWEEP", 0.0)
+    monkeypatch.setattr(trash, "SWEEP_SECONDS", 0.0)
     backend.check()
     assert everything(cluster, backend) == []
 
