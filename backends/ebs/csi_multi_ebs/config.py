@@ -21,7 +21,7 @@ StringMap = dict[str, str]
 TAGS = r"tagSpecification.*"
 UNTAGS = r"tagDeletion.*"
 UNSUPPORTED = {
-    "outpostArn": "snapshots on Outposts are not supported; leave it out to take the snapshot in the volume's region",
+    "outpostArn": "snapshots on Outposts are not supported; leave it out to create the snapshot in the volume's region",
     "lockMode": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
     "lockDuration": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
     "lockExpirationDate": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
@@ -67,7 +67,7 @@ class Config(Schema, frozen=True, kw_only=True):
     kms_key_id: Annotated[
         str, Doc("KMS key of encrypted volumes whose StorageClass names none; empty: the key of AWS")
     ] = ""
-    default_size: Annotated[int, Doc("size of a volume in bytes when the request has none", ge=GIB)] = 100 * GIB
+    default_size: Annotated[int, Doc("bytes of a volume when the request has no size", ge=GIB)] = 100 * GIB
     capacity: Annotated[
         Literal["quotas", "unlimited"],
         Doc("what GetCapacity reports: what the account's quotas leave, if they can be read; or no limit"),

@@ -54,7 +54,7 @@ class DryRunClient(Client):
             self._report.change(*step, why=TAGGING[call])
             return {}
         if call not in READS:
-            raise Unpredictable(f"{call} would be called; its effect is not known in a dry run")
+            raise Unpredictable(f"{call} would be called; its result is not known in a dry run")
         if self._created and call == "DescribeVolumes":
             self._report.look(*step, why=POLLS)
             return {"Volumes": self._created}
@@ -68,7 +68,7 @@ class DryRunClient(Client):
 
     def _assumed(self, call: str) -> dict[str, Any]:
         if call != "DescribeAvailabilityZones":
-            raise Unpredictable("the source is not known without calling EC2")
+            raise Unpredictable("the source is not known in an offline dry run; run it without --offline")
         self._report.assume(f"these zones exist and have capacity: {', '.join(sorted(self._zones))}")
         return {"AvailabilityZones": [{"ZoneName": zone} for zone in self._zones]}
 

@@ -138,7 +138,7 @@ class InstanceMetadata:
         if vendor and not vendor.startswith("Amazon") and not self._sysfs("hypervisor/uuid").startswith("ec2"):
             return FailedPrecondition(
                 f"this machine is not an EC2 instance: its vendor is {vendor!r}, and no instance metadata service "
-                f"answers at {self._config.metadata_endpoint}"
+                f"answers at {self._config.metadata_endpoint}; use 'metadata: static'"
             )
         hint = (
             "; its responses do not reach a container without the host's network, one hop further away: set the "

@@ -33,7 +33,7 @@ from .volume_types import kept_iops_per_gib
 OWNER = f"{PREFIX}owner"
 NAME = f"{PREFIX}name"
 STAMP = f"{PREFIX}stamp."  # followed by the piece's number
-SOURCE = f"{PREFIX}source"  # handle of the volume that a snapshot was taken of
+SOURCE = f"{PREFIX}source"  # handle of the volume of a snapshot
 
 _END = "+."
 
@@ -123,7 +123,7 @@ def read_stamp(tags: Tags) -> Stamp | None:
 
 
 def snapshot_source(tags: Tags) -> str:
-    """Return the handle of the volume that a snapshot was taken of; "" without the tag."""
+    """Return the handle of a snapshot's volume; "" without the tag."""
     return tags.get(SOURCE, "")
 
 

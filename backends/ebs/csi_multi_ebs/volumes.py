@@ -69,7 +69,9 @@ class VolumeManager:
                 full.append(str(error))
         config = self._cache.config
         raise ResourceExhausted(
-            "; ".join(full) or f"no requested zone is among the zones of this instance in region {config.region!r}"
+            "; ".join(full)
+            or f"no requested zone is among the zones of this instance in region {config.region!r}; change "
+            "allowedTopologies, or the instance's 'zones'"
         )
 
     def restore(self, request: VolumeRequest) -> Ec2Volume:
@@ -78,7 +80,7 @@ class VolumeManager:
         snapshot = self._cache.snapshot(request.source.handle)
         if snapshot.state == "error":
             raise FailedPrecondition(
-                f"snapshot {snapshot.id!r} has failed ({snapshot.message or 'no reason given'}); take another one"
+                f"snapshot {snapshot.id!r} has failed ({snapshot.message or 'no reason given'}); create another one"
             )
         if snapshot.state != "completed":
             raise Busy(f"snapshot {snapshot.id!r} is {snapshot.state}: EC2 restores only completed ones; try again")
@@ -91,7 +93,8 @@ class VolumeManager:
         volume = create_options.copied_volume(self._cache, request, source)
         if source.zone not in create_options.zones(self._cache, request):
             raise ResourceExhausted(
-                f"EC2 copies a volume only within its zone: {source.id!r} is in {source.zone!r}, which is not requested"
+                f"EC2 copies a volume only within its zone: {source.id!r} is in {source.zone!r}, which is not "
+                "requested; restore a snapshot of it instead"
             )
         return self._create_in(source.zone, request, volume, set())
 
@@ -126,7 +129,7 @@ class VolumeManager:
                 raise
             except StorageError as error:  # a final error, but the volume exists
                 raise Unavailable(
-                    f"volume {created.id!r} was created, but EC2 refused the next call: {error}"
+                    f"volume {created.id!r} was created, but EC2 refused the next call: {error}; try again"
                 ) from error
             self._pending.remove(request.name)
             if usable:
@@ -143,7 +146,7 @@ class VolumeManager:
         """
         if self.named(name):
             self._pending.remove(name)
-            raise AlreadyExists(f"volume {name!r} exists")
+            raise AlreadyExists(f"volume {name!r} already exists")
         if name not in self._pending and not proves_nothing:
             self._pending.add(name)
         self._refuse_pending(name)
@@ -163,7 +166,9 @@ class VolumeManager:
         try:
             volume = self.named(name)
         except (PermissionDenied, Unauthenticated) as error:
-            raise Unavailable(f"it is not known whether volume {name!r} was created before: {error}") from error
+            raise Unavailable(
+                f"it is not known whether volume {name!r} was created before: {error}; check the credentials"
+            ) from error
         if volume is None:
             self._refuse_pending(name)
             raise missing("volume", name)
@@ -223,7 +228,7 @@ class VolumeManager:
             if created.state == "creating":
                 with suppress(NotFound):
                     self._delete(created)
-            raise AlreadyExists(f"volume {name!r} exists as {first.id!r}")
+            raise AlreadyExists(f"volume {name!r} already exists as {first.id!r}")
         return next((one for one in found if one.id == created.id), None)
 
     def _wait_created(self, created: Ec2Volume, deadline: float) -> Ec2Volume | None:
@@ -259,7 +264,9 @@ class VolumeManager:
         try:
             self._cache.client.delete_volume(volume.id)
         except IncorrectState as error:
-            raise Unavailable(f"volume {volume.id!r} is {volume.state} and cannot be deleted now: {error}") from error
+            raise Unavailable(
+                f"volume {volume.id!r} is {volume.state} and cannot be deleted now: {error}; try again"
+            ) from error
         with self._lock:
             self._deleted[volume.id] = None
             while len(self._deleted) > MAX_DELETED:

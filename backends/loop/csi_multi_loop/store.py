@@ -57,12 +57,12 @@ class Store(Generic[L]):
         return f"{self._setting.node}/{leaf}"
 
     def leaf(self, handle: str) -> str:
-        """Return the leaf of a handle. Raises NotFound; WrongNode: what another node has is not gone."""
+        """Return the leaf of a handle. Raises NotFound, and WrongNode for a handle of another node."""
         node, leaf = split_local(self.kind, handle)
         if node != self._setting.node:
             raise WrongNode(
-                f"{self.kind} {handle!r} lives on node {node!r}, this is node {self._setting.node!r}; "
-                f"send the call to node {node!r}"
+                f"{self.kind} {handle!r} is on node {node!r}, and this is node {self._setting.node!r}; "
+                "send the request to the driver on that node"
             )
         return leaf
 
@@ -102,7 +102,7 @@ class Store(Generic[L]):
         return label
 
     def read_for_listing(self, leaf: str) -> L | None:
-        """Return the label; None when the entry is foreign, gone, or (with a warning) unreadable."""
+        """Return the label; None when the entry is foreign, removed, or (with a warning) unreadable."""
         try:
             return self.read(leaf)
         except (NotFound, ForeignLabel):
@@ -144,7 +144,7 @@ class Store(Generic[L]):
             except FileNotFoundError:
                 raise missing(self.kind, self.handle(leaf)) from None
             except BlockingIOError:
-                raise Busy(f"{self.kind} {leaf!r} is locked by another operation; try again later") from None
+                raise Busy(f"{self.kind} {leaf!r} is locked by another operation; try again") from None
             except NotADirectoryError:
                 raise UnreadableLabel(f"{self.path / leaf} is not a directory; move it away") from None
             yield
@@ -201,7 +201,7 @@ class Store(Generic[L]):
                 except BlockingIOError:
                     break
                 return
-        raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another call; try again later")
+        raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another operation; try again")
 
     def _complete(self, new: Path, leaf: str) -> None:
         for path in (new / IMAGE, new / self.label_name, new):

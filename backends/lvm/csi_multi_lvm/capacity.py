@@ -244,7 +244,7 @@ def _pool_obstacle(pool: LogicalVolume, group: str, config: Config) -> StorageEr
 def _refuse_too_large(size: int, config: Config) -> None:
     if config.max_size and size > config.max_size:
         raise OutOfRange(
-            f"{size} bytes are more than this instance's max_size of {config.max_size} bytes; request less"
+            f"{size} bytes are more than the instance's max_size of {config.max_size} bytes; request less, or raise it"
         )
 
 

@@ -191,5 +191,5 @@ def _data_size(source: LogicalVolume) -> int:
 def _source(request: VolumeRequest, kind: str) -> str:
     """Return the source's handle. Raises InvalidArgument when the request has none of this kind."""
     if request.source is None or request.source.kind.value != kind:
-        raise InvalidArgument(f"the request has no {kind} as content source; name one")
+        raise InvalidArgument(f"the content source must be a {kind}; name one")
     return request.source.handle

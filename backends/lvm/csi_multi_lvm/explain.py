@@ -77,7 +77,7 @@ class LvmDryRunHost(DryRunHost):
             return None
         if "fullreport" not in argv:
             raise Unpredictable(
-                "the contents of the volume group are unknown in an offline dry run; run it without --offline"
+                "the contents of the volume group are not known in an offline dry run; run it without --offline"
             )
         self._dry_run.assume(f"the volume group has extents of {EXTENT} bytes, enough disks and enough free space")
         return assumed_report(self._config)

@@ -1,4 +1,4 @@
-"""What identifies a logical volume as the driver's: its name, the handle made from it, and its LVM tags.
+"""What identifies a logical volume as the driver's: its name, the handle formed from it, and its LVM tags.
 
 csi-<leaf>    a volume                   csit-<leaf>   a snapshot that a clone is copied from
 csis-<leaf>   a snapshot                 csix-<leaf>   space that is zeroed before a volume grows into it
@@ -173,7 +173,7 @@ def read_stamp(name: str, tags: Tags) -> Stamp:
     fields = dict(parse_qsl("".join(parts).replace("!", "%").replace("+", "%2B"), keep_blank_values=True))
     if "name" not in fields:
         raise FailedPrecondition(
-            f"logical volume {name} has lost its tag {STAMP}0; restore it with lvchange --addtag from a backup in "
+            f"the tag {STAMP}0 of logical volume {name} is missing; restore it with lvchange --addtag from a backup in "
             "/etc/lvm/archive"
         )
     kind, _, handle = fields.get("source", "").partition(":")

@@ -111,7 +111,7 @@ class SnapshotManager(Operation):
             self._client.remove(name, self._condition(), active=True)
             raise Busy(f"an incomplete snapshot {name}, left by a killed command, was removed; try again")
         if found:
-            raise AlreadyExists(f"logical volume {name} exists already")
+            raise AlreadyExists(f"logical volume {name} already exists")
 
     def _condition(self) -> str:
         """Return the condition for a removal: this instance owns it, and no snapshots would be removed with it."""

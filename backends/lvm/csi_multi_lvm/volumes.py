@@ -99,7 +99,9 @@ class VolumeManager(Operation):
     def admission(self) -> Iterator[Report]:
         """Let one creation at a time be checked and run. Raises Busy."""
         if not self._admission.acquire(timeout=MAX_WAIT):
-            raise Busy(f"another creation held volume group {self._config.volume_group} for {MAX_WAIT:g} s; try again")
+            raise Busy(
+                f"volume group {self._config.volume_group} was locked by another creation for {MAX_WAIT:g} s; try again"
+            )
         try:
             yield self._reports.get()
         finally:
@@ -140,7 +142,7 @@ class VolumeManager(Operation):
             default=source or self._config.default_size,
         )
         if size < source:
-            raise OutOfRange(f"{size} bytes are fewer than the {source} of the source; request at least {source}")
+            raise OutOfRange(f"{size} bytes are fewer than the source's {source}; request at least {source} bytes")
         return size
 
     # Volumes that exist already, complete or not
@@ -164,7 +166,7 @@ class VolumeManager(Operation):
         if (volume := found.get(name)) and not (self._owned_volumes.owns(volume) and incomplete(volume)):
             if clone_source in found and self._owned_volumes.owner in found[clone_source].tags:
                 self.remove_incomplete(found[clone_source])
-            raise AlreadyExists(f"logical volume {name} exists already")
+            raise AlreadyExists(f"logical volume {name} already exists")
         return [found[one] for one in (name, clone_source) if one in found]
 
     def remove_incomplete(self, one: LogicalVolume) -> None:
@@ -242,8 +244,8 @@ class VolumeManager(Operation):
             raise not_ours_to_delete(self._owned_volumes.handle(found))
         if found.thick_origin:
             names = ", ".join(_thick_snapshots(report, found))
-            raise InUse(f"volume {name} has snapshots that depend on it: {names}; delete them first")
-        raise InUse(f"volume {name} is open on this node; unpublish and unstage it first")
+            raise InUse(f"logical volume {name} has snapshots that depend on it: {names}; delete them first")
+        raise InUse(f"logical volume {name} is in use on this node; unpublish and unstage the volume first")
 
     # Cleanup
 

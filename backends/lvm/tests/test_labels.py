@@ -64,7 +64,9 @@ def test_two_owners_never_have_the_same_tag() -> None:
 
 
 def test_a_volume_without_its_stamp_is_refused_with_the_remedy() -> None:
-    with pytest.raises(FailedPrecondition, match=r"csi-x has lost its tag csi\.0; restore it with lvchange"):
+    with pytest.raises(
+        FailedPrecondition, match=r"the tag csi\.0 of logical volume csi-x is missing; restore it with lvchange"
+    ):
         labels.read_stamp("csi-x", frozenset({"csi.owner=a/b"}))
 
 

@@ -52,7 +52,7 @@ class CapacityAccounting:
             )
 
     def invalidate(self) -> None:
-        """Use no report any more: a command took too long, as every write does when a pool is full."""
+        """Use no earlier report any more: a command took too long, as every write does when a pool is full."""
         with self._lock:
             self._reports = dict.fromkeys({*self._reports, self._config.pool}, STALE)
 
@@ -71,12 +71,13 @@ def choose_size(wanted: SizeRange, config: Config, *, least: int = 0) -> int:
     """Return the size of a volume, whole MiB. `least` is the size of its source or its own. Raises OutOfRange."""
     if wanted.limit and least > wanted.limit:
         raise OutOfRange(
-            f"the source or the volume has {least} bytes, above limit_bytes ({wanted.limit}); volumes never shrink"
+            f"the source or the volume has {least} bytes, more than limit_bytes ({wanted.limit}), and volumes never "
+            f"shrink; request at least {least} bytes"
         )
     if config.max_size and max(least, wanted.required) > config.max_size:
         raise OutOfRange(
-            f"{max(least, wanted.required)} bytes exceed the instance's max_size, {config.max_size}; request less, or "
-            "raise max_size"
+            f"{max(least, wanted.required)} bytes are more than the instance's max_size of {config.max_size} bytes; "
+            "request less, or raise it"
         )
     return wanted.choose(
         granularity=MIB,

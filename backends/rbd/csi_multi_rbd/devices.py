@@ -113,7 +113,8 @@ class DeviceManager:
                 path = self._mapper.device_path(mapping)
                 if time.monotonic() > ends or self._kernel.published(path):
                     raise InUse(
-                        f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it"
+                        f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it "
+                        "first"
                     )
                 time.sleep(POLL_SECONDS)
             self._unmap(self._client, image, mapping)
@@ -157,14 +158,18 @@ class DeviceManager:
 
     def _restart(self, image: str, mapping: MappedImage) -> None:
         if not self._has_key():
-            text = "the rbd-nbd of /dev/%s (image %s) has died, and there is no key here to start one: delete its pods"
-            log.error(text, mapping.disk, image)
+            log.error(
+                "the rbd-nbd of /dev/%s (image %s) has died, and there is no key here to start a new one; delete the "
+                "pods of the volume",
+                mapping.disk,
+                image,
+            )
             return
         log.warning("the rbd-nbd of /dev/%s (image %s) has died; a new one is started", mapping.disk, image)
         try:
             self._mapper.attach(self._client, image, mapping, parse_options(self._config.map_options))
         except StorageError as error:
-            log.warning("no new rbd-nbd for /dev/%s (image %s): %s", mapping.disk, image, error)
+            log.warning("no new rbd-nbd could be started for /dev/%s (image %s): %s", mapping.disk, image, error)
 
     def health(self, image: str) -> tuple[HealthEntry, ...]:
         """Return what is wrong with the image's device on this node."""
@@ -201,7 +206,8 @@ class DeviceManager:
         if self._in_use(mapping):
             raise FailedPrecondition(
                 f"/dev/{mapping.disk} is in use and shows image {client.spec(image.name)} with id {mapping.image_id}, "
-                f"which was deleted; the image of that name has id {image.id} now: unpublish and unstage the volume"
+                f"which was deleted; the image of that name has id {image.id} now: unpublish and unstage the volume "
+                "first"
             )
         self._unmap_unused(client, image.name, mapping)
 
@@ -228,7 +234,8 @@ class DeviceManager:
             return
         if self._kernel.in_use(path):
             raise InUse(
-                f"{path} is in use {'read-write' if wanted else 'read-only'} on this node; unpublish and unstage it"
+                f"{path} is in use {'read-write' if wanted else 'read-only'} on this node; unpublish and unstage it "
+                "first"
             )
         self._kernel.set_read_only(path, wanted)
 

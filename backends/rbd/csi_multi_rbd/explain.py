@@ -82,13 +82,13 @@ class DryRunRunner(CommandRunner):
     def execute(self, program: str, *words: str, timeout: float) -> Result:
         command, purpose = readable_command(program, words), PURPOSES.get(verb(program, words))
         if purpose is None:
-            raise Unpredictable(f"{' '.join(command)} would be run; its result cannot be predicted")
+            raise Unpredictable(f"{' '.join(command)} would be run; its result is not known in a dry run")
         if not purpose.looks:
             self._report.change(*command, why=purpose.why)
             return Result(0, "", "")
         self._report.look(*command, why=purpose.why)
         if self._report.offline or self._keyless:
-            raise Unpredictable("the contents of the pool are not known")
+            raise Unpredictable("the contents of the pool are not known in a dry run that is offline or has no key")
         try:
             return super().execute(program, *words, timeout=timeout)
         except FailedPrecondition as error:  # the program is not installed on this machine

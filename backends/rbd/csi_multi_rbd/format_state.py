@@ -50,7 +50,8 @@ class FormatState:
         with self._recorded(handle) as (client, image, before):
             if before == labels.FORMATTED:
                 raise FailedPrecondition(
-                    f"volume {handle!r} was formatted before and may hold data; the driver formats a volume only once"
+                    f"volume {handle!r} may hold data and must not be formatted; use it with its filesystem, or create "
+                    "a new volume"
                 )
             # first, since it needs no key: the other record may fail
             self._devices.set_blank(image, Blank.INTERRUPTED)

@@ -66,7 +66,7 @@ class HealthReporter:
         return tuple(found)
 
     def status(self) -> ClusterStatus:
-        """Ask the monitors. Raises Unavailable; FailedPrecondition when they are another cluster's."""
+        """Return the cluster's status. Raises Unavailable; FailedPrecondition for monitors of another cluster."""
         status = self._cluster.status()
         if status.fsid != self._config.fsid:
             raise FailedPrecondition(

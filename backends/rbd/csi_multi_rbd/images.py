@@ -99,7 +99,7 @@ class OwnedImages:
         if label and not self.owns(label):
             raise FailedPrecondition(
                 f"image {client.spec(name)} belongs to driver {label.stamp.driver!r} in cluster "
-                f"{label.stamp.cluster!r}; this driver does not change it; give each driver on a "
+                f"{label.stamp.cluster!r}, and this driver does not change it; give each driver on a "
                 "pool its own driver.name or driver.cluster"
             )
         return FoundImage(image=image, label=label, metadata=metadata)
@@ -161,7 +161,7 @@ class ImageRemover:
             if again:  # it cannot be found and its name is taken, and no other process has just created or removed it
                 self.remove_broken(client, images.name(leaf))
         elif found.label:
-            raise AlreadyExists(f"image {client.spec(found.image.name)} exists")
+            raise AlreadyExists(f"image {client.spec(found.image.name)} already exists")
         else:
             self.remove_incomplete(client, images, leaf, found)
 
@@ -216,11 +216,11 @@ def leaving_incomplete(client: Client, name: str) -> Iterator[None]:
     except (Busy, Unavailable, Timeout):
         raise
     except StorageError as error:
-        raise Unavailable(f"{error}; image {client.spec(name)} is not complete yet, try again") from error
+        raise Unavailable(f"{error}; image {client.spec(name)} is incomplete; try again") from error
 
 
 def name_contended(client: Client, name: str) -> Busy:
-    return Busy(f"another process creates and removes image {client.spec(name)} at this moment; try again")
+    return Busy(f"another process creates and removes image {client.spec(name)} at the same time; try again")
 
 
 def image_layout(config: Config, parameters: Parameters) -> ImageLayout:
@@ -258,7 +258,7 @@ def _refuse_open(client: Client, name: str) -> None:
     if watchers := client.watchers(name):
         raise InUse(
             f"image {client.spec(name)} is open: watched by {', '.join(watchers)}; unpublish and unstage the volume "
-            "there. Ceph forgets a client that died after half a minute"
+            "there first; the watch of a dead client ends after about 30 s"
         )
 
 

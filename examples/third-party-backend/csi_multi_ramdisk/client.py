@@ -58,7 +58,7 @@ class Client:
                 raise Busy(f"volume {leaf!r} was removed just now; try again")
             yield image
         except BlockingIOError:
-            raise Busy(f"volume {leaf!r} is locked by another operation; try again later") from None
+            raise Busy(f"volume {leaf!r} is locked by another operation; try again") from None
         finally:
             os.close(image)
 

@@ -87,7 +87,10 @@ class VolumeManager:
 
     def formatting(self, handle: str) -> None:
         if self._advance_format(handle, Blank.INTERRUPTED) is Blank.NEVER:
-            raise FailedPrecondition(f"volume {handle!r} may hold data and must not be formatted")
+            raise FailedPrecondition(
+                f"volume {handle!r} may hold data and must not be formatted; "
+                "use it with its filesystem, or create a new volume"
+            )
 
     def formatted(self, handle: str) -> None:
         self._advance_format(handle, Blank.NEVER)
