@@ -1,7 +1,7 @@
-"""The contract on EBS: which module does what each method means there.
+"""The EBS backend: every volume is an EBS volume of one account and region.
 
-The controller's methods call EC2. The node's methods look at the devices of this machine and never call EC2, so a
-node needs neither boto3 nor credentials.
+The controller's methods call EC2. The node's methods read the devices of this machine and never call EC2, so a node
+needs neither boto3 nor credentials.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EbsBackend(
     b.ListVolumes,
     b.ListSnapshots,
     b.Capacity,
-    b.Import,  # and so b.Explain
+    b.Import,  # includes b.Explain
 ):
     contract = (1, 0)
     Config = config.Config

@@ -1,4 +1,4 @@
-"""The dry run of `csi-multi explain` and `csi-multi import`: EC2 is read, and nothing there is changed."""
+"""The dry run for `csi-multi explain` and `csi-multi import`: EC2 is read, and nothing there is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import EBS volumes that were created without the driver, by tagging them, and release them again."""
+"""Import EBS volumes that were created by hand, by tagging them, and release them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The EC2 tags of volumes and snapshots: the owner, the stamp, and what people want to see.
+"""Labels: the EC2 tags of volumes and snapshots, which hold the owner, the stamp, and texts for people.
 
 A stamp is written like a query string with "@" for "%" and "+" for "&", split into pieces. It ends with "+.", so
 that a lost piece is noticed: csi-multi/stamp.0 = name=pvc-1+digest=ab12+source=snapshot:snap-0a+.

@@ -102,11 +102,11 @@ class SnapshotManager:
         raise NotFound(f"snapshot {name!r} does not exist")
 
     def get(self, handle: str) -> Ec2Snapshot:
-        """Raises NotFound, and FailedPrecondition for a snapshot of somebody else."""
+        """Raises NotFound, and FailedPrecondition for a snapshot of another owner."""
         return self._cache.snapshot(handle)
 
     def delete(self, handle: str) -> None:
-        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of somebody else."""
+        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of another owner."""
         self._delete(self._cache.snapshot(handle).id)
 
     def _delete(self, id: str) -> None:

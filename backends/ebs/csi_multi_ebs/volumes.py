@@ -177,7 +177,7 @@ class VolumeManager:
         return volume
 
     def get(self, handle: str) -> Ec2Volume:
-        """Raises NotFound, and FailedPrecondition for a volume of somebody else."""
+        """Raises NotFound, and FailedPrecondition for a volume of another owner."""
         return self._cache.volume(handle)
 
     def named(self, name: str) -> Ec2Volume | None:
@@ -232,7 +232,7 @@ class VolumeManager:
         return next((one for one in found if one.id == created.id), None)
 
     def _wait_created(self, created: Ec2Volume, deadline: float) -> Ec2Volume | None:
-        """Return the volume once it is no longer being created; None when EC2 does not know it any more.
+        """Return the volume once it is no longer being created; None when EC2 does not show it any more.
 
         Tags may show later than the volume: without them the volume counts as not shown yet.
         """

@@ -99,7 +99,7 @@ class Client:
             copy_file(source, image)
 
     def can_reflink(self, directory: Path) -> bool:
-        """Whether files in a directory of the driver can share blocks; tried out with two sample files."""
+        """Return whether files in a directory of the driver can share blocks; tried out with two sample files."""
         sample, probe = directory / "sample", directory / "probe"
         sample.touch()
         try:

@@ -20,7 +20,7 @@ from .freeze import Freezer
 from .labels import Label
 from .store import GONE
 
-REFLINK_FILESYSTEMS = frozenset({"btrfs", "xfs"})  # as their mkfs makes them
+REFLINK_FILESYSTEMS = frozenset({"btrfs", "xfs"})  # with the defaults of their mkfs
 UNLIMITED_SPACE = 2**62  # bytes
 USUAL_SECTOR = 512  # bytes
 

@@ -121,7 +121,7 @@ class Importer:
         return status
 
     def _incomplete_link(self, leaf: str, path: Path) -> bool:
-        """Whether an import that was killed has linked the file; this import starts that one over."""
+        """Return whether an import that was killed has linked the file; this import starts that one over."""
         image = self.volumes.incomplete_image(leaf)
         return image.exists() and image.samefile(path)
 

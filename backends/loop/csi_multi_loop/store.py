@@ -157,7 +157,7 @@ class Store(Generic[L]):
             self._claim(new, stack)
             completed = False
             try:
-                self._client.empty(new)  # what a dead process left
+                self._client.empty(new)  # what an interrupted creation left
                 self.refuse_taken(leaf)
                 yield new
                 self._complete(new, leaf)

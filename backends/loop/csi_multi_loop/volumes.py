@@ -118,7 +118,7 @@ class VolumeManager:
         self.directory.require_mount()
         self.volumes.finish_removal(leaf)
         with self.volumes.locked(leaf):
-            if self.volumes.read(leaf).stamp.imported:  # read() refuses what is not ours
+            if self.volumes.read(leaf).stamp.imported:  # read() refuses another owner's volume
                 raise not_ours_to_delete(handle)
             refuse_attached(handle, self.volumes.image(leaf))
             self.volumes.remove(leaf)

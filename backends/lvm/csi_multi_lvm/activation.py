@@ -2,9 +2,9 @@
 
 What the kernel shows is read from /sys and /dev, without an lvm command.
 
-Activating a thick snapshot also activates its origin, and that volume may be opened while its snapshot is read. So
-who activates a volume only to read its snapshot gives it the tag csi.reading; who opens the volume removes the tag;
-and the reader deactivates it on condition that the tag is still there, which lvm checks under its lock.
+Activating a thick snapshot also activates its origin, and that volume may be opened while its snapshot is read. So a
+volume that is activated only to read its snapshot gets the tag csi.reading. When the volume is opened, the tag is
+removed. When the snapshot was read, the volume is deactivated if it still has the tag, which lvm checks under its lock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Activation:
         """
         if labels.READING in volume.tags:
             self._client.change_tags(volume.name, remove=[labels.READING])
-        if not volume.active or labels.READING in volume.tags:  # its reader may have deactivated it at this moment
+        if (
+            not volume.active or labels.READING in volume.tags
+        ):  # the end of a read may have deactivated it at this moment
             self._activate(volume.name, volume)
         elif volume.suspended:
             self.resume(volume.name)
@@ -120,7 +122,7 @@ class Activation:
             self.release(base, tagged=base != volume.name)
 
     def release(self, base: str, *, tagged: bool) -> None:
-        """Deactivate what was active only to be read, unless somebody else reads it or has it open."""
+        """Deactivate what was active only to be read, unless another process reads it or has it open."""
         with suppress(CommandRefused):
             self._client.deactivate(base, READING_CONDITION if tagged else "")
             if tagged and self.device(base) is None:
@@ -234,7 +236,7 @@ def set_read_only(path: Path, device: ActiveDevice, read_only: bool) -> None:
 
 
 def in_use(path: Path, number: str) -> bool:
-    """Whether it is mounted in any mount namespace, used by another device, or published as a raw block device."""
+    """Return whether it is mounted in any mount namespace, used by another device, or published as raw block device."""
     if published(number):
         return True
     try:
@@ -245,7 +247,7 @@ def in_use(path: Path, number: str) -> bool:
 
 
 def published(number: str) -> bool:
-    """Whether a node of the device is bound anywhere, which the kernel does not count as use."""
+    """Return whether a node of the device is bound anywhere, which the kernel does not count as use."""
     return mounts.node_bound(number)
 
 

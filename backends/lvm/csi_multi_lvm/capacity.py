@@ -1,4 +1,4 @@
-"""How much can still be created in a volume group or its thin pool, and refusing what does not fit.
+"""Capacity: how much can still be created in a group or its thin pool, and the refusal of what does not fit.
 
 For thick volumes this follows what lvcreate does: it puts every image of a volume on another disk, takes the disks
 with most free extents, and from each as many as the smallest of them has; then it repeats this with the rest
@@ -139,7 +139,7 @@ def _free_thick(report: Report, layout: Layout, config: Config, empty: bool) -> 
 
 
 def _fits(image: int, counts: list[int], budget: int, layout: Layout, extent_size: int) -> bool:
-    """Whether images of so many extents fit on disks with these counts of free ones, within the budget of extents."""
+    """Return whether images of so many extents fit on disks with these counts of free extents, within the budget."""
     overhead = layout.overhead(image, extent_size)
     return layout.images * (image + overhead) <= budget and image <= _spread(counts, layout, overhead)
 

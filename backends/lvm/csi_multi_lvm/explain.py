@@ -1,4 +1,4 @@
-"""A dry run for `csi-multi explain`: it runs the lvm commands that only read, and reports the others."""
+"""The dry run for `csi-multi explain`: lvm commands that only read are run, and the others are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a volume, or with the whole group, as LVM reports it."""
+"""Health: problems of a volume and of the volume group, as LVM reports them."""
 
 from __future__ import annotations
 

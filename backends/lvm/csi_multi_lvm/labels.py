@@ -1,4 +1,4 @@
-"""What identifies a logical volume as the driver's: its name, the handle formed from it, and its LVM tags.
+"""Labels: the names, handles and LVM tags of the driver's logical volumes.
 
 csi-<leaf>    a volume                   csit-<leaf>   a snapshot that a clone is copied from
 csis-<leaf>   a snapshot                 csix-<leaf>   space that is zeroed before a volume grows into it
@@ -56,7 +56,9 @@ SOURCE_HANDLE = "csi.source="  # of a snapshot
 CREATED_AT = "csi.at="  # seconds since 1970, with a fraction
 AUTO_EXTEND = "csi.extend="  # <threshold>:<percent> of a thick snapshot
 LAYOUT = "csi.layout="  # of a thick volume; layout.to_tag writes it
-THICK_SNAPSHOT = "csi.thick"  # on a thick snapshot; on anything else, lvcreate was killed before it was one
+THICK_SNAPSHOT = (
+    "csi.thick"  # on a thick snapshot; on another volume: lvcreate was killed before that became a snapshot
+)
 INVALID = "csi.invalid"  # a thick snapshot that was found to have overflowed
 
 IMPORTED = "csi.imported"  # it existed before the driver, which never deletes it

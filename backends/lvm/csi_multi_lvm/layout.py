@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def keeps_images_together(self) -> bool:
-        """Whether each image must be on one disk: by its options, or because integrity metadata must be beside it."""
+        """Return whether each image must be on one disk: by its options, or together with its integrity metadata."""
         return self.integrity or lvcreate_options.keep_images_together(self.options)
 
     def arguments(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which logical volumes of the group belong to this instance: finding one of them, and listing all."""
+"""Listing: the logical volumes of the group that belong to this instance, one of them or all, page by page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class OwnedVolumes:
-    """The instance's logical volumes of one kind, volumes or snapshots, which the prefix of the name tells."""
+    """The instance's logical volumes of one kind, volumes or snapshots, by the prefix of their names."""
 
     def __init__(self, kind: str, prefix: str, handles: Handles, setting: Setting, client: Client) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class OwnedVolumes:
     # One of them
 
     def get(self, leaf: str) -> LogicalVolume:
-        """Return a complete volume of this instance. Raises NotFound, FailedPrecondition for somebody else's."""
+        """Return a complete volume of this instance. Raises NotFound, FailedPrecondition for another owner's."""
         return self.require(leaf, self._client.find(self.name(leaf)).get(self.name(leaf)))
 
     def get_cached(self, report: Report, leaf: str) -> LogicalVolume:
@@ -93,6 +93,6 @@ class OwnedVolumes:
 
 
 def incomplete(found: LogicalVolume) -> bool:
-    """Whether it is not a volume yet: a copy that is not complete, or a snapshot whose lvcreate was killed."""
+    """Return whether it is not a volume yet: a copy that is not complete, or a snapshot whose lvcreate was killed."""
     copying = labels.with_prefix(found.tags, labels.INTENDED_SIZE)
     return bool(copying) or (labels.THICK_SNAPSHOT in found.tags and not found.thick_snapshot)

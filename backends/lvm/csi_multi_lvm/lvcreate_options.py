@@ -112,7 +112,7 @@ def _power_of_two_pages(text: str) -> bool:
 
 
 def keep_images_together(arguments: Iterable[str]) -> bool:
-    """Whether these arguments keep an image on one disk."""
+    """Return whether these arguments keep an image on one disk."""
     values = _by_name(arguments)
     return values.get("alloc") in ONE_DISK or values.get("contiguous") == "y"
 

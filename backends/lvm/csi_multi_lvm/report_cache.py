@@ -1,6 +1,6 @@
 """The last report of the volume group, so that a creation costs one lvm command and not a report before it.
 
-The cached report may be up to 40 seconds old. It serves to find the source of a copy (if that has gone, lvm
+The cached report may be up to 40 seconds old. It serves to find the source of a copy (if that was deleted, lvm
 refuses, and the group is read again), and to know the sizes of all volumes in a pool (the driver's own creations are
 added) and how full it is. A request is only refused after a fresh report. The regular check of the instance
 reads a fresh one, too, so the cached one is rarely too old.

@@ -1,4 +1,4 @@
-"""Create, find, list and delete snapshots, and extend thick ones before they overflow.
+"""Snapshots: create, find, list and delete, and extend thick ones before they overflow.
 
 Thin snapshots are independent of their volume. Thick ones store what changes in their volume in space of their own;
 they need the volume, and would be removed with it.
@@ -161,7 +161,7 @@ class SnapshotManager(Operation):
             )
 
     def admit_thin(self, report: Report, size: int) -> None:
-        """Raise ResourceExhausted when the pool has not so many bytes left."""
+        """Raise ResourceExhausted when so many bytes do not fit into the pool."""
         self._capacity.admit(report, layouts.requested(Parameters(type="thin"), self._config), size)
 
     def maintain(self, report: Report) -> None:
@@ -208,5 +208,5 @@ class SnapshotManager(Operation):
 
 
 def overflowed(found: LogicalVolume) -> bool:
-    """Whether a thick snapshot has lost its data."""
+    """Return whether a thick snapshot has lost its data."""
     return found.invalid or labels.INVALID in found.tags

@@ -1,4 +1,4 @@
-"""Create, find, list and delete volumes, and remove what interrupted operations left.
+"""Volumes: create, find, list and delete, and remove what interrupted operations left.
 
 An empty volume is created by one lvcreate with all its tags. Creations are admitted one after the other, so that
 each is checked against what the group has left after the one before.
@@ -39,7 +39,7 @@ from .report import LogicalVolume, Report
 log = logging.getLogger(__name__)
 
 MAX_WAIT = 60.0  # seconds to wait for creations before this one
-ABANDONED = 24 * 3600.0  # seconds after which nobody retries an incomplete copy
+ABANDONED = 24 * 3600.0  # seconds after which no request retries an incomplete copy
 
 
 class VolumeManager(Operation):
@@ -120,7 +120,7 @@ class VolumeManager(Operation):
             self._reports.clear()
             raise
 
-    # What a creation needs to know
+    # What a creation needs
 
     def layout(self, request: VolumeRequest) -> Layout:
         """Return the requested layout. Raises InvalidArgument."""
@@ -148,7 +148,7 @@ class VolumeManager(Operation):
     # Volumes that exist already, complete or not
 
     def listed(self, report: Report, leaf: str) -> bool:
-        """Whether the report has a volume of this name, complete or not."""
+        """Return whether the report has a volume of this name, complete or not."""
         return self._owned_volumes.name(leaf) in report.volumes or CLONE_SOURCE_PREFIX + leaf in report.volumes
 
     def refuse_existing(self, leaf: str) -> None:
@@ -159,7 +159,7 @@ class VolumeManager(Operation):
     def leftovers(self, leaf: str) -> list[LogicalVolume]:
         """Return what an earlier attempt left: an incomplete volume, and the snapshot that it is copied from.
 
-        Raises AlreadyExists for a complete volume, or somebody else's.
+        Raises AlreadyExists for a complete volume, or another owner's.
         """
         name, clone_source = self._owned_volumes.name(leaf), CLONE_SOURCE_PREFIX + leaf
         found = self._client.find(name, clone_source)

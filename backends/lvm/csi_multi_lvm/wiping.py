@@ -38,7 +38,7 @@ def blank(volume: LogicalVolume) -> Blank:
 
 
 def clean(volume: LogicalVolume) -> bool:
-    """Whether a thick volume shows no old data anywhere, and must not show any when it grows."""
+    """Return whether a thick volume shows no old data anywhere, and must not show any when it grows."""
     return not volume.thin and labels.DIRTY not in volume.tags and labels.UNWIPED not in volume.tags
 
 
@@ -51,7 +51,7 @@ def prepare(
 ) -> LogicalVolume:
     """Make an active volume ready for its first use, and return it with its new tags.
 
-    `read_again` returns the volume as it is while nobody else can have it open. Raises FailedPrecondition when a
+    `read_again` returns the volume as it is while no other process can have it open. Raises FailedPrecondition when a
     volume that was used for a filesystem without being zeroed is opened as a raw block device; Busy, Unavailable.
     """
 

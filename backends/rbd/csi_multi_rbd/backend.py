@@ -76,11 +76,11 @@ class RbdBackend(
     Expand,
     Clone,
     ListVolumes,
-    ListSnapshots,  # and so Snapshots
+    ListSnapshots,  # includes Snapshots
     Capacity,
-    VolumeHealthLister,  # and so VolumeHealthReporter
+    VolumeHealthLister,  # includes VolumeHealthReporter
     NodeHealthReporter,
-    Import,  # and so Explain
+    Import,  # includes Explain
 ):
     contract = (1, 0)
     Config = config.Config

@@ -1,4 +1,4 @@
-"""How much a pool can still take, and how large a new volume becomes."""
+"""Capacity: how much can still be created in a pool, and the size of a new volume."""
 
 from __future__ import annotations
 

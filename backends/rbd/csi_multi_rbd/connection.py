@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-QUICK = 10  # seconds for a question to a manager that need not be running
+QUICK = 10  # seconds for a command to a manager that need not be running
 LONGEST = 3600  # seconds that one operation may take, whatever is configured
 DAY = 86400.0  # seconds: for work whose duration grows with an image
 ID, KEY = "userID", "userKey"  # of a request's secrets, as ceph-csi names them
@@ -148,7 +148,7 @@ class Connection:
 
     @property
     def _limit(self) -> float:
-        """Seconds after which a command is killed: later than it should have given up by itself."""
+        """Seconds after which a command is killed: more than its own time limits."""
         return float(self.config.connect_seconds + self.config.command_seconds)
 
     def _cluster_options(self) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ class DeviceManager:
             time.sleep(POLL_SECONDS)
 
     def set_blank(self, image: str, blank: Blank) -> None:
-        """Record in the device note what the image's metadata says about its data, for `find`."""
+        """Record in the device note what the image-meta says about the volume's data, for `find`."""
         for mapping in self._mapper.find(image):
             if note := self._notes.read(mapping.disk):
                 self._notes.write(mapping.disk, {**note, "blank": blank.value})
@@ -149,7 +149,7 @@ class DeviceManager:
     def restart_dead(self) -> None:
         """Start a new rbd-nbd for every device whose process died: reads and writes of the mounted volume wait for it.
 
-        In parallel, since each start waits until the cluster has forgotten the process that died.
+        In parallel, since each start waits until the cluster has dropped the client of the dead process.
         """
         dead = [(image, mapping) for image, mapping in nbd.find(self._kernel, self._config) if not mapping.served]
         if dead:

@@ -1,4 +1,4 @@
-"""The dry run for `csi-multi explain`: creations that look at the cluster and change nothing there."""
+"""The dry run for `csi-multi explain`: the cluster is read, and nothing there is changed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .connection import ID, KEY
 
 PURPOSES = {
     "ceph df": CommandPurpose(
-        looks=True, why="how much space the pool has left; the driver asks at its regular checks"
+        looks=True, why="how much space the pool has left; the driver reads it at its regular checks"
     ),
     "ceph osd": CommandPurpose(looks=True, why="whether the pool is full, which makes commands slow"),
     "rbd info": CommandPurpose(looks=True, why="size, features and parent of the image"),
-    "rbd image-meta list": CommandPurpose(looks=True, why="whose the image is, and whether it is complete"),
+    "rbd image-meta list": CommandPurpose(looks=True, why="the owner of the image, and whether it is complete"),
     "rbd ls": CommandPurpose(looks=True, why="confirms that the image does not exist"),
     "rbd snap ls": CommandPurpose(looks=True, why="the snapshots of the image"),
     "rbd status": CommandPurpose(looks=True, why="which clients have the image open"),

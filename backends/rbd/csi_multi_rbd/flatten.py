@@ -68,4 +68,4 @@ class Flattener:
         try:
             self._client.flatten(image)
         except ImageNotFound:
-            log.debug("image %s does not exist any more, or was flattened meanwhile", image)
+            log.debug("image %s was deleted or flattened in the meantime", image)

@@ -1,4 +1,4 @@
-"""What is wrong: with the cluster, and so with all of its volumes, and with a device on this node."""
+"""Health: problems of the cluster, which concern all of its volumes, and of a device on this node."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class HealthReporter:
 def device_health(client: Client, image: str, mapping: MappedImage, *, keyless: bool) -> HealthEntry | None:
     """Return what is wrong with an image's device on this node; None: nothing.
 
-    `keyless`: this node has no key, so it cannot ask the cluster.
+    `keyless`: this node has no key, so it cannot query the cluster.
     """
     device = f"/dev/{mapping.disk}"
     if not mapping.served:

@@ -2,8 +2,8 @@
 
 A process that dies while it creates an image leaves an incomplete one: without a label, or smaller than any volume
 (labels.empty_image). No request has returned its handle. The next request for that name removes it and starts again; it
-is never completed, since its creator may have died before a clone's parent knew of it, so that the parent's deletion
-would take the data away.
+is never completed, since its creator may have died before a clone was registered with its parent: the deletion of the
+parent would then remove the data.
 """
 
 from __future__ import annotations

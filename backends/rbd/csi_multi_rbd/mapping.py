@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 KINDS: dict[str, MapKind] = {"rbd": "krbd", "rbd-nbd": "nbd"}  # by the mounter's name
 APPEAR_SECONDS = 5.0  # seconds until a device is in /dev
-DISAPPEAR_SECONDS = 10.0  # seconds until it is gone: an rbd-nbd that is told to unmap ends by itself
+DISAPPEAR_SECONDS = 10.0  # seconds until it disappears: rbd-nbd ends some time after the command to unmap
 POLL_SECONDS = 0.05
 BITS = {  # of /sys/bus/rbd/supported_features; rbd_types.h in the kernel
     "layering": 1 << 0,
@@ -89,7 +89,7 @@ class ImageMapper:
     def refresh(self, mapping: MappedImage) -> None:
         """Make the kernel read the image's size from the cluster, if the kernel maps it."""
         if mapping.kind == "krbd":
-            with suppress(Unavailable):  # sysfs may be read-only here; the kernel's watch tells the size, too
+            with suppress(Unavailable):  # sysfs may be read-only here; the kernel's watch reports the size, too
                 self._kernel.write_attribute(mapping.disk, "device/refresh", "1")
 
     def unmap(self, client: Client, image: str, mapping: MappedImage, given: MapOptions) -> None:

@@ -193,7 +193,7 @@ class SnapshotManager:
 
 
 def label_annotations(metadata: Strings) -> dict[str, str]:
-    """Return what a label tells people about a request, shortened."""
+    """Return the metadata of a request that its label holds for people, shortened."""
     return {key: text[:ANNOTATION_LENGTH] for key, text in sorted(metadata.items())[:ANNOTATIONS]}
 
 

@@ -1,7 +1,7 @@
 """Deletion through Ceph's trash: an image leaves its name at once, and its data is purged in the background.
 
 An image whose clones still need it stays in the trash until the last of them is deleted or flattened. The trash itself
-is the only record of that: a driver that starts looks through it.
+is the only record of that: a driver that starts lists it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .resources import Image
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 300.0  # seconds between two looks through the trash
+SWEEP_SECONDS = 300.0  # seconds between two listings of the trash
 
 
 class TrashPurger:
     """`client` runs its commands in the background, without the time limit of requests."""
 
     def __init__(self, client: Client, is_ours: Callable[[str], bool], *, immediate: bool) -> None:
-        """`is_ours` tells by its name whether an image is this driver's. `immediate`: the instance has no key, so
+        """`is_ours` returns whether an image of this name is the driver's. `immediate`: the instance has no key, so
         nothing can be done after the request that brought one.
         """
         self._client = client
