@@ -1,4 +1,4 @@
-"""A device proves which volume it shows: by its NVMe serial number, or on Xen by what was noted when it was opened."""
+"""A device proves which volume it shows: by its NVMe serial number, or on Xen by the note of its opening."""
 
 from __future__ import annotations
 

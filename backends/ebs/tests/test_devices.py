@@ -1,4 +1,4 @@
-"""The device of a volume is the one that proves to be it, whatever names and links say."""
+"""A volume's device is identified by its proof, whatever device names and links show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real NVMe disks that come and go under the node side: in a guest that hotplug.py has made an EC2 instance."""
+"""Real NVMe disks that are plugged and unplugged, in a guest that hotplug.py presents as an EC2 instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots on EBS: one per name although EC2 knows no tokens for them, told as they are, never taken back."""
+"""Snapshots on EBS: one per name although EC2 has no client tokens for them, and their state as EC2 reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many who wait are served by one question at a time, and each waits for what it wants, as long as it may."""
+"""All waiting callers share one poll at a time, and each waits for its own state until its own deadline."""
 
 from __future__ import annotations
 

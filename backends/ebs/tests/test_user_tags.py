@@ -1,4 +1,4 @@
-"""Templates of tag values: the part of Go's that users need, and a clear word about the rest."""
+"""Templates of tag values: the part of Go's templates that users need, and a clear error for the rest."""
 
 from __future__ import annotations
 

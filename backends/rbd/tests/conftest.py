@@ -1,4 +1,4 @@
-"""A real Ceph cluster for the tests that ask for one, and a namespace of its own for each of them.
+"""A real Ceph cluster for the tests that need one, with a namespace for each of them.
 
 It is started here (ceph.py), or in a guest is one that runs outside of it (guest.py).
 """

@@ -1,4 +1,4 @@
-"""A node whose driver maps images of a real cluster, and what else may be done to its devices by hand."""
+"""A node whose driver maps images of a real cluster, and operations on its devices by hand."""
 
 from __future__ import annotations
 

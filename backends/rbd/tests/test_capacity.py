@@ -1,4 +1,4 @@
-"""Room: the cluster's own numbers, replicas and quotas included, and no volume that there is no room for."""
+"""Capacity: the cluster's own numbers, with replicas and quotas, and no volume that does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of rbd, on a real cluster: what they answer, what they raise, and what they never show."""
+"""The commands of rbd on a real cluster: what they return and raise, and that they never show a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices on a node or a cluster in trouble: processes killed, clients shut out, a cluster that does not answer."""
+"""Devices while a node or cluster has faults: killed processes, blocked clients, a cluster that does not answer."""
 
 from __future__ import annotations
 

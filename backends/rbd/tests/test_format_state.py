@@ -1,4 +1,4 @@
-"""Nodes that hold no keyring, as the chart makes them: configured as the controller is, without the file.
+"""Nodes without a keyring, as the chart deploys them: with the controller's configuration, without the file.
 
 The cluster is real, and so is every command but the mapping itself: this machine's kernel need not know rbd.
 """

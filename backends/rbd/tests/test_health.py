@@ -1,4 +1,4 @@
-"""Health: what the monitors say of the cluster is said of every volume, and by every node."""
+"""Health: the cluster's health is reported for every volume, and by every node."""
 
 from __future__ import annotations
 
