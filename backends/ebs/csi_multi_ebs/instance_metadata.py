@@ -71,7 +71,9 @@ class InstanceMetadata:
         config = self._config
         given = {"instance_id": config.instance_id, "zone": config.zone}
         if missing := [key for key, value in given.items() if not value]:
-            raise FailedPrecondition(f"'metadata: static' needs {' and '.join(missing)} in the configuration")
+            raise FailedPrecondition(
+                f"'metadata: static' needs {' and '.join(missing)} in the configuration; set what is missing"
+            )
         return Identity(instance=config.instance_id, zone=config.zone, type=config.instance_type)
 
     def _read_identity(self) -> Identity:

@@ -141,7 +141,7 @@ class SnapshotManager:
         if zones and (unknown := sorted(set(zones) - set(self._cache.region_zones()))):
             raise InvalidArgument(
                 f"parameters: 'fastSnapshotRestoreAvailabilityZones': {', '.join(unknown)} is not in the region, whose "
-                f"zones are {', '.join(self._cache.region_zones())}"
+                f"zones are {', '.join(self._cache.region_zones())}; choose among them"
             )
 
     def _enable_fast_restore(self, snapshot: Ec2Snapshot, zones: tuple[str, ...]) -> None:
@@ -168,7 +168,7 @@ class SnapshotManager:
                 self._cache.client.enable_fast_restore(snapshot.id, zones)
         except StorageError as error:
             raise Unavailable(
-                f"snapshot {snapshot.id!r} exists, but its fast restore could not be enabled: {error}"
+                f"snapshot {snapshot.id!r} exists, but its fast restore could not be enabled: {error}; try again"
             ) from error
 
 

@@ -68,7 +68,9 @@ class DryRunRequests:
             parameters = request.parameters
             capacity.report((parameters and parameters.data_pool) or self._config.data_pool or self._config.pool)
         else:
-            raise Unavailable("the cluster's key comes with a request's secrets, which are not read here")
+            raise Unavailable(
+                "the cluster's key comes with a request's secrets, which a dry run does not read; run it with --offline"
+            )
 
 
 class DryRunRunner(CommandRunner):
