@@ -11,7 +11,7 @@ job "csi-multi-controller" {
       max_parallel = 1
     }
 
-    # Not two on one node.
+    # The two controllers run on different nodes.
     constraint {
       operator = "distinct_hosts"
       value    = "true"
@@ -19,7 +19,7 @@ job "csi-multi-controller" {
 
     task "driver" {
       driver       = "docker"
-      kill_timeout = "120s" # running calls finish; being killed after that is safe
+      kill_timeout = "120s" # time for running calls to finish; to kill the driver after that is safe
 
       csi_plugin {
         id             = "csi-multi"
@@ -35,21 +35,22 @@ job "csi-multi-controller" {
         security_opt = ["no-new-privileges"]
       }
 
-      # Nomad's socket directory is root's.
+      # Nomad's socket directory belongs to root.
       user = "root"
 
       env {
         CSI_ENDPOINT = "unix:///csi/csi.sock"
       }
 
-      # A changed file is taken over while the driver runs.
+      # The driver reads a changed file while it runs.
       template {
         data        = file("csi-multi.yaml")
         destination = "local/config.yaml"
         change_mode = "noop"
       }
 
-      # nomad var put nomad/jobs/csi-multi-controller ca=@ca.pem certificate=@certificate.pem key=@key.pem keyring=@csi.keyring
+      # nomad var put nomad/jobs/csi-multi-controller \
+      #   ca=@ca.pem certificate=@certificate.pem key=@key.pem keyring=@csi.keyring
       template {
         data        = "{{ with nomadVar \"nomad/jobs/csi-multi-controller\" }}{{ .ca }}{{ end }}"
         destination = "secrets/ca.crt"

@@ -28,7 +28,7 @@ job "csi-multi-node" {
         network_mode = "host"
         pid_mode     = "host" # lvm with namespace: host, and rbd-nbd
 
-        # docs/deploy.md says which backend needs which of these.
+        # docs/deploy.md lists which backend needs which of these.
         mount {
           type   = "bind"
           source = "/dev"

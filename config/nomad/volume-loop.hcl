@@ -16,7 +16,7 @@ mount_options {
   fs_type = "ext4"
 }
 
-# The volume lies on this node, and so do its jobs. Without it the node with the most room is taken.
+# The volume is on this node, and so are its jobs. Without this block it is on the node with the most free space.
 topology_request {
   required {
     topology {

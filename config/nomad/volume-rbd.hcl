@@ -7,7 +7,7 @@ plugin_id = "csi-multi"
 capacity_min = "20GiB"
 capacity_max = "20GiB"
 
-# As a raw block device several nodes may have it at once; one of them with a filesystem.
+# Several nodes can use the volume at once as a raw block device. A volume with a filesystem has one writer.
 capability {
   access_mode     = "multi-node-multi-writer"
   attachment_mode = "block-device"

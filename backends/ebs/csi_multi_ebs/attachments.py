@@ -97,8 +97,9 @@ class AttachmentManager:
             )
         if volume.zone != instance.zone:
             raise FailedPrecondition(
-                f"volume {volume.id!r} is in zone {volume.zone!r}, node {request.node.name!r} in {instance.zone!r}: a "
-                "volume can only be attached in its own zone; run the pod there, or restore a snapshot of the volume"
+                f"volume {volume.id!r} is in zone {volume.zone!r}, and node {request.node.name!r} in "
+                f"{instance.zone!r}: a volume can only be attached in its own zone; run the pod there, or restore a "
+                "snapshot of the volume"
             )
 
     def _current(self, volume: Ec2Volume, instance: str, deadline: float) -> Ec2Attachment | None:
@@ -145,10 +146,10 @@ class AttachmentManager:
                 if not shown:
                     raise Unavailable(
                         f"volume {volume.id!r} is {volume.state} and instance {instance.id!r} is {instance.state}: "
-                        f"{error}"
+                        f"{error}; try again"
                     ) from error
             return ""
-        raise Busy(f"instance {instance.id!r}: other attachments took {TRIES} device names in a row; try again")
+        raise Busy(f"{TRIES} device names of instance {instance.id!r} were taken by other attachments; try again")
 
     def _reserve_name(self, instance: Ec2Instance, series: tuple[str, ...]) -> str:
         """Return a free device name that no other call of this process uses. Raises ResourceExhausted without one."""
@@ -157,7 +158,10 @@ class AttachmentManager:
             reserved = {name: until for name, until in self._reserved.get(instance.id, {}).items() if until > now}
             free = [name for name in series if name not in instance.devices]
             if not free:
-                raise ResourceExhausted(f"all {len(series)} device names of instance {instance.id!r} are in use")
+                raise ResourceExhausted(
+                    f"all {len(series)} device names of instance {instance.id!r} are in use; "
+                    "detach a volume, or use another node"
+                )
             device = min(free, key=lambda name: reserved.get(name, 0.0))
             if len(self._reserved) > MAX_INSTANCES:
                 active = {id: names for id, names in self._reserved.items() if max(names.values()) > now}
@@ -240,7 +244,7 @@ class AttachmentManager:
             others = ", ".join(running)
             raise FailedPrecondition(
                 f"volume {handle!r} is attached to {others}: instances {others} and {node.fact} both claim node "
-                f"{node.name!r}, and both are running; stop or terminate {others}, and the volume is detached"
+                f"{node.name!r}, and both are running; stop or terminate {others}, then the volume is detached"
             )
         return {node.fact} | namesakes.keys() - running  # when only a namesake runs, it replaced the node's instance
 

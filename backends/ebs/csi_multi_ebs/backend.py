@@ -1,7 +1,7 @@
-"""The contract on EBS: which module does what each method means there.
+"""The EBS backend: every volume is an EBS volume of one account and region.
 
-The controller's methods call EC2. The node's methods look at the devices of this machine and never call EC2, so a
-node needs neither boto3 nor credentials.
+The controller's methods call EC2. The node's methods read the devices of this machine and never call EC2, so a node
+needs neither boto3 nor credentials.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EbsBackend(
     b.ListVolumes,
     b.ListSnapshots,
     b.Capacity,
-    b.Import,  # and so b.Explain
+    b.Import,  # includes b.Explain
 ):
     contract = (1, 0)
     Config = config.Config
@@ -86,30 +86,30 @@ class EbsBackend(
         self._metadata = InstanceMetadata(self.config)
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
-        return volume_types.access_mode_error(capability, parameters)
+        return volume_types.access_mode_problem(capability, parameters)
 
     # Volumes
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        return self._volumes.converted(self._volumes.create(request))
+        return self._volumes.to_volume(self._volumes.create(request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        return self._volumes.converted(self._volumes.restore(request))
+        return self._volumes.to_volume(self._volumes.restore(request))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        return self._volumes.converted(self._volumes.clone(request))
+        return self._volumes.to_volume(self._volumes.clone(request))
 
     def find_volume(self, name: str) -> Volume:
-        return self._volumes.converted(self._volumes.find(name))
+        return self._volumes.to_volume(self._volumes.find(name))
 
     def get_volume(self, handle: str) -> Volume:
-        return self._volumes.converted(self._cache.volume(handle))
+        return self._volumes.to_volume(self._volumes.get(handle))
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         self._volumes.delete(handle)
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        return self._volumes.converted(self._importer.take(name, stamp))
+        return self._volumes.to_volume(self._importer.import_volume(name, stamp))
 
     def release_volume(self, handle: str) -> str:
         return self._importer.release(handle)
@@ -134,13 +134,13 @@ class EbsBackend(
     # Snapshots
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        return snapshots.converted(self._snapshots.create(request))
+        return snapshots.to_snapshot(self._snapshots.create(request))
 
     def find_snapshot(self, name: str) -> Snapshot:
-        return snapshots.converted(self._snapshots.find(name))
+        return snapshots.to_snapshot(self._snapshots.find(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return snapshots.converted(self._cache.snapshot(handle))
+        return snapshots.to_snapshot(self._snapshots.get(handle))
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         self._snapshots.delete(handle)
@@ -176,7 +176,7 @@ class EbsBackend(
         return attachment_limits.max_volumes(self.config, self._metadata, self._devices.local_disks())
 
     def open_device(self, request: OpenRequest) -> Device:
-        return self._devices.open_requested(request)
+        return self._devices.open(request)
 
     def find_device(self, handle: str) -> Device | None:
         return self._devices.find(handle)

@@ -1,8 +1,8 @@
 """Lookups that arrive at the same time become one call.
 
 The first caller opens a batch that others may join for a moment; then a thread of its own fetches it. A call that
-hangs delays only the callers in its batch, and each of them only until its deadline. Nobody joins a batch that is
-being fetched already: a result must show what happened before the lookup began.
+hangs delays only the callers in its batch, and each of them only until its deadline. No caller joins a batch that
+is being fetched already: a result must show what happened before the lookup began.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 botocore's model of EC2 has 700 calls. The whole model costs 24 MiB, and each client 1.4 MiB and 9 ms; the reduced
 one costs 0.3 MiB, and 2 ms per client, so that an instance can have a client per group of calls. Fields of a response
-that nobody reads are skipped, which halves the time to parse it.
+that are not read are skipped, which halves the time to parse it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Capacity: what the account's quota for a volume type leaves, after all volumes of that type.
 
-The orchestrator asks for every class in every zone, again and again, so results are cached. Where quotas cannot be
-read no limit is reported: the figure helps the scheduler, and must never be the reason that a pod waits.
+The orchestrator requests the capacity of every class in every zone, again and again, so results are cached. Where
+quotas cannot be read no limit is reported: the number helps the scheduler, and must never keep a pod pending.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The calls to EC2, and the only module that makes them. Responses become typed values, failures the contract's errors.
+"""All calls to EC2. Responses become typed values (resources.py), failures the errors of the contract.
 
 errors.py says which error code becomes which error. Nothing is imported and no connection is opened before the
 first call. A resource that EC2 does not show yet is missing from a result: callers that expect it have to retry.
@@ -137,7 +137,7 @@ class Client:
         return {one["VolumeId"]: Ec2Modification.read(one) for one in found}
 
     def create_snapshot(self, volume: str, tags: Tags, description: str) -> Ec2Snapshot:
-        """Take a snapshot. It has no client token, so it is sent once: after Unavailable or Timeout look for it."""
+        """Create a snapshot. It has no client token, so it is sent once: after Unavailable or Timeout look for it."""
         response = self._call(
             "CreateSnapshot",
             VolumeId=volume,

@@ -13,7 +13,7 @@ import msgspec
 from csi_multi.contract import Doc, Keys, Schema
 
 from .resources import GIB
-from .user_tags import tag_error
+from .user_tags import tag_problem
 
 Type = Literal["gp2", "gp3", "io1", "io2", "st1", "sc1", "standard"]
 StringMap = dict[str, str]
@@ -21,7 +21,7 @@ StringMap = dict[str, str]
 TAGS = r"tagSpecification.*"
 UNTAGS = r"tagDeletion.*"
 UNSUPPORTED = {
-    "outpostArn": "snapshots on Outposts are not supported; leave it out to take the snapshot in the volume's region",
+    "outpostArn": "snapshots on Outposts are not supported; leave it out to create the snapshot in the volume's region",
     "lockMode": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
     "lockDuration": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
     "lockExpirationDate": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
@@ -67,7 +67,7 @@ class Config(Schema, frozen=True, kw_only=True):
     kms_key_id: Annotated[
         str, Doc("KMS key of encrypted volumes whose StorageClass names none; empty: the key of AWS")
     ] = ""
-    default_size: Annotated[int, Doc("size of a volume in bytes when the request has none", ge=GIB)] = 100 * GIB
+    default_size: Annotated[int, Doc("bytes of a volume when the request has no size", ge=GIB)] = 100 * GIB
     capacity: Annotated[
         Literal["quotas", "unlimited"],
         Doc("what GetCapacity reports: what the account's quotas leave, if they can be read; or no limit"),
@@ -118,7 +118,7 @@ class Config(Schema, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raises ValueError, which is reported with the name of the configuration file."""
         for key, value in self.extra_tags.items():
-            if reason := tag_error(key, value):
+            if reason := tag_problem(key, value):
                 raise ValueError(f"'extra_tags': {reason}")
 
 

@@ -89,7 +89,9 @@ def multi_attach(request: VolumeRequest) -> bool:
 def _refuse_smaller(size: SizeRange, least: int) -> None:
     """Raise OutOfRange for less than a source of `least` GiB."""
     if size.required and -(-size.required // GIB) < least:
-        raise OutOfRange(f"{size.required} bytes are less than the {least * GIB} bytes of the source; request more")
+        raise OutOfRange(
+            f"{size.required} bytes are fewer than the source's {least * GIB}; request at least {least * GIB} bytes"
+        )
 
 
 def _refuse_without_zone(key: str, topology: TopologyRequirement) -> NoReturn:

@@ -43,13 +43,13 @@ class DeviceManager:
         self._notes = OpenDevices(kernel.dev)
         self._appear = appear
 
-    def open_requested(self, request: OpenRequest) -> Device:
+    def open(self, request: OpenRequest) -> Device:
         """Open read-only if the request says so, or the attachment is read-only. Raises as `open` does."""
         context = request.publish_context
         read_only = request.read_only or context.get("readOnly") == "true"
-        return self.open(request.handle, context, read_only=read_only)
+        return self.open_attached(request.handle, context, read_only=read_only)
 
-    def open(self, handle: str, context: Strings, *, read_only: bool) -> Device:
+    def open_attached(self, handle: str, context: Strings, *, read_only: bool) -> Device:
         """Wait for the device, make it read-only or writable, and note that it is open.
 
         `context` is what attach returned. Raises NotFound when the volume is not attached here, Unavailable when

@@ -1,7 +1,8 @@
-"""What is known of EC2 and shared by all calls of an instance: merged lookups, and answers that are cached.
+"""Merged lookups and cached answers of EC2, which all calls of an instance share.
 
-EC2 knows instances, the orchestrator knows node ids. The first attachment writes the node id into a tag of the
-instance, so that a new process can name the node in a listing, and can detach from a node whose instance was replaced.
+EC2 identifies instances by their own ids, the orchestrator by node ids. The first attachment writes the node id into a
+tag of the instance, so that a new process can name the node in a listing, and can detach from a node whose instance was
+replaced.
 """
 
 from __future__ import annotations

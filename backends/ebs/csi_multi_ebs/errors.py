@@ -1,4 +1,4 @@
-"""EC2's error codes and botocore's exceptions -> the errors of the contract, as tables.
+"""EC2's error codes and botocore's exceptions, translated to the contract's errors by tables.
 
 Codes are spelled as EC2 spells them (API reference, "Error codes for the Amazon EC2 API"). A code that is not
 in the table is Unavailable: the call may have had its effect, so the caller has to retry and check.

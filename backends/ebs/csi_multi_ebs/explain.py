@@ -1,4 +1,4 @@
-"""The dry run of `csi-multi explain` and `csi-multi import`: EC2 is read, and nothing there is changed."""
+"""The dry run for `csi-multi explain` and `csi-multi import`: EC2 is read, and nothing there is changed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DryRunClient(Client):
             self._report.record_change(*step, why=TAGGING[call])
             return {}
         if call not in READS:
-            raise Unpredictable(f"{call} would be called; its effect is not known in a dry run")
+            raise Unpredictable(f"{call} would be called; its result is not known in a dry run")
         if self._created and call == "DescribeVolumes":
             self._report.record_read(*step, why=POLLS)
             return {"Volumes": self._created}
@@ -68,7 +68,7 @@ class DryRunClient(Client):
 
     def _assumed(self, call: str) -> dict[str, Any]:
         if call != "DescribeAvailabilityZones":
-            raise Unpredictable("the source is not known without calling EC2")
+            raise Unpredictable("the source is not known in an offline dry run; run it without --offline")
         self._report.record_assumption(f"these zones exist and have capacity: {', '.join(sorted(self._zones))}")
         return {"AvailabilityZones": [{"ZoneName": zone} for zone in self._zones]}
 

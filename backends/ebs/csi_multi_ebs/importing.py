@@ -1,4 +1,4 @@
-"""Import EBS volumes that were created without the driver, by tagging them, and release them again."""
+"""Import EBS volumes that were created by hand, by tagging them, and release them again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Importer:
         self._cache = cache
         self._volumes = volumes
 
-    def take(self, id: str, stamp: Stamp) -> Ec2Volume:
-        """Tag the volume, in one call, or find it tagged. Raises what Import.import_volume says."""
+    def import_volume(self, id: str, stamp: Stamp) -> Ec2Volume:
+        """Tag the volume, in one call, or find an earlier import. Raises what Import.import_volume says."""
         cache = self._cache
         volume = self._find(id)
         tags = labels.import_tags(stamp, cache.setting, cache.config)
@@ -31,7 +31,7 @@ class Importer:
         _refuse_owned(volume)
         _refuse_busy(volume)
         if other := self._volumes.named(stamp.name):
-            raise AlreadyExists(f"volume {other.id!r} has the name {stamp.name!r} already; choose another name")
+            raise AlreadyExists(f"volume {stamp.name!r} already exists as {other.id!r}; choose another name")
         if len({**volume.tags, **tags}) > MAX_TAGS:
             raise FailedPrecondition(f"volume {id!r} would have more than {MAX_TAGS} tags; remove some of its own")
         cache.client.tag([id], tags)
@@ -51,7 +51,7 @@ class Importer:
 
     def _find(self, id: str) -> Ec2Volume:
         if not VOLUME_ID.fullmatch(id):
-            raise InvalidArgument(f"{id!r} is not the id of an EBS volume, such as vol-0123456789abcdef0")
+            raise InvalidArgument(f"{id!r} is not the id of an EBS volume; give one such as vol-0123456789abcdef0")
         volume = self._cache.volumes.get(id, self._cache.wait_deadline(None))
         if volume is None or volume.state in DELETED_STATES:
             raise missing("volume", id)
@@ -61,7 +61,9 @@ class Importer:
 def _refuse_owned(volume: Ec2Volume) -> None:
     """Raise AlreadyExists or FailedPrecondition for a volume that a driver created or imported."""
     if owner := volume.tags.get(labels.OWNER):
-        raise AlreadyExists(f"volume {volume.id!r} belongs to {owner!r} already (its tag {labels.OWNER!r})")
+        raise AlreadyExists(
+            f"volume {volume.id!r} already belongs to {owner!r} (its tag {labels.OWNER!r}); release it there first"
+        )
     if key := next((key for key in OTHER_DRIVERS if key in volume.tags), ""):
         raise FailedPrecondition(
             f"volume {volume.id!r} belongs to {OTHER_DRIVERS[key]} (its tag {key!r}), which may delete it: set its "

@@ -71,7 +71,9 @@ class InstanceMetadata:
         config = self._config
         given = {"instance_id": config.instance_id, "zone": config.zone}
         if missing := [key for key, value in given.items() if not value]:
-            raise FailedPrecondition(f"'metadata: static' needs {' and '.join(missing)} in the configuration")
+            raise FailedPrecondition(
+                f"'metadata: static' needs {' and '.join(missing)} in the configuration; set what is missing"
+            )
         return Identity(instance=config.instance_id, zone=config.zone, type=config.instance_type)
 
     def _read_identity(self) -> Identity:
@@ -138,7 +140,7 @@ class InstanceMetadata:
         if vendor and not vendor.startswith("Amazon") and not self._sysfs("hypervisor/uuid").startswith("ec2"):
             return FailedPrecondition(
                 f"this machine is not an EC2 instance: its vendor is {vendor!r}, and no instance metadata service "
-                f"answers at {self._config.metadata_endpoint}"
+                f"answers at {self._config.metadata_endpoint}; use 'metadata: static'"
             )
         hint = (
             "; its responses do not reach a container without the host's network, one hop further away: set the "

@@ -1,4 +1,4 @@
-"""The EC2 tags of volumes and snapshots: the owner, the stamp, and what people want to see.
+"""Labels: the EC2 tags of volumes and snapshots, which hold the owner, the stamp, and texts for people.
 
 A stamp is written like a query string with "@" for "%" and "+" for "&", split into pieces. It ends with "+.", so
 that a lost piece is noticed: csi-multi/stamp.0 = name=pvc-1+digest=ab12+source=snapshot:snap-0a+.
@@ -26,14 +26,14 @@ from .user_tags import (
     VOLUME_TEMPLATE_NAMES,
     fit_value,
     render_template,
-    tag_error,
+    tag_problem,
 )
 from .volume_types import kept_iops_per_gib
 
 OWNER = f"{PREFIX}owner"
 NAME = f"{PREFIX}name"
 STAMP = f"{PREFIX}stamp."  # followed by the piece's number
-SOURCE = f"{PREFIX}source"  # handle of the volume that a snapshot was taken of
+SOURCE = f"{PREFIX}source"  # handle of the volume of a snapshot
 
 _END = "+."
 
@@ -123,7 +123,7 @@ def read_stamp(tags: Tags) -> Stamp | None:
 
 
 def snapshot_source(tags: Tags) -> str:
-    """Return the handle of the volume that a snapshot was taken of; "" without the tag."""
+    """Return the handle of a snapshot's volume; "" without the tag."""
     return tags.get(SOURCE, "")
 
 
@@ -175,7 +175,7 @@ def _tag(text: str, names: Mapping[str, str], metadata: Mapping[str, str]) -> tu
     if not equals:
         raise InvalidArgument(f"{text!r} is not a tag; write it as key=value")
     value = render_template(template, names, metadata)
-    if reason := tag_error(key, value):
+    if reason := tag_problem(key, value):
         raise InvalidArgument(reason)
     return key, value
 
@@ -183,7 +183,7 @@ def _tag(text: str, names: Mapping[str, str], metadata: Mapping[str, str]) -> tu
 def _deleted(mutable: MutableParameters) -> list[str]:
     """Return the keys of tagDeletion_N parameters."""
     for parameter, key in mutable.deletions.items():
-        if reason := tag_error(key):
+        if reason := tag_problem(key):
             raise InvalidArgument(f"parameters: {parameter!r}: {reason}")
     return list(mutable.deletions.values())
 

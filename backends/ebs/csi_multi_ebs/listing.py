@@ -49,7 +49,7 @@ class Listing(Generic[Resource]):
         self._ids: list[str] = []
         self._expires = 0.0  # time.monotonic()
 
-    def read(
+    def page(
         self, request: PageRequest, converter: Callable[[dict[str, Resource]], Callable[[str], T | None]]
     ) -> Page[T]:
         """Return one page. `converter(found)` returns what turns an id into an item; None leaves the id out."""

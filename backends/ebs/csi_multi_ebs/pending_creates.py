@@ -23,7 +23,7 @@ class PendingCreates:
         self._entries: dict[str, tuple[float, str]] = {}  # by name, the oldest first: time.monotonic(), zone
 
     def __contains__(self, name: str) -> bool:
-        """Return whether there is an entry that nobody removed, however old."""
+        """Return whether there is an entry, however old."""
         return name in self._entries
 
     def add(self, name: str, zone: str = "") -> None:

@@ -4,8 +4,8 @@ Credentials come from the profile if one is configured, else from botocore's def
 identity, instance role). With a role they are exchanged for the role's, and renewed before they expire.
 Nothing is imported, read or requested before the first client is needed.
 
-A call is retried only as long as the caller of the RPC listens. That deadline is thread-local: botocore decides about
-retries in the thread that makes the call, and its hook for that gets no arguments of ours.
+A call is retried only as long as the caller of the RPC waits for the answer. That deadline is thread-local: botocore
+decides about retries in the thread that makes the call, and its hook for that gets no arguments of ours.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Session:
             return _with_retry_limit(
                 botocore.create_client(service, endpoint_url=_other_endpoint(endpoint), config=options)
             )
-        once = group == "snapshot"  # CreateSnapshot has no client token: a retry would take a second snapshot
+        once = group == "snapshot"  # CreateSnapshot has no client token: a retry would create a second snapshot
         client = botocore.create_client("ec2", endpoint_url=endpoint or None, config=self._options(1 if once else 0))
         client.meta.events.register_first("needs-retry.ec2", _keep_zone_full)
         return _with_retry_limit(client)
@@ -156,7 +156,7 @@ def _keep_zone_full(response: tuple[Any, dict[str, Any]] | None, **_: Any) -> No
 
 
 class _RetryDeadline(threading.local):
-    rpc = 0.0  # time.monotonic() until which the caller of this thread's current or last RPC listens
+    rpc = 0.0  # time.monotonic() until which the caller of this thread's current or last RPC waits for the answer
     call = math.inf  # time.monotonic() after which the current call is not retried
 
 
@@ -164,7 +164,7 @@ _deadline = _RetryDeadline()
 
 
 def set_rpc_deadline(deadline: float) -> None:
-    """Note until when (time.monotonic()) the caller of the RPC that this thread serves listens."""
+    """Record until when (time.monotonic()) the caller of this thread's RPC waits for the answer."""
     _deadline.rpc = deadline
 
 

@@ -1,7 +1,7 @@
 """Snapshots: create one per name, although EC2 has no client tokens for them, find, delete and list.
 
-Before a snapshot is taken its name is looked up, in one call for all lookups of that moment. The snapshots that this
-process has taken are remembered for a while, because EC2 may show them late.
+Before a snapshot is created its name is looked up, in one call for all lookups of that moment. The snapshots that this
+process has created are remembered for a while, because EC2 may show them late.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .ec2_cache import Ec2Cache
 from .listing import Listing
 from .resources import GIB, VOLUME_ID, Ec2Snapshot
 
-RECENT_SECONDS = 300.0  # for how long a snapshot that was taken is remembered
+RECENT_SECONDS = 300.0  # for how long a snapshot that was created is remembered
 
 
 class SnapshotManager:
@@ -45,7 +45,7 @@ class SnapshotManager:
         self._listing = Listing(lambda token: client.snapshot_page(owner, 0, token), client.snapshots)
 
     def create(self, request: SnapshotRequest) -> Ec2Snapshot:
-        """Take a snapshot, which is usable later. One that fails later is never replaced under its name.
+        """Create a snapshot, which is usable later. One that fails later is never replaced under its name.
 
         Raises AlreadyExists, NotFound, InvalidArgument, ResourceExhausted, and FailedPrecondition for a failed one.
         """
@@ -54,31 +54,31 @@ class SnapshotManager:
         found = self._named(request.name)
         if good := _not_failed(found):
             self._ensure_fast_restore(good[0], zones)
-            raise AlreadyExists(f"snapshot {request.name!r} exists")
+            raise AlreadyExists(f"snapshot {request.name!r} already exists")
         if found:
             raise _failed(request.name, found[0])  # its id may have been reported, so no other replaces it
         cache.volume(request.source)  # raises when it does not exist or is not ours
-        snapshot = self._take(request)
+        snapshot = self._create(request)
         if snapshot.state == "error":  # its id was never reported
             with suppress(StorageError):
                 self._delete(snapshot.id)
             reason = snapshot.message or "no reason given"
-            raise Unavailable(f"EC2 could not take snapshot {snapshot.id!r} ({reason}); try again")
+            raise Unavailable(f"EC2 could not create snapshot {snapshot.id!r} ({reason}); try again")
         self._refuse_second(request.name, snapshot)
         self._enable_fast_restore(snapshot, zones)
         return snapshot
 
-    def _take(self, request: SnapshotRequest) -> Ec2Snapshot:
-        """Take the snapshot, and remember that EC2 may not show it at once, whatever EC2 answers."""
+    def _create(self, request: SnapshotRequest) -> Ec2Snapshot:
+        """Call CreateSnapshot, and remember that EC2 may not show the snapshot at once, whatever EC2 answers."""
         cache = self._cache
         tags = labels.snapshot_tags(request, cache.setting, cache.config)
         description = f"snapshot {request.name} of {request.source}"
         try:
             snapshot = cache.client.create_snapshot(request.source, tags, description)
         except (Unavailable, Timeout) as error:
-            self._remember(request.name, cache.config.consistency_seconds, f"may have been taken ({error})")
+            self._remember(request.name, cache.config.consistency_seconds, f"may have been created ({error})")
             raise
-        self._remember(request.name, RECENT_SECONDS, _taken_as(snapshot.id))
+        self._remember(request.name, RECENT_SECONDS, _created_as(snapshot.id))
         return snapshot
 
     def _remember(self, name: str, seconds: float, known: str) -> None:
@@ -88,12 +88,12 @@ class SnapshotManager:
             self._recent[name] = (now + seconds, known)
 
     def _refuse_second(self, name: str, snapshot: Ec2Snapshot) -> None:
-        """Raise AlreadyExists when another process took one before: of several the oldest stays, for all callers."""
+        """Raise AlreadyExists when another process created one before: the oldest stays, for all callers."""
         found = self._cache.snapshots_by_name.get(leaf(name), self._cache.wait_deadline(None)) or []
         good = _not_failed(found)
         if good and good[0].id != snapshot.id and (good[0].created, good[0].id) < (snapshot.created, snapshot.id):
             self._delete(snapshot.id)
-            raise AlreadyExists(f"snapshot {name!r} exists as {good[0].id!r}")
+            raise AlreadyExists(f"snapshot {name!r} already exists as {good[0].id!r}")
 
     def find(self, name: str) -> Ec2Snapshot:
         """Return the snapshot of this requested name. Raises NotFound."""
@@ -101,25 +101,29 @@ class SnapshotManager:
             return good[0]
         raise NotFound(f"snapshot {name!r} does not exist")
 
+    def get(self, handle: str) -> Ec2Snapshot:
+        """Raises NotFound, and FailedPrecondition for a snapshot of another owner."""
+        return self._cache.snapshot(handle)
+
     def delete(self, handle: str) -> None:
-        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of somebody else."""
+        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of another owner."""
         self._delete(self._cache.snapshot(handle).id)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""
         self._cache.client.delete_snapshot(id)
         with self._lock:
-            self._recent = {name: entry for name, entry in self._recent.items() if entry[1] != _taken_as(id)}
+            self._recent = {name: entry for name, entry in self._recent.items() if entry[1] != _created_as(id)}
 
     def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
         """Return one page of this instance's snapshots, of one volume if given. Raises InvalidToken."""
         if source is None:
-            return self._listing.read(page, _converter)
+            return self._listing.page(page, _converter)
         if not VOLUME_ID.fullmatch(source):
             return Page(items=())
         client, owner = self._cache.client, self._cache.owner
         listing = Listing(lambda token: client.snapshot_page(owner, 0, token, source), client.snapshots)
-        return listing.read(page, _converter)
+        return listing.page(page, _converter)
 
     def _named(self, name: str) -> list[Ec2Snapshot]:
         """Return the snapshots of this name, failed ones too, the oldest first.
@@ -133,15 +137,15 @@ class SnapshotManager:
         return found
 
     def _refuse_unknown_zones(self, zones: tuple[str, ...]) -> None:
-        """Raise InvalidArgument for zones that do not exist, before a snapshot is taken."""
+        """Raise InvalidArgument for zones that do not exist, before a snapshot is created."""
         if zones and (unknown := sorted(set(zones) - set(self._cache.region_zones()))):
             raise InvalidArgument(
                 f"parameters: 'fastSnapshotRestoreAvailabilityZones': {', '.join(unknown)} is not in the region, whose "
-                f"zones are {', '.join(self._cache.region_zones())}"
+                f"zones are {', '.join(self._cache.region_zones())}; choose among them"
             )
 
     def _enable_fast_restore(self, snapshot: Ec2Snapshot, zones: tuple[str, ...]) -> None:
-        """Enable fast restore of a snapshot that was just taken. After a final refusal the snapshot is deleted."""
+        """Enable fast restore of a snapshot that was just created. After a final refusal the snapshot is deleted."""
         try:
             if zones:
                 self._cache.client.enable_fast_restore(snapshot.id, zones)
@@ -153,7 +157,7 @@ class SnapshotManager:
             except StorageError as second:
                 raise Unavailable(
                     f"fast restore of snapshot {snapshot.id!r} could not be enabled, and the snapshot could not be "
-                    f"deleted either: {second}"
+                    f"deleted either: {second}; try again"
                 ) from error
             raise
 
@@ -164,17 +168,17 @@ class SnapshotManager:
                 self._cache.client.enable_fast_restore(snapshot.id, zones)
         except StorageError as error:
             raise Unavailable(
-                f"snapshot {snapshot.id!r} exists, but its fast restore could not be enabled: {error}"
+                f"snapshot {snapshot.id!r} exists, but its fast restore could not be enabled: {error}; try again"
             ) from error
 
 
-def _taken_as(id: str) -> str:
-    return f"was taken as {id!r}"
+def _created_as(id: str) -> str:
+    return f"was created as {id!r}"
 
 
 def _failed(name: str, snapshot: Ec2Snapshot) -> FailedPrecondition:
     return FailedPrecondition(
-        f"snapshot {name!r} was taken as {snapshot.id!r} and has failed ({snapshot.message or 'no reason given'}): "
+        f"snapshot {name!r} was created as {snapshot.id!r} and has failed ({snapshot.message or 'no reason given'}): "
         "nothing can be restored from it; delete the VolumeSnapshot and create another one (if EC2 still has "
         f"{snapshot.id!r} then, delete it there)"
     )
@@ -191,12 +195,12 @@ def _converter(found: dict[str, Ec2Snapshot]) -> Callable[[str], Snapshot | None
         snapshot = found.get(handle)
         if snapshot is None or snapshot.state == "error" or not labels.read_stamp(snapshot.tags):
             return None
-        return converted(snapshot)
+        return to_snapshot(snapshot)
 
     return convert
 
 
-def converted(snapshot: Ec2Snapshot) -> Snapshot:
+def to_snapshot(snapshot: Ec2Snapshot) -> Snapshot:
     """Return a snapshot of this instance as the contract has it. Raises NotFound for one without a stamp."""
     stamp = labels.read_stamp(snapshot.tags)
     if stamp is None:

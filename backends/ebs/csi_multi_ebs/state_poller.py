@@ -147,7 +147,7 @@ class _Waiter(Generic[T]):
             error = self._result.exception(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             last = f"last seen: {_text(self._value)}{self._error}"
-            raise Timeout(f"{self.key} did not reach its state before the deadline; {last}") from None
+            raise Timeout(f"{self.key} did not reach its state before the deadline ({last}); try again") from None
         if error:
             raise copy.copy(error) from error  # a copy each: threads that raise the same exception mix their tracebacks
         return self._result.result()

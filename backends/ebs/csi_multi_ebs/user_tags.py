@@ -49,7 +49,7 @@ _ACTION = re.compile(rf"\{{\{{((?:{_TEXT}|[^\"`{{}}])*)\}}\}}")
 _WORD = re.compile(rf"\s*({_TEXT}|-?[0-9]+(?=[\s|]|$)|\.?[A-Za-z]\w*(?=[\s|]|$)|\|)", re.ASCII)
 
 
-def tag_error(key: str, value: str = "") -> str:
+def tag_problem(key: str, value: str = "") -> str:
     """Return why a user cannot set this tag; "" when it is allowed."""
     if not key:
         return "the key of a tag is empty; give it one"

@@ -1,6 +1,6 @@
 """The limits of EBS volume types: sizes, IOPS and throughput of a new volume and of a change.
 
-The table is what AWS documents for its newest regions. EC2 has the last word and may allow less.
+The table is what AWS documents for its newest regions. EC2 may allow less.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RequestedPerformance:
     throughput: int | None = None
 
 
-def access_mode_error(capability: Capability, parameters: Parameters | None) -> str:
+def access_mode_problem(capability: Capability, parameters: Parameters | None) -> str:
     """Return why a volume cannot be used in this way, "" when it can."""
     mode = capability.mode
     if mode.single_node:
@@ -205,7 +205,7 @@ def _iops(kind: str, requested: RequestedPerformance, size: int, *, required: bo
     allowed = _allowed(kind, size)
     if requested.iops is None and requested.per_gb is None:
         if required and not limits.default:
-            raise InvalidArgument(f"type {kind} needs 'iops' or 'iopsPerGB': {allowed}")
+            raise InvalidArgument(f"type {kind} needs 'iops' or 'iopsPerGB': {allowed}; set one of them")
         return None
     iops = requested.iops if requested.iops is not None else min((requested.per_gb or 0) * size, most)
     if iops < least and requested.raise_to_minimum:
@@ -265,7 +265,8 @@ def _throughput(kind: str, throughput: int | None, iops: int | None) -> int | No
     volume_iops, (least, most) = iops or limits.default, limits.throughput
     if not least <= throughput <= most:
         raise InvalidArgument(
-            f"'throughput' {throughput} is out of range: a {kind} volume allows {least} to {most} MiB/s"
+            f"'throughput' {throughput} is out of range: a {kind} volume allows {least} to {most} MiB/s; request a "
+            "value in that range"
         )
     if throughput > volume_iops // IOPS_PER_MIB and limits is not UNKNOWN_TYPE:
         raise InvalidArgument(
@@ -282,7 +283,10 @@ def _refuse_size(kind: str, size: int, *, grows: bool) -> None:
     if smallest <= size <= largest:
         return
     if grows and size > largest:
-        raise OutOfRange(f"{size} GiB is too large: {kind} volumes have {smallest} to {largest} GiB")
+        raise OutOfRange(
+            f"{size} GiB is too large: {kind} volumes have {smallest} to {largest} GiB; request at most {largest} GiB"
+        )
     raise InvalidArgument(
-        f"'type' {kind} does not fit this volume of {size} GiB: {kind} volumes have {smallest} to {largest} GiB"
+        f"'type' {kind} does not fit this volume of {size} GiB: {kind} volumes have {smallest} to {largest} GiB; "
+        "choose another type"
     )

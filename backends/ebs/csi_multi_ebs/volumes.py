@@ -1,4 +1,4 @@
-"""Volumes: create, restore, clone, find, delete and list.
+"""Volumes: create, restore, clone, find, get, delete and list.
 
 EC2 recognizes a repeated creation by its client token, so nothing is looked up before: a creation is one CreateVolume,
 and polling that all creations share. The tokens of a name form a fixed series that every process computes alike. A
@@ -69,7 +69,9 @@ class VolumeManager:
                 full.append(str(error))
         config = self._cache.config
         raise ResourceExhausted(
-            "; ".join(full) or f"no requested zone is among the zones of this instance in region {config.region!r}"
+            "; ".join(full)
+            or f"no requested zone is among the zones of this instance in region {config.region!r}; change "
+            "allowedTopologies, or the instance's 'zones'"
         )
 
     def restore(self, request: VolumeRequest) -> Ec2Volume:
@@ -78,7 +80,7 @@ class VolumeManager:
         snapshot = self._cache.snapshot(request.source.handle)
         if snapshot.state == "error":
             raise FailedPrecondition(
-                f"snapshot {snapshot.id!r} has failed ({snapshot.message or 'no reason given'}); take another one"
+                f"snapshot {snapshot.id!r} has failed ({snapshot.message or 'no reason given'}); create another one"
             )
         if snapshot.state != "completed":
             raise Busy(f"snapshot {snapshot.id!r} is {snapshot.state}: EC2 restores only completed ones; try again")
@@ -91,7 +93,8 @@ class VolumeManager:
         volume = create_options.copied_volume(self._cache, request, source)
         if source.zone not in create_options.zones(self._cache, request):
             raise ResourceExhausted(
-                f"EC2 copies a volume only within its zone: {source.id!r} is in {source.zone!r}, which is not requested"
+                f"EC2 copies a volume only within its zone: {source.id!r} is in {source.zone!r}, which is not "
+                "requested; restore a snapshot of it instead"
             )
         return self._create_in(source.zone, request, volume, set())
 
@@ -126,7 +129,7 @@ class VolumeManager:
                 raise
             except StorageError as error:  # a final error, but the volume exists
                 raise Unavailable(
-                    f"volume {created.id!r} was created, but EC2 refused the next call: {error}"
+                    f"volume {created.id!r} was created, but EC2 refused the next call: {error}; try again"
                 ) from error
             self._pending.remove(request.name)
             if usable:
@@ -143,7 +146,7 @@ class VolumeManager:
         """
         if self.named(name):
             self._pending.remove(name)
-            raise AlreadyExists(f"volume {name!r} exists")
+            raise AlreadyExists(f"volume {name!r} already exists")
         if name not in self._pending and not proves_nothing:
             self._pending.add(name)
         self._refuse_pending(name)
@@ -163,13 +166,19 @@ class VolumeManager:
         try:
             volume = self.named(name)
         except (PermissionDenied, Unauthenticated) as error:
-            raise Unavailable(f"it is not known whether volume {name!r} was created before: {error}") from error
+            raise Unavailable(
+                f"it is not known whether volume {name!r} was created before: {error}; check the credentials"
+            ) from error
         if volume is None:
             self._refuse_pending(name)
             raise missing("volume", name)
         if volume.state == "creating":
             raise Busy(f"volume {name!r} is being created as {volume.id!r}; try again")
         return volume
+
+    def get(self, handle: str) -> Ec2Volume:
+        """Raises NotFound, and FailedPrecondition for a volume of another owner."""
+        return self._cache.volume(handle)
 
     def named(self, name: str) -> Ec2Volume | None:
         """Return the volume of this requested name, the oldest one if there are several."""
@@ -219,11 +228,11 @@ class VolumeManager:
             if created.state == "creating":
                 with suppress(NotFound):
                     self._delete(created)
-            raise AlreadyExists(f"volume {name!r} exists as {first.id!r}")
+            raise AlreadyExists(f"volume {name!r} already exists as {first.id!r}")
         return next((one for one in found if one.id == created.id), None)
 
     def _wait_created(self, created: Ec2Volume, deadline: float) -> Ec2Volume | None:
-        """Return the volume once it is no longer being created; None when EC2 does not know it any more.
+        """Return the volume once it is no longer being created; None when EC2 does not show it any more.
 
         Tags may show later than the volume: without them the volume counts as not shown yet.
         """
@@ -255,7 +264,9 @@ class VolumeManager:
         try:
             self._cache.client.delete_volume(volume.id)
         except IncorrectState as error:
-            raise Unavailable(f"volume {volume.id!r} is {volume.state} and cannot be deleted now: {error}") from error
+            raise Unavailable(
+                f"volume {volume.id!r} is {volume.state} and cannot be deleted now: {error}; try again"
+            ) from error
         with self._lock:
             self._deleted[volume.id] = None
             while len(self._deleted) > MAX_DELETED:
@@ -263,7 +274,7 @@ class VolumeManager:
 
     def list_page(self, page: PageRequest) -> Page[Volume]:
         """Return one page of this instance's volumes. Raises InvalidToken."""
-        return self._listing.read(page, self._converter)
+        return self._listing.page(page, self._converter)
 
     def _converter(self, found: dict[str, Ec2Volume]) -> Callable[[str], Volume | None]:
         """Return what converts a volume of these by its id; the names of all nodes are looked up in one call."""
@@ -273,11 +284,11 @@ class VolumeManager:
             volume = found.get(handle)
             if volume is None or volume.state in (*DELETED_STATES, "error") or not labels.read_stamp(volume.tags):
                 return None
-            return self.converted(volume)
+            return self.to_volume(volume)
 
         return convert
 
-    def converted(self, volume: Ec2Volume) -> Volume:
+    def to_volume(self, volume: Ec2Volume) -> Volume:
         """Return a volume of this instance as the contract has it."""
         return Volume(
             handle=volume.id,

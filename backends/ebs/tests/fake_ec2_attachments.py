@@ -1,4 +1,4 @@
-"""Attachments: EC2's rules that moto lacks, several instances per volume, and the states on the way."""
+"""Attachments: EC2's rules that moto lacks, several instances per volume, and the states in between."""
 
 from __future__ import annotations
 

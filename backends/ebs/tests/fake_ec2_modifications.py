@@ -1,4 +1,4 @@
-"""ModifyVolume: one change at a time, few per day, never smaller, and done step by step."""
+"""ModifyVolume: one change at a time, few per day, never smaller, and applied step by step."""
 
 from __future__ import annotations
 

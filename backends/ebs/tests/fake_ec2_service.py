@@ -1,4 +1,4 @@
-"""How a call is answered: faults first, then EC2's rules and moto, then hooks, then faults that hide what was done."""
+"""How a call is answered: faults first, then EC2's rules and moto, then hooks, then faults that hide the effect."""
 
 from __future__ import annotations
 

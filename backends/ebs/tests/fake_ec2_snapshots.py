@@ -1,4 +1,4 @@
-"""Snapshots: EC2's checks, and fast restores, which are written down only."""
+"""Snapshots: EC2's checks, and fast restores, which are only recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that come to a running guest and go: NVMe, with a volume's id as serial number, over QMP.
+"""NVMe disks that are plugged into a running guest and unplugged over QMP, with a volume's id as serial number.
 
 QMP is QEMU's control protocol (docs/interop/qmp-spec in its sources): a JSON object per line, events between answers.
 """

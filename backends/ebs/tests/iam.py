@@ -1,4 +1,4 @@
-"""IAM as far as the documented policies go: what an EC2 call needs, and whether statements allow that.
+"""IAM for the documented policies: what an EC2 call needs, and whether statements allow it.
 
 Which resources a call is judged by, and which tags are looked at, is of AWS's "Actions, resources, and condition
 keys for Amazon EC2". Tags in a request are held against what is made, not against what it is made from: a policy

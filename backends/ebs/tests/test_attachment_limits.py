@@ -1,4 +1,4 @@
-"""How many volumes an instance takes: never more than EC2 says, and in nearly all cases just as many."""
+"""How many volumes an instance can have: never more than EC2 allows, and in nearly all cases as many."""
 
 from __future__ import annotations
 

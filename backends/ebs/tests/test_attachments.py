@@ -1,4 +1,4 @@
-"""Attaching and detaching on EBS: under a free name, at one place unless it may be several, and never half."""
+"""Attaching and detaching on EBS: free device names, one node unless Multi-Attach, and no incomplete attachment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract on EBS: what is promised, how volumes may be used, and a node that needs no AWS at all."""
+"""The EBS backend: its features, how volumes may be used, and a node without AWS credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups that come together are one question, and one caller's trouble stays with those who share it."""
+"""Simultaneous lookups are one call, and a failure concerns only the callers that share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""botocore is told of the calls we make and the answers we read: all of them, and nothing else."""
+"""The reduced model of botocore has the calls that the backend makes and the fields that it reads, and no others."""
 
 from __future__ import annotations
 

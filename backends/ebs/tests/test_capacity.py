@@ -1,4 +1,4 @@
-"""Capacity by the account's quotas: what it is, what it costs, and that pods start where quotas cannot be asked for."""
+"""Capacity by the account's quotas: its value, its calls, and no limit where quotas cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client on the simulated EC2: what is sent, what is returned, and which errors failures become."""
+"""The client on the simulated EC2: what it sends, what it returns, and the errors for failures."""
 
 from __future__ import annotations
 

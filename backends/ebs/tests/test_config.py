@@ -1,4 +1,4 @@
-"""Classes written for aws-ebs-csi-driver are read as they are, and mistakes are told at once."""
+"""Classes written for aws-ebs-csi-driver are accepted unchanged, and mistakes are reported at once."""
 
 from __future__ import annotations
 

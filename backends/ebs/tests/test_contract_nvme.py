@@ -1,4 +1,4 @@
-"""What the kit says about devices and their bytes, on NVMe disks that attaching plugs in.
+"""The kit's checks of devices and their bytes, on NVMe disks that attaching plugs in.
 
 test_contract.py has the rest.
 """

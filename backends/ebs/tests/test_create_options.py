@@ -1,4 +1,4 @@
-"""What a request means for EC2: the zones that are tried, encryption, Multi-Attach, and the class that counts."""
+"""A request in terms of EC2: the zones to try, encryption, Multi-Attach, and which class decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device proves which volume it shows: by its NVMe serial number, or on Xen by what was noted when it was opened."""
+"""A device proves which volume it shows: by its NVMe serial number, or on Xen by the note of its opening."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def devices(kernel: FakeKernel) -> DeviceManager:
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"disk": "nvme0n1", "sequence": "1", "blank": "perhaps"}'])
 def test_a_note_that_is_not_ours_is_none(kernel: FakeKernel, devices: DeviceManager, text: str) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    devices.open(ONE, BLANK, read_only=False)
+    devices.open_attached(ONE, BLANK, read_only=False)
     (kernel.dev / "csi-multi-ebs" / ONE).write_text(text)
 
     assert devices.find(ONE) is None
-    assert devices.open(ONE, BLANK, read_only=False).blank is Blank.ZEROED
+    assert devices.open_attached(ONE, BLANK, read_only=False).blank is Blank.ZEROED
 
 
 def test_with_several_paths_every_controller_is_asked(kernel: FakeKernel, devices: DeviceManager) -> None:
@@ -55,11 +55,11 @@ def test_on_xen_the_name_of_the_attachment_leads_to_the_device(kernel: FakeKerne
     kernel.xen("xvda", 51712)
     kernel.xen("xvdba", 268448768)
 
-    device = devices.open(ONE, BLANK, read_only=False)
+    device = devices.open_attached(ONE, BLANK, read_only=False)
     assert device.path == kernel.dev / "xvdba"
     assert device.proof == {"device/nodename": "device/vbd/268448768", "diskseq": "2"}
     assert devices.find(ONE) == device
-    assert devices.open(ONE, {**BLANK, "device": "/dev/sdba"}, read_only=False) == device
+    assert devices.open_attached(ONE, {**BLANK, "device": "/dev/sdba"}, read_only=False) == device
     devices.refresh(ONE)
     devices.close(ONE)
     assert devices.find(ONE) is None
@@ -69,26 +69,26 @@ def test_a_disk_of_that_name_that_is_not_xens_is_not_the_device(kernel: FakeKern
     kernel.plug("xvdba", {"device/model": "something else"})
 
     with pytest.raises(Unavailable):
-        devices.open(ONE, BLANK, read_only=False)
+        devices.open_attached(ONE, BLANK, read_only=False)
 
 
 def test_the_serial_wins_over_a_xen_disk_of_the_attachments_name(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.xen("xvdba", 268448768)
     kernel.nvme("nvme0n1", SERIAL)
 
-    assert devices.open(ONE, BLANK, read_only=False).path.name == "nvme0n1"
+    assert devices.open_attached(ONE, BLANK, read_only=False).path.name == "nvme0n1"
 
 
 def test_on_xen_another_volume_under_the_same_name_is_not_taken_for_the_one_that_was_open(
     kernel: FakeKernel, devices: DeviceManager
 ) -> None:
     kernel.xen("xvdba", 268448768)
-    devices.open(ONE, BLANK, read_only=False)
+    devices.open_attached(ONE, BLANK, read_only=False)
     kernel.unplug("xvdba")
     kernel.xen("xvdba", 268448768)
 
     assert devices.find(ONE) is None
-    second = devices.open(TWO, BLANK, read_only=False)
+    second = devices.open_attached(TWO, BLANK, read_only=False)
     assert second.proof["diskseq"] == "2"
     assert devices.find(ONE) is None
     assert devices.find(TWO) == second
@@ -97,10 +97,10 @@ def test_on_xen_another_volume_under_the_same_name_is_not_taken_for_the_one_that
 def test_on_xen_a_disk_belongs_to_the_volume_that_was_opened_last(kernel: FakeKernel, devices: DeviceManager) -> None:
     """A kernel that counts no disks cannot tell that it was replaced."""
     kernel.xen("xvdba", 268448768, counted=False)
-    first = devices.open(ONE, BLANK, read_only=False)
+    first = devices.open_attached(ONE, BLANK, read_only=False)
     assert first.proof == {"device/nodename": "device/vbd/268448768"}
 
-    assert devices.open(TWO, BLANK, read_only=False).path == first.path
+    assert devices.open_attached(TWO, BLANK, read_only=False).path == first.path
     assert devices.find(ONE) is None
     assert devices.find(TWO) is not None
 
@@ -109,18 +109,18 @@ def test_on_xen_a_disk_that_is_used_as_one_volume_is_not_opened_as_another(
     kernel: FakeKernel, devices: DeviceManager
 ) -> None:
     kernel.xen("xvdba", 268448768)
-    device = devices.open(ONE, BLANK, read_only=False)
+    device = devices.open_attached(ONE, BLANK, read_only=False)
     kernel.users.add(device.path)
 
     with pytest.raises(InUse, match=f"in use as volume {ONE}, but EC2 attached volume {TWO}"):
-        devices.open(TWO, BLANK, read_only=False)
+        devices.open_attached(TWO, BLANK, read_only=False)
     assert devices.find(ONE) == device
     assert devices.find(TWO) is None
 
 
 def test_a_note_is_written_whole_or_not_at_all(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    devices.open(ONE, BLANK, read_only=False)
+    devices.open_attached(ONE, BLANK, read_only=False)
 
     (file,) = (kernel.dev / "csi-multi-ebs").iterdir()
     assert json.loads(file.read_text()) == {"disk": "nvme0n1", "sequence": "1", "blank": "zeroed"}

@@ -1,4 +1,4 @@
-"""The device of a volume is the one that proves to be it, whatever names and links say."""
+"""A volume's device is identified by its proof, whatever device names and links show."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_the_disk_with_the_volumes_serial_is_the_device(kernel: FakeKernel, devi
     kernel.nvme("nvme0n1", OTHER)
     kernel.nvme("nvme1n1", SERIAL)
 
-    device = devices.open(ONE, BLANK, read_only=False)
+    device = devices.open_attached(ONE, BLANK, read_only=False)
     assert device.path == kernel.dev / "nvme1n1"
     assert device.number == kernel.text("nvme1n1", "dev")
     assert device.proof == {"device/serial": SERIAL}
     assert (device.blank, device.read_only) == (Blank.ZEROED, False)
     assert devices.find(ONE) == device
-    assert devices.open(ONE, BLANK, read_only=False) == device
+    assert devices.open_attached(ONE, BLANK, read_only=False) == device
 
 
 def test_the_serial_of_a_short_id_is_proven_with_the_blanks_that_the_kernel_shows(
@@ -57,7 +57,7 @@ def test_the_serial_of_a_short_id_is_proven_with_the_blanks_that_the_kernel_show
 ) -> None:
     kernel.nvme("nvme0n1", "vol0a1b2c3d")
 
-    device = devices.open("vol-0a1b2c3d", BLANK, read_only=False)
+    device = devices.open_attached("vol-0a1b2c3d", BLANK, read_only=False)
     assert device.proof == {"device/serial": "vol0a1b2c3d         "}
 
 
@@ -65,7 +65,7 @@ def test_a_volume_whose_id_only_begins_alike_is_another(kernel: FakeKernel, devi
     kernel.nvme("nvme0n1", SERIAL)
 
     with pytest.raises(NotFound, match="not attached"):
-        devices.open("vol-01234567", {}, read_only=False)
+        devices.open_attached("vol-01234567", {}, read_only=False)
 
 
 def test_a_disk_whose_serial_only_begins_as_the_volumes_id_is_another(
@@ -75,7 +75,7 @@ def test_a_disk_whose_serial_only_begins_as_the_volumes_id_is_another(
     kernel.nvme("nvme1n1", "vol")
 
     with pytest.raises(NotFound, match="not attached"):
-        devices.open(ONE, {}, read_only=False)
+        devices.open_attached(ONE, {}, read_only=False)
     assert devices.find(ONE) is None
 
 
@@ -84,14 +84,14 @@ def test_a_path_to_a_namespace_with_several_is_no_device(kernel: FakeKernel, dev
     kernel.nvme("nvme0c1n1", SERIAL, node=False)
     kernel.nvme("nvme0n1", SERIAL)
 
-    assert devices.open(ONE, BLANK, read_only=False).path.name == "nvme0n1"
+    assert devices.open_attached(ONE, BLANK, read_only=False).path.name == "nvme0n1"
 
 
 def test_two_disks_that_say_to_be_the_same_volume_are_refused(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     kernel.nvme("nvme1n1", SERIAL)
 
-    for look in (lambda: devices.open(ONE, BLANK, read_only=False), lambda: devices.find(ONE)):
+    for look in (lambda: devices.open_attached(ONE, BLANK, read_only=False), lambda: devices.find(ONE)):
         with pytest.raises(FailedPrecondition, match="nvme0n1 and nvme1n1 both"):
             look()
 
@@ -106,22 +106,22 @@ def test_a_link_by_id_that_points_elsewhere_misleads_nobody(
     kernel.nvme("nvme0n1", OTHER)
 
     with pytest.raises(Unavailable, match=f"shows: {OTHER}"):
-        devices.open(ONE, BLANK, read_only=False)
+        devices.open_attached(ONE, BLANK, read_only=False)
     kernel.nvme("nvme1n1", SERIAL)
-    assert devices.open(ONE, BLANK, read_only=False).path.name == "nvme1n1"
+    assert devices.open_attached(ONE, BLANK, read_only=False).path.name == "nvme1n1"
 
 
 def test_volumes_that_swapped_their_names_are_told_apart(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
     kernel.nvme("nvme1n1", OTHER)
     for handle in (ONE, TWO):
-        devices.open(handle, BLANK, read_only=False)
+        devices.open_attached(handle, BLANK, read_only=False)
     for disk in ("nvme0n1", "nvme1n1"):
         kernel.unplug(disk)
     kernel.nvme("nvme0n1", OTHER)
     kernel.nvme("nvme1n1", SERIAL)
 
-    found = {handle: devices.open(handle, BLANK, read_only=False) for handle in (ONE, TWO)}
+    found = {handle: devices.open_attached(handle, BLANK, read_only=False) for handle in (ONE, TWO)}
     assert {handle: device.path.name for handle, device in found.items()} == {ONE: "nvme1n1", TWO: "nvme0n1"}
     assert {handle: devices.find(handle) for handle in found} == found
 
@@ -132,7 +132,7 @@ def test_a_device_that_appears_late_is_waited_for(kernel: FakeKernel) -> None:
     late.start()
     started = time.monotonic()
 
-    assert devices.open(ONE, BLANK, read_only=False).path.name == "nvme0n1"
+    assert devices.open_attached(ONE, BLANK, read_only=False).path.name == "nvme0n1"
     assert time.monotonic() - started < 5
     late.join()
 
@@ -143,20 +143,20 @@ def test_a_node_in_dev_that_appears_late_is_waited_for(kernel: FakeKernel) -> No
     late = threading.Timer(0.3, (kernel.dev / "nvme0n1").write_text, (number,))
     late.start()
 
-    assert DeviceManager(kernel, appear=10).open(ONE, BLANK, read_only=False).number == number
+    assert DeviceManager(kernel, appear=10).open_attached(ONE, BLANK, read_only=False).number == number
     late.join()
 
 
 def test_a_device_that_stays_away_may_still_come(devices: DeviceManager) -> None:
     with pytest.raises(Unavailable, match=r"attached as /dev/xvdba, has not appeared .* shows: none"):
-        devices.open(ONE, BLANK, read_only=False)
+        devices.open_attached(ONE, BLANK, read_only=False)
 
 
 def test_a_volume_that_nobody_attached_is_not_waited_for(kernel: FakeKernel) -> None:
     started = time.monotonic()
 
     with pytest.raises(NotFound, match="not attached to this node"):
-        DeviceManager(kernel, appear=60).open(ONE, {}, read_only=False)
+        DeviceManager(kernel, appear=60).open_attached(ONE, {}, read_only=False)
     assert time.monotonic() - started < 5
 
 
@@ -164,10 +164,10 @@ def test_a_container_without_the_nodes_dev_is_told_what_to_mount(kernel: FakeKer
     kernel.nvme("nvme0n1", SERIAL, node=False)
 
     with pytest.raises(FailedPrecondition, match=r"mount the node's /dev \(devtmpfs\)"):
-        devices.open(ONE, BLANK, read_only=False)
+        devices.open_attached(ONE, BLANK, read_only=False)
     (kernel.dev / "nvme0n1").write_text("259:99")  # left of a disk that is gone
     with pytest.raises(FailedPrecondition, match="nvme0n1 is not the device node of disk"):
-        devices.open(ONE, BLANK, read_only=False)
+        devices.open_attached(ONE, BLANK, read_only=False)
     assert devices.find(ONE) is None
     devices.close(ONE)
 
@@ -177,7 +177,7 @@ def test_a_dev_that_cannot_be_written_is_told(kernel: FakeKernel, devices: Devic
     (kernel.dev / "csi-multi-ebs").touch()
 
     with pytest.raises(Unavailable, match="into the container of the driver, writable"):
-        devices.open(ONE, BLANK, read_only=False)
+        devices.open_attached(ONE, BLANK, read_only=False)
 
 
 @pytest.mark.parametrize("what", ["dev/csi-multi-ebs/" + ONE, "sys/block/nvme0n1/device/serial"])
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_not_closed_or_absent(
     kernel: FakeKernel, devices: DeviceManager, tmp_path: Path, what: str
 ) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    devices.open(ONE, BLANK, read_only=False)
+    devices.open_attached(ONE, BLANK, read_only=False)
     (tmp_path / what).unlink()
     (tmp_path / what).mkdir()  # as unreadable for root as for anybody
 
@@ -207,7 +207,7 @@ def test_a_device_is_found_from_open_to_close_and_not_because_it_is_attached(
     kernel.nvme("nvme0n1", SERIAL)
     assert devices.find(ONE) is None
 
-    device = devices.open(ONE, BLANK, read_only=False)
+    device = devices.open_attached(ONE, BLANK, read_only=False)
     assert DeviceManager(kernel).find(ONE) == device  # the next process
     for _ in range(2):
         devices.close(ONE)
@@ -216,7 +216,7 @@ def test_a_device_is_found_from_open_to_close_and_not_because_it_is_attached(
 
 def test_a_device_in_use_is_found_though_the_note_was_lost(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    device = devices.open(ONE, BLANK, read_only=False)
+    device = devices.open_attached(ONE, BLANK, read_only=False)
     (kernel.dev / "csi-multi-ebs" / ONE).unlink()
     assert devices.find(ONE) is None
     kernel.users.add(device.path)
@@ -235,21 +235,21 @@ def test_only_what_the_controller_calls_zeroed_may_be_formatted(
 ) -> None:
     kernel.nvme("nvme0n1", SERIAL)
 
-    device = devices.open(ONE, {"device": "/dev/xvdba", "blank": said}, read_only=False)
+    device = devices.open_attached(ONE, {"device": "/dev/xvdba", "blank": said}, read_only=False)
     assert device.blank is blank
-    assert devices.open(ONE, {"device": "/dev/xvdba"}, read_only=False).blank is Blank.NEVER
+    assert devices.open_attached(ONE, {"device": "/dev/xvdba"}, read_only=False).blank is Blank.NEVER
 
 
 def test_a_device_opened_read_only_is_so_until_it_is_opened_for_writing_or_closed(
     kernel: FakeKernel, devices: DeviceManager
 ) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    assert devices.open(ONE, BLANK, read_only=True).read_only
+    assert devices.open_attached(ONE, BLANK, read_only=True).read_only
     assert read_only(kernel, "nvme0n1")
-    assert not devices.open(ONE, BLANK, read_only=False).read_only
+    assert not devices.open_attached(ONE, BLANK, read_only=False).read_only
     assert not read_only(kernel, "nvme0n1")
 
-    devices.open(ONE, BLANK, read_only=True)
+    devices.open_attached(ONE, BLANK, read_only=True)
     devices.close(ONE)
     assert not read_only(kernel, "nvme0n1")
 
@@ -257,22 +257,22 @@ def test_a_device_opened_read_only_is_so_until_it_is_opened_for_writing_or_close
 @pytest.mark.usefixtures("impatient")
 def test_a_device_in_use_is_neither_closed_nor_switched(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    device = devices.open(ONE, BLANK, read_only=False)
+    device = devices.open_attached(ONE, BLANK, read_only=False)
     for users in (kernel.users, kernel.raw):
         users.add(device.path)
         with pytest.raises(InUse, match="in use read-write"):
-            devices.open(ONE, BLANK, read_only=True)
+            devices.open_attached(ONE, BLANK, read_only=True)
         with pytest.raises(InUse, match="unpublish and unstage"):
             devices.close(ONE)
         assert devices.find(ONE) == device
-        assert devices.open(ONE, BLANK, read_only=False) == device
+        assert devices.open_attached(ONE, BLANK, read_only=False) == device
         users.clear()
     devices.close(ONE)
 
 
 def test_a_device_that_is_published_raw_is_not_waited_for(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    kernel.raw.add(devices.open(ONE, BLANK, read_only=False).path)
+    kernel.raw.add(devices.open_attached(ONE, BLANK, read_only=False).path)
     started = time.monotonic()
 
     with pytest.raises(InUse):
@@ -282,7 +282,7 @@ def test_a_device_that_is_published_raw_is_not_waited_for(kernel: FakeKernel, de
 
 def test_who_lets_go_in_a_moment_is_waited_for(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    device = devices.open(ONE, BLANK, read_only=False)
+    device = devices.open_attached(ONE, BLANK, read_only=False)
     kernel.users.add(device.path)
     release = threading.Timer(0.2, kernel.users.clear)
     release.start()
@@ -294,7 +294,7 @@ def test_who_lets_go_in_a_moment_is_waited_for(kernel: FakeKernel, devices: Devi
 
 def test_a_device_that_was_pulled_is_not_open_and_its_close_is_fine(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    devices.open(ONE, BLANK, read_only=False)
+    devices.open_attached(ONE, BLANK, read_only=False)
     kernel.unplug("nvme0n1")
 
     assert devices.find(ONE) is None
@@ -308,12 +308,12 @@ def test_a_volume_that_was_pulled_while_open_and_comes_again_is_not_open(
 ) -> None:
     """What is still mounted shows the disk that is gone, and must come to be unmounted."""
     kernel.nvme("nvme0n1", SERIAL)
-    before = devices.open(ONE, BLANK, read_only=False)
+    before = devices.open_attached(ONE, BLANK, read_only=False)
     kernel.unplug("nvme0n1")
     kernel.nvme("nvme0n1", SERIAL)
 
     assert devices.find(ONE) is None
-    after = devices.open(ONE, BLANK, read_only=False)
+    after = devices.open_attached(ONE, BLANK, read_only=False)
     assert devices.find(ONE) == after
     assert after.number != before.number
 
@@ -324,7 +324,12 @@ def test_a_volume_that_was_pulled_while_open_and_comes_again_is_not_open(
 def test_what_is_no_volume_id_is_not_found_and_touches_no_file(
     kernel: FakeKernel, devices: DeviceManager, handle: str
 ) -> None:
-    for call in (devices.find, devices.close, devices.refresh, lambda one: devices.open(one, BLANK, read_only=False)):
+    for call in (
+        devices.find,
+        devices.close,
+        devices.refresh,
+        lambda one: devices.open_attached(one, BLANK, read_only=False),
+    ):
         with pytest.raises(NotFound, match="does not exist"):
             call(handle)
     assert list(kernel.dev.iterdir()) == []
@@ -332,7 +337,7 @@ def test_what_is_no_volume_id_is_not_found_and_touches_no_file(
 
 def test_a_device_takes_the_size_that_its_controller_tells(kernel: FakeKernel, devices: DeviceManager) -> None:
     kernel.nvme("nvme0n1", SERIAL)
-    devices.open(ONE, BLANK, read_only=False)
+    devices.open_attached(ONE, BLANK, read_only=False)
     kernel.behind["nvme0n1"] = 2 * MIB
 
     devices.refresh(ONE)

@@ -1,4 +1,4 @@
-"""Real NVMe disks that come and go under the node side: in a guest that hotplug.py has made an EC2 instance."""
+"""Real NVMe disks that are plugged and unplugged, in a guest that hotplug.py presents as an EC2 instance."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def plugged(bus: ServerProxy, volume: str) -> str:
 
 
 def open_device(devices: DeviceManager, volume: str, *, read_only: bool = False) -> Device:
-    return devices.open(volume, CONTEXT, read_only=read_only)
+    return devices.open_attached(volume, CONTEXT, read_only=read_only)
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def test_a_device_that_does_not_come_is_told_with_those_that_are_there(plug: Plu
     with pytest.raises(Unavailable, match=other.replace("-", "")):
         open_device(DeviceManager(NvmeKernel(), appear=0.5), new())
     with pytest.raises(NotFound):
-        DeviceManager(NvmeKernel()).open(new(), {}, read_only=False)
+        DeviceManager(NvmeKernel()).open_attached(new(), {}, read_only=False)
     DeviceManager(NvmeKernel()).close(other)
 
 

@@ -1,4 +1,4 @@
-"""What the documentation tells people to copy works: policy, configuration, classes, tags."""
+"""The examples in the documentation work: policy, configuration, classes, tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an instance sees: its own account and what carries its tags, as it is now, and not longer than it waits."""
+"""Lookups of an instance: its own account and tags, current values, and no wait beyond the deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What EC2's refusals and botocore's failures become: the class decides what the orchestrator does next."""
+"""The errors for EC2's refusals and botocore's failures: the class decides what the orchestrator does next."""
 
 from __future__ import annotations
 

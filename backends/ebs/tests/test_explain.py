@@ -1,4 +1,4 @@
-"""What `csi-multi explain` tells of a creation is what a creation asks of EC2, and EC2 is asked for no change."""
+"""`csi-multi explain` shows the calls that a creation makes, and changes nothing in EC2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes of the simulated EC2: pages, ids it does not know, and answers that come late."""
+"""Describes of the simulated EC2: pages, unknown ids, and delayed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An EBS volume that was made by hand becomes the driver's, keeps its data and its tags, and is given back."""
+"""An EBS volume that was created by hand is imported with its data and its tags, and can be released."""
 
 from __future__ import annotations
 

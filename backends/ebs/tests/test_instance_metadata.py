@@ -1,4 +1,4 @@
-"""The instance metadata service: asked as it wants to be asked, and its absence explained."""
+"""The instance metadata service: its protocol, and the errors when it is absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written on volumes and snapshots obeys EC2, reads back as it was, and is never somebody else's."""
+"""Tags of volumes and snapshots are valid in EC2, can be read again, and name the owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listings on EBS: EC2's own pages underneath, ids above, ours alone, and where each volume is attached."""
+"""Listings on EBS: EC2's pages, ids as cursors, only the instance's own volumes, and where each is attached."""
 
 from __future__ import annotations
 

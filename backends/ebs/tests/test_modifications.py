@@ -1,4 +1,4 @@
-"""Growth and changes on EBS: one ModifyVolume for what is asked at once, awaited by whoever asks for it again."""
+"""Expansion and changes on EBS: one ModifyVolume for simultaneous requests, and retries that wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances have node ids: written once on the instance, read by every later process."""
+"""Node ids of instances: written once as a tag of the instance, and read by every later process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What EC2 makes may show late: until then nothing that ends a creation for good is said."""
+"""EC2 may show a new volume late: until then no creation ends with a final error."""
 
 from __future__ import annotations
 

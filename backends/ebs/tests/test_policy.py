@@ -1,4 +1,4 @@
-"""The documented IAM policy: it allows each call that is made, nothing on what is somebody else's, and no more."""
+"""The documented IAM policy allows each call that the driver makes, and nothing on resources of other owners."""
 
 from __future__ import annotations
 

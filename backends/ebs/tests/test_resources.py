@@ -1,4 +1,4 @@
-"""EC2's resources as typed values: what is read of a response."""
+"""EC2's resources as typed values, read from responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose credentials are used, where they come from, and what a client is told about patience."""
+"""Credentials and where they come from, and how long a client retries."""
 
 from __future__ import annotations
 

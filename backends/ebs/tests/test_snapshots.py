@@ -1,4 +1,4 @@
-"""Snapshots on EBS: one per name although EC2 knows no tokens for them, told as they are, never taken back."""
+"""Snapshots on EBS: one per name although EC2 has no client tokens for them, and their state as EC2 reports it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_snapshot_that_was_answered_and_shows_late_is_cut_once(
     cloud.takes.appearing = seconds(0.3)
     first = taken(ebs, snapshot_request("snap-1", origin.handle))
 
-    with pytest.raises(Unavailable, match=f"was taken as '{first.handle}'"):
+    with pytest.raises(Unavailable, match=f"was created as '{first.handle}'"):
         taken(ebs, snapshot_request("snap-1", origin.handle))
     time.sleep(0.3)
     assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle == first.handle
@@ -193,7 +193,7 @@ def test_a_snapshot_that_failed_before_anybody_heard_of_it_is_replaced_by_the_re
         patch.setattr(
             fake_ec2_moto.Snapshot, "status", property(lambda _: "error", lambda _one, _new: None), raising=False
         )
-        with pytest.raises(Unavailable, match="could not take"):
+        with pytest.raises(Unavailable, match="could not create snapshot"):
             taken(ebs, snapshot_request("snap-1", origin.handle))
     assert snapshots(cloud) == []
 

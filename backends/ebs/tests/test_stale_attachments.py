@@ -1,4 +1,4 @@
-"""Attaching and detaching while describes show how it was: EC2 is asked to act, and what it says counts."""
+"""Attaching and detaching while describes show an earlier state: the response of EC2 to the call decides."""
 
 from __future__ import annotations
 

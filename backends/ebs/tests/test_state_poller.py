@@ -1,4 +1,4 @@
-"""Many who wait are served by one question at a time, and each waits for what it wants, as long as it may."""
+"""All waiting callers share one poll at a time, and each waits for its own state until its own deadline."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def test_to_be_gone_can_be_waited_for_too(world: World) -> None:
 def test_at_the_deadline_it_says_what_it_saw_last(world: World) -> None:
     world.states["a"] = "making"
 
-    with pytest.raises(Timeout, match="a did not reach its state before the deadline; last seen: making"):
+    with pytest.raises(
+        Timeout, match=r"a did not reach its state before the deadline \(last seen: making\); try again"
+    ):
         StatePoller(world, most=10, first=0.01).wait("a", ready, soon(0.1))
 
 

@@ -1,4 +1,4 @@
-"""EC2 that throttles, or does not answer: threads are not held by it, and what is not throttled goes on."""
+"""EC2 throttles or does not answer: no thread is held by that, and other groups of calls continue."""
 
 from __future__ import annotations
 

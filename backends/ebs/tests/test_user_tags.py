@@ -1,4 +1,4 @@
-"""Templates of tag values: the part of Go's that users need, and a clear word about the rest."""
+"""Templates of tag values: the part of Go's templates that users need, and a clear error for the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 from contextlib import suppress
 
 import pytest
-from csi_multi_ebs.user_tags import VOLUME_TEMPLATE_NAMES, fit_value, render_template, tag_error
+from csi_multi_ebs.user_tags import VOLUME_TEMPLATE_NAMES, fit_value, render_template, tag_problem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,7 +113,7 @@ def legal(found: dict[str, str]) -> bool:
 
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_whatever_is_not_objected_to_is_legal(key: str, value: str) -> None:
-    assert tag_error(key, value) or legal({key: value})
+    assert tag_problem(key, value) or legal({key: value})
     assert legal({"key": fit_value(value)})
 
 

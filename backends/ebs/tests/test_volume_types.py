@@ -1,4 +1,4 @@
-"""Which sizes, IOPS and throughput a volume may have, and what is said when it may not."""
+"""The sizes, IOPS and throughput that each volume type allows, and the errors for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How volumes are made on EBS: one per name whatever fails, where there is room, and encrypted as asked."""
+"""Creation of volumes on EBS: one per name whatever fails, in a zone with capacity, encrypted as requested."""
 
 from __future__ import annotations
 

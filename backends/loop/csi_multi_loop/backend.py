@@ -61,11 +61,11 @@ class LoopBackend(
     Expand,
     Clone,
     ListVolumes,
-    ListSnapshots,  # and so Snapshots
+    ListSnapshots,  # includes Snapshots
     Capacity,
-    VolumeHealthLister,  # and so VolumeHealthReporter
+    VolumeHealthLister,  # includes VolumeHealthReporter
     NodeHealthReporter,
-    Import,  # and so Explain
+    Import,  # includes Explain
 ):
     contract = (1, 0)
     Config = config.Config
@@ -81,7 +81,7 @@ class LoopBackend(
         directory: Directory | None = None,
         freezer: Freezer | None = None,
     ) -> None:
-        """The last three are what changes the machine; a dry run passes its own."""
+        """`client`, `directory` and `freezer` change the machine; a dry run passes its own."""
         super().__init__(config, setting)
         client = client or Client()
         directory = directory or Directory(self.config, client)
@@ -143,7 +143,7 @@ class LoopBackend(
         return self._listing.volumes(page)
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        return self._importer.import_file(Path(name), stamp)
+        return self._importer.import_volume(Path(name), stamp)
 
     def release_volume(self, handle: str) -> str:
         return self._importer.release(handle)

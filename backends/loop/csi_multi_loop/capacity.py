@@ -1,4 +1,4 @@
-"""Capacity: how much can still be created, and the check that no creation exceeds it.
+"""Capacity: how much can still be created, and the refusal of what does not fit.
 
 Images are sparse: a volume of 10 GiB may hold nothing today and be full tomorrow. What counts is therefore how far
 every existing image can still grow. An image that shares no block with another grows to its size. Images of one

@@ -71,7 +71,7 @@ class Client:
         return file.read_bytes()
 
     def write_label(self, file: Path, label: Label) -> None:
-        """Write a label atomically. It becomes durable when its entry is published."""
+        """Write a label atomically. It becomes durable when its entry is complete."""
         _write_draft(file, label).replace(file)
 
     def replace_label(self, file: Path, label: Label) -> None:
@@ -99,7 +99,7 @@ class Client:
             copy_file(source, image)
 
     def can_reflink(self, directory: Path) -> bool:
-        """Whether files in a directory of the driver can share blocks; tried out with two sample files."""
+        """Return whether files in a directory of the driver can share blocks; tried out with two sample files."""
         sample, probe = directory / "sample", directory / "probe"
         sample.touch()
         try:

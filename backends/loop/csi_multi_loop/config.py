@@ -1,4 +1,4 @@
-"""The schemas of this backend: an instance's configuration and the StorageClass parameters."""
+"""The schemas of an instance's configuration and of the parameters of a StorageClass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GIB = 2**30
 
 
 class Config(Schema, frozen=True, kw_only=True):
-    """An instance's part of the YAML file."""
+    """The configuration of an instance: one directory."""
 
     directory: Annotated[
         str, Doc("absolute path of the directory for images and snapshots; created on first use", pattern=r"^/.*[^/]$")
@@ -26,7 +26,7 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = 1.0
     min_size: Annotated[int, Doc("bytes of the smallest volume; xfs needs 300 MiB, btrfs 109 MiB", ge=4096)] = 16 * MIB
     max_size: Annotated[int, Doc("bytes of the largest volume; 0: no limit", ge=0)] = 0
-    default_size: Annotated[int, Doc("bytes of a volume when the request names no size", ge=4096)] = GIB
+    default_size: Annotated[int, Doc("bytes of a volume when the request has no size", ge=4096)] = GIB
 
 
 class Parameters(Schema, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ class DeviceManager:
         try:
             blank = self.volumes.read(leaf).format.blank
         except UnreadableLabel:
-            blank = Blank.NEVER  # it can still be unmounted and closed
+            blank = Blank.NEVER  # the device can still be unmounted and closed
         device = self.loop_files.find(self.volumes.image(leaf))
         return loopfile.device_of(device, blank) if device else None
 

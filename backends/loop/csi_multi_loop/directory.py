@@ -44,7 +44,7 @@ class Directory:
             )
 
     def lock(self) -> AbstractContextManager[None]:
-        """Wait for other operations that count the free space, and keep them out for the block."""
+        """Wait for other operations that count the free space, and lock them out for the block."""
         return self._client.lock(self.path, wait=True)
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class Directory:
 
     @property
     def existing(self) -> Path:
-        """The path that is used to ask for facts about the disk below."""
+        """The path from which facts about the disk below are read."""
         return self.path
 
     def fullness(self) -> float:

@@ -20,7 +20,7 @@ from .freeze import Freezer
 from .labels import Label
 from .store import GONE
 
-REFLINK_FILESYSTEMS = frozenset({"btrfs", "xfs"})  # as their mkfs makes them
+REFLINK_FILESYSTEMS = frozenset({"btrfs", "xfs"})  # with the defaults of their mkfs
 UNLIMITED_SPACE = 2**62  # bytes
 USUAL_SECTOR = 512  # bytes
 
@@ -46,7 +46,10 @@ class DryRunClient(Client):
     def lock_entry(self, directory: Path, *, shared: bool = False) -> AbstractContextManager[None]:
         """Lock what is copied, as a creation does."""
         if self._report.offline:
-            raise Unpredictable(f"what {directory} holds is not known without the storage; run this on its node")
+            raise Unpredictable(
+                f"the contents of {directory} are not known in an offline dry run; run it on the node, without "
+                "--offline"
+            )
         return super().lock_entry(directory, shared=shared)
 
     def empty(self, directory: Path) -> None:
@@ -94,7 +97,7 @@ class DryRunClient(Client):
 
 
 class DryRunDirectory(Directory):
-    """A directory that is not created: before its first use, its nearest existing parent is asked about the disk."""
+    """A directory that is not created: before its first use, facts about the disk come from its nearest parent."""
 
     def __init__(self, config: Config, client: Client, report: DryRunReport) -> None:
         super().__init__(config, client)

@@ -1,4 +1,4 @@
-"""Health: what is wrong with an image, its loop devices, or the instance's directory."""
+"""Health: problems of an image, its loop devices, and the instance's directory."""
 
 from __future__ import annotations
 

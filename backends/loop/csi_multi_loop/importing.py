@@ -1,6 +1,6 @@
-"""Import a raw image file that lies on the instance's filesystem: it gets a second name among the volumes.
+"""Import a raw image file of the instance's filesystem by a hard link, which becomes the image of a new volume.
 
-The file keeps its first name, so nothing that happens to the volume's entry can lose it.
+The file keeps its own name, so its data survives whatever happens to the volume's entry.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Importer:
     client: Client
 
     @translated("importing a volume")
-    def import_file(self, path: Path, stamp: Stamp) -> Volume:
-        """Create a volume's entry for the file, or find the one from before. Raises as Import.import_volume says."""
+    def import_volume(self, path: Path, stamp: Stamp) -> Volume:
+        """Create a volume's entry for the file, or find an earlier import. Raises what Import.import_volume says."""
         self.directory.prepare()
         leaf = ids.leaf(stamp.name)
         exists = os.path.lexists(self.volumes.path / leaf)
@@ -56,7 +56,7 @@ class Importer:
 
     @translated("releasing a volume")
     def release(self, handle: str) -> str:
-        """Remove the volume's entry; the file stays. Raises as Import.release_volume says."""
+        """Remove the volume's entry; the file stays. Raises what Import.release_volume says."""
         self.directory.require_mount()
         leaf = self.volumes.leaf(handle)
         with self.volumes.locked(leaf):
@@ -89,12 +89,12 @@ class Importer:
         label = self.volumes.read(leaf)
         if label.stamp == stamp and path.is_file() and self.volumes.image(leaf).samefile(path):
             return label
-        raise AlreadyExists(f"another volume is named {leaf!r}; choose another name")
+        raise AlreadyExists(f"volume {leaf!r} already exists; choose another name")
 
     def _importable(self, path: Path, leaf: str) -> os.stat_result:
         """Return the file's status. Raises InvalidArgument, NotFound, AlreadyExists, FailedPrecondition."""
         if not path.is_absolute():
-            raise InvalidArgument(f"{str(path)!r} is not an absolute path of an image file")
+            raise InvalidArgument(f"{str(path)!r} is not an absolute path; give one such as /srv/images/data.img")
         try:
             status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -102,9 +102,12 @@ class Importer:
         if not stat.S_ISREG(status.st_mode):
             raise InvalidArgument(f"{path} is not a regular file; name the image file itself")
         if self.directory.path.resolve() in path.resolve().parents:
-            raise AlreadyExists(f"{path} lies in the directory of this instance, whose files belong to the driver")
-        unpublished = self._unpublished_link(leaf, path)
-        if status.st_nlink > 1 + unpublished:
+            raise AlreadyExists(
+                f"{path} is in the directory of this instance, whose files belong to the driver; name a file outside "
+                "of it"
+            )
+        incomplete = self._incomplete_link(leaf, path)
+        if status.st_nlink > 1 + incomplete:
             raise FailedPrecondition(
                 f"{path} has {status.st_nlink} names, so it may be another volume already; "
                 f"find the others with: find -inum {status.st_ino}"
@@ -117,9 +120,9 @@ class Importer:
         _refuse_other_format(path, status.st_size)
         return status
 
-    def _unpublished_link(self, leaf: str, path: Path) -> bool:
-        """Whether an import that was killed has linked the file; this import starts that one over."""
-        image = self.volumes.unpublished_image(leaf)
+    def _incomplete_link(self, leaf: str, path: Path) -> bool:
+        """Return whether an import that was killed has linked the file; this import starts that one over."""
+        image = self.volumes.incomplete_image(leaf)
         return image.exists() and image.samefile(path)
 
 

@@ -1,4 +1,4 @@
-"""Labels: the JSON file beside each image that says whose it is, its size and its format state."""
+"""Labels: the JSON file beside each image, with its owner, size and format state."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ L = TypeVar("L", bound=Label)
 
 
 class UnreadableLabel(FailedPrecondition):
-    """A label is missing or damaged, so it is not known whose data lies beside it."""
+    """A label is missing or damaged, so the owner of the image beside it is not known."""
 
 
 class ForeignLabel(FailedPrecondition):
@@ -94,6 +94,7 @@ def decode(file: Path, data: bytes, form: type[L]) -> L:
         ) from None
     if label.version > VERSION:
         raise UnreadableLabel(
-            f"label {file} has version {label.version}, this driver reads versions up to {VERSION}; upgrade the driver"
+            f"label {file} has version {label.version}, and this driver reads versions up to {VERSION}; upgrade the "
+            "driver"
         )
     return label

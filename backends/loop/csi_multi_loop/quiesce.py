@@ -1,4 +1,4 @@
-"""Quiesce a volume while its image is copied: it is not attached meanwhile, and nothing writes to it."""
+"""Quiesce a volume while its image is copied: during the copy it is not attached, and nothing writes to it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Quiescer:
         yield
 
     def thaw_leftovers(self) -> None:
-        """Thaw what dead processes left frozen. What a living process has frozen is locked, and left alone."""
+        """Thaw what dead processes left frozen. What a running process has frozen is locked, and stays frozen."""
         for leaf in self.freezer.marked():
             image = self.volumes.image(leaf)
             try:

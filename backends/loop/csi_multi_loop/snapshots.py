@@ -72,5 +72,5 @@ class SnapshotManager:
         self.directory.require_mount()
         self.snapshots.finish_removal(leaf)
         with self.snapshots.locked(leaf):
-            self.snapshots.read(leaf)  # refuses what is not ours
+            self.snapshots.read(leaf)  # refuses another owner's snapshot
             self.snapshots.remove(leaf)

@@ -57,12 +57,12 @@ class Store(Generic[L]):
         return f"{self._setting.node}/{leaf}"
 
     def leaf(self, handle: str) -> str:
-        """Return the leaf of a handle. Raises NotFound; WrongNode: what another node has is not gone."""
+        """Return the leaf of a handle. Raises NotFound, and WrongNode for a handle of another node."""
         node, leaf = split_local(self.kind, handle)
         if node != self._setting.node:
             raise WrongNode(
-                f"{self.kind} {handle!r} lives on node {node!r}, this is node {self._setting.node!r}; "
-                f"send the call to node {node!r}"
+                f"{self.kind} {handle!r} is on node {node!r}, and this is node {self._setting.node!r}; "
+                "send the request to the driver on that node"
             )
         return leaf
 
@@ -72,7 +72,7 @@ class Store(Generic[L]):
     def label_file(self, leaf: str) -> Path:
         return self.path / leaf / self.label_name
 
-    def unpublished_image(self, leaf: str) -> Path:
+    def incomplete_image(self, leaf: str) -> Path:
         """Return where the image of an entry is while it is built."""
         return self.path / f"{NEW}{leaf}" / IMAGE
 
@@ -102,7 +102,7 @@ class Store(Generic[L]):
         return label
 
     def read_for_listing(self, leaf: str) -> L | None:
-        """Return the label; None when the entry is foreign, gone, or (with a warning) unreadable."""
+        """Return the label; None when the entry is foreign, removed, or (with a warning) unreadable."""
         try:
             return self.read(leaf)
         except (NotFound, ForeignLabel):
@@ -144,26 +144,26 @@ class Store(Generic[L]):
             except FileNotFoundError:
                 raise missing(self.kind, self.handle(leaf)) from None
             except BlockingIOError:
-                raise Busy(f"{self.kind} {leaf!r} is locked by another operation; try again later") from None
+                raise Busy(f"{self.kind} {leaf!r} is locked by another operation; try again") from None
             except NotADirectoryError:
                 raise UnreadableLabel(f"{self.path / leaf} is not a directory; move it away") from None
             yield
 
     @contextmanager
     def building(self, leaf: str) -> Iterator[Path]:
-        """Yield a directory to build an entry in, and publish it at the end. Raises AlreadyExists, Busy."""
+        """Yield a directory to build an entry in, and give it its name at the end. Raises AlreadyExists, Busy."""
         new = self.path / f"{NEW}{leaf}"
         with ExitStack() as stack:
             self._claim(new, stack)
-            published = False
+            completed = False
             try:
-                self._client.empty(new)  # what a dead process left
+                self._client.empty(new)  # what an interrupted creation left
                 self.refuse_taken(leaf)
                 yield new
-                self._publish(new, leaf)
-                published = True
+                self._complete(new, leaf)
+                completed = True
             finally:
-                if not published:
+                if not completed:
                     self._client.remove(new)
             self._client.sync(self.path)
 
@@ -183,7 +183,7 @@ class Store(Generic[L]):
         self._client.remove(self.path / f"{GONE}{leaf}")
 
     def remove_leftovers(self) -> None:
-        """Remove the unfinished creations and removals of dead processes."""
+        """Remove the incomplete entries that interrupted creations and removals left."""
         for name in os.listdir(self.path):
             prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
             if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
@@ -201,9 +201,9 @@ class Store(Generic[L]):
                 except BlockingIOError:
                     break
                 return
-        raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another call; try again later")
+        raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another operation; try again")
 
-    def _publish(self, new: Path, leaf: str) -> None:
+    def _complete(self, new: Path, leaf: str) -> None:
         for path in (new / IMAGE, new / self.label_name, new):
             self._client.sync(path)
         try:

@@ -118,7 +118,7 @@ class VolumeManager:
         self.directory.require_mount()
         self.volumes.finish_removal(leaf)
         with self.volumes.locked(leaf):
-            if self.volumes.read(leaf).stamp.imported:  # read() refuses what is not ours
+            if self.volumes.read(leaf).stamp.imported:  # read() refuses another owner's volume
                 raise not_ours_to_delete(handle)
             refuse_attached(handle, self.volumes.image(leaf))
             self.volumes.remove(leaf)
@@ -145,7 +145,10 @@ class VolumeManager:
     def formatting(self, handle: str) -> None:
         """Record that formatting begins. Raises FailedPrecondition when the volume may hold data."""
         if self._advance_format(handle, Format.FORMATTING) is Format.USED:
-            raise FailedPrecondition(f"volume {handle!r} may hold data and must not be formatted")
+            raise FailedPrecondition(
+                f"volume {handle!r} may hold data and must not be formatted; "
+                "use it with its filesystem, or create a new volume"
+            )
 
     def formatted(self, handle: str) -> None:
         """Record that the volume is used from now on."""

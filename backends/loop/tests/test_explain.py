@@ -171,7 +171,7 @@ def test_offline_space_is_assumed_and_a_copy_is_unpredictable(connect: Connect, 
 
     assert offline.create_volume(requests.volume("pvc-1", 2**60)).size == 2**60
     assert len(report.assumed) == 3
-    with pytest.raises(Unpredictable, match="not known without the storage"):
+    with pytest.raises(Unpredictable, match="not known in an offline dry run"):
         offline.clone_volume(requests.copy("pvc-2", "volume", "node-1/source"))
 
 

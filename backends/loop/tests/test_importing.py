@@ -1,4 +1,4 @@
-"""An image file that was made by hand becomes a volume, keeps its data and its name, and can be released."""
+"""An image file that was created by hand is imported with its data, keeps its name, and can be released."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 What the kernel shows is read from /sys and /dev, without an lvm command.
 
-Activating a thick snapshot also activates its origin, and that volume may be opened while its snapshot is read. So
-who activates a volume only to read its snapshot gives it the tag csi.reading; who opens the volume removes the tag;
-and the reader deactivates it on condition that the tag is still there, which lvm checks under its lock.
+Activating a thick snapshot also activates its origin, and that volume may be opened while its snapshot is read. So a
+volume that is activated only to read its snapshot gets the tag csi.reading. When the volume is opened, the tag is
+removed. When the snapshot was read, the volume is deactivated if it still has the tag, which lvm checks under its lock.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SYS_BLOCK = Path("/sys/block")
 DEV = Path("/dev")
 BLKROSET = 0x125D  # linux/fs.h
 
-ONLY_READ = f'lv_tags={{"{labels.READING}"}}'
-POOL_FAILED = 'lv_health_status="failed"'  # as the kernel reports it
-SUSPENSION_TIME = 10.0  # seconds: no running command suspends a device for longer
-RELEASE_TIME = 2.0  # seconds: btrfs may use its device for a moment after umount has returned
+READING_CONDITION = f'lv_tags={{"{labels.READING}"}}'
+POOL_FAILED_CONDITION = 'lv_health_status="failed"'  # as the kernel reports it
+SUSPENSION_SECONDS = 10.0  # seconds: no running command suspends a device for longer
+RELEASE_SECONDS = 2.0  # seconds: btrfs may use its device for a moment after umount has returned
 
 
 class Activation:
@@ -64,7 +64,9 @@ class Activation:
         """
         if labels.READING in volume.tags:
             self._client.change_tags(volume.name, remove=[labels.READING])
-        if not volume.active or labels.READING in volume.tags:  # its reader may have deactivated it at this moment
+        if (
+            not volume.active or labels.READING in volume.tags
+        ):  # the end of a read may have deactivated it at this moment
             self._activate(volume.name, volume)
         elif volume.suspended:
             self.resume(volume.name)
@@ -75,7 +77,7 @@ class Activation:
         device = self.device(name)
         if device is None:
             return
-        deadline = time.monotonic() + RELEASE_TIME
+        deadline = time.monotonic() + RELEASE_SECONDS
         while in_use(self.path(device), device.number) and time.monotonic() < deadline:
             if published(device.number):
                 break
@@ -94,7 +96,7 @@ class Activation:
         A running command suspends a device only for a moment, which is waited for. Underlying devices are resumed
         first: LVM's own refresh hangs in the kernel when it resumes a device above one that is still suspended.
         """
-        deadline = time.monotonic() + SUSPENSION_TIME
+        deadline = time.monotonic() + SUSPENSION_SECONDS
         while suspended := suspended_devices(device_name(self._group, name)):
             if time.monotonic() > deadline:
                 log.warning("logical volume %s was left suspended by a killed command; resuming it", name)
@@ -108,7 +110,7 @@ class Activation:
 
     @contextmanager
     def reading(self, volume: LogicalVolume) -> Iterator[Path]:
-        """Activate a snapshot or an unfinished copy for the block, and return its device node."""
+        """Activate a snapshot or an incomplete copy for the block, and return its device node."""
         base = volume.origin if volume.thick_snapshot else volume.name
         if self.device(base) is None:
             if base != volume.name:
@@ -120,9 +122,9 @@ class Activation:
             self.release(base, tagged=base != volume.name)
 
     def release(self, base: str, *, tagged: bool) -> None:
-        """Deactivate what was active only to be read, unless somebody else reads it or has it open."""
+        """Deactivate what was active only to be read, unless another process reads it or has it open."""
         with suppress(CommandRefused):
-            self._client.deactivate(base, ONLY_READ if tagged else "")
+            self._client.deactivate(base, READING_CONDITION if tagged else "")
             if tagged and self.device(base) is None:
                 self._client.change_tags(base, remove=[labels.READING])
 
@@ -138,7 +140,7 @@ class Activation:
             pool = self._client.find(volume.pool).get(volume.pool) if volume.pool else None
             if pool and pool.health == "failed":
                 log.warning("thin pool %s has failed in the kernel; reactivating it", pool.name)
-                self._client.deactivate(volume.pool, POOL_FAILED)
+                self._client.deactivate(volume.pool, POOL_FAILED_CONDITION)
                 self._client.activate(volume.pool)
                 self._client.activate(name)
                 return
@@ -234,7 +236,7 @@ def set_read_only(path: Path, device: ActiveDevice, read_only: bool) -> None:
 
 
 def in_use(path: Path, number: str) -> bool:
-    """Whether it is mounted in any mount namespace, used by another device, or published as a raw block device."""
+    """Return whether it is mounted in any mount namespace, used by another device, or published as raw block device."""
     if published(number):
         return True
     try:
@@ -245,7 +247,7 @@ def in_use(path: Path, number: str) -> bool:
 
 
 def published(number: str) -> bool:
-    """Whether a node of the device is bound anywhere, which the kernel does not count as use."""
+    """Return whether a node of the device is bound anywhere, which the kernel does not count as use."""
     return mounts.is_node_bound(number)
 
 

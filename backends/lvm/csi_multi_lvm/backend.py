@@ -44,7 +44,6 @@ from .explain import LvmDryRunHost
 from .health import HealthReporter
 from .importing import Importer
 from .operation import instance_of
-from .report import LogicalVolume
 from .snapshots import SnapshotManager
 from .volumes import VolumeManager
 
@@ -70,10 +69,8 @@ class LvmBackend(
     def __init__(self, config: Any, setting: Setting) -> None:
         super().__init__(config, setting)
         instance = instance_of(self.config, setting)
-        self._client = instance.client
         self._reports = instance.reports
         self._capacity = instance.capacity
-        self._owned_volumes = instance.volumes
         self._volumes = VolumeManager(instance)
         self._snapshots = SnapshotManager(instance)
         self._copier = VolumeCopier(instance, self._volumes, self._snapshots)
@@ -85,19 +82,19 @@ class LvmBackend(
     # Volumes
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        return self._describe(self._volumes.create(request))
+        return self._volumes.to_volume(self._volumes.create(request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        return self._describe(self._copier.restore(request))
+        return self._volumes.to_volume(self._copier.restore(request))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        return self._describe(self._copier.clone(request))
+        return self._volumes.to_volume(self._copier.clone(request))
 
     def find_volume(self, name: str) -> Volume:
-        return self._describe(self._owned_volumes.get(self._owned_volumes.new_leaf(name)))
+        return self._volumes.to_volume(self._volumes.find(name))
 
     def get_volume(self, handle: str) -> Volume:
-        return self._describe(self._owned_volumes.get(self._owned_volumes.leaf(handle)))
+        return self._volumes.to_volume(self._volumes.get(handle))
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         self._volumes.delete(handle)
@@ -106,13 +103,13 @@ class LvmBackend(
         return Expansion(size=self._expander.expand(request.handle, request.size), node_required=True)
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        return self._describe(self._importer.take_over(name, stamp))
+        return self._volumes.to_volume(self._importer.import_volume(name, stamp))
 
     def release_volume(self, handle: str) -> str:
         return self._importer.release(handle)
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return self._owned_volumes.page(self._client.report(), page, self._describe)
+        return self._volumes.list_page(page)
 
     # Snapshots
 
@@ -129,7 +126,7 @@ class LvmBackend(
         self._snapshots.delete(handle)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        return self._snapshots.page(page, source)
+        return self._snapshots.list_page(page, source)
 
     # Devices
 
@@ -146,10 +143,10 @@ class LvmBackend(
         self._devices.refresh(handle)
 
     def formatting(self, handle: str) -> None:
-        self._devices.record_formatting(handle)
+        self._devices.formatting(handle)
 
     def formatted(self, handle: str) -> None:
-        self._devices.record_use(handle)
+        self._devices.formatted(handle)
 
     # The instance
 
@@ -158,7 +155,7 @@ class LvmBackend(
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
         parameters = request.parameters if isinstance(request.parameters, config.Parameters) else config.Parameters()
-        return self._capacity.available(parameters)
+        return self._capacity.report(parameters)
 
     def check(self) -> None:
         report = self._reports.fresh()
@@ -178,14 +175,10 @@ class LvmBackend(
         return self._health.volume(handle)
 
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
-        return self._health.volumes(page)
+        return self._health.list_page(page)
 
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
         return self._health.volume(handle)
 
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
         return self._health.storage()
-
-    def _describe(self, found: LogicalVolume) -> Volume:
-        handle, stamp = self._owned_volumes.handle(found), self._owned_volumes.stamp(found)
-        return Volume(handle=handle, size=found.size, stamp=stamp)

@@ -1,4 +1,4 @@
-"""Zero, scrub and copy block devices. This module knows bytes and devices, and nothing of LVM.
+"""Zero, scrub and copy block devices. Nothing here depends on LVM.
 
 The target is open exclusively from the first to the last byte, so nothing is written to a device that is mounted, or
 that another process, such as a copy by an earlier driver, still writes. Reads and writes bypass the page cache. Every

@@ -1,4 +1,4 @@
-"""How much can still be created in a volume group or its thin pool, and refusing what does not fit.
+"""Capacity: how much can still be created in a group or its thin pool, and the refusal of what does not fit.
 
 For thick volumes this follows what lvcreate does: it puts every image of a volume on another disk, takes the disks
 with most free extents, and from each as many as the smallest of them has; then it repeats this with the rest
@@ -42,7 +42,7 @@ class CapacityAccounting:
         self._config = config
         self._reports = reports
 
-    def available(self, parameters: Parameters) -> CapacityReport:
+    def report(self, parameters: Parameters) -> CapacityReport:
         """Return how much can be created now with these parameters. Raises InvalidArgument, Unavailable."""
         layout = layouts.requested(parameters, self._config)
         return capacity(self._reports.fresh(), layout, self._config)
@@ -139,7 +139,7 @@ def _free_thick(report: Report, layout: Layout, config: Config, empty: bool) -> 
 
 
 def _fits(image: int, counts: list[int], budget: int, layout: Layout, extent_size: int) -> bool:
-    """Whether images of so many extents fit on disks with these counts of free ones, within the budget of extents."""
+    """Return whether images of so many extents fit on disks with these counts of free extents, within the budget."""
     overhead = layout.overhead(image, extent_size)
     return layout.images * (image + overhead) <= budget and image <= _spread(counts, layout, overhead)
 
@@ -244,7 +244,7 @@ def _pool_obstacle(pool: LogicalVolume, group: str, config: Config) -> StorageEr
 def _refuse_too_large(size: int, config: Config) -> None:
     if config.max_size and size > config.max_size:
         raise OutOfRange(
-            f"{size} bytes are more than this instance's max_size of {config.max_size} bytes; request less"
+            f"{size} bytes are more than the instance's max_size of {config.max_size} bytes; request less, or raise it"
         )
 
 

@@ -1,4 +1,4 @@
-"""lvm's commands: the only module that knows its command line.
+"""The lvm commands of one volume group. No other module runs lvm.
 
 A logical volume is absent only if a report that succeeded does not list it, never because a command failed.
 """
@@ -178,5 +178,5 @@ class Client:
 
 
 def _udev_available() -> bool:
-    """Whether udev runs and can signal lvm, which it does by semaphores of the host's IPC namespace."""
+    """Return whether udev runs and can signal lvm, which it does by semaphores of the host's IPC namespace."""
     return UDEV_SOCKET.exists() and IPC_NAMESPACE.stat().st_ino == HOST_IPC_INODE

@@ -1,4 +1,4 @@
-"""The settings of an instance, and the parameters of a StorageClass and a VolumeSnapshotClass."""
+"""The schemas of an instance's configuration and of the parameters of a StorageClass and a VolumeSnapshotClass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Wipe = Literal["auto", "zero", "none"]
 
 
 class Config(Schema, frozen=True, kw_only=True):
-    """The settings of an instance in the driver's configuration file."""
+    """The configuration of an instance: one volume group."""
 
     volume_group: Annotated[
         str, Doc("volume group that holds the volumes; it must exist", pattern=r"^[A-Za-z0-9_.+][A-Za-z0-9_.+-]{0,62}$")
@@ -45,7 +45,7 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = 90
     min_size: Annotated[int, Doc("bytes of the smallest volume; xfs needs 300 MiB, btrfs 109 MiB", ge=512)] = 16 * 2**20
     max_size: Annotated[int, Doc("bytes of the largest volume; 0: no limit", ge=0)] = 0
-    default_size: Annotated[int, Doc("bytes of a volume when the request names no size", ge=512)] = GIB
+    default_size: Annotated[int, Doc("bytes of a volume when the request has no size", ge=512)] = GIB
     discard_on_delete: Annotated[
         bool, Doc("discard the space of deleted thick volumes on the disks (issue_discards)")
     ] = False

@@ -30,7 +30,7 @@ class VolumeCopier(Operation):
         """Create a volume from a snapshot. Raises what VolumeManager.create raises, NotFound, FailedPrecondition."""
         source_leaf = self._owned_snapshots.leaf(_source(request, "snapshot"))  # may be another node's: before commands
         source = self._owned_snapshots.get_cached(self._reports.get(), source_leaf)
-        leaf = self._owned_volumes.new_leaf(request.name)
+        leaf = self._owned_volumes.leaf_for(request.name)
         self._snapshots.refuse_overflowed(source)
         layout = self._volumes.layout(request)
         earlier = self._resumable(leaf, request, self._leftovers(leaf))
@@ -43,7 +43,7 @@ class VolumeCopier(Operation):
         """Create a volume from another one as it is at one moment. Raises as restore."""
         source_leaf = self._owned_volumes.leaf(_source(request, "volume"))  # may be another node's: before commands
         source = self._owned_volumes.get_cached(self._reports.get(), source_leaf)
-        leaf = self._owned_volumes.new_leaf(request.name)
+        leaf = self._owned_volumes.leaf_for(request.name)
         layout = self._volumes.layout(request)
         found = self._leftovers(leaf)
         frozen = next((one for one in found if one.name == CLONE_SOURCE_PREFIX + leaf), None)
@@ -51,12 +51,14 @@ class VolumeCopier(Operation):
             if self._can_share(layout, source):
                 return self._share(leaf, request, layout, source, self._resumable(leaf, request, found))
             if len(found) < 2 or frozen is None or frozen.invalid or frozen.origin != source.name:
-                self._discard(found)  # an unfinished copy can only be resumed from the snapshot it was begun with
+                self._remove_incomplete(
+                    found
+                )  # an incomplete copy can only be resumed from the snapshot it was begun with
                 found, frozen = [], None
             earlier = self._resumable(leaf, request, found)
             frozen = frozen or self._snapshots.create_clone_source(CLONE_SOURCE_PREFIX + leaf, source)
             volume = self._copy(leaf, request, layout, frozen, earlier)
-        self._volumes.discard(frozen)
+        self._volumes.remove_incomplete(frozen)
         return volume
 
     def _leftovers(self, leaf: str) -> list[LogicalVolume]:
@@ -66,7 +68,7 @@ class VolumeCopier(Operation):
         return layout.thin and source.thin and source.pool == self._config.thin_pool
 
     def _resumable(self, leaf: str, request: VolumeRequest, found: list[LogicalVolume]) -> LogicalVolume | None:
-        """Return the unfinished volume if the same request began it; another one is removed."""
+        """Return the incomplete volume if the same request began it; another one is removed."""
         volume = next((one for one in found if one.name == self._owned_volumes.name(leaf)), None)
         if volume is None:
             return None
@@ -77,17 +79,17 @@ class VolumeCopier(Operation):
             and request.size.holds(labels.byte_count(volume.tags, labels.INTENDED_SIZE))
         ):
             return volume
-        self._volumes.discard(volume)
+        self._volumes.remove_incomplete(volume)
         return None
 
     def _share(
         self, leaf: str, request: VolumeRequest, layout: Layout, source: LogicalVolume, earlier: LogicalVolume | None
     ) -> LogicalVolume:
-        """Create a thin snapshot as an independent volume; a larger one is unfinished until it has its size."""
+        """Create a thin snapshot as an independent volume; a larger one is incomplete until it has its size."""
         name = self._owned_volumes.name(leaf)
         with self._volumes.admission() as report:
             size = self._volumes.size(report, layout, request.size, source.size)
-            larger = _unfinished(size) if size > source.size else []
+            larger = _incomplete_tags(size) if size > source.size else []
             if earlier is None:
                 self._snapshots.admit_thin(report, size)
                 with self._volumes.refusals_of_creation(leaf):
@@ -100,7 +102,7 @@ class VolumeCopier(Operation):
         size = labels.byte_count(volume.tags, labels.INTENDED_SIZE)
         if volume.size < size:
             self._client.extend_thin(name, size)
-        return self._finish(volume, size, [])
+        return self._complete(volume, size, [])
 
     def _copy(
         self, leaf: str, request: VolumeRequest, layout: Layout, source: LogicalVolume, earlier: LogicalVolume | None
@@ -110,7 +112,7 @@ class VolumeCopier(Operation):
         if earlier is None:
             with self._volumes.admission() as report:
                 size = self._volumes.size(report, layout, request.size, data)
-                tags = [*self._volumes.tags(request, layout), *_unfinished(size)]
+                tags = [*self._volumes.tags(request, layout), *_incomplete_tags(size)]
                 self._volumes.allocate(leaf, layout, size, report, tags)
         volume = self._client.find(name)[name]
         size = labels.byte_count(volume.tags, labels.INTENDED_SIZE)
@@ -121,7 +123,7 @@ class VolumeCopier(Operation):
             block_io.copy(origin, target, min(done, data), data, progress.record, confirm, sparse=volume.thin)
             if not volume.thin:
                 block_io.zero(target, max(done, data), size, progress.record)
-        return self._finish(volume, size, progress.tags)
+        return self._complete(volume, size, progress.tags)
 
     def _refuse_overflowed(self, source: LogicalVolume) -> None:
         """Raise FailedPrecondition for a thick snapshot without data, which LVM only reports while it is active."""
@@ -129,7 +131,7 @@ class VolumeCopier(Operation):
             self._snapshots.refuse_overflowed(self._client.find(source.name).get(source.name, source))
 
     def _confirm(self, volume: LogicalVolume) -> Callable[[], None]:
-        """Return a check that the unfinished volume is unchanged: another process may have finished it."""
+        """Return a check that the incomplete volume is unchanged: another process may have completed it."""
 
         def confirm() -> None:
             found = self._client.find(volume.name).get(volume.name)
@@ -138,31 +140,31 @@ class VolumeCopier(Operation):
 
         return confirm
 
-    def _finish(self, volume: LogicalVolume, size: int, progress_tags: list[str]) -> LogicalVolume:
-        """Remove the tags that make the volume unfinished, so that it is found from now on."""
-        unfinished_tags = labels.with_prefix(volume.tags, labels.INTENDED_SIZE, labels.CREATED_AT)
-        self._client.change_tags(volume.name, remove=[*unfinished_tags, *progress_tags])
+    def _complete(self, volume: LogicalVolume, size: int, progress_tags: list[str]) -> LogicalVolume:
+        """Remove the tags that make the volume incomplete, so that it is found from now on."""
+        incomplete_tags = labels.with_prefix(volume.tags, labels.INTENDED_SIZE, labels.CREATED_AT)
+        self._client.change_tags(volume.name, remove=[*incomplete_tags, *progress_tags])
         self._reports.clear()
         return self._owned_volumes.new(volume.name.removeprefix(self._owned_volumes.prefix), size, volume.tags)
 
     @contextmanager
     def _removed_after_final_error(self, leaf: str) -> Iterator[None]:
-        """Remove the unfinished volume after an error that is not retried."""
+        """Remove the incomplete volume after an error that is not retried."""
         try:
             yield
         except RETRIED:
             raise
         except StorageError:
-            self._discard(self._volumes.leftovers(leaf))
+            self._remove_incomplete(self._volumes.leftovers(leaf))
             raise
 
-    def _discard(self, found: list[LogicalVolume]) -> None:
+    def _remove_incomplete(self, found: list[LogicalVolume]) -> None:
         for one in found:
-            self._volumes.discard(one)
+            self._volumes.remove_incomplete(one)
 
 
 class _CopyProgress:
-    """The progress of a copy, which is recorded in a tag of the unfinished volume."""
+    """The progress of a copy, which is recorded in a tag of the incomplete volume."""
 
     def __init__(self, client: Client, volume: LogicalVolume) -> None:
         self._client = client
@@ -176,8 +178,8 @@ class _CopyProgress:
         self.tags = [current]
 
 
-def _unfinished(size: int) -> list[str]:
-    """Return the tags of an unfinished volume: its intended size, and its age, for VolumeManager.remove_leftovers."""
+def _incomplete_tags(size: int) -> list[str]:
+    """Return the tags of an incomplete volume: its intended size, and its age, for VolumeManager.remove_leftovers."""
     return [f"{labels.INTENDED_SIZE}{size}", f"{labels.CREATED_AT}{time.time():.6f}"]
 
 
@@ -189,5 +191,5 @@ def _data_size(source: LogicalVolume) -> int:
 def _source(request: VolumeRequest, kind: str) -> str:
     """Return the source's handle. Raises InvalidArgument when the request has none of this kind."""
     if request.source is None or request.source.kind.value != kind:
-        raise InvalidArgument(f"the request has no {kind} as content source; name one")
+        raise InvalidArgument(f"the content source must be a {kind}; name one")
     return request.source.handle

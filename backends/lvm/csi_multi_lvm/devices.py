@@ -1,4 +1,4 @@
-"""Volumes as devices on this node: open, find, close, refresh, and the record of their first use."""
+"""The device of a volume on this node: open, find, close, refresh, and the record of its first use."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class DeviceManager(Operation):
         return self._device(active, found) if active.uuid == found.uuid else None
 
     def close(self, handle: str) -> None:
-        """Deactivate a volume, if it is active. Raises InUse, FailedPrecondition for somebody else's volume."""
+        """Deactivate a volume, if it is active. Raises InUse, FailedPrecondition for another owner's volume."""
         leaf = self._owned_volumes.leaf(handle)
         name = self._owned_volumes.name(leaf)
         self._activation.deactivate(name, f'lv_tags={{"{self._owned_volumes.owner}"}}')
         if self._activation.device(name):
-            self._owned_volumes.get(leaf)  # raises if it is somebody else's
+            self._owned_volumes.get(leaf)  # raises if it is another owner's
 
     def refresh(self, handle: str) -> None:
         """Show the new size of a volume that has grown: lvextend has done that already. Raises NotFound."""
         self._owned_volumes.get(self._owned_volumes.leaf(handle))
 
-    def record_formatting(self, handle: str) -> None:
+    def formatting(self, handle: str) -> None:
         """Record that mkfs begins. Raises FailedPrecondition for a volume that may hold data."""
-        wiping.record_formatting(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
+        wiping.formatting(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
 
-    def record_use(self, handle: str) -> None:
+    def formatted(self, handle: str) -> None:
         """Record that the volume may hold data from now on."""
-        wiping.record_use(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
+        wiping.formatted(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
 
     def _device(self, active: ActiveDevice, found: LogicalVolume) -> Device:
         return Device(

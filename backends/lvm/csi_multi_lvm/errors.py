@@ -1,7 +1,6 @@
-"""What lvm says when it refuses a command, and the contract's error for each refusal.
+"""lvm's refusals, translated to the contract's errors.
 
-A failure is recognised by the exit status. The text that lvm prints, in the locale C, only
-tells which failure it is.
+A failure is recognised by the exit status. The text that lvm prints, in the locale C, only shows which failure it is.
 """
 
 from __future__ import annotations

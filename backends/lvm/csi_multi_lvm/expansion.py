@@ -37,8 +37,8 @@ class VolumeExpander(Operation):
             size = wanted.choose(granularity=row, minimum=found.size, maximum=maximum)
             if found.thick_origin and found.active:
                 raise FailedPrecondition(
-                    f"volume {found.name} is in use and has snapshots, so LVM cannot grow it; delete its snapshots, or "
-                    "stop the pods that use it"
+                    f"logical volume {found.name} is in use and has snapshots, so LVM cannot grow it; delete its "
+                    "snapshots, or stop the pods that use it"
                 )
             capacity.admit_growth(report, found, layout, size, self._config)
             ranges = self._zeroed_ranges(leaf, found, layout, size, report.group.extent_size)
@@ -52,8 +52,8 @@ class VolumeExpander(Operation):
             else:
                 self._client.extend(found.name, extents, ranges, same_disks=layout.redundant)
         except CommandRefused as error:
-            if ranges:  # another process took them, and nothing was changed
-                raise Unavailable(f"{error}; the prepared extents were taken, a retry prepares new ones") from None
+            if ranges:  # nothing was changed
+                raise Unavailable(f"{error}; another process took the prepared extents; try again") from None
             raise error.contract_error() from None
         finally:
             self._reports.clear()
@@ -67,8 +67,8 @@ class VolumeExpander(Operation):
             return []
         if layout.integrity:
             raise FailedPrecondition(
-                f"volume {found.name} has integrity and is zeroed, so it cannot grow: zeroed space cannot be added to "
-                "a volume with integrity, and other space would show old data; copy it to a larger volume"
+                f"logical volume {found.name} has integrity and is zeroed, so it cannot grow: zeroed space cannot be "
+                "added to a volume with integrity, and other space would show old data; copy it to a larger volume"
             )
         name = ZEROED_SPACE_PREFIX + leaf
         if name in self._client.find(name):

@@ -1,4 +1,4 @@
-"""A dry run for `csi-multi explain`: it runs the lvm commands that only read, and reports the others."""
+"""The dry run for `csi-multi explain`: lvm commands that only read are run, and the others are reported."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LvmDryRunHost(DryRunHost):
             return None
         if "fullreport" not in argv:
             raise Unpredictable(
-                "the contents of the volume group are unknown in an offline dry run; run it without --offline"
+                "the contents of the volume group are not known in an offline dry run; run it without --offline"
             )
         self._dry_run.record_assumption(
             f"the volume group has extents of {EXTENT} bytes, enough disks and enough free space"

@@ -1,4 +1,4 @@
-"""What is wrong with a volume, or with the whole group, as LVM reports it."""
+"""Health: problems of a volume and of the volume group, as LVM reports them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class HealthReporter:
         leaf = self._owned_volumes.leaf(handle)
         report = self._client.report()
         found = self._owned_volumes.require(leaf, report.volumes.get(self._owned_volumes.name(leaf)))
-        return volume_entries(report, found)
+        return volume_health(report, found)
 
-    def volumes(self, page: PageRequest) -> Page[VolumeHealth]:
-        """Return a page of the volumes with which something is wrong."""
+    def list_page(self, page: PageRequest) -> Page[VolumeHealth]:
+        """Return one page of the volumes that have a problem."""
         report = self._client.report()
 
         def convert(found: LogicalVolume) -> VolumeHealth | None:
-            entries = volume_entries(report, found)
+            entries = volume_health(report, found)
             return VolumeHealth(handle=self._owned_volumes.handle(found), entries=entries) if entries else None
 
         return self._owned_volumes.page(report, page, convert)
@@ -51,13 +51,13 @@ class HealthReporter:
     def storage(self) -> tuple[StorageHealthEntry, ...]:
         """Return what is wrong with the group."""
         try:
-            return group_entries(self._client.report(), self._config, self._owned_volumes.owner)
+            return group_health(self._client.report(), self._config, self._owned_volumes.owner)
         except StorageError as error:
             unreachable = StorageHealth.STORAGE_UNREACHABLE
             return (StorageHealthEntry(status=unreachable, reason="GroupUnreachable", message=str(error)),)
 
 
-def volume_entries(report: Report, found: LogicalVolume) -> tuple[HealthEntry, ...]:
+def volume_health(report: Report, found: LogicalVolume) -> tuple[HealthEntry, ...]:
     """Return what is wrong with a volume."""
     entries = [*_disk_entries(found), *_pool_entries(report, found)]
     if found.suspended:
@@ -92,7 +92,7 @@ def _pool_entries(report: Report, found: LogicalVolume) -> list[HealthEntry]:
     return []
 
 
-def group_entries(report: Report, config: Config, owner: str) -> tuple[StorageHealthEntry, ...]:
+def group_health(report: Report, config: Config, owner: str) -> tuple[StorageHealthEntry, ...]:
     """Return what is wrong with the group."""
     group = report.group
     problems = []

@@ -1,4 +1,4 @@
-"""Take over logical volumes that were created by hand, and give them back.
+"""Import logical volumes that were created by hand, and release them again.
 
 An import tags the logical volume and renames it last; a release renames it back first and then removes the tags. So
 an import that was interrupted leaves a volume with its own name, which the driver does not own: it is begun again.
@@ -21,15 +21,15 @@ NAME = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_.+-]*")
 
 
 class Importer(Operation):
-    def take_over(self, given: str, stamp: Stamp) -> LogicalVolume:
-        """Tag and rename a volume, unless that is done already. Raises what Import.import_volume documents."""
-        old, new = self._name(given), self._owned_volumes.name(self._owned_volumes.new_leaf(stamp.name))
+    def import_volume(self, given: str, stamp: Stamp) -> LogicalVolume:
+        """Tag and rename a volume, or find an earlier import. Raises what Import.import_volume says."""
+        old, new = self._name(given), self._owned_volumes.name(self._owned_volumes.leaf_for(stamp.name))
         report = self._client.report()
         wanted = [*labels.stamp_tags(stamp), labels.IMPORTED, f"{labels.ORIGINAL_NAME}{labels.escape(old)}"]
         if existing := report.volumes.get(new):
             if {*wanted} <= existing.tags:
                 return existing
-            raise AlreadyExists(f"logical volume {new} exists already; choose another name for the volume")
+            raise AlreadyExists(f"logical volume {new} already exists; choose another name")
         found = report.volumes.get(old)
         if found is None:
             raise missing("logical volume", old)
@@ -42,7 +42,7 @@ class Importer(Operation):
         return replace(found, name=new, tags=(found.tags - {*stale}) | {*wanted})
 
     def release(self, handle: str) -> str:
-        """Restore a volume's name, then remove the tags. Raises what Import.release_volume documents."""
+        """Restore a volume's name, then remove the tags. Raises what Import.release_volume says."""
         found = self._owned_volumes.get(self._owned_volumes.leaf(handle))
         if labels.IMPORTED not in found.tags:
             raise not_imported(handle)
@@ -71,8 +71,8 @@ class Importer(Operation):
             )
         if slash and group != self._config.volume_group:
             raise InvalidArgument(
-                f"{given!r} is in volume group {group!r}, this instance uses {self._config.volume_group!r}; choose the "
-                "instance of that group, or configure one"
+                f"{given!r} is in volume group {group!r}, and this instance uses {self._config.volume_group!r}; choose "
+                "the instance of that group, or configure one"
             )
         return name
 
@@ -81,7 +81,7 @@ class Importer(Operation):
         interrupted = labels.value(found.tags, labels.ORIGINAL_NAME) == labels.escape(found.name)
         if (owner := labels.value(found.tags, labels.OWNER)) and not interrupted:
             raise AlreadyExists(
-                f"logical volume {found.name} belongs to {labels.unescape(owner)} already; release it there first"
+                f"logical volume {found.name} already belongs to {labels.unescape(owner)}; release it there first"
             )
         if found.name.startswith(PREFIXES):
             raise FailedPrecondition(
@@ -100,7 +100,7 @@ class Importer(Operation):
             )
         if found.thin and found.pool != self._config.thin_pool:
             raise FailedPrecondition(
-                f"logical volume {found.name} is in thin pool {found.pool!r}, this instance uses "
+                f"logical volume {found.name} is in thin pool {found.pool!r}, and this instance uses "
                 f"{self._config.thin_pool or 'none'!r}; configure an instance with that pool"
             )
         if not found.thin and found.layout != {"linear"}:

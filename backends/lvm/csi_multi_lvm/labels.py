@@ -1,4 +1,4 @@
-"""What identifies a logical volume as the driver's: its name, the handle made from it, and its LVM tags.
+"""Labels: the names, handles and LVM tags of the driver's logical volumes.
 
 csi-<leaf>    a volume                   csit-<leaf>   a snapshot that a clone is copied from
 csis-<leaf>   a snapshot                 csix-<leaf>   space that is zeroed before a volume grows into it
@@ -49,14 +49,16 @@ ZERO = "csi.zero"  # must be zeroed, even where a filesystem would hide old data
 READING = "csi.reading"  # active only because a snapshot of it is being read
 
 BYTES_ZEROED = "csi.zeroed="  # so far
-INTENDED_SIZE = "csi.todo="  # bytes that an unfinished volume must get
+INTENDED_SIZE = "csi.todo="  # bytes that an incomplete volume must get
 BYTES_COPIED = "csi.copied="  # so far
 SOURCE_SIZE = "csi.size="  # bytes of a snapshot's source when the snapshot was created
 SOURCE_HANDLE = "csi.source="  # of a snapshot
 CREATED_AT = "csi.at="  # seconds since 1970, with a fraction
 AUTO_EXTEND = "csi.extend="  # <threshold>:<percent> of a thick snapshot
 LAYOUT = "csi.layout="  # of a thick volume; layout.to_tag writes it
-THICK_SNAPSHOT = "csi.thick"  # on a thick snapshot; on anything else, lvcreate was killed before it was one
+THICK_SNAPSHOT = (
+    "csi.thick"  # on a thick snapshot; on another volume: lvcreate was killed before that became a snapshot
+)
 INVALID = "csi.invalid"  # a thick snapshot that was found to have overflowed
 
 IMPORTED = "csi.imported"  # it existed before the driver, which never deletes it
@@ -75,24 +77,24 @@ class Handles:
     node: str
     group: str
 
-    def leaf(self, name: str) -> str:
+    def leaf_for(self, name: str) -> str:
         """Return the leaf for a requested name, hashed when the handle or the device's name would be too long.
 
         Raises InvalidArgument when even that is too long.
         """
         for leaf in (ids.leaf(name), ids.leaf(name, 0)):
             device = device_name(self.group, SNAPSHOT_PREFIX + leaf)
-            if len(self.join(leaf)) <= ids.MAX_HANDLE and len(device) <= MAX_DEVICE_NAME:
+            if len(self.handle(leaf)) <= ids.MAX_HANDLE and len(device) <= MAX_DEVICE_NAME:
                 return leaf
         raise InvalidArgument(
             f"the names of node {self.node!r} and volume group {self.group!r} are too long together: a handle of at "
             f"most {ids.MAX_HANDLE} bytes contains both; give the group a shorter name with vgrename"
         )
 
-    def join(self, leaf: str) -> str:
+    def handle(self, leaf: str) -> str:
         return f"{self.node}/{self.group}/{leaf}"
 
-    def split(self, kind: str, handle: str) -> str:
+    def leaf(self, kind: str, handle: str) -> str:
         """Return the leaf. Raises NotFound, WrongNode, FailedPrecondition for another volume group."""
         node, group, leaf = parse_handle(kind, handle)
         if node != self.node:
@@ -173,7 +175,7 @@ def read_stamp(name: str, tags: Tags) -> Stamp:
     fields = dict(parse_qsl("".join(parts).replace("!", "%").replace("+", "%2B"), keep_blank_values=True))
     if "name" not in fields:
         raise FailedPrecondition(
-            f"logical volume {name} has lost its tag {STAMP}0; restore it with lvchange --addtag from a backup in "
+            f"the tag {STAMP}0 of logical volume {name} is missing; restore it with lvchange --addtag from a backup in "
             "/etc/lvm/archive"
         )
     kind, _, handle = fields.get("source", "").partition(":")

@@ -12,7 +12,7 @@ from . import lvcreate_options
 from .config import Config, Parameters, Type, Wipe
 
 MIB = 2**20
-WHERE = "parameters"  # how messages about a StorageClass begin
+PREFIX = "parameters"  # of messages about a StorageClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def keeps_images_together(self) -> bool:
-        """Whether each image must be on one disk: by its options, or because integrity metadata must be beside it."""
+        """Return whether each image must be on one disk: by its options, or together with its integrity metadata."""
         return self.integrity or lvcreate_options.keep_images_together(self.options)
 
     def arguments(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def requested(parameters: Parameters, config: Config) -> Layout:
 def _refuse_thick_parameters(parameters: Parameters, config: Config) -> None:
     if not config.thin_pool:
         raise InvalidArgument(
-            f"{WHERE}: 'type': thin needs a thin pool, and this instance has none; "
+            f"{PREFIX}: 'type': thin needs a thin pool, and this instance has none; "
             "set thin_pool in its configuration, or choose another type"
         )
     if parameters.wipe != "auto":
@@ -145,7 +145,7 @@ def _stripes(parameters: Parameters, name: Type) -> int:
     bounds, wanted = TYPES[name].stripes, parameters.stripes
     if bounds is None:
         if wanted is not None:
-            raise _refused("stripes", name, "is not striped", f"remove it, or choose one of {_with('stripes')}")
+            raise _refused("stripes", name, "is not striped", f"remove it, or choose one of {_types_with('stripes')}")
         return 1
     least, default, most = bounds
     if wanted is not None and not least <= wanted <= most:
@@ -157,7 +157,7 @@ def _mirrors(parameters: Parameters, name: Type) -> int:
     most, wanted = TYPES[name].mirrors, parameters.mirrors
     if not most:
         if wanted is not None:
-            raise _refused("mirrors", name, "has no mirrors", f"remove it, or choose one of {_with('mirrors')}")
+            raise _refused("mirrors", name, "has no mirrors", f"remove it, or choose one of {_types_with('mirrors')}")
         return 0
     if wanted is not None and not 1 <= wanted <= most:
         raise _refused("mirrors", name, f"allows 1 to {most}, not {wanted}", "choose a number in that range")
@@ -169,21 +169,21 @@ def _stripe_size(parameters: Parameters, name: Type) -> int | None:
     if size is None:
         return None
     if not TYPES[name].stripes:
-        raise _refused("stripeSize", name, "is not striped", f"remove it, or choose one of {_with('stripes')}")
+        raise _refused("stripeSize", name, "is not striped", f"remove it, or choose one of {_types_with('stripes')}")
     if size < 4096 or size & (size - 1):
         below = 1 << (max(size, 4096).bit_length() - 1)
         raise InvalidArgument(
-            f"{WHERE}: 'stripeSize': {size} is not a power of two of at least 4096; choose {below} or {2 * below}"
+            f"{PREFIX}: 'stripeSize': {size} is not a power of two of at least 4096; choose {below} or {2 * below}"
         )
     return size
 
 
-def _with(field: str) -> str:
+def _types_with(field: str) -> str:
     return ", ".join(name for name, limits in TYPES.items() if getattr(limits, field))
 
 
 def _refused(key: str, name: str, rule: str, remedy: str) -> InvalidArgument:
-    return InvalidArgument(f"{WHERE}: {key!r}: type {name} {rule}; {remedy}")
+    return InvalidArgument(f"{PREFIX}: {key!r}: type {name} {rule}; {remedy}")
 
 
 def to_tag(layout: Layout) -> str:

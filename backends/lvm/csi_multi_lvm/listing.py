@@ -1,4 +1,4 @@
-"""Which logical volumes of the group belong to this instance: finding one of them, and listing all."""
+"""Listing: the logical volumes of the group that belong to this instance, one of them or all, page by page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class OwnedVolumes:
-    """The instance's logical volumes of one kind, volumes or snapshots, which the prefix of the name tells."""
+    """The instance's logical volumes of one kind, volumes or snapshots, by the prefix of their names."""
 
     def __init__(self, kind: str, prefix: str, handles: Handles, setting: Setting, client: Client) -> None:
         self.kind = kind
@@ -27,20 +27,20 @@ class OwnedVolumes:
 
     # Names
 
-    def new_leaf(self, name: str) -> str:
+    def leaf_for(self, name: str) -> str:
         """Return the leaf for a requested name. Raises InvalidArgument."""
-        return self._handles.leaf(name)
+        return self._handles.leaf_for(name)
 
     def leaf(self, handle: str) -> str:
         """Return the leaf in a handle. Raises NotFound, WrongNode, FailedPrecondition."""
-        return self._handles.split(self.kind, handle)
+        return self._handles.leaf(self.kind, handle)
 
     def name(self, leaf: str) -> str:
         """Return the name of the logical volume."""
         return self.prefix + leaf
 
     def handle(self, volume: LogicalVolume) -> str:
-        return self._handles.join(volume.name.removeprefix(self.prefix))
+        return self._handles.handle(volume.name.removeprefix(self.prefix))
 
     def stamp(self, volume: LogicalVolume) -> Stamp:
         return labels.read_stamp(volume.name, volume.tags)
@@ -48,18 +48,18 @@ class OwnedVolumes:
     # One of them
 
     def get(self, leaf: str) -> LogicalVolume:
-        """Return a finished volume of this instance. Raises NotFound, FailedPrecondition for somebody else's."""
+        """Return a complete volume of this instance. Raises NotFound, FailedPrecondition for another owner's."""
         return self.require(leaf, self._client.find(self.name(leaf)).get(self.name(leaf)))
 
     def get_cached(self, report: Report, leaf: str) -> LogicalVolume:
         """Return it from a report that may be old; it may have been deleted since. Raises as get."""
         found = report.volumes.get(self.name(leaf))
-        return found if found and self.owns(found) and not unfinished(found) else self.get(leaf)
+        return found if found and self.owns(found) and not incomplete(found) else self.get(leaf)
 
     def require(self, leaf: str, found: LogicalVolume | None) -> LogicalVolume:
-        """Return what was found. Raises NotFound when it is absent or unfinished, FailedPrecondition."""
-        if found is None or (self.owns(found) and unfinished(found)):
-            raise missing(self.kind, self._handles.join(leaf))
+        """Return what was found. Raises NotFound when it is absent or incomplete, FailedPrecondition."""
+        if found is None or (self.owns(found) and incomplete(found)):
+            raise missing(self.kind, self._handles.handle(leaf))
         if not self.owns(found):
             raise self.not_owned(found)
         return found
@@ -82,9 +82,9 @@ class OwnedVolumes:
     # All of them
 
     def all(self, report: Report) -> list[LogicalVolume]:
-        """Return all finished volumes of this instance, sorted by name."""
+        """Return all complete volumes of this instance, sorted by name."""
         found = (report.volumes[name] for name in sorted(report.volumes))
-        return [one for one in found if self.owns(one) and not unfinished(one)]
+        return [one for one in found if self.owns(one) and not incomplete(one)]
 
     def page(self, report: Report, page: PageRequest, convert: Callable[[LogicalVolume], T | None]) -> Page[T]:
         """Return a page of them, each as `convert` returns it, without those for which that is None."""
@@ -92,7 +92,7 @@ class OwnedVolumes:
         return paged(sorted(found), page, lambda leaf: convert(found[leaf]))
 
 
-def unfinished(found: LogicalVolume) -> bool:
-    """Whether it is not a volume yet: a copy that is not complete, or a snapshot whose lvcreate was killed."""
+def incomplete(found: LogicalVolume) -> bool:
+    """Return whether it is not a volume yet: a copy that is not complete, or a snapshot whose lvcreate was killed."""
     copying = labels.with_prefix(found.tags, labels.INTENDED_SIZE)
     return bool(copying) or (labels.THICK_SNAPSHOT in found.tags and not found.thick_snapshot)

@@ -15,7 +15,7 @@ from csi_multi.contract import InvalidArgument, unknown
 
 from .config import Type
 
-WHERE = "parameters: 'lvcreateOptions'"
+PREFIX = "parameters: 'lvcreateOptions'"
 PAGE = 4096  # bytes: regions are multiples of it
 SECTORS_PER_PAGE = 8  # of 512 bytes: readahead is a multiple of it
 
@@ -54,7 +54,7 @@ def parse(text: str, kind: Type) -> tuple[str, ...]:
     given: dict[str, str] = {}
     for name, value in _pairs(text.split()):
         if name in given:
-            raise InvalidArgument(f"{WHERE}: {name} is given twice; remove one of them")
+            raise InvalidArgument(f"{PREFIX}: {name} is given twice; remove one of them")
         given[name] = _validated(name, value, kind)
     _refuse_contradictions(given, kind)
     return tuple(argument for name, value in given.items() for argument in (name, value) if argument)
@@ -66,7 +66,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
     for word in rest:
         name, equals, value = word.partition("=")
         if name not in OPTIONS:
-            raise InvalidArgument(unknown(WHERE, name, OPTIONS, "option"))
+            raise InvalidArgument(unknown(PREFIX, name, OPTIONS, "option"))
         yield name, value if equals else next(rest, None)
 
 
@@ -74,35 +74,35 @@ def _validated(name: str, value: str | None, kind: Type) -> str:
     option = OPTIONS[name]
     if kind not in option.types:
         raise InvalidArgument(
-            f"{WHERE}: {name} is not valid for type {kind}; remove it, or choose one of {', '.join(option.types)}"
+            f"{PREFIX}: {name} is not valid for type {kind}; remove it, or choose one of {', '.join(option.types)}"
         )
     if value is None or not re.fullmatch(option.pattern, value, re.ASCII):
         given = "but has no value" if value is None else f"not {value!r}"
-        raise InvalidArgument(f"{WHERE}: {name} must be {option.valid}, {given}")
+        raise InvalidArgument(f"{PREFIX}: {name} must be {option.valid}, {given}")
     return value
 
 
 def _refuse_contradictions(given: Mapping[str, str], kind: Type) -> None:
     if "--alloc" in given and "--contiguous" in given:
-        raise InvalidArgument(f"{WHERE}: --alloc and --contiguous set the same policy; remove one of them")
+        raise InvalidArgument(f"{PREFIX}: --alloc and --contiguous set the same policy; remove one of them")
     if given.get("--alloc") == "anywhere" and kind in RAID:
         raise InvalidArgument(
-            f"{WHERE}: --alloc anywhere lets images of a {kind} volume share a disk, and the loss of that disk would "
+            f"{PREFIX}: --alloc anywhere lets images of a {kind} volume share a disk, and the loss of that disk would "
             "destroy the volume; remove it"
         )
     if not _power_of_two_pages(given.get("--regionsize", "1")):
         raise InvalidArgument(
-            f"{WHERE}: --regionsize {given['--regionsize']} is not a power of two of at least 4k; choose 512k or 2m"
+            f"{PREFIX}: --regionsize {given['--regionsize']} is not a power of two of at least 4k; choose 512k or 2m"
         )
     readahead = given.get("--readahead", "")
     if readahead.isdecimal() and int(readahead) % SECTORS_PER_PAGE:  # lvcreate would reduce it
         raise InvalidArgument(
-            f"{WHERE}: --readahead {readahead} is not a multiple of {SECTORS_PER_PAGE} sectors; choose one that is"
+            f"{PREFIX}: --readahead {readahead} is not a multiple of {SECTORS_PER_PAGE} sectors; choose one that is"
         )
     least, most = (int(given.get(name, 0)) for name in ("--minrecoveryrate", "--maxrecoveryrate"))
     if least > most:
         raise InvalidArgument(
-            f"{WHERE}: --minrecoveryrate {least} needs a --maxrecoveryrate of at least {least}; add it, or remove both"
+            f"{PREFIX}: --minrecoveryrate {least} needs a --maxrecoveryrate of at least {least}; add it, or remove both"
         )
 
 
@@ -112,7 +112,7 @@ def _power_of_two_pages(text: str) -> bool:
 
 
 def keep_images_together(arguments: Iterable[str]) -> bool:
-    """Whether these arguments keep an image on one disk."""
+    """Return whether these arguments keep an image on one disk."""
     values = _by_name(arguments)
     return values.get("alloc") in ONE_DISK or values.get("contiguous") == "y"
 

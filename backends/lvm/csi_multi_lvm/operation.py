@@ -1,4 +1,4 @@
-"""What every operation on an instance's volumes works with: lvm's commands, its reports, and what the instance owns."""
+"""The parts of an instance that its operations share: lvm's commands, reports, capacity, and the owned volumes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SEGMENT_FIELDS = "lv_name,zero"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalVolume:
-    """A visible logical volume. LVM knows some facts of active volumes only; otherwise they are False or None."""
+    """A visible logical volume. LVM reports some facts of active volumes only; otherwise they are False or None."""
 
     name: str
     uuid: str  # of the device in the kernel: dm/uuid
@@ -51,7 +51,7 @@ class LogicalVolume:
 
     @property
     def thick_origin(self) -> bool:
-        """Whether it has thick snapshots, which are removed with it."""
+        """Return whether it has thick snapshots, which are removed with it."""
         return "thickorigin" in self.role
 
     @property

@@ -1,6 +1,6 @@
 """The last report of the volume group, so that a creation costs one lvm command and not a report before it.
 
-The cached report may be up to 40 seconds old. It serves to find the source of a copy (if that has gone, lvm
+The cached report may be up to 40 seconds old. It serves to find the source of a copy (if that was deleted, lvm
 refuses, and the group is read again), and to know the sizes of all volumes in a pool (the driver's own creations are
 added) and how full it is. A request is only refused after a fresh report. The regular check of the instance
 reads a fresh one, too, so the cached one is rarely too old.
@@ -15,7 +15,7 @@ from dataclasses import replace
 from .client import Client
 from .report import LogicalVolume, Report
 
-MAX_AGE = 40.0  # seconds: a little more than the time between two regular checks
+REPORT_TTL = 40.0  # seconds: a little more than the time between two regular checks
 
 
 class ReportCache:
@@ -32,7 +32,7 @@ class ReportCache:
             cached, changes = self._report, self._changes
             if cached is not None and time.monotonic() < self._expires:
                 return cached
-        report, expires = self._client.report(), time.monotonic() + MAX_AGE
+        report, expires = self._client.report(), time.monotonic() + REPORT_TTL
         with self._lock:
             if changes == self._changes:  # otherwise the report may be older than the driver's own change
                 self._report, self._expires = report, expires

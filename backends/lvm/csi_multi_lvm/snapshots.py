@@ -1,4 +1,4 @@
-"""Create, find and delete snapshots, and keep thick ones from overflowing.
+"""Snapshots: create, find, list and delete, and extend thick ones before they overflow.
 
 Thin snapshots are independent of their volume. Thick ones store what changes in their volume in space of their own;
 they need the volume, and would be removed with it.
@@ -26,7 +26,7 @@ from . import labels
 from . import layout as layouts
 from .config import Parameters, SnapshotParameters
 from .errors import CommandRefused
-from .listing import unfinished
+from .listing import incomplete
 from .operation import Operation
 from .report import LogicalVolume, Report
 
@@ -39,7 +39,7 @@ class SnapshotManager(Operation):
     def create(self, request: SnapshotRequest) -> Snapshot:
         """Create a snapshot of a volume. Raises AlreadyExists, NotFound for the source, ResourceExhausted."""
         source = self._owned_volumes.leaf(request.source)
-        name = self._owned_snapshots.name(self._owned_snapshots.new_leaf(request.name))
+        name = self._owned_snapshots.name(self._owned_snapshots.leaf_for(request.name))
         report = self._reports.get()
         origin = self._owned_volumes.get_cached(report, source)
         size = self._current_size(origin)
@@ -74,26 +74,26 @@ class SnapshotManager(Operation):
             self._reports.add(created, 0)
         else:
             self._reports.clear()  # lvm decides how much space it takes
-        return self._describe(created)
+        return self._to_snapshot(created)
 
     def find(self, name: str) -> Snapshot:
         """Return the snapshot with a requested name. Raises NotFound, FailedPrecondition."""
-        return self._describe(self._owned_snapshots.get(self._owned_snapshots.new_leaf(name)))
+        return self._to_snapshot(self._owned_snapshots.get(self._owned_snapshots.leaf_for(name)))
 
     def get(self, handle: str) -> Snapshot:
         """Return a snapshot. Raises NotFound, FailedPrecondition."""
-        return self._describe(self._owned_snapshots.get(self._owned_snapshots.leaf(handle)))
+        return self._to_snapshot(self._owned_snapshots.get(self._owned_snapshots.leaf(handle)))
 
-    def page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
-        """Return a page of all snapshots, or of those of one source."""
+    def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
+        """Return one page of this instance's snapshots, of one volume if given."""
 
         def convert(found: LogicalVolume) -> Snapshot | None:
-            snapshot = self._describe(found)
+            snapshot = self._to_snapshot(found)
             return snapshot if source in (None, snapshot.source) else None
 
         return self._owned_snapshots.page(self._client.report(), page, convert)
 
-    def _describe(self, found: LogicalVolume) -> Snapshot:
+    def _to_snapshot(self, found: LogicalVolume) -> Snapshot:
         created = datetime.fromtimestamp(float(labels.value(found.tags, labels.CREATED_AT) or 0), UTC)
         return Snapshot(
             handle=self._owned_snapshots.handle(found),
@@ -105,13 +105,13 @@ class SnapshotManager(Operation):
         )
 
     def _refuse_existing(self, name: str) -> None:
-        """Raise AlreadyExists for a snapshot that exists, Busy after removing an unfinished one."""
+        """Raise AlreadyExists for a snapshot that exists, Busy after removing an incomplete one."""
         found = self._client.find(name).get(name)
-        if found and self._owned_snapshots.owns(found) and unfinished(found):
+        if found and self._owned_snapshots.owns(found) and incomplete(found):
             self._client.remove(name, self._condition(), active=True)
-            raise Busy(f"an unfinished snapshot {name}, left by a killed command, was removed; try again")
+            raise Busy(f"an incomplete snapshot {name}, left by a killed command, was removed; try again")
         if found:
-            raise AlreadyExists(f"logical volume {name} exists already")
+            raise AlreadyExists(f"logical volume {name} already exists")
 
     def _condition(self) -> str:
         """Return the condition for a removal: this instance owns it, and no snapshots would be removed with it."""
@@ -161,7 +161,7 @@ class SnapshotManager(Operation):
             )
 
     def admit_thin(self, report: Report, size: int) -> None:
-        """Raise ResourceExhausted when the pool has not so many bytes left."""
+        """Raise ResourceExhausted when so many bytes do not fit into the pool."""
         self._capacity.admit(report, layouts.requested(Parameters(type="thin"), self._config), size)
 
     def maintain(self, report: Report) -> None:
@@ -208,5 +208,5 @@ class SnapshotManager(Operation):
 
 
 def overflowed(found: LogicalVolume) -> bool:
-    """Whether a thick snapshot has lost its data."""
+    """Return whether a thick snapshot has lost its data."""
     return found.invalid or labels.INVALID in found.tags

@@ -1,4 +1,4 @@
-"""Create and delete volumes, and remove what interrupted operations left.
+"""Volumes: create, find, list and delete, and remove what interrupted operations left.
 
 An empty volume is created by one lvcreate with all its tags. Creations are admitted one after the other, so that
 each is checked against what the group has left after the one before.
@@ -17,8 +17,11 @@ from csi_multi.contract import (
     Busy,
     InUse,
     OutOfRange,
+    Page,
+    PageRequest,
     SizeRange,
     StorageError,
+    Volume,
     VolumeRequest,
     not_ours_to_delete,
 )
@@ -29,14 +32,14 @@ from .config import Parameters
 from .errors import CommandRefused
 from .labels import CLONE_SOURCE_PREFIX, VOLUME_PREFIX, ZEROED_SPACE_PREFIX
 from .layout import Layout
-from .listing import unfinished
+from .listing import incomplete
 from .operation import Instance, Operation
 from .report import LogicalVolume, Report
 
 log = logging.getLogger(__name__)
 
 MAX_WAIT = 60.0  # seconds to wait for creations before this one
-ABANDONED = 24 * 3600.0  # seconds after which nobody retries an unfinished copy
+ABANDONED = 24 * 3600.0  # seconds after which no request retries an incomplete copy
 
 
 class VolumeManager(Operation):
@@ -48,7 +51,7 @@ class VolumeManager(Operation):
 
     def create(self, request: VolumeRequest) -> LogicalVolume:
         """Create an empty volume. Raises AlreadyExists, InvalidArgument, OutOfRange, ResourceExhausted."""
-        leaf = self._owned_volumes.new_leaf(request.name)
+        leaf = self._owned_volumes.leaf_for(request.name)
         layout = self.layout(request)
         with self.admission() as report:
             if self.listed(report, leaf):
@@ -82,21 +85,23 @@ class VolumeManager(Operation):
         return volume
 
     def _create_with_integrity(self, volume: LogicalVolume, options: Sequence[str], size: int) -> None:
-        """Create a RAID volume, then add integrity. In between it is unfinished, and so not found."""
-        unfinished_tag = f"{labels.INTENDED_SIZE}{size}"
-        self._client.create(volume.name, options, {*volume.tags, unfinished_tag})
+        """Create a RAID volume, then add integrity. In between it is incomplete, and so not found."""
+        incomplete_tag = f"{labels.INTENDED_SIZE}{size}"
+        self._client.create(volume.name, options, {*volume.tags, incomplete_tag})
         self._client.add_integrity(volume.name)
         self._client.deactivate(volume.name)
-        if unfinished_tag in volume.tags:  # a copy stays unfinished, and is only resumed if it has its integrity
+        if incomplete_tag in volume.tags:  # a copy stays incomplete, and is only resumed if it has its integrity
             self._client.change_tags(volume.name, add=[f"{labels.BYTES_COPIED}0"])
         else:
-            self._client.change_tags(volume.name, remove=[unfinished_tag])
+            self._client.change_tags(volume.name, remove=[incomplete_tag])
 
     @contextmanager
     def admission(self) -> Iterator[Report]:
         """Let one creation at a time be checked and run. Raises Busy."""
         if not self._admission.acquire(timeout=MAX_WAIT):
-            raise Busy(f"another creation held volume group {self._config.volume_group} for {MAX_WAIT:g} s; try again")
+            raise Busy(
+                f"volume group {self._config.volume_group} was locked by another creation for {MAX_WAIT:g} s; try again"
+            )
         try:
             yield self._reports.get()
         finally:
@@ -115,7 +120,7 @@ class VolumeManager(Operation):
             self._reports.clear()
             raise
 
-    # What a creation needs to know
+    # What a creation needs
 
     def layout(self, request: VolumeRequest) -> Layout:
         """Return the requested layout. Raises InvalidArgument."""
@@ -137,35 +142,35 @@ class VolumeManager(Operation):
             default=source or self._config.default_size,
         )
         if size < source:
-            raise OutOfRange(f"{size} bytes are fewer than the {source} of the source; request at least {source}")
+            raise OutOfRange(f"{size} bytes are fewer than the source's {source}; request at least {source} bytes")
         return size
 
-    # Volumes that exist already, finished or not
+    # Volumes that exist already, complete or not
 
     def listed(self, report: Report, leaf: str) -> bool:
-        """Whether the report has a volume of this name, finished or not."""
+        """Return whether the report has a volume of this name, complete or not."""
         return self._owned_volumes.name(leaf) in report.volumes or CLONE_SOURCE_PREFIX + leaf in report.volumes
 
     def refuse_existing(self, leaf: str) -> None:
-        """Raise AlreadyExists if the volume exists. An unfinished one is removed."""
+        """Raise AlreadyExists if the volume exists. An incomplete one is removed."""
         for one in self.leftovers(leaf):
-            self.discard(one)
+            self.remove_incomplete(one)
 
     def leftovers(self, leaf: str) -> list[LogicalVolume]:
-        """Return what an earlier attempt left: an unfinished volume, and the snapshot that it is copied from.
+        """Return what an earlier attempt left: an incomplete volume, and the snapshot that it is copied from.
 
-        Raises AlreadyExists for a finished volume, or somebody else's.
+        Raises AlreadyExists for a complete volume, or another owner's.
         """
         name, clone_source = self._owned_volumes.name(leaf), CLONE_SOURCE_PREFIX + leaf
         found = self._client.find(name, clone_source)
-        if (volume := found.get(name)) and not (self._owned_volumes.owns(volume) and unfinished(volume)):
+        if (volume := found.get(name)) and not (self._owned_volumes.owns(volume) and incomplete(volume)):
             if clone_source in found and self._owned_volumes.owner in found[clone_source].tags:
-                self.discard(found[clone_source])
-            raise AlreadyExists(f"logical volume {name} exists already")
+                self.remove_incomplete(found[clone_source])
+            raise AlreadyExists(f"logical volume {name} already exists")
         return [found[one] for one in (name, clone_source) if one in found]
 
-    def discard(self, one: LogicalVolume) -> None:
-        """Remove something unfinished. Raises Busy while another process works on it, FailedPrecondition."""
+    def remove_incomplete(self, one: LogicalVolume) -> None:
+        """Remove something incomplete. Raises Busy while another process works on it, FailedPrecondition."""
         if self._owned_volumes.owner not in one.tags:
             raise self._owned_volumes.not_owned(one)
         condition = f'lv_tags={{"{self._owned_volumes.owner}"}} && lv_role!={{"thickorigin"}}'
@@ -179,6 +184,25 @@ class VolumeManager(Operation):
             ) from None
         finally:
             self._reports.clear()
+
+    # Find
+
+    def find(self, name: str) -> LogicalVolume:
+        """Return the volume with a requested name. Raises NotFound, FailedPrecondition."""
+        return self._owned_volumes.get(self._owned_volumes.leaf_for(name))
+
+    def get(self, handle: str) -> LogicalVolume:
+        """Return a volume. Raises NotFound, FailedPrecondition."""
+        return self._owned_volumes.get(self._owned_volumes.leaf(handle))
+
+    def list_page(self, page: PageRequest) -> Page[Volume]:
+        """Return one page of this instance's volumes."""
+        return self._owned_volumes.page(self._client.report(), page, self.to_volume)
+
+    def to_volume(self, found: LogicalVolume) -> Volume:
+        """Return a logical volume as the contract describes it."""
+        handle, stamp = self._owned_volumes.handle(found), self._owned_volumes.stamp(found)
+        return Volume(handle=handle, size=found.size, stamp=stamp)
 
     # Delete
 
@@ -208,11 +232,11 @@ class VolumeManager(Operation):
         self._refuse_deletion(leaf)
 
     def _refuse_deletion(self, leaf: str) -> None:
-        """Raise why a volume was not deleted; delete it if it is unfinished."""
+        """Raise why a volume was not deleted; delete it if it is incomplete."""
         name = self._owned_volumes.name(leaf)
         report = self._client.report()
         found = report.volumes.get(name)
-        if found and self._owned_volumes.owns(found) and unfinished(found):
+        if found and self._owned_volumes.owns(found) and incomplete(found):
             self.refuse_existing(leaf)
             return
         found = self._owned_volumes.require(leaf, found)
@@ -220,8 +244,8 @@ class VolumeManager(Operation):
             raise not_ours_to_delete(self._owned_volumes.handle(found))
         if found.thick_origin:
             names = ", ".join(_thick_snapshots(report, found))
-            raise InUse(f"volume {name} has snapshots that depend on it: {names}; delete them first")
-        raise InUse(f"volume {name} is open on this node; unpublish and unstage it first")
+            raise InUse(f"logical volume {name} has snapshots that depend on it: {names}; delete them first")
+        raise InUse(f"logical volume {name} is in use on this node; unpublish and unstage the volume first")
 
     # Cleanup
 
@@ -242,11 +266,11 @@ class VolumeManager(Operation):
             self.remove_zeroed_space(found.name)
         if found.name.startswith(CLONE_SOURCE_PREFIX):
             copy = report.volumes.get(VOLUME_PREFIX + found.name.removeprefix(CLONE_SOURCE_PREFIX))
-            if copy is None or not unfinished(copy):
-                self.discard(found)
+            if copy is None or not incomplete(copy):
+                self.remove_incomplete(found)
         since = labels.value(found.tags, labels.CREATED_AT)
-        if unfinished(found) and since and time.time() - float(since) > ABANDONED:
-            self.discard(found)
+        if incomplete(found) and since and time.time() - float(since) > ABANDONED:
+            self.remove_incomplete(found)
 
     def remove_zeroed_space(self, name: str) -> None:
         """Remove space that was zeroed for a growth. Raises InUse, CommandRefused."""

@@ -38,7 +38,7 @@ def blank(volume: LogicalVolume) -> Blank:
 
 
 def clean(volume: LogicalVolume) -> bool:
-    """Whether a thick volume shows no old data anywhere, and must not show any when it grows."""
+    """Return whether a thick volume shows no old data anywhere, and must not show any when it grows."""
     return not volume.thin and labels.DIRTY not in volume.tags and labels.UNWIPED not in volume.tags
 
 
@@ -51,7 +51,7 @@ def prepare(
 ) -> LogicalVolume:
     """Make an active volume ready for its first use, and return it with its new tags.
 
-    `read_again` returns the volume as it is while nobody else can have it open. Raises FailedPrecondition when a
+    `read_again` returns the volume as it is while no other process can have it open. Raises FailedPrecondition when a
     volume that was used for a filesystem without being zeroed is opened as a raw block device; Busy, Unavailable.
     """
 
@@ -91,7 +91,7 @@ def _change_tags(client: Client, volume: LogicalVolume, *, add: list[str], remov
     return replace(volume, tags=(volume.tags - set(remove)) | set(add))
 
 
-def record_formatting(client: Client, volume: LogicalVolume) -> None:
+def formatting(client: Client, volume: LogicalVolume) -> None:
     """Record that mkfs begins. Raises FailedPrecondition for a volume that may hold data."""
     if not unused(volume) and labels.FORMATTING not in volume.tags:
         raise FailedPrecondition(
@@ -101,7 +101,7 @@ def record_formatting(client: Client, volume: LogicalVolume) -> None:
     _replace_state(client, volume, [labels.FORMATTING])
 
 
-def record_use(client: Client, volume: LogicalVolume) -> None:
+def formatted(client: Client, volume: LogicalVolume) -> None:
     """Record that the volume may hold data from now on."""
     _replace_state(client, volume, [])
 

@@ -1,4 +1,4 @@
-"""Disks that a test can let fail, and a group on such disks.
+"""Disks that a test can make fail, and a group on such disks.
 
 A disk is a device-mapper device on a loop device. Its table is replaced while it is in use. LVM sees the
 device-mapper device only.

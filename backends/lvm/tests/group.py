@@ -126,7 +126,7 @@ class Group:
     own: frozenset[str]  # the logical volumes that belong to it: the pool and its parts
 
     def left(self) -> list[str]:
-        """Return the logical volumes that tests have made in it."""
+        """Return the logical volumes that tests have created in it."""
         return sorted(ondisk.volumes(self.disks[0]) - self.own)
 
     def devices(self) -> list[str]:

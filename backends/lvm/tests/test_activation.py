@@ -61,7 +61,7 @@ def test_a_device_without_any_node_gets_one(backend: NewBackend, group: Group, v
 def test_a_device_that_was_left_suspended_is_resumed_when_it_is_opened(
     backend: NewBackend, group: Group, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("csi_multi_lvm.activation.SUSPENSION_TIME", 0.5)
+    monkeypatch.setattr("csi_multi_lvm.activation.SUSPENSION_SECONDS", 0.5)
     one = backend()
     device = open_device(one, volume)
     name = dm_name(group, volume)

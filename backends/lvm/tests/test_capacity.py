@@ -431,4 +431,4 @@ def test_nothing_is_refused_by_an_old_report():
 def test_the_reported_capacity_is_read_anew():
     accounting = capacity.CapacityAccounting(config(), Reports(group(7)))
 
-    assert accounting.available(Parameters(type="linear")).available == 7 * EXTENT
+    assert accounting.report(Parameters(type="linear")).available == 7 * EXTENT

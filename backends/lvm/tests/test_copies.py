@@ -87,7 +87,7 @@ def kill_in_the_middle(group: Group, name: str, work: Callable[[], object]) -> i
     while not copied(group, name):
         assert time.monotonic() < ends
     os.kill(child, signal.SIGKILL)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "the copy was finished, or failed"
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "the copy was completed, or failed"
     while LocalHost().run("pgrep", "-P", "1", "-x", "lvm", ok=(0, 1)).status == 0:
         time.sleep(0.05)  # the last command outlives the driver
     return copied(group, name)
@@ -131,7 +131,7 @@ def test_a_copy_is_resumed_where_the_killed_driver_was(torn: Torn, group: Group)
     delete(ours, two)
 
 
-def test_an_unfinished_copy_is_not_listed_and_can_be_deleted(torn: Torn, group: Group) -> None:
+def test_an_incomplete_copy_is_not_listed_and_can_be_deleted(torn: Torn, group: Group) -> None:
     ours, one, _, _ = torn
     handle = one.handle.replace("one", "two")
 
@@ -146,7 +146,7 @@ def test_an_unfinished_copy_is_not_listed_and_can_be_deleted(torn: Torn, group: 
 
 
 def test_only_abandoned_leftovers_are_removed(torn: Torn, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unfinished copy stays for a day; temporary volumes are removed at once, and the source is deactivated."""
+    """An incomplete copy stays for a day; temporary volumes are removed at once, and the source is deactivated."""
     ours, _, _, _ = torn
     owner = labels.owner_tag(ours.setting.driver, ours.setting.cluster)
     for name in ("csit-gone", "csix-gone", "csit-foreign"):

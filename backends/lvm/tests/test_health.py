@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from csi_multi_lvm import labels
 from csi_multi_lvm.config import Config
-from csi_multi_lvm.health import group_entries, volume_entries
+from csi_multi_lvm.health import group_health, volume_health
 from csi_multi_lvm.report import Group, LogicalVolume, Report
 
 from csi_multi.contract import Health, StorageHealth
@@ -37,7 +37,7 @@ def report(*volumes: LogicalVolume, **group: int) -> Report:
     ],
 )
 def test_a_problem_of_a_volume_is_reported(found: LogicalVolume, status: Health, reason: str) -> None:
-    (entry,) = volume_entries(report(found), found)
+    (entry,) = volume_health(report(found), found)
     assert (entry.status, entry.reason) == (status, reason)
     assert entry.message.count("csi-v") == 1
 
@@ -48,14 +48,14 @@ def test_a_full_pool_is_a_problem_of_its_volumes_only(facts: dict[str, Any]) -> 
     full = replace(POOL, **facts)
     everything = Report(group=GROUP, volumes={"pool0": full, "csi-v": found}, disks=())
 
-    assert [entry.reason for entry in volume_entries(everything, found)] == ["PoolFull"]
-    assert volume_entries(everything, volume("linear")) == ()
+    assert [entry.reason for entry in volume_health(everything, found)] == ["PoolFull"]
+    assert volume_health(everything, volume("linear")) == ()
 
 
 def test_a_healthy_group_and_volume_have_no_entries() -> None:
     found = volume("raid", "raid1", tags=frozenset({OWNER}))
-    assert volume_entries(report(found), found) == ()
-    assert group_entries(report(found), CONFIG, OWNER) == ()
+    assert volume_health(report(found), found) == ()
+    assert group_health(report(found), CONFIG, OWNER) == ()
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_a_healthy_group_and_volume_have_no_entries() -> None:
     ],
 )
 def test_a_problem_of_the_group_is_reported(changed: Report, reason: str, text: str) -> None:
-    (entry,) = group_entries(changed, CONFIG, OWNER)
+    (entry,) = group_health(changed, CONFIG, OWNER)
     assert (entry.status, entry.reason) == (StorageHealth.STORAGE_DEGRADED, reason)
     assert text in entry.message
 
 
 def test_somebody_elses_overflowed_snapshot_is_not_reported() -> None:
-    assert group_entries(report(volume("linear", invalid=True)), CONFIG, OWNER) == ()
+    assert group_health(report(volume("linear", invalid=True)), CONFIG, OWNER) == ()
 
 
 def test_a_pool_is_no_concern_of_an_instance_without_one() -> None:
     thick_only = Config(volume_group="vg0")
-    assert group_entries(report(replace(POOL, zeroing=False)), thick_only, OWNER) == ()
+    assert group_health(report(replace(POOL, zeroing=False)), thick_only, OWNER) == ()

@@ -51,7 +51,7 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
 
 @pytest.fixture(autouse=True)
 def mended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activation, "SUSPENSION_TIME", STUCK)
+    monkeypatch.setattr(activation, "SUSPENSION_SECONDS", STUCK)
 
 
 @pytest.fixture(autouse=True)

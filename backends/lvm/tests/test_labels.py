@@ -64,7 +64,9 @@ def test_two_owners_never_have_the_same_tag() -> None:
 
 
 def test_a_volume_without_its_stamp_is_refused_with_the_remedy() -> None:
-    with pytest.raises(FailedPrecondition, match=r"csi-x has lost its tag csi\.0; restore it with lvchange"):
+    with pytest.raises(
+        FailedPrecondition, match=r"the tag csi\.0 of logical volume csi-x is missing; restore it with lvchange"
+    ):
         labels.read_stamp("csi-x", frozenset({"csi.owner=a/b"}))
 
 
@@ -93,19 +95,19 @@ PVC = "pvc-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
 def test_a_handle_contains_node_and_group() -> None:
     handles = Handles("node-1", "vg0")
-    handle = handles.join(handles.leaf(PVC))
+    handle = handles.handle(handles.leaf_for(PVC))
     assert handle == f"node-1/vg0/{PVC}"
-    assert handles.split("volume", handle) == PVC
+    assert handles.leaf("volume", handle) == PVC
 
 
 def test_another_nodes_volume_is_on_the_wrong_node() -> None:
     with pytest.raises(WrongNode, match="is on node 'node-2'"):
-        Handles("node-1", "vg0").split("volume", "node-2/vg0/x")
+        Handles("node-1", "vg0").leaf("volume", "node-2/vg0/x")
 
 
 def test_a_volume_of_another_group_is_a_failed_precondition() -> None:
     with pytest.raises(FailedPrecondition, match="configure the group in which it was created"):
-        Handles("node-1", "vg1").split("volume", "node-1/vg0/x")
+        Handles("node-1", "vg1").leaf("volume", "node-1/vg0/x")
 
 
 @pytest.mark.parametrize(
@@ -122,18 +124,18 @@ def test_a_handle_of_another_form_is_not_found(handle: str) -> None:
 def test_every_name_fits_or_the_configuration_is_refused(name: str, node: int, group: int) -> None:
     handles = Handles("n" * node, "g" * group)
     try:
-        leaf = handles.leaf(name)
+        leaf = handles.leaf_for(name)
     except InvalidArgument:
         assert node + group > 63
         return
-    assert len(handles.join(leaf)) <= ids.MAX_HANDLE
+    assert len(handles.handle(leaf)) <= ids.MAX_HANDLE
     assert len(device_name("g" * group, SNAPSHOT_PREFIX + leaf)) <= MAX_DEVICE_NAME
-    assert handles.split("volume", handles.join(leaf)) == leaf
+    assert handles.leaf("volume", handles.handle(leaf)) == leaf
 
 
 def test_a_name_full_of_dashes_is_hashed_because_the_kernel_doubles_them() -> None:
     handles = Handles("n1", "volume-group-" * 4 + "x")
-    assert handles.leaf("-".join("abcdefghijklmnopqrstu")).startswith("x-")
+    assert handles.leaf_for("-".join("abcdefghijklmnopqrstu")).startswith("x-")
 
 
 def test_the_kernels_name_doubles_dashes() -> None:

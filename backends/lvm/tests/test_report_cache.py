@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from csi_multi_lvm.client import Client
 from csi_multi_lvm.report import Group, LogicalVolume, Report
-from csi_multi_lvm.report_cache import MAX_AGE, ReportCache
+from csi_multi_lvm.report_cache import REPORT_TTL, ReportCache
 
 VOLUME = LogicalVolume(name="csi-v", uuid="", size=2**22)
 
@@ -45,7 +45,7 @@ def test_a_report_expires(cache: ReportCache, client: CountingClient, monkeypatc
     now = 1000.0
     monkeypatch.setattr("csi_multi_lvm.report_cache.time.monotonic", lambda: now)
     cache.get()
-    now += MAX_AGE - 1
+    now += REPORT_TTL - 1
     cache.get()
     assert client.reports == 1
 

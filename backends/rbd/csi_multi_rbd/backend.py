@@ -54,7 +54,7 @@ from .client import Client, ClusterClient
 from .command import BackgroundRunner, CommandRunner
 from .connection import keyring_available
 from .devices import DeviceManager, MapSettings
-from .explain import DryRunRequests, DryRunRunner, NoBackground
+from .explain import DryRunBackgroundRunner, DryRunRequests, DryRunRunner
 from .flatten import Flattener
 from .format_state import FormatState
 from .health import HealthReporter
@@ -62,7 +62,7 @@ from .images import ImageRemover, OwnedImages
 from .importing import Importer
 from .labels import Label
 from .listing import Listing
-from .rows import ListedImage
+from .resources import ListedImage
 from .snapshots import ImageCopier, SnapshotManager
 from .trash import TrashPurger
 from .volumes import VolumeManager
@@ -76,11 +76,11 @@ class RbdBackend(
     Expand,
     Clone,
     ListVolumes,
-    ListSnapshots,  # and so Snapshots
+    ListSnapshots,  # includes Snapshots
     Capacity,
-    VolumeHealthLister,  # and so VolumeHealthReporter
+    VolumeHealthLister,  # includes VolumeHealthReporter
     NodeHealthReporter,
-    Import,  # and so Explain
+    Import,  # includes Explain
 ):
     contract = (1, 0)
     Config = config.Config
@@ -92,7 +92,7 @@ class RbdBackend(
 
     def __init__(
         self,
-        settings: Any,
+        config: Any,
         setting: Setting,
         runner: CommandRunner | None = None,
         background: CommandRunner | None = None,
@@ -101,7 +101,7 @@ class RbdBackend(
         """`runner` and `background` run commands, by default on this machine. `prepare` changes requests for volumes
         before they are served, for a dry run.
         """
-        super().__init__(settings, setting)
+        super().__init__(config, setting)
         self.everywhere = not self.config.topology
         self._prepare = prepare or _unchanged
         self._data_pool = self.config.data_pool or self.config.pool  # unless a StorageClass names another
@@ -139,27 +139,27 @@ class RbdBackend(
         self._refuse_unreachable(request.topology)
         leaf = labels.leaf_for(request.name)
         with self._client_for(request.secrets) as client:
-            return self._volume(leaf, *self._volumes.create(client, leaf, request))
+            return self._to_volume(leaf, *self._volumes.create(client, leaf, request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
         request = self._prepare(request, self._capacity)
         self._refuse_unreachable(request.topology)
         leaf, source = labels.leaf_for(request.name), self._snapshot_images.leaf(labels.source_handle(request))
         with self._client_for(request.secrets) as client:
-            return self._volume(leaf, *self._volumes.restore(client, leaf, request, source))
+            return self._to_volume(leaf, *self._volumes.restore(client, leaf, request, source))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
         request = self._prepare(request, self._capacity)
         self._refuse_unreachable(request.topology)
         leaf, source = labels.leaf_for(request.name), self._volume_images.leaf(labels.source_handle(request))
         with self._client_for(request.secrets) as client:
-            return self._volume(leaf, *self._volumes.clone(client, leaf, request, source))
+            return self._to_volume(leaf, *self._volumes.clone(client, leaf, request, source))
 
     def find_volume(self, name: str) -> Volume:
         return self.get_volume(labels.leaf_for(name))
 
     def get_volume(self, handle: str) -> Volume:
-        return self._volume(handle, *self._volumes.get(self._client, self._volume_images.leaf(handle)))
+        return self._to_volume(handle, *self._volumes.get(self._client, self._volume_images.leaf(handle)))
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
         with self._client_for(secrets) as client:
@@ -172,7 +172,7 @@ class RbdBackend(
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
         with self._client_for({}) as client:
-            return self._volume(*self._importer.import_volume(client, name, stamp))
+            return self._to_volume(*self._importer.import_volume(client, name, stamp))
 
     def release_volume(self, handle: str) -> str:
         with self._client_for({}) as client:
@@ -186,13 +186,13 @@ class RbdBackend(
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         leaf = labels.leaf_for(request.name)
         with self._client_for(request.secrets) as client:
-            return self._snapshot(leaf, *self._snapshots.create(client, leaf, request))
+            return self._to_snapshot(leaf, *self._snapshots.create(client, leaf, request))
 
     def find_snapshot(self, name: str) -> Snapshot:
         return self.get_snapshot(labels.leaf_for(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return self._snapshot(handle, *self._snapshots.get(self._client, self._snapshot_images.leaf(handle)))
+        return self._to_snapshot(handle, *self._snapshots.get(self._client, self._snapshot_images.leaf(handle)))
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         with self._client_for(secrets) as client:
@@ -202,7 +202,7 @@ class RbdBackend(
         def listed(image: ListedImage, label: Label) -> Snapshot | None:
             if source not in (None, label.source):
                 return None
-            return self._snapshot(self._snapshot_images.leaf_of(image.name), image.size, label)
+            return self._to_snapshot(self._snapshot_images.leaf_of(image.name), image.size, label)
 
         return self._snapshot_listing.page(page, listed)
 
@@ -223,7 +223,7 @@ class RbdBackend(
         return self._capacity.report((parameters and parameters.data_pool) or self._data_pool)
 
     def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
-        entries = self._health.volume_entries()
+        entries = self._health.volume()
         try:
             self.get_volume(handle)
         except (ResourceExhausted, Unavailable, Timeout):
@@ -232,7 +232,7 @@ class RbdBackend(
         return entries
 
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
-        entries = self._health.volume_entries()
+        entries = self._health.volume()
 
         def listed(image: ListedImage, _: Label) -> VolumeHealth | None:
             handle = self._volume_images.leaf_of(image.name)
@@ -247,7 +247,7 @@ class RbdBackend(
         return self._devices.health(image)
 
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
-        return self._health.node_entries() if self._has_key() else ()
+        return self._health.storage() if self._has_key() else ()
 
     # Devices
 
@@ -303,7 +303,9 @@ class RbdBackend(
 
     def dry_run(self, report: DryRunReport) -> RbdBackend:
         runner = DryRunRunner(report, keyless=not self.config.keyring)
-        return type(self)(self.config, self.setting, runner, NoBackground(), DryRunRequests(self.config, report))
+        return type(self)(
+            self.config, self.setting, runner, DryRunBackgroundRunner(), DryRunRequests(self.config, report)
+        )
 
     def close(self) -> None:
         self.trash.close()
@@ -316,7 +318,7 @@ class RbdBackend(
             try:
                 yield client
             except (Timeout, ResourceExhausted):
-                self._capacity.distrust()
+                self._capacity.invalidate()
                 raise
 
     def _has_key(self) -> bool:
@@ -336,14 +338,14 @@ class RbdBackend(
     def _reachable(self, segments: Segments) -> bool:
         return all(segments.get(key) == value for key, value in self.config.topology.items())
 
-    def _volume(self, handle: str, size: int, label: Label) -> Volume:
+    def _to_volume(self, handle: str, size: int, label: Label) -> Volume:
         topology = (self.config.topology,) if self.config.topology else ()
         return Volume(handle=handle, size=size, stamp=label.stamp, topology=topology)
 
     def _listed_volume(self, image: ListedImage, label: Label) -> Volume:
-        return self._volume(self._volume_images.leaf_of(image.name), image.size, label)
+        return self._to_volume(self._volume_images.leaf_of(image.name), image.size, label)
 
-    def _snapshot(self, handle: str, size: int, label: Label) -> Snapshot:
+    def _to_snapshot(self, handle: str, size: int, label: Label) -> Snapshot:
         return Snapshot(
             handle=handle,
             source=label.source,

@@ -13,7 +13,7 @@ from csi_multi.contract import StorageError
 
 log = logging.getLogger(__name__)
 
-RETRY = 30.0  # seconds until a failed task is retried: by then Ceph has forgotten a client that was killed
+RETRY = 30.0  # seconds until a failed task is retried: by then the watch of a killed client has ended
 LONGEST_RETRY = 3600.0  # seconds: a task that fails again is retried after twice the time, up to this
 CLOSE_TIMEOUT = 2.0  # seconds
 

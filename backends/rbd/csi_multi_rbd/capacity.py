@@ -1,4 +1,4 @@
-"""How much a pool can still take, and how large a new volume becomes."""
+"""Capacity: how much can still be created in a pool, and the size of a new volume."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from csi_multi.contract import CapacityReport, OutOfRange, ResourceExhausted, Si
 from .client import ClusterClient
 from .config import MIB, Config
 
-FRESH = 60.0  # seconds for which a report is used
+REPORT_TTL = 60.0  # seconds for which a report is used
 LARGE = 2**40  # bytes: a volume up to this size is accepted before the first report
-STALE = (-FRESH, 0)  # stands for a report that must not be used
+STALE = (-REPORT_TTL, 0)  # stands for a report that must not be used
 
 
 class CapacityAccounting:
@@ -35,7 +35,7 @@ class CapacityAccounting:
             )
         return CapacityReport(available=available, minimum=min(self._config.min_size, available))
 
-    def require(self, size: int, pool: str) -> None:
+    def admit(self, size: int, pool: str) -> None:
         """Raise ResourceExhausted for a volume that does not fit into the pool.
 
         Uses the last report, which the regular checks keep fresh, so that creating a volume takes no further command;
@@ -43,7 +43,7 @@ class CapacityAccounting:
         """
         with self._lock:
             at, available = self._reports.get(pool, (0.0, LARGE))
-        if size <= available and (not at or time.monotonic() - at < FRESH):
+        if size <= available and (not at or time.monotonic() - at < REPORT_TTL):
             return
         if size > (available := self._available(pool)):
             raise ResourceExhausted(
@@ -51,8 +51,8 @@ class CapacityAccounting:
                 "disks, raise the quota, or raise `overprovision`"
             )
 
-    def distrust(self) -> None:
-        """Use no report any more: a command took too long, as every write does when a pool is full."""
+    def invalidate(self) -> None:
+        """Use no earlier report any more: a command took too long, as every write does when a pool is full."""
         with self._lock:
             self._reports = dict.fromkeys({*self._reports, self._config.pool}, STALE)
 
@@ -71,12 +71,13 @@ def choose_size(wanted: SizeRange, config: Config, *, least: int = 0) -> int:
     """Return the size of a volume, whole MiB. `least` is the size of its source or its own. Raises OutOfRange."""
     if wanted.limit and least > wanted.limit:
         raise OutOfRange(
-            f"the source or the volume has {least} bytes, above limit_bytes ({wanted.limit}); volumes never shrink"
+            f"the source or the volume has {least} bytes, more than limit_bytes ({wanted.limit}), and volumes never "
+            f"shrink; request at least {least} bytes"
         )
     if config.max_size and max(least, wanted.required) > config.max_size:
         raise OutOfRange(
-            f"{max(least, wanted.required)} bytes exceed the instance's max_size, {config.max_size}; request less, or "
-            "raise max_size"
+            f"{max(least, wanted.required)} bytes are more than the instance's max_size of {config.max_size} bytes; "
+            "request less, or raise it"
         )
     return wanted.choose(
         granularity=MIB,

@@ -1,4 +1,4 @@
-"""The commands of rbd and ceph: answers are rows (rows.py), failures are the classes of errors.py.
+"""The commands of rbd and ceph: answers become typed values (resources.py), failures the classes of errors.py.
 
 When something does not exist, rbd does not say what. So every method that may raise ImageNotFound lists the images
 before it does: a missing pool, namespace or parent is never taken for a missing image.
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from csi_multi.contract import InUse, PermissionDenied, Strings
 
-from . import labels, rows
+from . import labels, resources
 from .circuit_breaker import CircuitBreaker
 from .command import CommandRunner
 from .config import Config
@@ -27,7 +27,7 @@ from .errors import (
     ObjectNotFound,
     OperationTimedOut,
 )
-from .rows import ClusterStatus, Image, ImageLayout, ImageSnapshot, ListedImage, MapKind, PoolUsage, TrashEntry
+from .resources import ClusterStatus, Image, ImageLayout, ImageSnapshot, ListedImage, MapKind, PoolUsage, TrashEntry
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Client:
         """Raises ImageNotFound, BrokenImage."""
         with self._confirming(image):
             try:
-                return self._json(rows.image, "info", self.spec(image), ERRORS_TO_STDERR)
+                return self._json(resources.image, "info", self.spec(image), ERRORS_TO_STDERR)
             except ObjectNotFound as error:
                 if LIBRARY in str(error):
                     raise  # the image exists, and something else is missing, for example its parent
@@ -92,17 +92,17 @@ class Client:
 
     def images(self) -> list[ListedImage]:
         """Return all images that can be opened; rbd opens each of them."""
-        return self._json(rows.listed, "ls", self._namespace, "--long", partial=True)
+        return self._json(resources.listed, "ls", self._namespace, "--long", partial=True)
 
     def all_snapshots(self) -> list[tuple[str, str]]:
         """Return (image, snapshot) for all user snapshots of all images that can be opened."""
-        return self._json(rows.listed_snapshots, "ls", self._namespace, "--long", partial=True)
+        return self._json(resources.listed_snapshots, "ls", self._namespace, "--long", partial=True)
 
     def snapshots(self, image: str) -> list[ImageSnapshot]:
         """Return all snapshots of an image, including those in the trash namespace. Raises ImageNotFound."""
         with self._confirming(image):
             return self._json(
-                lambda data: [rows.snapshot(one) for one in data], "snap", "ls", self.spec(image), "--all"
+                lambda data: [resources.snapshot(one) for one in data], "snap", "ls", self.spec(image), "--all"
             )
 
     def children(self, image: str) -> list[str]:
@@ -116,7 +116,9 @@ class Client:
             return self._json(_used, "du", self.spec(image), "--exact")
 
     def list_trash(self) -> list[TrashEntry]:
-        return self._json(lambda data: [rows.trash_entry(one) for one in data], "trash", "ls", self._namespace, "--all")
+        return self._json(
+            lambda data: [resources.trash_entry(one) for one in data], "trash", "ls", self._namespace, "--all"
+        )
 
     def create(self, image: str, size: int, layout: ImageLayout, metadata: Strings) -> None:
         """Create an empty image with its image-meta: one command takes half the time of two. Raises NameTaken."""
@@ -256,7 +258,7 @@ class Client:
                 "'rbd namespace create'), or name another one in the driver's configuration"
             ) from None
 
-    def _in_namespace(self, data: list[rows.Json]) -> list[str]:
+    def _in_namespace(self, data: list[resources.Json]) -> list[str]:
         places = ((one["pool"], one.get("pool_namespace", ""), one["image"]) for one in data)
         return [
             image for pool, namespace, image in places if "/".join(filter(None, (pool, namespace))) == self._namespace
@@ -274,13 +276,13 @@ class ClusterClient:
     def pool_usage(self, pool: str) -> PoolUsage:
         """Raises ObjectNotFound when the cluster has no such pool."""
         output = self._connection.ceph("df", "detail", *JSON)
-        usage = parse_json("ceph df", output, lambda data: rows.pool_usage(data, pool))
+        usage = parse_json("ceph df", output, lambda data: resources.pool_usage(data, pool))
         if usage is None:
             raise ObjectNotFound(f"the cluster has no pool {pool!r}; create it, or name another one")
         return usage
 
     def status(self) -> ClusterStatus:
-        return parse_json("ceph status", self._connection.ceph("status", *JSON), rows.status)
+        return parse_json("ceph status", self._connection.ceph("status", *JSON), resources.status)
 
     def queue_flatten(self, spec: str) -> bool:
         """Have ceph-mgr flatten an image. False when it, its module rbd_support or the user's right is missing."""

@@ -1,4 +1,4 @@
-"""Schemas of the configuration and of StorageClass and VolumeSnapshotClass parameters.
+"""The schemas of an instance's configuration and of the parameters of a StorageClass and a VolumeSnapshotClass.
 
 Parameters have the names and values of ceph-csi, so that classes written for it work here. Parameters for what the
 driver does not do are refused with the reason. Options of mkfs are the core's, the same for every backend.
@@ -39,7 +39,7 @@ CLUSTER = Keys("clusterID", "has to be the instance's fsid; leave it out, since 
 
 
 class Config(Schema, frozen=True, kw_only=True):
-    """An instance in the YAML file: one pool of one cluster, or one namespace of the pool, as one user."""
+    """The configuration of an instance: one pool of one cluster, or one namespace of the pool, as one user."""
 
     monitors: Annotated[
         tuple[str, ...],
@@ -102,7 +102,7 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = 60
     min_size: Annotated[int, Doc("bytes of the smallest volume; xfs needs 300 MiB, btrfs 109 MiB", ge=MIB)] = 16 * MIB
     max_size: Annotated[int, Doc("bytes of the largest volume; 0: no limit", ge=0)] = 0
-    default_size: Annotated[int, Doc("bytes of a volume whose request has no size", ge=MIB)] = GIB
+    default_size: Annotated[int, Doc("bytes of a volume when the request has no size", ge=MIB)] = GIB
     overprovision: Annotated[
         float, Doc("bytes that a new volume may have per byte of free space in its pool", ge=1)
     ] = 1.0

@@ -22,7 +22,7 @@ import msgspec
 
 from csi_multi.contract import InvalidArgument, Setting, StorageError, Strings, Unauthenticated
 
-from . import rows
+from . import resources
 from .circuit_breaker import CircuitBreaker
 from .command import CommandRunner
 from .config import Config
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-QUICK = 10  # seconds for a question to a manager that need not be running
+QUICK = 10  # seconds for a command to a manager that need not be running
 LONGEST = 3600  # seconds that one operation may take, whatever is configured
 DAY = 86400.0  # seconds: for work whose duration grows with an image
 ID, KEY = "userID", "userKey"  # of a request's secrets, as ceph-csi names them
@@ -148,7 +148,7 @@ class Connection:
 
     @property
     def _limit(self) -> float:
-        """Seconds after which a command is killed: later than it should have given up by itself."""
+        """Seconds after which a command is killed: more than its own time limits."""
         return float(self.config.connect_seconds + self.config.command_seconds)
 
     def _cluster_options(self) -> tuple[str, ...]:
@@ -193,7 +193,9 @@ class Connection:
         result = self.runner.execute("ceph", *words, timeout=self._limit)
         if result.status:
             return None
-        reason = parse_json("ceph osd pool ls", result.stdout, lambda data: rows.full_reason(data, self.config.pool))
+        reason = parse_json(
+            "ceph osd pool ls", result.stdout, lambda data: resources.full_reason(data, self.config.pool)
+        )
         if not reason:
             return None
         full = PoolFull(f"{reason}; writes and deletions in it wait: add space to the pool, or raise its quota")

@@ -29,18 +29,18 @@ from .ceph_rules import MapOptions, parse_options
 from .client import Client
 from .config import Config
 from .connection import keyring_available
-from .health import device_trouble
+from .health import device_health
 from .labels import Label
 from .mapping import KINDS, ImageMapper
-from .rows import Image, MappedImage
+from .resources import Image, MappedImage
 from .watchers import wait_until_unwatched, watch_lost
 
 log = logging.getLogger(__name__)
 
 NOTES = "csi-multi-rbd"  # below /dev
-RELEASE_TIMEOUT = 2.0  # seconds: btrfs releases its device only after umount has returned
-RESIZE_TIMEOUT = 10.0  # seconds within which the kernel notices a new size
-STEP = 0.1
+RELEASE_SECONDS = 2.0  # seconds: btrfs releases its device only after umount has returned
+GROW_SECONDS = 10.0  # seconds within which the kernel notices a new size
+POLL_SECONDS = 0.1
 RESTARTS_AT_ONCE = 16
 BLANKS = {one.value: one for one in Blank}
 
@@ -108,14 +108,15 @@ class DeviceManager:
     def close(self, image: str) -> None:
         """End all mappings of the image. Raises InUse, Unavailable."""
         for mapping in self._mapper.find(image):
-            ends = time.monotonic() + RELEASE_TIMEOUT
+            ends = time.monotonic() + RELEASE_SECONDS
             while self._in_use(mapping):
                 path = self._mapper.device_path(mapping)
                 if time.monotonic() > ends or self._kernel.is_node_bound(path):
                     raise InUse(
-                        f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it"
+                        f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it "
+                        "first"
                     )
-                time.sleep(STEP)
+                time.sleep(POLL_SECONDS)
             self._unmap(self._client, image, mapping)
 
     def refresh(self, image: str) -> None:
@@ -131,16 +132,16 @@ class DeviceManager:
         for mapping in found:
             if self._kernel.size(mapping.disk) != size:
                 self._mapper.grow(mapping, size)
-        ends = time.monotonic() + RESIZE_TIMEOUT
+        ends = time.monotonic() + GROW_SECONDS
         while small := [mapping.disk for mapping in found if self._kernel.size(mapping.disk) != size]:
             if time.monotonic() > ends:
                 raise Unavailable(
                     f"/dev/{small[0]} does not show the {size} bytes of {self._client.spec(image)} yet; try again"
                 )
-            time.sleep(STEP)
+            time.sleep(POLL_SECONDS)
 
     def set_blank(self, image: str, blank: Blank) -> None:
-        """Record in the device note what the image's metadata says about its data, for `find`."""
+        """Record in the device note what the image-meta says about the volume's data, for `find`."""
         for mapping in self._mapper.find(image):
             if note := self._notes.read(mapping.disk):
                 self._notes.write(mapping.disk, {**note, "blank": blank.value})
@@ -148,7 +149,7 @@ class DeviceManager:
     def restart_dead(self) -> None:
         """Start a new rbd-nbd for every device whose process died: reads and writes of the mounted volume wait for it.
 
-        In parallel, since each start waits until the cluster has forgotten the process that died.
+        In parallel, since each start waits until the cluster has dropped the client of the dead process.
         """
         dead = [(image, mapping) for image, mapping in nbd.find(self._kernel, self._config) if not mapping.served]
         if dead:
@@ -157,19 +158,23 @@ class DeviceManager:
 
     def _restart(self, image: str, mapping: MappedImage) -> None:
         if not self._has_key():
-            text = "the rbd-nbd of /dev/%s (image %s) has died, and there is no key here to start one: delete its pods"
-            log.error(text, mapping.disk, image)
+            log.error(
+                "the rbd-nbd of /dev/%s (image %s) has died, and there is no key here to start a new one; delete the "
+                "pods of the volume",
+                mapping.disk,
+                image,
+            )
             return
         log.warning("the rbd-nbd of /dev/%s (image %s) has died; a new one is started", mapping.disk, image)
         try:
             self._mapper.attach(self._client, image, mapping, parse_options(self._config.map_options))
         except StorageError as error:
-            log.warning("no new rbd-nbd for /dev/%s (image %s): %s", mapping.disk, image, error)
+            log.warning("no new rbd-nbd could be started for /dev/%s (image %s): %s", mapping.disk, image, error)
 
     def health(self, image: str) -> tuple[HealthEntry, ...]:
         """Return what is wrong with the image's device on this node."""
         keyless = not self._has_key()
-        found = (device_trouble(self._client, image, mapping, keyless=keyless) for mapping in self._mapper.find(image))
+        found = (device_health(self._client, image, mapping, keyless=keyless) for mapping in self._mapper.find(image))
         return tuple(filter(None, found))
 
     def _has_key(self) -> bool:
@@ -201,7 +206,8 @@ class DeviceManager:
         if self._in_use(mapping):
             raise FailedPrecondition(
                 f"/dev/{mapping.disk} is in use and shows image {client.spec(image.name)} with id {mapping.image_id}, "
-                f"which was deleted; the image of that name has id {image.id} now: unpublish and unstage the volume"
+                f"which was deleted; the image of that name has id {image.id} now: unpublish and unstage the volume "
+                "first"
             )
         self._unmap_unused(client, image.name, mapping)
 
@@ -228,7 +234,8 @@ class DeviceManager:
             return
         if self._kernel.in_use(path):
             raise InUse(
-                f"{path} is in use {'read-write' if wanted else 'read-only'} on this node; unpublish and unstage it"
+                f"{path} is in use {'read-write' if wanted else 'read-only'} on this node; unpublish and unstage it "
+                "first"
             )
         self._kernel.set_read_only(path, wanted)
 

@@ -1,8 +1,8 @@
-"""Failures of rbd and ceph as errors: the table STATUSES is the rule, and docs/rbd-commands.md shows it.
+"""Failures of rbd and ceph, translated to errors by the table STATUSES, which docs/rbd-commands.md shows.
 
 rbd exits with the errno of the failure. Status 2 does not say what does not exist, so it never means a missing image
-by itself: client.py looks. A status that is not in the table becomes CephCommandFailed, which is Unavailable: the
-command may have created something, so the caller has to try again.
+by itself: client.py lists the images. A status that is not in the table becomes CephCommandFailed, which is
+Unavailable: the command may have created something, so the caller has to try again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dry run for `csi-multi explain`: creations that look at the cluster and change nothing there."""
+"""The dry run for `csi-multi explain`: the cluster is read, and nothing there is changed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .connection import ID, KEY
 
 PURPOSES = {
     "ceph df": CommandPurpose(
-        read_only=True, why="how much space the pool has left; the driver asks at its regular checks"
+        read_only=True, why="how much space the pool has left; the driver reads it at its regular checks"
     ),
     "ceph osd": CommandPurpose(read_only=True, why="whether the pool is full, which makes commands slow"),
     "rbd info": CommandPurpose(read_only=True, why="size, features and parent of the image"),
-    "rbd image-meta list": CommandPurpose(read_only=True, why="whose the image is, and whether it is complete"),
+    "rbd image-meta list": CommandPurpose(read_only=True, why="the owner of the image, and whether it is complete"),
     "rbd ls": CommandPurpose(read_only=True, why="confirms that the image does not exist"),
     "rbd snap ls": CommandPurpose(read_only=True, why="the snapshots of the image"),
     "rbd status": CommandPurpose(read_only=True, why="which clients have the image open"),
@@ -68,7 +68,9 @@ class DryRunRequests:
             parameters = request.parameters
             capacity.report((parameters and parameters.data_pool) or self._config.data_pool or self._config.pool)
         else:
-            raise Unavailable("the cluster's key comes with a request's secrets, which are not read here")
+            raise Unavailable(
+                "the cluster's key comes with a request's secrets, which a dry run does not read; run it with --offline"
+            )
 
 
 class DryRunRunner(CommandRunner):
@@ -82,20 +84,20 @@ class DryRunRunner(CommandRunner):
     def execute(self, program: str, *words: str, timeout: float) -> Result:
         command, purpose = readable_command(program, words), PURPOSES.get(verb(program, words))
         if purpose is None:
-            raise Unpredictable(f"{' '.join(command)} would be run; its result cannot be predicted")
+            raise Unpredictable(f"{' '.join(command)} would be run; its result is not known in a dry run")
         if not purpose.read_only:
             self._report.record_change(*command, why=purpose.why)
             return Result(0, "", "")
         self._report.record_read(*command, why=purpose.why)
         if self._report.offline or self._keyless:
-            raise Unpredictable("the contents of the pool are not known")
+            raise Unpredictable("the contents of the pool are not known in a dry run that is offline or has no key")
         try:
             return super().execute(program, *words, timeout=timeout)
         except FailedPrecondition as error:  # the program is not installed on this machine
             raise Unavailable(str(error)) from None
 
 
-class NoBackground(CommandRunner):
+class DryRunBackgroundRunner(CommandRunner):
     """Refuses commands in the background of a creation that does not happen."""
 
     def execute(self, program: str, *words: str, timeout: float) -> Result:

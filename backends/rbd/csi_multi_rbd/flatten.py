@@ -34,7 +34,8 @@ class Flattener:
         """Have an image flattened in the background. Never fails: `resume` finds it again."""
         if not self._config.keyring:
             log.warning(
-                "image %s has many ancestors, and this instance no keyring to flatten it: run 'rbd flatten' by hand",
+                "image %s has many ancestors, and this instance has no keyring to flatten it; run 'rbd flatten' by "
+                "hand",
                 self._client.spec(image),
             )
             return
@@ -67,4 +68,4 @@ class Flattener:
         try:
             self._client.flatten(image)
         except ImageNotFound:
-            log.debug("image %s does not exist any more, or was flattened meanwhile", image)
+            log.debug("image %s was deleted or flattened in the meantime", image)

@@ -41,7 +41,7 @@ class FormatState:
         self._secrets.pop(handle, None)
 
     def formatting(self, handle: str) -> None:
-        """Record that mkfs begins. Without a key nothing is recorded: an operator has to help after a killed mkfs.
+        """Record that mkfs begins. Without a key nothing is recorded: an operator has to clean up after a killed mkfs.
 
         Raises FailedPrecondition after `formatted`.
         """
@@ -50,7 +50,8 @@ class FormatState:
         with self._recorded(handle) as (client, image, before):
             if before == labels.FORMATTED:
                 raise FailedPrecondition(
-                    f"volume {handle!r} was formatted before and may hold data; the driver formats a volume only once"
+                    f"volume {handle!r} may hold data and must not be formatted; use it with its filesystem, or create "
+                    "a new volume"
                 )
             # first, since it needs no key: the other record may fail
             self._devices.set_blank(image, Blank.INTERRUPTED)
@@ -82,7 +83,7 @@ class FormatState:
         device = self._devices.find(self._image(handle))
         if device and device.blank is Blank.INTERRUPTED:
             raise Unavailable(
-                f"volume {handle!r}: its image says that formatting has begun, and this node has no key to record that "
+                f"volume {handle!r}: formatting began according to its image, and this node has no key to record that "
                 "it is done; unpublish and unstage the volume, and stage it again"
             )
 

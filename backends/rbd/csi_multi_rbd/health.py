@@ -1,4 +1,4 @@
-"""What is wrong: with the cluster, and so with all of its volumes, and with a device on this node."""
+"""Health: problems of the cluster, which concern all of its volumes, and of a device on this node."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .capacity import CapacityAccounting
 from .client import Client, ClusterClient
 from .config import Config
 from .errors import ImageNotFound
-from .rows import ClusterStatus, MappedImage
+from .resources import ClusterStatus, MappedImage
 from .watchers import watch_lost
 
-FRESH = 10.0  # seconds: one report for all volumes of a listing
+REPORT_TTL = 10.0  # seconds: one report for all volumes of a listing
 
 # Ceph's health checks (docs.ceph.com, Health checks), by what they mean for a volume.
 MEANING = {
@@ -47,10 +47,10 @@ class HealthReporter:
         self._lock = threading.Lock()
         self._last: tuple[float, tuple[HealthEntry, ...]] | None = None
 
-    def volume_entries(self) -> tuple[HealthEntry, ...]:
+    def volume(self) -> tuple[HealthEntry, ...]:
         """Return what is wrong with every volume. Raises Unavailable."""
         with self._lock:
-            if self._last and time.monotonic() - self._last[0] < FRESH:
+            if self._last and time.monotonic() - self._last[0] < REPORT_TTL:
                 return self._last[1]
         found = [
             HealthEntry(status=MEANING[name][0], reason=MEANING[name][1], message=f"Ceph reports {name}: {summary}")
@@ -66,7 +66,7 @@ class HealthReporter:
         return tuple(found)
 
     def status(self) -> ClusterStatus:
-        """Ask the monitors. Raises Unavailable; FailedPrecondition when they are another cluster's."""
+        """Return the cluster's status. Raises Unavailable; FailedPrecondition for monitors of another cluster."""
         status = self._cluster.status()
         if status.fsid != self._config.fsid:
             raise FailedPrecondition(
@@ -75,7 +75,7 @@ class HealthReporter:
             )
         return status
 
-    def node_entries(self) -> tuple[StorageHealthEntry, ...]:
+    def storage(self) -> tuple[StorageHealthEntry, ...]:
         """Return what is wrong with the cluster as this node sees it."""
         try:
             status = self.status()
@@ -93,10 +93,10 @@ class HealthReporter:
         return (StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason="ClusterError", message=text),)
 
 
-def device_trouble(client: Client, image: str, mapping: MappedImage, *, keyless: bool) -> HealthEntry | None:
+def device_health(client: Client, image: str, mapping: MappedImage, *, keyless: bool) -> HealthEntry | None:
     """Return what is wrong with an image's device on this node; None: nothing.
 
-    `keyless`: this node has no key, so it cannot ask the cluster.
+    `keyless`: this node has no key, so it cannot query the cluster.
     """
     device = f"/dev/{mapping.disk}"
     if not mapping.served:

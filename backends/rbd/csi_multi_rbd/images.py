@@ -2,8 +2,8 @@
 
 A process that dies while it creates an image leaves an incomplete one: without a label, or smaller than any volume
 (labels.empty_image). No request has returned its handle. The next request for that name removes it and starts again; it
-is never completed, since its creator may have died before a clone's parent knew of it, so that the parent's deletion
-would take the data away.
+is never completed, since its creator may have died before a clone was registered with its parent: the deletion of the
+parent would then remove the data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .client import Client
 from .config import Config, Parameters, SnapshotParameters
 from .errors import BrokenImage, ImageInUse, ImageNotFound
 from .labels import Label
-from .rows import Image, ImageLayout
+from .resources import Image, ImageLayout
 from .trash import TrashPurger
 
 ATTEMPTS = 3  # to create an image whose name was taken
@@ -99,7 +99,7 @@ class OwnedImages:
         if label and not self.owns(label):
             raise FailedPrecondition(
                 f"image {client.spec(name)} belongs to driver {label.stamp.driver!r} in cluster "
-                f"{label.stamp.cluster!r}; this driver does not change it; give each driver on a "
+                f"{label.stamp.cluster!r}, and this driver does not change it; give each driver on a "
                 "pool its own driver.name or driver.cluster"
             )
         return FoundImage(image=image, label=label, metadata=metadata)
@@ -143,7 +143,7 @@ class ImageRemover:
         if found.image.snapshots:
             _remove_own_snapshots(client, name)
         try:
-            self._trash.discard(client, found.image)
+            self._trash.delete(client, found.image)
         except ImageInUse:
             _refuse_open(client, name)
             raise
@@ -161,7 +161,7 @@ class ImageRemover:
             if again:  # it cannot be found and its name is taken, and no other process has just created or removed it
                 self.remove_broken(client, images.name(leaf))
         elif found.label:
-            raise AlreadyExists(f"image {client.spec(found.image.name)} exists")
+            raise AlreadyExists(f"image {client.spec(found.image.name)} already exists")
         else:
             self.remove_incomplete(client, images, leaf, found)
 
@@ -205,7 +205,7 @@ class ImageRemover:
             return
         if current.label or current.image.id != found.image.id:
             raise Busy(f"another process has just created image {client.spec(name)}; try again")
-        self._trash.discard(client, current.image)
+        self._trash.delete(client, current.image)
 
 
 @contextmanager
@@ -216,11 +216,11 @@ def leaving_incomplete(client: Client, name: str) -> Iterator[None]:
     except (Busy, Unavailable, Timeout):
         raise
     except StorageError as error:
-        raise Unavailable(f"{error}; image {client.spec(name)} is not complete yet, try again") from error
+        raise Unavailable(f"{error}; image {client.spec(name)} is incomplete; try again") from error
 
 
 def name_contended(client: Client, name: str) -> Busy:
-    return Busy(f"another process creates and removes image {client.spec(name)} at this moment; try again")
+    return Busy(f"another process creates and removes image {client.spec(name)} at the same time; try again")
 
 
 def image_layout(config: Config, parameters: Parameters) -> ImageLayout:
@@ -258,7 +258,7 @@ def _refuse_open(client: Client, name: str) -> None:
     if watchers := client.watchers(name):
         raise InUse(
             f"image {client.spec(name)} is open: watched by {', '.join(watchers)}; unpublish and unstage the volume "
-            "there. Ceph forgets a client that died after half a minute"
+            "there first; the watch of a dead client ends after about 30 s"
         )
 
 

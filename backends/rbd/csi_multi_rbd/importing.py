@@ -1,4 +1,7 @@
-"""Import existing images: they get a label, and last a name of the driver's. Released, they get their own name back."""
+"""Import images that were created by hand, and release them again.
+
+An import writes a label on the image and renames it last; a release renames it back first, then removes the label.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Importer:
         self._snapshots = snapshots
 
     def import_volume(self, client: Client, given: str, stamp: Stamp) -> tuple[str, int, Label]:
-        """Label and rename the image, unless that is done already; return handle, size and label.
+        """Label and rename the image, or find an earlier import; return handle, size and label.
 
         An image whose import was interrupted still has its own name, under which the label does not count: the next
         import starts again. Raises what Import.import_volume says.
@@ -34,13 +37,13 @@ class Importer:
         if found := self._volumes.find(client, leaf):
             if found.label == label:
                 return leaf, found.image.size, label
-            raise AlreadyExists(f"image {client.spec(label.image)} exists already; choose another name")
+            raise AlreadyExists(f"image {client.spec(label.image)} already exists; choose another name")
         size = self._refuse_unfit(client, image)
         client.set_metadata(image, labels.KEY, labels.encode(label))
         try:
             client.rename(image, label.image)
         except NameTaken:
-            raise AlreadyExists(f"image {client.spec(label.image)} exists already; choose another name") from None
+            raise AlreadyExists(f"image {client.spec(label.image)} already exists; choose another name") from None
         return leaf, size, label
 
     def release(self, client: Client, leaf: str) -> str:
@@ -54,7 +57,7 @@ class Importer:
             client.rename(name, label.original_name)
         except NameTaken:
             raise AlreadyExists(
-                f"image {client.spec(label.original_name)} exists, the earlier name of {client.spec(name)}; "
+                f"image {client.spec(label.original_name)} already exists, and {client.spec(name)} had that name; "
                 "rename that other image first"
             ) from None
         for key in (labels.KEY, labels.FORMAT):
@@ -70,7 +73,8 @@ class Importer:
             raise missing("image", client.spec(image)) from None
         if self._volumes.leaf_of(image) or self._snapshots.leaf_of(image):
             raise AlreadyExists(
-                f"image {client.spec(image)} has a name of this driver's: it is a volume or snapshot already"
+                f"image {client.spec(image)} has a name of this driver's form: it is a volume or snapshot already; "
+                "name another image"
             )
         _refuse_ceph_csi(client, image, metadata)
         if found.parent:
@@ -80,7 +84,8 @@ class Importer:
             )
         if found.size < labels.SMALLEST:
             raise FailedPrecondition(
-                f"image {client.spec(image)} has {found.size} bytes, fewer than a volume, {labels.SMALLEST}; resize it"
+                f"image {client.spec(image)} has {found.size} bytes, and the smallest volume has {labels.SMALLEST}; "
+                "resize it"
             )
         _refuse_open(client, image)
         return found.size
@@ -91,7 +96,8 @@ def _image(client: Client, given: str) -> str:
     image = given.removeprefix(client.spec(""))
     if not IMAGE.fullmatch(image):
         raise InvalidArgument(
-            f"{given!r} is not the name of an image in {client.spec('').rstrip('/')}, the pool of this instance"
+            f"{given!r} is not the name of an image in {client.spec('').rstrip('/')}, the pool of this instance; give "
+            f"one such as {client.spec('data')}"
         )
     return image
 

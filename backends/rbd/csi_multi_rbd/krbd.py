@@ -12,7 +12,7 @@ from csi_multi.host.blockdev import BlockDevices
 
 from .ceph_rules import merge_options
 from .config import Config
-from .rows import MappedImage
+from .resources import MappedImage
 
 DISK = re.compile(r"rbd\d+")
 NO_UDEV = "noudev"  # devtmpfs creates the device nodes; rbd would wait for udev, which containers lack

@@ -1,6 +1,6 @@
-"""Names of images and the labels on them: which images are the driver's volumes and snapshots.
+"""Labels: the names of the driver's images, and the image-meta on them.
 
-csi-vol-<owner>-<leaf>    a volume           csi-tmp-<leaf>   snapshot of a volume while a copy of it is made
+csi-vol-<owner>-<leaf>    a volume           csi-tmp-<leaf>   snapshot of a volume while a copy of it is created
 csi-snap-<owner>-<leaf>   a snapshot         csi-base         snapshot of a snapshot's image, to restore volumes from
 
 <owner> is a hash of driver and cluster, so that two drivers that share a pool never use the same name. A handle is the

@@ -18,7 +18,7 @@ from .client import Client
 from .errors import ImageNotFound
 from .images import OwnedImages
 from .labels import Label
-from .rows import ListedImage
+from .resources import ListedImage
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from .ceph_rules import MapOptions, merge_options
 from .client import Client
 from .config import Config
 from .errors import CephCommandFailed, ImageLocked
-from .rows import Image, MapKind, MappedImage
+from .resources import Image, MapKind, MappedImage
 from .watchers import in_use_elsewhere
 
 log = logging.getLogger(__name__)
 
 KINDS: dict[str, MapKind] = {"rbd": "krbd", "rbd-nbd": "nbd"}  # by the mounter's name
-APPEAR = 5.0  # seconds until a device is in /dev
-DISAPPEAR = 10.0  # seconds until it is gone: an rbd-nbd that is told to unmap ends by itself
-STEP = 0.05
+APPEAR_SECONDS = 5.0  # seconds until a device is in /dev
+DISAPPEAR_SECONDS = 10.0  # seconds until it disappears: rbd-nbd ends some time after the command to unmap
+POLL_SECONDS = 0.05
 BITS = {  # of /sys/bus/rbd/supported_features; rbd_types.h in the kernel
     "layering": 1 << 0,
     "striping": 1 << 1,
@@ -89,7 +89,7 @@ class ImageMapper:
     def refresh(self, mapping: MappedImage) -> None:
         """Make the kernel read the image's size from the cluster, if the kernel maps it."""
         if mapping.kind == "krbd":
-            with suppress(Unavailable):  # sysfs may be read-only here; the kernel's watch tells the size, too
+            with suppress(Unavailable):  # sysfs may be read-only here; the kernel's watch reports the size, too
                 self._kernel.write_attribute(mapping.disk, "device/refresh", "1")
 
     def unmap(self, client: Client, image: str, mapping: MappedImage, given: MapOptions) -> None:
@@ -103,22 +103,22 @@ class ImageMapper:
         except StorageError:
             if self._is_mapped(mapping):
                 raise
-        ends = time.monotonic() + DISAPPEAR
+        ends = time.monotonic() + DISAPPEAR_SECONDS
         while self._is_mapped(mapping):
             if time.monotonic() > ends:
                 raise Unavailable(f"/dev/{mapping.disk} still exists after it was unmapped; try again")
-            time.sleep(STEP)
+            time.sleep(POLL_SECONDS)
 
     def device_path(self, mapping: MappedImage) -> Path:
         """Return the path of the device. Raises FailedPrecondition where /dev does not have it."""
-        ends = time.monotonic() + APPEAR
+        ends = time.monotonic() + APPEAR_SECONDS
         while (path := self._kernel.node(mapping.disk)) is None:
             if time.monotonic() > ends:
                 raise FailedPrecondition(
                     f"{self._kernel.dev / mapping.disk} is not the device node of {mapping.disk} ({mapping.number}): "
                     "the driver's container has a /dev of its own; mount the node's /dev (devtmpfs) into it"
                 )
-            time.sleep(STEP)
+            time.sleep(POLL_SECONDS)
         return path
 
     def _map_by_nbd(self, client: Client, image: Image, given: tuple[str, ...], *, exclusive: bool) -> MappedImage:

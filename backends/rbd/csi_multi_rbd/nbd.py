@@ -1,11 +1,11 @@
 """Devices of rbd-nbd: which image a device shows, how it gets a new size, and how its process outlives the driver.
 
 /sys/block/nbd*/backend shows the cookie of a device, which says what it was created for. The kernel keeps it when the
-process dies, and requires it of a new process. Only the processes themselves tell which one serves a device: `pid` in
+process dies, and requires it of a new process. Only the list of processes shows which one serves a device: `pid` in
 sysfs stays that of the first.
 
-The kernel is told a device's new size over generic netlink. rbd-nbd should do that itself, but Ceph 16 does it without
-the cookie, which the kernel refuses ("must specify backend" in its log): the device would never grow.
+A device gets its new size over generic netlink. rbd-nbd should do that itself, but Ceph 16 does it without the cookie,
+which the kernel refuses ("must specify backend" in its log): the device would never grow.
 
 Container runtimes and systemd end all processes in the cgroup of what they stop, even with the host's process ids. So
 an rbd-nbd is moved out of the driver's cgroup into one at the top of the node's tree, as the node's first process sees
@@ -28,7 +28,7 @@ from csi_multi.contract import Unavailable
 from csi_multi.host.blockdev import BlockDevices
 
 from .config import Config
-from .rows import MappedImage
+from .resources import MappedImage
 
 DISK = re.compile(r"nbd\d+")
 COOKIE = "backend"  # the attribute that shows it
@@ -44,7 +44,7 @@ NEW_CGROUP = 0x02000000  # linux/sched.h: CLONE_NEWCGROUP
 NETLINK_GENERIC = 16  # linux/netlink.h
 REQUEST, ACKNOWLEDGE = 0x1, 0x4
 ERROR = 2  # type of a message that carries an errno, 0 for success
-CONTROL = 16  # linux/genetlink.h: the family that tells the numbers of the others
+CONTROL = 16  # linux/genetlink.h: the family that resolves the numbers of the others
 GET_FAMILY = 3
 FAMILY_ID, FAMILY_NAME = 1, 2
 RECONFIGURE = 3  # linux/nbd-netlink.h
@@ -95,19 +95,19 @@ def find(kernel: BlockDevices, config: Config, image: str = "") -> Iterator[tupl
     place = (config.fsid, config.pool, config.namespace)
     for disk in kernel.disks():
         text = (kernel.text(disk, COOKIE) or "") if DISK.fullmatch(disk) else ""
-        made_for = Cookie.read(text)
-        if not made_for or (made_for.fsid, made_for.pool, made_for.namespace) != place:
+        created_for = Cookie.read(text)
+        if not created_for or (created_for.fsid, created_for.pool, created_for.namespace) != place:
             continue
-        if image in ("", made_for.image) and (number := kernel.text(disk, "dev")):
+        if image in ("", created_for.image) and (number := kernel.text(disk, "dev")):
             yield (
-                made_for.image,
+                created_for.image,
                 MappedImage(
                     kind="nbd",
                     disk=disk,
                     number=number,
-                    image_id=made_for.image_id,
+                    image_id=created_for.image_id,
                     proof={COOKIE: text},
-                    exclusive=made_for.mode == EXCLUSIVE,
+                    exclusive=created_for.mode == EXCLUSIVE,
                     # a process that cannot be seen may be alive
                     served=not sees_processes(kernel) or bool(processes(kernel, disk)),
                 ),

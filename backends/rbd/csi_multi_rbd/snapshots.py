@@ -36,7 +36,7 @@ from .images import (
     refuse_other_cluster,
 )
 from .labels import Label
-from .rows import ImageLayout
+from .resources import ImageLayout
 
 # Of snapshots, which no node maps.
 SNAPSHOT_FEATURES = ("layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten")
@@ -64,15 +64,15 @@ class ImageCopier:
             self._flattener.schedule(found.image.name)
             raise Busy(
                 f"the clone chain of image {spec} is {found.ancestors} deep, and `max_depth` is "
-                f"{self._config.max_depth}; the image is being flattened, try again"
+                f"{self._config.max_depth}; the image is being flattened; try again"
             )
         if found.image.snapshots >= self._config.flatten_snapshots:
             self._flattener.flatten_children(client, found.image.name)
         if found.image.snapshots >= self._config.max_snapshots:
             raise ResourceExhausted(
                 f"image {spec} has {found.image.snapshots} snapshots, and `max_snapshots` is "
-                f"{self._config.max_snapshots}: kernels map few more; its clones are being flattened, or delete some "
-                "of its snapshots"
+                f"{self._config.max_snapshots}, since kernels map images with up to 510; delete some of its snapshots, "
+                "or wait until its clones are flattened"
             )
         return found
 
@@ -155,7 +155,7 @@ class SnapshotManager:
         self._copier = copier
 
     def create(self, client: Client, leaf: str, request: SnapshotRequest) -> tuple[int, Label]:
-        """Take a snapshot of a volume; return its size and label. Raises AlreadyExists, NotFound, ResourceExhausted."""
+        """Create a snapshot; return its size and label. Raises AlreadyExists, NotFound, ResourceExhausted."""
         refuse_other_cluster(self._config, request.parameters or SnapshotParameters())
         with self._remover.removing_incomplete(client, self._snapshots, leaf):
             volume = self._copier.source(client, self._volumes, self._volumes.leaf(request.source))
@@ -193,7 +193,7 @@ class SnapshotManager:
 
 
 def label_annotations(metadata: Strings) -> dict[str, str]:
-    """Return what a label tells people about a request, shortened."""
+    """Return the metadata of a request that its label holds for people, shortened."""
     return {key: text[:ANNOTATION_LENGTH] for key, text in sorted(metadata.items())[:ANNOTATIONS]}
 
 
@@ -203,6 +203,6 @@ def _remove_snapshot(client: Client, source: str, snapshot: str, reason: Storage
         client.remove_snapshot(source, snapshot)
     except StorageError as error:
         raise Unavailable(
-            f"{reason}; and the temporary snapshot {client.spec(source, snapshot)} cannot be removed: {error}; "
-            "try again"
+            f"{reason}; the temporary snapshot {client.spec(source, snapshot)} cannot be removed either: {error}; try "
+            "again"
         ) from reason

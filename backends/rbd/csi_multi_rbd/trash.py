@@ -1,7 +1,7 @@
 """Deletion through Ceph's trash: an image leaves its name at once, and its data is purged in the background.
 
 An image whose clones still need it stays in the trash until the last of them is deleted or flattened. The trash itself
-is the only record of that: a driver that starts looks through it.
+is the only record of that: a driver that starts lists it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from contextlib import suppress
 from .background import BackgroundWorker
 from .client import Client
 from .errors import HasDependents, ImageNotFound
-from .rows import Image
+from .resources import Image
 
 log = logging.getLogger(__name__)
 
-SWEEP = 300.0  # seconds between two looks through the trash
+SWEEP_SECONDS = 300.0  # seconds between two listings of the trash
 
 
 class TrashPurger:
     """`client` runs its commands in the background, without the time limit of requests."""
 
     def __init__(self, client: Client, is_ours: Callable[[str], bool], *, immediate: bool) -> None:
-        """`is_ours` tells by its name whether an image is this driver's. `immediate`: the instance has no key, so
+        """`is_ours` returns whether an image of this name is the driver's. `immediate`: the instance has no key, so
         nothing can be done after the request that brought one.
         """
         self._client = client
@@ -37,7 +37,7 @@ class TrashPurger:
         self._parents: dict[str, str] = {}  # by the id of an image in the trash, the id of its parent
         self._swept = 0.0  # time.monotonic()
 
-    def discard(self, client: Client, image: Image) -> None:
+    def delete(self, client: Client, image: Image) -> None:
         """Move an image to the trash, and have it purged. Raises ImageInUse, HasDependents."""
         with suppress(ImageNotFound):  # an earlier attempt or another process has done it
             client.move_to_trash(image.name)
@@ -51,8 +51,8 @@ class TrashPurger:
             self._worker.submit(image.id)
 
     def sweep(self, *, now: bool = False) -> None:
-        """Purge what nothing needs any more: at most every SWEEP seconds, unless `now`."""
-        if self._immediate or (not now and time.monotonic() - self._swept < SWEEP):
+        """Purge what nothing needs any more: at most every SWEEP_SECONDS seconds, unless `now`."""
+        if self._immediate or (not now and time.monotonic() - self._swept < SWEEP_SECONDS):
             return
         for one in self._client.list_trash():
             if self._is_ours(one.name):

@@ -50,7 +50,7 @@ class VolumeManager:
         spec = self._spec(leaf, request)
         label = volume_label(spec.name, request)
         with self._remover.removing_incomplete(client, self._volumes, leaf):
-            self._require_capacity(spec)
+            self._admit(spec)
             self._create(client, leaf, spec, label)
         return spec.size, label
 
@@ -79,7 +79,7 @@ class VolumeManager:
         size = found.image.size
         if not wanted.holds(size):  # a volume that is large enough already is fine, whatever the instance allows now
             size = choose_size(wanted, self._config, least=found.image.size)
-            self._capacity.require(size - found.image.size, found.image.data_pool or self._config.pool)
+            self._capacity.admit(size - found.image.size, found.image.data_pool or self._config.pool)
             client.resize(found.image.name, size)
         return Expansion(size=size, node_required=True)
 
@@ -94,8 +94,8 @@ class VolumeManager:
             layout=image_layout(self._config, request.parameters),
         )
 
-    def _require_capacity(self, spec: ImageSpec) -> None:
-        self._capacity.require(spec.size, spec.layout.data_pool or self._config.pool)
+    def _admit(self, spec: ImageSpec) -> None:
+        self._capacity.admit(spec.size, spec.layout.data_pool or self._config.pool)
 
     def _create(self, client: Client, leaf: str, spec: ImageSpec, label: Label) -> None:
         for attempt in range(ATTEMPTS):
@@ -110,7 +110,7 @@ class VolumeManager:
         self, client: Client, leaf: str, request: VolumeRequest, source: FoundImage, *, base: str = ""
     ) -> tuple[int, Label]:
         spec = self._spec(leaf, request, least=source.image.size)
-        self._require_capacity(spec)
+        self._admit(spec)
         self._copier.copy(client, self._volumes, leaf, source, spec, base=base)
         if source.image.size < spec.size:
             with leaving_incomplete(client, spec.name):

@@ -1,6 +1,6 @@
-"""Watchers: every client that has an image open for writing watches it, so they tell who uses the image.
+"""Watchers: every client that has an image open for writing watches it, so they show which clients use the image.
 
-Commands of a controller watch an image while they run, and a client that died does for up to 30 s more.
+A command of a controller watches an image while it runs. The watch of a dead client lasts for up to 30 s more.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import time
 from csi_multi.contract import FailedPrecondition
 
 from .client import Client
-from .rows import MappedImage
+from .resources import MappedImage
 
 MAX_WAIT = 10.0  # seconds for other clients to close the image
-STEP = 0.5
+POLL_SECONDS = 0.5
 
 
 def wait_until_unwatched(
@@ -27,7 +27,7 @@ def wait_until_unwatched(
     while others := _others(client.watchers(image) if watchers is None else watchers, mapping):
         if time.monotonic() > ends:
             raise in_use_elsewhere(client, image, others)
-        time.sleep(STEP)
+        time.sleep(POLL_SECONDS)
         watchers = None
 
 
@@ -39,8 +39,8 @@ def watch_lost(watchers: tuple[str, ...], mapping: MappedImage) -> bool:
 def in_use_elsewhere(client: Client, image: str, others: tuple[str, ...]) -> FailedPrecondition:
     who = ", ".join(others) or "a client that has just closed it"
     return FailedPrecondition(
-        f"image {client.spec(image)} is in use elsewhere, by {who}: unpublish and unstage it on that node; Ceph "
-        "forgets a node that died after about 30 s"
+        f"image {client.spec(image)} is in use elsewhere, by {who}; unpublish and unstage the volume on that node "
+        "first; the watch of a dead node ends after about 30 s"
     )
 
 

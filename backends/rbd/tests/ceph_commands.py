@@ -1,4 +1,4 @@
-"""What a test does with a cluster as its admin, wherever its daemons run: commands, namespaces, state, faults."""
+"""Operations of a test on a cluster as its admin, wherever its daemons run: commands, namespaces, state, faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One daemon of a cluster, as a child of this process: started, ended, killed, paused, continued by its pid."""
+"""One daemon of a cluster, as a child of this process: started, ended, killed, paused and resumed by its pid."""
 
 from __future__ import annotations
 

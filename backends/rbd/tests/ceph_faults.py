@@ -1,4 +1,4 @@
-"""What can be wrong with a cluster, for as long as a `with` lasts; afterwards it serves again."""
+"""Faults of a cluster for as long as a `with` lasts; afterwards the cluster works again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster starts from: one configuration file, one keyring, and addresses that nobody else has."""
+"""The files from which a cluster starts: a configuration, a keyring, and addresses that no other cluster has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a namespace of a pool: named, and removed whatever it is."""
+"""The contents of a namespace of a pool: listed, and removed whatever they are."""
 
 from __future__ import annotations
 

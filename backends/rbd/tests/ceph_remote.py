@@ -1,4 +1,4 @@
-"""A cluster that runs outside of the guest that a test runs in: what reaches it, and what the outside does for it."""
+"""A cluster outside of the guest in which a test runs: what reaches it, and what is done outside for it."""
 
 from __future__ import annotations
 

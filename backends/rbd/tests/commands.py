@@ -1,4 +1,4 @@
-"""The commands that requests run: recorded, made to fail, or to be the driver's last.
+"""The commands of requests: recorded, made to fail, or followed by the death of the driver.
 
 Commands of the background (command.BackgroundRunner) are not affected.
 """

@@ -1,4 +1,4 @@
-"""A real Ceph cluster for the tests that ask for one, and a namespace of its own for each of them.
+"""A real Ceph cluster for the tests that need one, with a namespace for each of them.
 
 It is started here (ceph.py), or in a guest is one that runs outside of it (guest.py).
 """
@@ -129,12 +129,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(nbd, "sees_processes", lambda kernel: kernel.whole)
     for module in (watchers, devices, mapping):
-        monkeypatch.setattr(module, "STEP", 0.001)
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(watchers, "MAX_WAIT", 0.01)
-    monkeypatch.setattr(devices, "RELEASE_TIMEOUT", 0.01)
-    monkeypatch.setattr(devices, "RESIZE_TIMEOUT", 0.01)
-    monkeypatch.setattr(mapping, "APPEAR", 0.01)
-    monkeypatch.setattr(mapping, "DISAPPEAR", 0.01)
+    monkeypatch.setattr(devices, "RELEASE_SECONDS", 0.01)
+    monkeypatch.setattr(devices, "GROW_SECONDS", 0.01)
+    monkeypatch.setattr(mapping, "APPEAR_SECONDS", 0.01)
+    monkeypatch.setattr(mapping, "DISAPPEAR_SECONDS", 0.01)
 
 
 @pytest.fixture

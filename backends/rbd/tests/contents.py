@@ -1,4 +1,4 @@
-"""Read and write an image's bytes where no kernel maps it: through what `rbd export-diff` writes.
+"""Read and write an image's bytes without a kernel that maps it: by the output of `rbd export-diff`.
 
 The format (Ceph's documentation, "RBD Incremental Backup"): a line, then records of one letter: s and the size, w and
 offset, length and data, z and offset and length of zeros, e at the end. Numbers have 64 bits, little end first.

@@ -12,7 +12,7 @@ from csi_multi_rbd.client import Client
 from csi_multi_rbd.config import Config
 from csi_multi_rbd.devices import DeviceManager, MapSettings
 from csi_multi_rbd.errors import ImageNotFound
-from csi_multi_rbd.rows import Image, MapKind
+from csi_multi_rbd.resources import Image, MapKind
 
 from csi_multi.contract import Blank, Device, InUse, OpenRequest, Setting
 from csi_multi.host.blockdev import BlockDevices

@@ -1,4 +1,4 @@
-"""A node whose driver maps images of a real cluster, and what else may be done to its devices by hand."""
+"""A node whose driver maps images of a real cluster, and operations on its devices by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from csi_multi_rbd import krbd, nbd, rows
+from csi_multi_rbd import krbd, nbd, resources
 from csi_multi_rbd.client import Client
 from csi_multi_rbd.devices import DeviceManager, MapSettings
-from csi_multi_rbd.rows import Image
+from csi_multi_rbd.resources import Image
 from msgspec.structs import replace
 
 from csi_multi.contract import Blank, Device, OpenRequest
@@ -79,7 +79,7 @@ class Node:
 
     def info(self, image: str) -> Image:
         """What the cluster says of it, by a command outside of the guest: there it is quick. So are the next two."""
-        return rows.image(json.loads(self.cluster.rbd("info", "--format", "json", self.rbd.spec(image))))
+        return resources.image(json.loads(self.cluster.rbd("info", "--format", "json", self.rbd.spec(image))))
 
     def watchers(self, image: str) -> list[str]:
         told = json.loads(self.cluster.rbd("status", "--format", "json", self.rbd.spec(image)))

@@ -1,4 +1,4 @@
-"""What `make rbd` has of these tests; MATRIX=1 runs all of them."""
+"""Which of these tests `make rbd` runs; MATRIX=1 runs all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPEATED = (
     "a copy of a copy holds the data of both",  # as each of them
 )
 MODULES = (
-    "test_rig_faults.py",
+    "test_ceph_faults.py",
     "test_devices_faults_guest.py",
 )  # the tests' own faults, and those of a guest's devices
 

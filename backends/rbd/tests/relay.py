@@ -1,4 +1,4 @@
-"""Connections to a port that are passed on to a Unix socket: for a client in a guest, whose driver runs outside."""
+"""Connections to a port are passed on to a Unix socket: for a client in a guest whose driver runs outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gRPC server as the driver is one, and clients that have it run many commands: what went wrong, as JSON.
+"""A gRPC server like the driver's, with clients for which it runs many commands; the failures as JSON.
 
     python stress_command.py SOCKET CLIENTS CALLS [--fork-support]
 

@@ -62,7 +62,7 @@ def instance(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def wish(backend: str, name: str = "pvc-1") -> dict[str, Any]:
+def volume_request(backend: str, name: str = "pvc-1") -> dict[str, Any]:
     return {
         "name": name,
         "capacity_range": {"required_bytes": 16 * MIB},
@@ -72,7 +72,7 @@ def wish(backend: str, name: str = "pvc-1") -> dict[str, Any]:
 
 
 def create(client: Client, backend: str, name: str = "pvc-1") -> str:
-    return str(client.CreateVolume(**wish(backend, name)).volume.volume_id)
+    return str(client.CreateVolume(**volume_request(backend, name)).volume.volume_id)
 
 
 def listed(client: Client) -> list[str]:
@@ -139,6 +139,6 @@ def test_a_driver_that_starts_while_a_cluster_is_down_serves_the_other(
             create(client, "b")
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    assert Orchestrator(lambda: client).call("CreateVolume", **wish("b")).volume.volume_id == "b/pvc-1"
+    assert Orchestrator(lambda: client).call("CreateVolume", **volume_request("b")).volume.volume_id == "b/pvc-1"
     assert listed(client) == ["a/pvc-1", "b/pvc-1"]
     client.close()

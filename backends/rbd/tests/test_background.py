@@ -1,4 +1,4 @@
-"""Work in the background: once for each key, again when it fails, never two at a time."""
+"""Work in the background: once for each key, retried when it fails, never two tasks at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from csi_multi_rbd.background import BackgroundWorker
 
 from csi_multi.contract import Unavailable
 
-PATIENCE = 10.0  # seconds
+BACKGROUND_SECONDS = 10.0  # seconds
 Act = Callable[[str], None]
 
 
@@ -24,7 +24,7 @@ def test_what_is_asked_for_is_done_in_order() -> None:
     for key in "abc":
         worker.submit(key)
 
-    assert worker.wait_until_idle(PATIENCE)
+    assert worker.wait_until_idle(BACKGROUND_SECONDS)
     assert done == ["a", "b", "c"]
     worker.close()
 
@@ -34,7 +34,7 @@ def test_what_is_asked_for_twice_before_its_turn_is_done_once() -> None:
     begin = threading.Event()
 
     def act(key: str) -> None:
-        begin.wait(PATIENCE)
+        begin.wait(BACKGROUND_SECONDS)
         done.append(key)
 
     worker = working(act)
@@ -42,7 +42,7 @@ def test_what_is_asked_for_twice_before_its_turn_is_done_once() -> None:
         worker.submit(key)
     begin.set()
 
-    assert worker.wait_until_idle(PATIENCE)
+    assert worker.wait_until_idle(BACKGROUND_SECONDS)
     assert done == ["first", "a", "b"]
     worker.close()
 
@@ -59,7 +59,7 @@ def test_what_fails_is_tried_again_and_holds_up_nothing_else() -> None:
     worker.submit("a")
     worker.submit("b")
 
-    assert worker.wait_until_idle(PATIENCE)
+    assert worker.wait_until_idle(BACKGROUND_SECONDS)
     assert done.count("a") == 3
     assert done.index("b") <= 1 + done[:2].count("a")
     worker.close()
@@ -77,7 +77,7 @@ def test_a_bug_in_one_thing_is_no_reason_to_stop() -> None:
     worker.submit("a")
     worker.submit("b")
 
-    assert worker.wait_until_idle(PATIENCE)
+    assert worker.wait_until_idle(BACKGROUND_SECONDS)
     assert done == ["a", "b"]
     worker.close()
 
@@ -85,7 +85,7 @@ def test_a_bug_in_one_thing_is_no_reason_to_stop() -> None:
 def test_nothing_begins_after_the_end() -> None:
     done: list[str] = []
     worker = working(done.append)
-    worker.submit("late", after=PATIENCE)
+    worker.submit("late", after=BACKGROUND_SECONDS)
     worker.close()
     worker.submit("later")
 
@@ -110,6 +110,6 @@ def test_what_goes_on_failing_is_tried_ever_more_rarely(caplog: pytest.LogCaptur
     worker = working(act)
     worker.submit("a")
 
-    assert worker.wait_until_idle(PATIENCE)
+    assert worker.wait_until_idle(BACKGROUND_SECONDS)
     assert [record.args[-1] for record in caplog.records if isinstance(record.args, tuple)] == [0.01, 0.02, 0.04]
     worker.close()

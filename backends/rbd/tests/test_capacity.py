@@ -1,4 +1,4 @@
-"""Room: the cluster's own numbers, replicas and quotas included, and no volume that there is no room for."""
+"""Capacity: the cluster's own numbers, with replicas and quotas, and no volume that does not fit."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_an_old_report_is_not_believed(backend: RbdBackend, cluster: Cluster, mo
     cluster.ceph(*quota, str(stored + 100 * MIB))
     try:
         create(backend, "believed", 200 * MIB)
-        monkeypatch.setattr(capacity, "FRESH", 0.0)
+        monkeypatch.setattr(capacity, "REPORT_TTL", 0.0)
         with pytest.raises(ResourceExhausted):
             create(backend, "v", 200 * MIB)
     finally:

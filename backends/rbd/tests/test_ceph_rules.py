@@ -1,4 +1,4 @@
-"""Addresses and names that Ceph takes are taken, and whatever else is told what is wrong with it."""
+"""Addresses and names that Ceph accepts are accepted; the error for others names the rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The breaker closes when the cluster does not answer, lets an attempt through now and then, and opens at an answer."""
+"""The circuit opens when the cluster does not answer, allows an attempt now and then, and closes at an answer."""
 
 from __future__ import annotations
 

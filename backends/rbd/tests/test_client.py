@@ -1,4 +1,4 @@
-"""The verbs of rbd, on a real cluster: what they answer, what they raise, and what they never show."""
+"""The commands of rbd on a real cluster: what they return and raise, and that they never show a key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from csi_multi_rbd.errors import (
     ObjectNotFound,
     PoolFull,
 )
-from csi_multi_rbd.rows import ImageLayout, ListedImage
+from csi_multi_rbd.resources import ImageLayout, ListedImage
 
 from csi_multi.contract import InUse, InvalidArgument, Result, Unauthenticated
 

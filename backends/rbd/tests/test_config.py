@@ -1,4 +1,4 @@
-"""Classes written for ceph-csi are read as they are; what would be promised in vain is refused with a remedy."""
+"""Classes written for ceph-csi are accepted unchanged; parameters without an effect here are refused with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that crashes at its end has often done its work, and says nothing about the cluster."""
+"""A command that crashes at its end is run again, and does not open the circuit."""
 
 from __future__ import annotations
 

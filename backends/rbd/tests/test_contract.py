@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 SIZE = 16 * MIB
-PATIENCE = 90.0  # seconds for the background to be done: a client that crashed is in its way for 30, twice
+BACKGROUND_SECONDS = 90.0  # seconds for the background to be done: a client that crashed is in its way for 30, twice
 LOOKS = ("rbd info", "rbd image-meta list", "rbd status", "rbd ls", "rbd snap ls", "rbd du", "rbd trash ls", "ceph")
 # A command that makes or removes something, and what else it is called with is not of interest here.
 VERBS = {"info", "status", "ls", "du", "import", "clone", "resize", "flatten", "children", "df"}
@@ -43,7 +43,7 @@ def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storag
     def resources() -> list[str]:
         """The snapshot of a snapshot's image is cut by its first restore, and goes with the image."""
         for backend in made:
-            assert backend.trash.wait_until_idle(PATIENCE)
+            assert backend.trash.wait_until_idle(BACKGROUND_SECONDS)
         return [one for one in cluster.everything(namespace) if not one.endswith(f"@{labels.BASE_SNAPSHOT} (user)")]
 
     def spec(handle: str) -> str:

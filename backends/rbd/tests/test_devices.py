@@ -1,4 +1,4 @@
-"""How devices are opened, found and closed, on a node and a cluster that do as the test says."""
+"""Devices are opened, found and closed on a simulated node and cluster."""
 
 from __future__ import annotations
 

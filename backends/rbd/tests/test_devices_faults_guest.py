@@ -1,4 +1,4 @@
-"""Devices on a node or a cluster in trouble: processes killed, clients shut out, a cluster that does not answer."""
+"""Devices while a node or cluster has faults: killed processes, blocked clients, a cluster that does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from csi_multi_rbd import watchers
 from csi_multi_rbd.devices import MapSettings
-from csi_multi_rbd.rows import Image
+from csi_multi_rbd.resources import Image
 from msgspec.structs import replace
 
 from csi_multi.contract import Blank, Device, FailedPrecondition, OpenRequest, Timeout, Unavailable

@@ -1,4 +1,4 @@
-"""Devices of images: there while they are open, provably the right ones, for one node at a time, by both mounters."""
+"""Devices of images: present while open, proven to be the right ones, for one node at a time, by both mounters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation tells people to copy works: configuration, classes, caps, labels; what there is, it names."""
+"""The examples in the documentation work: configuration, classes, caps, labels; and every key is documented."""
 
 from __future__ import annotations
 

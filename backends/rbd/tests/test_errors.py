@@ -1,4 +1,4 @@
-"""Every exit status means what the table says: held against the real commands on a real cluster."""
+"""Every exit status has the meaning that the table gives it, compared with the commands on a real cluster."""
 
 from __future__ import annotations
 

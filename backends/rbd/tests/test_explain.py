@@ -1,4 +1,4 @@
-"""What `csi-multi explain` tells of a creation is what a creation runs, and nothing in the cluster is changed."""
+"""`csi-multi explain` shows the commands that a creation runs, and changes nothing in the cluster."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def wishes(backend: RbdBackend) -> dict[str, VolumeRequest]:
 
     def copied(kind: SourceKind, handle: str, size: int = 0) -> VolumeRequest:
         stamp = volumes.stamp(backend, "pvc-1", Source(kind=kind, handle=handle))
-        return replace(volumes.wish(backend, "pvc-1", size), stamp=stamp)
+        return replace(volumes.volume_request(backend, "pvc-1", size), stamp=stamp)
 
     return {
-        "create": volumes.wish(backend, "pvc-1", SIZE + 1, object_size=8 * MIB),
+        "create": volumes.volume_request(backend, "pvc-1", SIZE + 1, object_size=8 * MIB),
         "restore": copied(SourceKind.SNAPSHOT, cut.handle),
         "restore larger": copied(SourceKind.SNAPSHOT, cut.handle, 2 * SIZE),
         "clone": copied(SourceKind.VOLUME, source.handle),
@@ -101,15 +101,15 @@ def test_the_commands_that_are_told_are_those_of_a_creation(
 
 def test_a_pool_without_room_refuses_it(backend: RbdBackend) -> None:
     with pytest.raises(ResourceExhausted, match="requested; add disks"):
-        backend.dry_run(DryRunReport()).create_volume(volumes.wish(backend, "pvc-1", 2**60))
+        backend.dry_run(DryRunReport()).create_volume(volumes.volume_request(backend, "pvc-1", 2**60))
 
 
 def test_a_source_that_is_not_there_is_told_as_such(backend: RbdBackend) -> None:
     source = Source(kind=SourceKind.VOLUME, handle="nothing")
-    wish = replace(volumes.wish(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
+    volume_request = replace(volumes.volume_request(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
 
     with pytest.raises(NotFound):
-        backend.dry_run(DryRunReport()).clone_volume(wish)
+        backend.dry_run(DryRunReport()).clone_volume(volume_request)
 
 
 def away(keyring: str = "/etc/ceph/keyring") -> RbdBackend:
@@ -120,7 +120,7 @@ def away(keyring: str = "/etc/ceph/keyring") -> RbdBackend:
 def test_without_the_cluster_the_command_is_told_and_what_it_goes_by() -> None:
     report, backend = DryRunReport(offline=True), away()
 
-    made = backend.dry_run(report).create_volume(volumes.wish(backend, "pvc-1", 32 * MIB + 1))
+    made = backend.dry_run(report).create_volume(volumes.volume_request(backend, "pvc-1", 32 * MIB + 1))
 
     (command,) = changes(report)
     assert made.size == 33 * MIB
@@ -133,22 +133,22 @@ def test_without_the_cluster_the_command_is_told_and_what_it_goes_by() -> None:
 def test_a_key_that_comes_with_requests_is_neither_asked_for_nor_shown() -> None:
     report, backend = DryRunReport(offline=True), away(keyring="")
 
-    backend.dry_run(report).create_volume(volumes.wish(backend, "pvc-1"))
+    backend.dry_run(report).create_volume(volumes.volume_request(backend, "pvc-1"))
 
     (command,) = changes(report)
     assert "(the key in the request's secrets)" in command
     assert "USER-OF-THE-SECRET" in command
     with pytest.raises(Unavailable, match="secrets"):
-        backend.dry_run(DryRunReport()).create_volume(volumes.wish(backend, "pvc-1"))
+        backend.dry_run(DryRunReport()).create_volume(volumes.volume_request(backend, "pvc-1"))
 
 
 def test_without_the_cluster_a_copy_cannot_be_told() -> None:
     backend = away()
     source = Source(kind=SourceKind.VOLUME, handle="source")
-    wish = replace(volumes.wish(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
+    volume_request = replace(volumes.volume_request(backend, "pvc-1"), stamp=volumes.stamp(backend, "pvc-1", source))
 
     with pytest.raises(Unpredictable, match="not known"):
-        backend.dry_run(DryRunReport(offline=True)).clone_volume(wish)
+        backend.dry_run(DryRunReport(offline=True)).clone_volume(volume_request)
 
 
 def test_a_command_that_is_no_part_of_a_creation_is_not_run() -> None:

@@ -1,4 +1,4 @@
-"""Flattening: no image hangs on more others than it may, whether the manager does it or the driver."""
+"""Flattening: no image has more ancestors than allowed, whether ceph-mgr or the driver flattens it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from csi_multi.contract import Busy, InUse, Result, Setting, Snapshot, Unavailab
 
 from .ceph import Cluster
 from .ceph_faults import without
-from .volumes import PATIENCE, copy, create, delete, everything, image, info, patient, read, snapshot, write
+from .volumes import BACKGROUND_SECONDS, copy, create, delete, everything, image, info, read, retried, snapshot, write
 
 pytestmark = pytest.mark.ceph  # some start a cluster of their own
 
@@ -47,7 +47,9 @@ def depth(cluster: Cluster, backend: RbdBackend, one: Volume | Snapshot) -> int:
 
 
 def flat(cluster: Cluster, backend: RbdBackend, *ones: Volume | Snapshot) -> None:
-    cluster.wait(lambda: not any("parent" in info(cluster, backend, one) for one in ones), "flatten", PATIENCE)
+    cluster.wait(
+        lambda: not any("parent" in info(cluster, backend, one) for one in ones), "flatten", BACKGROUND_SECONDS
+    )
 
 
 def deep(cluster: Cluster, backend: RbdBackend) -> tuple[Snapshot, Volume]:
@@ -72,7 +74,7 @@ def test_no_answer_waits_for_the_manager(
     answered, late, run = threading.Event(), [], BackgroundRunner.run
 
     def waiting(self: BackgroundRunner, program: str, *words: str, timeout: float) -> Result:
-        late.append(not answered.wait(PATIENCE))
+        late.append(not answered.wait(BACKGROUND_SECONDS))
         return run(self, program, *words, timeout=timeout)
 
     monkeypatch.setattr(BackgroundRunner, "run", waiting)
@@ -90,8 +92,8 @@ def test_a_chain_never_gets_deeper_than_it_may(cluster: Cluster, shallow: RbdBac
     deepest = 0
     for number in range(PAIRS):
         last = volume
-        cut = patient(lambda: snapshot(shallow, f"s{number}", last))  # noqa: B023 - called at once
-        volume = patient(lambda: copy(shallow, f"v{number}", cut))  # noqa: B023
+        cut = retried(lambda: snapshot(shallow, f"s{number}", last))  # noqa: B023 - called at once
+        volume = retried(lambda: copy(shallow, f"v{number}", cut))  # noqa: B023
         deepest = max(deepest, depth(cluster, shallow, volume))
         delete(shallow, last, cut)
 
@@ -109,7 +111,7 @@ def test_an_image_at_the_limit_is_busy_until_it_is_flat(
         with pytest.raises(Busy, match="flattened"):
             snapshot(backend, "t", restored)
 
-    assert patient(lambda: snapshot(backend, "t", restored)).handle == "t"
+    assert retried(lambda: snapshot(backend, "t", restored)).handle == "t"
     backend.close()
 
 
@@ -167,4 +169,4 @@ def patient_delete(backend: RbdBackend, volume: Volume) -> None:
         except InUse as error:
             raise Unavailable(str(error)) from None
 
-    patient(act)
+    retried(act)

@@ -1,4 +1,4 @@
-"""Nodes that hold no keyring, as the chart makes them: configured as the controller is, without the file.
+"""Nodes without a keyring, as the chart deploys them: with the controller's configuration, without the file.
 
 The cluster is real, and so is every command but the mapping itself: this machine's kernel need not know rbd.
 """
@@ -199,7 +199,7 @@ def test_what_was_formatted_before_is_not_formatted_again_nor_taken_for_torn(
     node.close_device(volume.handle)
     stale = OpenRequest(handle=volume.handle, read_only=False, secrets=given)
     node._format_state.remember_key(stale, Blank.ZEROED)  # as a request would that was delayed on its way
-    with pytest.raises(FailedPrecondition, match="formatted before"):
+    with pytest.raises(FailedPrecondition, match="may hold data and must not be formatted"):
         node.formatting(volume.handle)
 
 

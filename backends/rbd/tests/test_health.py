@@ -1,4 +1,4 @@
-"""Health: what the monitors say of the cluster is said of every volume, and by every node."""
+"""Health: the cluster's health is reported for every volume, and by every node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def watcher(frail: Cluster, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> Iterator[RbdBackend]:
-    monkeypatch.setattr(health, "FRESH", 0.0)
+    monkeypatch.setattr(health, "REPORT_TTL", 0.0)
     config = Config(
         monitors=frail.monitors,
         fsid=frail.fsid,
@@ -79,7 +79,7 @@ def test_disks_that_are_down_are_said_though_no_image_can_be_read(frail: Cluster
     if not _has(watcher):
         create(watcher, "v")
     with without(frail, "osd"):
-        entries = watcher._health.volume_entries()
+        entries = watcher._health.volume()
         (trouble,) = watcher.node_storage_health({}) or (None,)
     found = {(entry.status, entry.reason) for entry in entries}
 

@@ -1,4 +1,4 @@
-"""Deleting: what is open or needed stays, and says by whom; the rest is gone at once, and for good soon after."""
+"""Deletion: an open image is kept, and the error names its clients; other images lose their names, then their data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,21 @@ from csi_multi.core.idempotent import delete_snapshot, delete_volume
 
 from .ceph import Cluster
 from .commands import Died, dies, fails, once, watched
-from .volumes import PATIENCE, SIZE, create, delete, everything, held, image, info, rados, read, snapshot, spec, write
+from .volumes import (
+    BACKGROUND_SECONDS,
+    SIZE,
+    create,
+    delete,
+    everything,
+    held,
+    image,
+    info,
+    rados,
+    read,
+    snapshot,
+    spec,
+    write,
+)
 
 TIB = 2**40
 EIO = 5
@@ -136,7 +150,7 @@ def test_a_large_volume_is_gone_at_once_and_its_data_later(
     answered, run = threading.Event(), BackgroundRunner.run
 
     def waiting(self: BackgroundRunner, program: str, *words: str, timeout: float) -> Result:
-        answered.wait(PATIENCE)
+        answered.wait(BACKGROUND_SECONDS)
         return run(self, program, *words, timeout=timeout)
 
     monkeypatch.setattr(BackgroundRunner, "run", waiting)

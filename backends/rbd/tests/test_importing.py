@@ -1,4 +1,4 @@
-"""An image that was made by hand becomes a volume, keeps its data, and gets its own name back."""
+"""An image that was created by hand is imported with its data, and gets its name back when it is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the kernel's mappings show an image of ours."""
+"""Which of the kernel's mappings show an image of the instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in the pool, and the handles that stand for them."""
+"""Names in the pool, and the handles for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listings: pages in a stable order, of what is finished and ours; each label is read once."""
+"""Listings: pages in a stable order, of complete images of this driver; each label is read once."""
 
 from __future__ import annotations
 

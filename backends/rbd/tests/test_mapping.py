@@ -1,4 +1,4 @@
-"""How images are mapped and unmapped, and what is said where that fails."""
+"""Mapping and unmapping of images, and the errors when that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices of rbd-nbd show an image of ours, and whether anybody serves them."""
+"""Which devices of rbd-nbd show an image of the instance, and whether a process serves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/rbd.md, as somebody would paste them, on a real cluster."""
+"""The recipes of docs/rbd.md work on a real cluster as they are written."""
 
 from __future__ import annotations
 

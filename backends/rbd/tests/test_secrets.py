@@ -1,4 +1,4 @@
-"""Keys: from a file or from a request's secrets, never where others can read them, with no rights but theirs."""
+"""Keys: from a file or a request's secrets, never visible to other processes, with no rights but the user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots and copies: of one point in time, independent of what they were made of, and of each other."""
+"""Snapshots and copies: of one point in time, independent of their source and of each other."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from . import volumes
 from .ceph import Cluster
 from .commands import Died, changing, dies, fails, watched
 from .volumes import (
+    BACKGROUND_SECONDS,
     MIB,
-    PATIENCE,
     SIZE,
     copy,
     create,
@@ -43,9 +43,9 @@ from .volumes import (
     held,
     image,
     info,
-    patient,
     rados,
     read,
+    retried,
     snapshot,
     spec,
     write,
@@ -135,7 +135,7 @@ def test_the_trash_empties_itself_when_the_last_copy_is_flattened(
     delete(backend, volume)
     cluster.rbd("flatten", "--no-progress", spec(backend, clone))
 
-    monkeypatch.setattr(trash, "SWEEP", 0.0)
+    monkeypatch.setattr(trash, "SWEEP_SECONDS", 0.0)
     backend.check()
 
     assert everything(cluster, backend) == [f"image {image(backend, clone)}"]
@@ -358,14 +358,14 @@ def test_two_drivers_that_are_asked_for_one_snapshot_cut_one(
 
     def asked(one: RbdBackend) -> Snapshot:
         request = SnapshotRequest(stamp=volumes.stamp(one, "s"), source=volume.handle)
-        return patient(lambda: create_snapshot(one, request))
+        return retried(lambda: create_snapshot(one, request))
 
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(asked, (backend, other))
 
     assert (first.handle, first.source) == (second.handle, second.source)
     assert shows(cluster, backend, first) == [b"first"]
-    assert other.trash.wait_until_idle(PATIENCE)
+    assert other.trash.wait_until_idle(BACKGROUND_SECONDS)
     assert snapshots(cluster, backend) == []
     other.close()
 
@@ -395,7 +395,7 @@ def test_a_volume_with_too_many_snapshots_is_not_cut_again_before_copies_of_it_a
         with pytest.raises(ResourceExhausted, match="3 snapshots"):
             snapshot(backend, "s3", volume)
 
-    assert patient(lambda: snapshot(backend, "s3", volume)).handle == "s3"
+    assert retried(lambda: snapshot(backend, "s3", volume)).handle == "s3"
     assert shows(cluster, backend, *cuts) == [b"first"] * 3
     assert any("parent" not in info(cluster, backend, cut) for cut in cuts)
     backend.close()
@@ -408,7 +408,7 @@ def test_an_image_below_too_many_others_is_not_copied_before_it_is_flattened(
     volume = filled(cluster, backend, "v")
     restored = copy(backend, "r", snapshot(backend, "s", volume))
 
-    third = patient(lambda: copy(backend, "c", restored))
+    third = retried(lambda: copy(backend, "c", restored))
 
     assert shows(cluster, backend, third) == [b"first"]
     assert "parent" not in info(cluster, backend, restored)

@@ -1,4 +1,4 @@
-"""The trash: emptied in the background, never of what is somebody else's, and again when something was in the way."""
+"""The trash: purged in the background, never of other owners' images, and again after a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from csi_multi.contract import CommandTimedOut, Result, Setting
 from csi_multi.host.command import LocalHost
 
 from .ceph import Cluster
-from .volumes import PATIENCE, copy, create, delete, everything, held, image, snapshot
+from .volumes import BACKGROUND_SECONDS, copy, create, delete, everything, held, image, snapshot
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_trash_is_looked_through_now_and_then(
     backend.check()
     assert everything(cluster, backend) == [f"trash {image(backend, volume)}"]
 
-    monkeypatch.setattr(trash, "SWEEP", 0.0)
+    monkeypatch.setattr(trash, "SWEEP_SECONDS", 0.0)
     backend.check()
     assert everything(cluster, backend) == []
 
@@ -136,5 +136,5 @@ def test_a_chain_is_purged_from_its_end(cluster: Cluster, config: Config, settin
     started = time.monotonic()
 
     assert everything(cluster, backend) == []
-    assert time.monotonic() - started < PATIENCE
+    assert time.monotonic() - started < BACKGROUND_SECONDS
     backend.close()

@@ -1,4 +1,4 @@
-"""Empty volumes: one command each, laid out as their class says, and never in the place of anything that has data."""
+"""Empty volumes: one command each, with the layout of their class, and never in place of an image with data."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from .volumes import (
     held,
     image,
     info,
-    patient,
     read,
+    retried,
     spec,
     stamp,
-    wish,
+    volume_request,
     write,
 )
 
@@ -231,8 +231,8 @@ def test_two_drivers_that_are_asked_for_one_volume_make_one(
     other = RbdBackend(config, setting)
 
     def asked(one: RbdBackend) -> list[Volume]:
-        wishes = [wish(one, f"v{number}") for number in range(3)]
-        return [patient(lambda: create_volume(one, wanted, "node-1")) for wanted in wishes]  # noqa: B023
+        wishes = [volume_request(one, f"v{number}") for number in range(3)]
+        return [retried(lambda: create_volume(one, wanted, "node-1")) for wanted in wishes]  # noqa: B023
 
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(asked, (backend, other))

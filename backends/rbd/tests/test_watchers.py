@@ -1,4 +1,4 @@
-"""An image in use on another node is not mapped here, and who uses it is named."""
+"""An image in use on another node is not mapped here, and the error names its clients."""
 
 from __future__ import annotations
 

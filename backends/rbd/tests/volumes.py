@@ -1,4 +1,4 @@
-"""Volumes and snapshots in the words of these tests: made, copied, filled, and gone again."""
+"""Steps of these tests: create, copy, fill, read and delete volumes and snapshots, and list what is left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 MIB = 2**20
 SIZE = 16 * MIB
 NONE: Strings = {}
-PATIENCE = 90.0  # seconds for the background to be done: a client that crashed is in its way for 30, twice
+BACKGROUND_SECONDS = 90.0  # seconds for the background to be done: a client that crashed is in its way for 30, twice
 
 
 def stamp(backend: RbdBackend, name: str, source: Source | None = None) -> Stamp:
@@ -45,7 +45,7 @@ def stamp(backend: RbdBackend, name: str, source: Source | None = None) -> Stamp
     return Stamp(driver=setting.driver, cluster=setting.cluster, name=name, digest="d", source=source)
 
 
-def wish(
+def volume_request(
     backend: RbdBackend, name: str, size: int = SIZE, *, limit: int = 0, secrets: Strings = NONE, **parameters: Any
 ) -> VolumeRequest:
     return VolumeRequest(
@@ -58,10 +58,10 @@ def wish(
 
 def create(backend: RbdBackend, name: str, size: int = SIZE, **more: Any) -> Volume:
     """Make a volume as its StorageClass parameters say."""
-    return backend.create_volume(wish(backend, name, size, **more))
+    return backend.create_volume(volume_request(backend, name, size, **more))
 
 
-def copying(
+def copy_request(
     backend: RbdBackend,
     name: str,
     source: Volume | Snapshot,
@@ -83,13 +83,13 @@ def copying(
 
 def copy(backend: RbdBackend, name: str, source: Volume | Snapshot, size: int = 0, **more: Any) -> Volume:
     """Clone a volume, or restore a snapshot."""
-    request = copying(backend, name, source, size, **more)
+    request = copy_request(backend, name, source, size, **more)
     return backend.clone_volume(request) if isinstance(source, Volume) else backend.restore_volume(request)
 
 
-def patient(act: Callable[[], T]) -> T:
+def retried(act: Callable[[], T]) -> T:
     """Ask again, as an orchestrator does, while the answer is to come back later."""
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + BACKGROUND_SECONDS
     while True:
         try:
             return act()
@@ -146,12 +146,14 @@ def rados(cluster: Cluster, backend: RbdBackend, *words: str, given: bytes = b""
     """Look at an image's objects, or change them: `given` is any bytes."""
     where = ("--pool", cluster.pool, "--namespace", backend.config.namespace)
     command = ("rados", "--conf", str(cluster.directory / "ceph.conf"), *where, *words)
-    return subprocess.run(command, input=given, capture_output=True, timeout=PATIENCE, check=True).stdout.decode()
+    return subprocess.run(
+        command, input=given, capture_output=True, timeout=BACKGROUND_SECONDS, check=True
+    ).stdout.decode()
 
 
 def everything(cluster: Cluster, backend: RbdBackend) -> list[str]:
     """Return all that is in the namespace once the background has nothing left to do."""
-    assert backend.trash.wait_until_idle(PATIENCE)
+    assert backend.trash.wait_until_idle(BACKGROUND_SECONDS)
     return cluster.everything(backend.config.namespace)
 
 
@@ -165,11 +167,13 @@ def held(cluster: Cluster, backend: RbdBackend, one: Volume | Snapshot | str) ->
     try:
         yield _watcher(cluster, spec(backend, one))
     finally:
-        process.communicate(b"\n", timeout=PATIENCE)  # it says good-bye: nobody has to wait until it is missed
+        process.communicate(
+            b"\n", timeout=BACKGROUND_SECONDS
+        )  # it closes the image, so its watch does not have to time out
 
 
 def _watcher(cluster: Cluster, image: str) -> str:
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + BACKGROUND_SECONDS
     while time.monotonic() < ends:
         watchers = json.loads(cluster.rbd("status", "--format", "json", image))["watchers"]
         if watchers:

@@ -40,7 +40,7 @@ class Client:
         return self.directory / f"{leaf}{IMAGE}"
 
     def leaves(self, suffix: str = LABEL) -> list[str]:
-        """Return the names of all labels, or images, sorted. Whose they are is in the label."""
+        """Return the names of all labels, or images, sorted. The label names the owner."""
         names = (name.removesuffix(suffix) for name in os.listdir(self.directory) if name.endswith(suffix))
         return sorted(name for name in names if ids.LEAF_SHAPE.fullmatch(name))
 
@@ -58,7 +58,7 @@ class Client:
                 raise Busy(f"volume {leaf!r} was removed just now; try again")
             yield image
         except BlockingIOError:
-            raise Busy(f"volume {leaf!r} is locked by another operation; try again later") from None
+            raise Busy(f"volume {leaf!r} is locked by another operation; try again") from None
         finally:
             os.close(image)
 

@@ -17,7 +17,7 @@ NO_SPACE = (errno.ENOSPC, errno.ENOMEM)
 
 @contextmanager
 def translated(action: str) -> Iterator[None]:
-    """Turn an OSError into Unavailable, naming the action and the file."""
+    """Turn an OSError into Unavailable, which names the action and the file."""
     try:
         yield
     except OSError as error:

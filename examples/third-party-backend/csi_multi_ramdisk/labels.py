@@ -59,8 +59,11 @@ class Handles:
         return f"{self.node}/{leaf}"
 
     def leaf(self, handle: str) -> str:
-        """Raises NotFound; WrongNode: a volume of another node is not gone."""
+        """Return the leaf of a handle. Raises NotFound, and WrongNode for a handle of another node."""
         node, leaf = ids.split_local("volume", handle)
         if node != self.node:
-            raise WrongNode(f"volume {handle!r} lives on node {node!r}, this is node {self.node!r}; ask node {node!r}")
+            raise WrongNode(
+                f"volume {handle!r} is on node {node!r}, and this is node {self.node!r}; "
+                "send the request to the driver on that node"
+            )
         return leaf

@@ -19,7 +19,7 @@ class Listing:
     def volumes(self, page: PageRequest) -> Page[Volume]:
         def load(leaf: str) -> Volume | None:
             with suppress(NotFound, FailedPrecondition, FileNotFoundError):  # removed meanwhile, or foreign
-                return self.volume_manager.describe(leaf)
+                return self.volume_manager.to_volume(leaf)
             return None
 
         with self.client.connected("listing volumes"):

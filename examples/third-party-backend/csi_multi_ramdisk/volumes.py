@@ -1,6 +1,6 @@
 """Volumes: create, clone, find, get, expand, delete, and their format state.
 
-An image without a label is an unfinished creation or removal: the retry starts over, or remove_leftovers() removes it.
+An image without a label is an incomplete creation or removal: the retry starts over, or remove_leftovers() removes it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class VolumeManager:
         with self.client.connected("creating a volume"):
             with self._building(leaf, request.stamp, Blank.ZEROED) as image:  # reserved pages read as zeros
                 self.client.grow(image, request.size.choose(granularity=PAGE, minimum=PAGE, default=DEFAULT_SIZE))
-            return self.describe(leaf)
+            return self.to_volume(leaf)
 
     def clone(self, request: VolumeRequest) -> Volume:
         assert request.source, "the core calls this with a volume as source"
@@ -61,14 +61,14 @@ class VolumeManager:
                 size = request.size.choose(granularity=PAGE, minimum=os.fstat(original).st_size)
                 self.client.grow(image, size)
                 self.client.copy(original, image)
-            return self.describe(leaf)
+            return self.to_volume(leaf)
 
     def find(self, name: str) -> Volume:
         return self.get(self.handles.handle(ids.leaf(name)))
 
     def get(self, handle: str) -> Volume:
         with self.client.connected("reading a volume"):
-            return self.describe(self.handles.leaf(handle))
+            return self.to_volume(self.handles.leaf(handle))
 
     def delete(self, handle: str) -> None:
         leaf = self.handles.leaf(handle)
@@ -87,7 +87,10 @@ class VolumeManager:
 
     def formatting(self, handle: str) -> None:
         if self._advance_format(handle, Blank.INTERRUPTED) is Blank.NEVER:
-            raise FailedPrecondition(f"volume {handle!r} may hold data and must not be formatted")
+            raise FailedPrecondition(
+                f"volume {handle!r} may hold data and must not be formatted; "
+                "use it with its filesystem, or create a new volume"
+            )
 
     def formatted(self, handle: str) -> None:
         self._advance_format(handle, Blank.NEVER)
@@ -100,7 +103,7 @@ class VolumeManager:
                     if self.labels.find(leaf) is None:
                         self.client.remove(leaf)
 
-    def describe(self, leaf: str) -> Volume:
+    def to_volume(self, leaf: str) -> Volume:
         """Return a volume as the contract describes it. Raises NotFound, FailedPrecondition."""
         stamp = self.labels.read(leaf).stamp
         return Volume(handle=self.handles.handle(leaf), size=self.client.image(leaf).stat().st_size, stamp=stamp)

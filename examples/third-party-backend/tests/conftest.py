@@ -1,4 +1,4 @@
-"""A backend over a directory in memory, as a driver process would make it, again and again."""
+"""A backend over a directory in memory, created again as by each new driver process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend is made anew by every process and remembers nothing."""
+"""Every process creates the backend anew, and the backend keeps no state in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay between a client in the guest and the driver outside passes on everything, and both ends."""
+"""The relay between a client in the guest and the driver outside passes on everything, including both ends."""
 
 from __future__ import annotations
 

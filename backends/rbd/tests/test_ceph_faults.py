@@ -1,4 +1,4 @@
-"""The tests' own cluster has the faults that it is told to have, keeps its images over them, and serves afterwards."""
+"""Every fault of the tests' cluster has its effect, keeps the images, and ends."""
 
 from __future__ import annotations
 

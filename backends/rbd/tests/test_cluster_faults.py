@@ -1,4 +1,4 @@
-"""A cluster in trouble: calls answer in time, nothing is forgotten, and once it serves again so does the driver."""
+"""A cluster with faults: calls return in time, no work is lost, and the driver works again when the cluster does."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def acts(made: Mapping[str, Volume | Snapshot], of: Callable[[], RbdBackend]) ->
         )
 
     def making(backend: RbdBackend, name: str, one: Volume | Snapshot | None = None) -> Volume:
-        wish = volumes.copying(backend, name, one) if one else volumes.wish(backend, name)
-        return idempotent.create_volume(backend, wish, "node-1")
+        volume_request = volumes.copy_request(backend, name, one) if one else volumes.volume_request(backend, name)
+        return idempotent.create_volume(backend, volume_request, "node-1")
 
     return {
         "create": lambda: making(ours["create"], "made"),
@@ -203,7 +203,7 @@ def test_calls_do_not_pile_up_before_a_cluster_that_is_silent(
     assert max(first) < IN_TIME
     assert min(again) < 0.1, "the driver knows by now"
     assert threads_left <= 1
-    assert volumes.patient(lambda: backend.get_volume("v")).handle == "v"
+    assert volumes.retried(lambda: backend.get_volume("v")).handle == "v"
     clean(frail, make)
 
 
@@ -270,7 +270,7 @@ def test_what_is_gone_stays_gone_for_a_cluster_that_comes_back(frail: Cluster, m
     with frozen(frail, "mon"), pytest.raises(NOT_FINAL):
         backend.delete_volume("never-made", {})
     with pytest.raises(NotFound):
-        volumes.patient(lambda: backend.delete_volume("never-made", {}))
+        volumes.retried(lambda: backend.delete_volume("never-made", {}))
 
 
 def test_a_command_that_crashed_is_said_to_have_crashed_without_its_dump() -> None:

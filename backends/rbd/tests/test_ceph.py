@@ -1,4 +1,4 @@
-"""The tests' own cluster: what it is, and that its leak check sees what it should."""
+"""The cluster of the tests: its state, and that its leak check finds leaks."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The JSON of ceph as rows."""
+"""The JSON of ceph as typed values."""
 
 from __future__ import annotations
 
 import pytest
-from csi_multi_rbd import rows
+from csi_multi_rbd import resources
 
 
 def test_a_check_that_is_muted_is_not_told() -> None:
     check = {"summary": {"message": "one"}, "muted": False}
     told = {"fsid": "f", "health": {"status": "HEALTH_WARN", "checks": {"A": check, "B": {**check, "muted": True}}}}
 
-    assert rows.status(told).checks == {"A": "one"}
+    assert resources.status(told).checks == {"A": "one"}
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_a_check_that_is_muted_is_not_told() -> None:
 def test_a_pool_is_full_when_its_flags_say_so(flags: str, told: str) -> None:
     pools = [{"pool_name": "other", "flags_names": "full"}, {"pool_name": "k8s", "flags_names": flags}]
 
-    assert rows.full_reason(pools, "k8s") == told
+    assert resources.full_reason(pools, "k8s") == told

@@ -1,4 +1,7 @@
-"""Typed rows: the JSON that rbd and ceph print, and mapped images as sysfs shows them. Sizes are bytes, times UTC."""
+"""Images, snapshots, pools and mappings as typed values: from the JSON of rbd and ceph, and from sysfs.
+
+Sizes are bytes, times UTC.
+"""
 
 from __future__ import annotations
 
