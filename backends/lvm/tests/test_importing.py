@@ -158,7 +158,11 @@ def test_after_an_interrupted_release_it_can_be_imported_again(verb: str) -> Non
         ({"lv_layout": "cache,pool"}, FailedPrecondition, "is a pool"),
         ({"lv_role": "public,snapshot,thicksnapshot", "origin": "base"}, FailedPrecondition, "is removed with base"),
         ({"lv_role": "public,origin,thickorigin"}, FailedPrecondition, "thick snapshots"),
-        ({"lv_layout": "thin,sparse", "pool_lv": "other"}, FailedPrecondition, "'other', this instance uses 'pool0'"),
+        (
+            {"lv_layout": "thin,sparse", "pool_lv": "other"},
+            FailedPrecondition,
+            "'other', and this instance uses 'pool0'",
+        ),
         ({"lv_layout": "raid,raid1"}, FailedPrecondition, "type raid, raid1"),
         ({"lv_device_open": "1"}, InUse, "unmount it"),
     ],
