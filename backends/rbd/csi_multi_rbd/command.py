@@ -46,16 +46,14 @@ class CommandRunner:
         Raises CommandFailed for a status other than 0, CommandTimedOut, FailedPrecondition when the program is
         missing, Unavailable when it cannot be started.
         """
-        with open_streams((program, *words)) as streams:
-            return _checked(streams.argv, streams.finish(_start(streams), timeout))
+        return _run((program, *words), timeout)
 
 
 class BackgroundRunner(CommandRunner):
     """Run commands that no request waits for: a class of its own, so that tests can fail the others alone."""
 
     def run(self, program: str, *words: str, timeout: float) -> Result:
-        with open_streams((program, *words)) as streams:
-            return _checked(streams.argv, streams.finish(_start(streams), timeout))
+        return _run((program, *words), timeout)
 
 
 class ShProcess:
@@ -76,7 +74,12 @@ class ShProcess:
         return 0
 
 
-def _checked(argv: tuple[str, ...], result: Result) -> Result:
+def _run(argv: tuple[str, ...], timeout: float) -> Result:
+    try:
+        with open_streams(argv) as streams:
+            result = streams.finish(_start(streams), timeout)
+    except OSError as error:  # no descriptor is free, for example
+        raise _cannot_start(argv[0], error) from None
     if result.status:
         raise CommandFailed(argv, result)
     return Result(0, result.stdout, "")  # on success stderr holds only progress and warnings
@@ -103,7 +106,7 @@ def _start(streams: CommandStreams) -> ShProcess:
         ) from None
     except (OSError, sh.ForkException) as error:
         gc.enable()  # sh turns it off before it forks
-        raise Unavailable(f"{argv[0]} cannot be started: {_reason(error)}") from None
+        raise _cannot_start(argv[0], error) from None
     return ShProcess(running)
 
 
@@ -112,6 +115,10 @@ def _sh() -> Any:
 
     logging.getLogger("sh").setLevel(logging.WARNING)  # it logs every command at INFO
     return sh
+
+
+def _cannot_start(program: str, error: Exception) -> Unavailable:
+    return Unavailable(f"{program} cannot be started: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:

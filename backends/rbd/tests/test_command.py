@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import logging
@@ -132,6 +133,17 @@ def test_a_program_that_cannot_be_started_is_no_bug(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Unavailable, match=r"sh cannot be started: .*Resource temporarily unavailable"):
         bash("true")
     assert gc.isenabled()  # sh turns it off for the fork
+
+
+@pytest.mark.parametrize("function", ["memfd_create", "open", "pidfd_open"])
+def test_a_command_without_a_free_descriptor_is_no_bug(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, function, full)
+
+    with pytest.raises(Unavailable, match=r"true cannot be started: .*Too many open files"):
+        CommandRunner().execute("true", timeout=10)
 
 
 def test_what_stands_for_the_storage_can_be_put_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
