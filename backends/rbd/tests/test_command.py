@@ -145,6 +145,10 @@ def test_a_command_without_a_free_descriptor_is_no_bug(function: str, monkeypatc
     with pytest.raises(Unavailable, match=r"true cannot be started: .*Too many open files"):
         CommandRunner().execute("true", timeout=10)
 
+    for thread in threading.enumerate():
+        if "for pid" in thread.name:  # sh looks once a second after a command that was started and not waited for
+            thread.join()
+
 
 def test_what_stands_for_the_storage_can_be_put_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_words: str, timeout: float) -> Result:
