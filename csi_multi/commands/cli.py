@@ -22,7 +22,7 @@ VERB_PACKAGES = {"conformance": "csi-multi-testing"}  # verbs of this project th
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; return the exit code: 0 done, 1 a problem was found, 2 bad usage or configuration."""
     given = sys.argv[1:] if arguments is None else arguments
-    if package := _missing_package(given):
+    if given and given[0] in VERB_PACKAGES and (package := _missing_packages().get(given[0])):
         print(
             f"csi-multi: verb {given[0]!r} is in package {package}, which is not installed: pip install {package}",
             file=sys.stderr,
@@ -38,11 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser. It has the verbs of other packages only if the first argument is none of our own."""
-    top = argparse.ArgumentParser(
-        prog="csi-multi",
-        description="One CSI driver, many storage backends.",
-        epilog="; ".join(f"verb {verb}: needs package {package}" for verb, package in VERB_PACKAGES.items()),
-    )
+    top = argparse.ArgumentParser(prog="csi-multi", description="One CSI driver, many storage backends.")
     verbs = top.add_subparsers(required=True, metavar="VERB")
     _add_serve(verbs)
     _add_check(verbs)
@@ -54,13 +50,14 @@ def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_demo(verbs)
     if not arguments or arguments[0] not in verbs.choices:
         _add_verbs_of_packages(verbs)
+        missing = _missing_packages().items()
+        top.epilog = "; ".join(f"verb {verb}: needs package {package}" for verb, package in missing)
     return top
 
 
-def _missing_package(arguments: Sequence[str]) -> str:
-    """Return the package that the verb needs and that is not installed; "" if it is installed, or none is needed."""
-    package = VERB_PACKAGES.get(arguments[0], "") if arguments else ""
-    return "" if not package or entry_points(group=VERBS, name=arguments[0]) else package
+def _missing_packages() -> dict[str, str]:
+    """Return the package by verb, for the verbs of this project whose packages are not installed."""
+    return {verb: package for verb, package in VERB_PACKAGES.items() if not entry_points(group=VERBS, name=verb)}
 
 
 def _add_verbs_of_packages(verbs: Any) -> None:

@@ -269,6 +269,7 @@ def test_the_kit_brings_its_verb(with_kit: Path) -> None:
     command = (str(with_kit / "csi-multi"), "conformance")
 
     assert "--storage FILE" in run(*command, "--help")
+    assert "needs package" not in run(command[0], "--help")
     assert "creation: a volume can be created found and deleted (wire)" in run(*command, "--list")
 
 
