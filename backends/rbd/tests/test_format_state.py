@@ -80,7 +80,7 @@ def rendered(config: Config) -> Config:
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     kernel = FakeKernel(tmp_path / "node")
-    monkeypatch.setattr(devices, "Kernel", lambda: kernel)
+    monkeypatch.setattr(devices, "BlockDevices", lambda: kernel)
     return kernel
 
 
