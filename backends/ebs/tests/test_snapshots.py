@@ -146,7 +146,7 @@ def test_a_name_that_was_cut_of_another_volume_is_taken(ebs: EbsBackend, cloud: 
     other = ebs.create_volume(volume_request("pvc-2"))
     taken(ebs, snapshot_request("snap-1", origin.handle))
 
-    with pytest.raises(AlreadyExists, match="of volume"):
+    with pytest.raises(AlreadyExists, match="its source is volume"):
         taken(ebs, snapshot_request("snap-1", other.handle))
 
 
