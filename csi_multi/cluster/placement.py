@@ -72,7 +72,7 @@ class Placement:
     def _all_nodes(self) -> list[str]:
         if names := self._nodes.names():
             return names
-        raise Unavailable("no node of the cluster is known yet; try again")
+        raise Unavailable("the list of the cluster's nodes is not loaded yet, or is empty; try again")
 
     def _find_existing(self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None) -> str:
         """Return the node that has a volume of this name already, "" when all of them answer that they have not."""

@@ -35,7 +35,7 @@ class TlsSection(Schema, frozen=True, kw_only=True):
 class KubernetesSection(Schema, frozen=True, kw_only=True):
     """`cluster.kubernetes`: nodes and their addresses come from the Kubernetes API."""
 
-    port: Annotated[int, Doc("where the drivers on the nodes listen", ge=1, le=65535)] = 9810
+    port: Annotated[int, Doc("port on which the drivers on the nodes listen", ge=1, le=65535)] = 9810
     address: Annotated[
         str, Doc("the type of address to use from a Node object", pattern=r"^(InternalIP|ExternalIP|Hostname)\Z")
     ] = "InternalIP"

@@ -36,7 +36,7 @@ class Driver(Schema, frozen=True, kw_only=True):
         Literal["ext4", "xfs", "btrfs"], Doc("filesystem where the StorageClass has none; fixed at creation")
     ] = "ext4"
     cluster: Annotated[str, Doc("stamped on every resource, so clusters can share storage", pattern=LABEL)] = "default"
-    node: Annotated[str, Doc("this node's name, which volume ids contain; default: the host name", pattern=LABEL)] = (
+    node: Annotated[str, Doc("name of this node, part of volume ids; default: the host name", pattern=LABEL)] = (
         msgspec.field(default_factory=socket.gethostname)
     )
     alpha: Annotated[bool, Doc("also advertise RPCs that are alpha in CSI 1.13")] = False

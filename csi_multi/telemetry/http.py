@@ -94,7 +94,7 @@ class _HttpServer(ThreadingHTTPServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.warning("metrics: a request failed: %r", sys.exception())
+        log.warning("metrics port: a request could not be answered: %r", sys.exception())
 
 
 class _RequestHandler(BaseHTTPRequestHandler):

@@ -107,7 +107,7 @@ class Messages:
         """Raises CheckFailed for an id that is not of the instance."""
         owner, _, handle = text.partition("/")
         if owner != self.instance or not handle:
-            raise CheckFailed(f"{kind} id {text!r} is not {self.instance}/<handle>")
+            raise CheckFailed(f"{kind} id {text!r} does not have the form {self.instance}/<handle>")
         return handle
 
     def source(self, item: Source) -> pb.VolumeContentSource:

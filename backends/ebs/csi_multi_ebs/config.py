@@ -78,7 +78,7 @@ class Config(Schema, frozen=True, kw_only=True):
         Literal["adaptive", "standard"],
         Doc("how throttled calls are retried; adaptive: also limits the rate of calls in advance, see ebs.md"),
     ] = "standard"
-    max_attempts: Annotated[int, Doc("attempts at one call when EC2 throttles it or fails", ge=1, le=50)] = 4
+    max_attempts: Annotated[int, Doc("how often one call is tried when EC2 throttles it or fails", ge=1, le=50)] = 4
     wait_seconds: Annotated[
         float,
         Doc("seconds to wait until a volume is created, attached or changed; then the caller has to retry", ge=1),
@@ -112,7 +112,7 @@ class Config(Schema, frozen=True, kw_only=True):
         int, Doc("volumes that can be attached to a node; 0: what its instance type allows", ge=0)
     ] = 0
     reserved_attachments: Annotated[
-        int, Doc("attachments that other programs need; subtracted from what the instance type allows", ge=0)
+        int, Doc("attachments kept free for other programs; a node reports that many volumes less", ge=0)
     ] = 0
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class Config(Schema, frozen=True, kw_only=True):
         bool, Doc("refuse to work unless `directory` is itself a mount point, so that a missing disk is noticed")
     ] = False
     reserve_percent: Annotated[int, Doc("percent of the filesystem kept free", ge=0, le=90)] = 5
-    reserve_bytes: Annotated[int, Doc("bytes kept free where that is more than `reserve_percent`", ge=0)] = 0
+    reserve_bytes: Annotated[int, Doc("bytes that stay free; this or `reserve_percent`, whichever is more", ge=0)] = 0
     overprovision: Annotated[
         float, Doc("bytes of volumes that may be created per byte of space; 1: every volume can fill up", ge=1)
     ] = 1.0

@@ -29,7 +29,9 @@ def report_of_free_space(t: CheckContext) -> CapacityReport:
     """Return the report. Raises CheckSkipped for a storage that has no space for a volume."""
     report = t.client.capacity()
     if largest(report) < max(t.size, report.minimum or 0):
-        raise CheckSkipped(f"capacity() reports {report.available} bytes, too few for a volume of Storage.size")
+        raise CheckSkipped(
+            f"capacity() reports {report.available} bytes, less than a volume of Storage.size; free space, or set a smaller size"
+        )
     return report
 
 
