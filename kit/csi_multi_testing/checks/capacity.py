@@ -30,7 +30,8 @@ def report_of_free_space(t: CheckContext) -> CapacityReport:
     report = t.client.capacity()
     if largest(report) < max(t.size, report.minimum or 0):
         raise CheckSkipped(
-            f"capacity() reports {report.available} bytes, less than a volume of Storage.size; free space, or set a smaller size"
+            f"capacity() reports {report.available} bytes, less than a volume of Storage.size; "
+            "free space on the storage, or set a smaller Storage.size"
         )
     return report
 
