@@ -138,7 +138,7 @@ def test_a_bug_behind_the_wire_is_a_verdict(failing: CsiClient) -> None:
 
 
 def test_an_id_of_another_instance_is_a_verdict() -> None:
-    with pytest.raises(CheckFailed, match="volume id 'other/v' is not kit/<handle>"):
+    with pytest.raises(CheckFailed, match="volume id 'other/v' does not have the form kit/<handle>"):
         messages.Messages(DRIVER, "kit").handle("volume", "other/v")
 
 

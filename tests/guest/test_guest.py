@@ -176,7 +176,7 @@ def capable(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def test_the_demo_grows_ext4_while_it_is_mounted(capable: Callable[..., str]) -> None:
     output = capable(sys.executable, "-m", "csi_multi", "demo", "--filesystem", "ext4")
 
-    assert "grew while mounted: " in output
+    assert "expanded while mounted: " in output
     assert "nothing left behind" in output
 
 

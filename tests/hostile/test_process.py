@@ -174,7 +174,7 @@ def test_a_name_that_two_packages_claim_ends_the_start_with_both(drive: Any) -> 
 
     assert driver.process.wait(timeout=20) == 2
     assert "csi_hostile_twin_0" in driver.log_tail()
-    assert "csi_hostile_twin_2: remove one" in driver.log_tail()
+    assert "csi_hostile_twin_2; remove one of them" in driver.log_tail()
 
 
 def test_the_process_ends_soon_although_close_hangs(drive: Any) -> None:
@@ -205,7 +205,7 @@ def test_the_process_ends_soon_although_a_call_hangs_and_says_which(drive: Any, 
 
     assert code == 1, "the driver did not end cleanly"
     assert time.monotonic() - began < 15
-    assert "left behind: CreateVolume for" in logged(driver)[-1]["message"]
+    assert "stopped while these RPCs still run: CreateVolume for" in logged(driver)[-1]["message"]
     assert "in backend hangs" in logged(driver)[-1]["message"]
     assert not driver.socket.exists()
     client.close()
