@@ -151,6 +151,15 @@ class Backend(ABC):
     def formatted(self, handle: str) -> None:  # noqa: B027
         """Store on the resource that it may hold data from now on (Blank.NEVER), for ever. May be called twice."""
 
+    def has_data(self, handle: str) -> bool | None:
+        """Return whether the storage knows that something was written to the volume since it was made.
+
+        False: every block is still unwritten (no allocated extent, no mapped thin block, no object). None: the
+        storage does not know. Called on the node while the device is open and not mounted, before mkfs and only then;
+        it must be cheap, and needs no controller.
+        """
+        return None
+
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
         """Return why a volume (of these Parameters, when known) does not support the capability; "" if it does."""
         if capability.mode not in self.access_modes:
