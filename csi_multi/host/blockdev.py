@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..contract.errors import Unavailable
-from . import mounts, sysfs
+from . import exclusive, mounts, sysfs
 
 BLKROSET = 0x125D  # linux/fs.h
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # the disk or the attribute does not exist
@@ -69,16 +69,11 @@ class BlockDevices:
 
     def in_use(self, path: Path) -> bool:
         """Whether the disk is mounted in any mount namespace, below another device, or published as raw block."""
-        try:
-            with open_descriptor(path, os.O_EXCL):
-                return self.is_node_bound(path)
-        except OSError as error:
-            return error.errno == errno.EBUSY
+        return exclusive.is_held(path) or self.is_node_bound(path)
 
     def is_node_bound(self, path: Path) -> bool:
         """Whether a node of the disk is bound anywhere, which the kernel does not count as use."""
-        number = self.number(path)
-        return any(entry.binds_node and self.number(Path(entry.target)) == number for entry in mounts.table())
+        return mounts.is_node_bound(self.number(path))
 
     def set_read_only(self, path: Path, read_only: bool) -> None:
         with os_errors_as_unavailable(path), open_descriptor(path) as descriptor:
@@ -86,8 +81,8 @@ class BlockDevices:
 
 
 @contextmanager
-def open_descriptor(path: Path, flags: int = 0) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+def open_descriptor(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

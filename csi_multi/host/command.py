@@ -6,6 +6,10 @@ retry of that caller gets Busy first, and the result later.
 
 `open_streams` holds these rules for a command that is started in any way: LocalHost starts it with subprocess, the rbd
 backend with `sh`.
+
+Until a new process runs its program, it has a copy of every open descriptor of this one, with its flock and its
+exclusive use of a device, also after a thread here has closed it. So commands start one at a time: each finds released
+what was closed before it, and `wait_for_starts` lets a thread here find the same.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -25,8 +30,10 @@ from ..contract.machine import TIME_LIMIT, CommandFailed, CommandMissing, Comman
 
 log = logging.getLogger(__name__)
 
+START_TIMEOUT = 5.0  # seconds to wait for the start of other commands, which takes milliseconds
 KILL_TIMEOUT = 5.0  # seconds for a killed command to end; a process that is stuck in the kernel never does
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_starting = threading.Lock()  # held from the making of a process until it runs its program
 
 
 class Process(Protocol):
@@ -48,17 +55,9 @@ class LocalHost:
     ) -> Result:
         with open_streams(argv, stdin) as streams:
             try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=streams.stdin,
-                    stdout=streams.stdout,
-                    stderr=streams.stderr,
-                    env=ENVIRONMENT,
-                    start_new_session=True,
-                )
+                result = streams.run(_popen, timeout)
             except FileNotFoundError:
                 raise CommandMissing(argv[0]) from None
-            result = streams.finish(process, timeout)
         if result.status not in ok:
             raise CommandFailed(argv, result)
         return result
@@ -74,11 +73,14 @@ class CommandStreams:
     stdout: int
     stderr: int
 
-    def finish(self, process: Process, timeout: float) -> Result:
-        """Wait for the end of the command, whatever its status.
+    def run(self, start: Callable[[CommandStreams], Process], timeout: float) -> Result:
+        """Start the command, by a function that returns when its program runs, and wait for its end.
 
-        At the time limit the program and all that it started are killed. Raises CommandTimedOut.
+        At the time limit the program and all that it started are killed. Raises CommandTimedOut, and what `start`
+        raises.
         """
+        with _one_start():
+            process = start(self)
         status = _wait_or_kill(process, self.argv, timeout)
         if log.isEnabledFor(logging.DEBUG):
             extra = {"argv": list(self.argv), "status": status, "ms": _ms(self.started)}
@@ -92,6 +94,34 @@ def open_streams(argv: tuple[str, ...], stdin: str | None = None) -> Iterator[Co
     started = time.monotonic()
     with _stdin(stdin) as source, _memory_file("stdout") as stdout, _memory_file("stderr") as stderr:
         yield CommandStreams(argv=argv, started=started, stdin=source, stdout=stdout, stderr=stderr)
+
+
+def wait_for_starts() -> None:
+    """Wait until the processes that are being started now have closed their copies of our descriptors."""
+    with _one_start():
+        pass
+
+
+@contextlib.contextmanager
+def _one_start() -> Iterator[None]:
+    """Keep other starts away. A start that hangs in the kernel holds up each of them for START_TIMEOUT only."""
+    alone = _starting.acquire(timeout=START_TIMEOUT)
+    try:
+        yield
+    finally:
+        if alone:
+            _starting.release()
+
+
+def _popen(streams: CommandStreams) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        streams.argv,
+        stdin=streams.stdin,
+        stdout=streams.stdout,
+        stderr=streams.stderr,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
 
 
 def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subprocess.Popen[bytes]:

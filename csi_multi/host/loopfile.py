@@ -5,7 +5,6 @@ loopdev.py has the operations of the kernel; this module makes them safe to repe
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from ..contract.errors import InUse, StorageError, Unavailable
 from ..contract.machine import CommandFailed, Host
 from ..contract.model import Blank, Device
-from . import loopdev, mounts, sysfs
+from . import exclusive, loopdev, mounts, sysfs
 from .mounts import MountPoint
 
 log = logging.getLogger(__name__)
@@ -140,11 +139,7 @@ def in_use(device: Path) -> bool:
         return True
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
         return True
-    try:
-        os.close(os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-    except OSError as error:
-        return error.errno == errno.EBUSY
-    return False
+    return exclusive.is_held(device)
 
 
 def _stays_in_use(device: Path) -> bool:

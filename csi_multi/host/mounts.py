@@ -59,8 +59,8 @@ def all_at(path: Path) -> list[MountPoint]:
 
 
 def is_node_bound(number: str) -> bool:
-    """Whether a node of this block device is bound anywhere, which the kernel does not count as use."""
-    return any(entry.binds_node and sysfs.find_number(entry.target) == number for entry in table())
+    """Whether a node of this block device ("": of none) is bound anywhere, which the kernel does not count as use."""
+    return bool(number) and any(entry.binds_node and sysfs.find_number(entry.target) == number for entry in table())
 
 
 def id_of(descriptor: int) -> int:

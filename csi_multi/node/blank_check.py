@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..contract.errors import FailedPrecondition, InUse, Unavailable
 from ..contract.model import Device
-from ..host import sysfs
+from ..host import exclusive, sysfs
 
 END_BYTES = 1024 * 1024  # read at the start and at the end
 SAMPLE_BYTES = 4096
@@ -88,7 +88,7 @@ def open_exclusively(device: Device) -> contextlib.AbstractContextManager[Exclus
 def open_device(device: Device, flags: int = 0) -> Iterator[ExclusiveDevice]:
     """Open the device for reading, past the page cache."""
     try:
-        descriptor = os.open(device.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | flags)
+        descriptor = exclusive.open_device(device.path, os.O_RDONLY | os.O_DIRECT | flags)
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise Unavailable(
@@ -117,7 +117,7 @@ def await_release(handle: str, device: Device) -> None:
     the mount table that this process sees.
     """
     deadline = time.monotonic() + RELEASE_TIMEOUT
-    while _is_held(device):
+    while exclusive.is_held(device.path):
         if time.monotonic() > deadline:
             raise InUse(
                 f"volume {handle!r}: {device.path} is in use on this node, but not by a mount that the driver can see; "
@@ -126,17 +126,9 @@ def await_release(handle: str, device: Device) -> None:
         time.sleep(0.01)
 
 
-def _is_held(device: Device) -> bool:
-    try:
-        os.close(os.open(device.path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-    except OSError as error:
-        return error.errno == errno.EBUSY
-    return False
-
-
 def wipe_start(device: Device) -> None:
     """Zero the start, where every filesystem has its signature. Only for what an interrupted mkfs has left."""
-    descriptor = os.open(device.path, os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC)
+    descriptor = exclusive.open_device(device.path, os.O_WRONLY | os.O_EXCL)
     try:
         os.pwrite(descriptor, bytes(min(END_BYTES, sysfs.size_of(device.number))), 0)
         os.fsync(descriptor)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..host import exclusive
+
 PATH_LIMIT = 107  # bytes in sockaddr_un
 
 
@@ -47,9 +49,9 @@ def claim_path(path: Path) -> Iterator[None]:
     except OSError as error:
         raise EndpointError(f"the socket's directory {path.parent} cannot be used: {error.strerror}") from None
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        _refuse_live(path)
-        yield
+        with exclusive.locked(directory, fcntl.LOCK_EX):
+            _refuse_live(path)
+            yield
     finally:
         os.close(directory)
 

@@ -48,6 +48,30 @@ def test_200_concurrent_creates_of_one_name_make_one_volume(client: Client, tmp_
     client.DeleteVolume(volume_id=volume(client, "one").volume_id)
 
 
+def test_no_volume_is_called_busy_because_others_are_staged_at_the_same_time(client: Client, tmp_path: Path) -> None:
+    ext4 = {"mount": {"fs_type": "ext4"}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+    made = [volume(client, f"v{number}").volume_id for number in range(30)]
+    refusals: list[str] = []
+
+    def live(handle: str) -> None:
+        path = tmp_path / f"staging-{made.index(handle)}"
+        path.mkdir()
+        fields = {"volume_id": handle, "staging_target_path": str(path)}
+        try:
+            for _ in range(2):
+                client.NodeStageVolume(**fields, volume_capability=ext4)
+                client.NodeUnstageVolume(**fields)
+        except grpc.RpcError as error:
+            refusals.append(f"{error.code().name}: {error.details()}")
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        list(pool.map(live, made))
+
+    assert refusals == []
+    for handle in made:
+        client.DeleteVolume(volume_id=handle)
+
+
 def test_a_second_driver_on_a_live_socket_is_refused(make_driver: Callable[..., DriverProcess]) -> None:
     first, second = make_driver(), make_driver()
     client = first.start()

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from csi_multi.contract import Unavailable
+from csi_multi.host import exclusive
 
 from . import labels
 from .labels import Label
@@ -129,10 +130,11 @@ def locked(directory: Path, *, shared: bool = False, wait: bool = False) -> Iter
     """
     descriptor = os.open(directory, DIRECTORY_FLAGS)
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-        if not _is_open_on(descriptor, directory):  # removed or replaced between open and flock
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
-        yield
+        operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        with exclusive.locked(descriptor, operation):
+            if not _is_open_on(descriptor, directory):  # removed or replaced between open and flock
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
+            yield
     finally:
         os.close(descriptor)
 

@@ -9,7 +9,6 @@ removed. When the snapshot was read, the volume is deactivated if it still has t
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi_multi.contract import FailedPrecondition, Host, InUse, Unavailable
-from csi_multi.host import mounts, sysfs
+from csi_multi.host import exclusive, mounts, sysfs
 
 from . import labels
 from .client import Client
@@ -79,11 +78,11 @@ class Activation:
             return
         deadline = time.monotonic() + RELEASE_SECONDS
         while in_use(self.path(device), device.number) and time.monotonic() < deadline:
-            if published(device.number):
+            if mounts.is_node_bound(device.number):
                 break
             time.sleep(0.01)
         try:
-            if published(device.number):
+            if mounts.is_node_bound(device.number):
                 raise InUse(f"device {device.name} is in use on this node; unpublish and unstage the volume first")
             self._client.deactivate(name, condition)
         except CommandRefused as error:
@@ -237,18 +236,7 @@ def set_read_only(path: Path, device: ActiveDevice, read_only: bool) -> None:
 
 def in_use(path: Path, number: str) -> bool:
     """Return whether it is mounted in any mount namespace, used by another device, or published as raw block device."""
-    if published(number):
-        return True
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-    except OSError as error:
-        return error.errno == errno.EBUSY
-    return False
-
-
-def published(number: str) -> bool:
-    """Return whether a node of the device is bound anywhere, which the kernel does not count as use."""
-    return mounts.is_node_bound(number)
+    return mounts.is_node_bound(number) or exclusive.is_held(path)
 
 
 def _search(name: str) -> str | None:

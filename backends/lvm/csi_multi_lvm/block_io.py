@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi_multi.contract import Busy, ResourceExhausted, StorageError, Unavailable
+from csi_multi.host import exclusive
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class _Disk:
 def _opened(path: Path, flags: int, start: int = 0, end: int = 0) -> Iterator[_Disk]:
     """Open a block device that has the bytes [start, end)."""
     try:
-        descriptor = os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC)
+        descriptor = exclusive.open_device(path, flags | os.O_DIRECT)
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise Busy(

@@ -77,7 +77,7 @@ class ShProcess:
 def _run(argv: tuple[str, ...], timeout: float) -> Result:
     try:
         with open_streams(argv) as streams:
-            result = streams.finish(_start(streams), timeout)
+            result = streams.run(_start, timeout)
     except OSError as error:  # no descriptor is free, for example
         raise _cannot_start(argv[0], error) from None
     if result.status:

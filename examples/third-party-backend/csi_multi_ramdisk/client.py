@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from csi_multi.contract import Busy, ResourceExhausted, Unavailable, ids, missing
-from csi_multi.host import mounts, sysfs
+from csi_multi.host import exclusive, mounts, sysfs
 
 from .errors import NO_SPACE, translated
 
@@ -53,10 +53,10 @@ class Client:
         except FileNotFoundError:
             raise missing("volume", leaf) from None
         try:
-            fcntl.flock(image, lock | fcntl.LOCK_NB)  # ends with the process, however that ends
-            if not os.fstat(image).st_nlink:
-                raise Busy(f"volume {leaf!r} was removed just now; try again")
-            yield image
+            with exclusive.locked(image, lock | fcntl.LOCK_NB):  # ends with the process, however that ends
+                if not os.fstat(image).st_nlink:
+                    raise Busy(f"volume {leaf!r} was removed just now; try again")
+                yield image
         except BlockingIOError:
             raise Busy(f"volume {leaf!r} is locked by another operation; try again") from None
         finally:
