@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi_multi.contract import Blank, Device, InUse, OpenRequest
-from csi_multi.host import loopdev, loopfile
+from csi_multi.host import loopfile
 from csi_multi.host.loopfile import LoopDevices
 
 from .directory import Directory
 from .errors import translated
 from .health import complete_size
 from .labels import UnreadableLabel, VolumeLabel
-from .store import Store
+from .store import Store, loop_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,5 +54,5 @@ class DeviceManager:
 
 def refuse_attached(handle: str, image: Path) -> None:
     """Raise InUse when a volume's image is attached to a loop device on this node."""
-    if devices := loopdev.find(image):
+    if devices := loop_devices(image):
         raise InUse(f"volume {handle!r} is attached to {devices[0]}; unpublish and unstage it first")

@@ -10,6 +10,7 @@ import pytest
 from csi_multi.contract import Blank, Busy, CommandFailed, FailedPrecondition, InUse, NotFound, Result, Unavailable
 from csi_multi.host import loopdev, sysfs
 from csi_multi.host.loopfile import in_use
+from tests.host.hanging import hanging_loop, within
 
 MIB = 2**20
 pytestmark = pytest.mark.root
@@ -217,6 +218,22 @@ def test_an_open_device_grows_with_its_volume(backend, requests, volume, mounted
     assert expansion.node_required
     assert (before, sysfs.size_of(device.number)) == (32 * MIB, 64 * MIB)
     (mounted / "file").write_text("still writable")
+
+
+@pytest.mark.parametrize("state", ["hanging", "failing"])
+def test_a_loop_device_of_somebody_else_that_does_not_answer_holds_up_no_volume(backend, requests, tmp_path, state):
+    def lifecycle():
+        handle = backend.create_volume(requests.volume("v")).handle
+        backend.open_device(requests.open(handle))
+        backend.expand_volume(requests.expand(handle, 32 * MIB))
+        backend.refresh_device(handle)
+        assert backend.node_volume_health(handle) == ()
+        backend.close_device(handle)
+        backend.clone_volume(requests.copy("c", "volume", handle))
+        backend.delete_volume(handle, {})
+
+    with hanging_loop(tmp_path / "elsewhere" / "w") as foreign, getattr(foreign, state)():
+        within(30, lifecycle)
 
 
 class Faulty:
