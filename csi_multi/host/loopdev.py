@@ -31,8 +31,8 @@ DETACH_TIMEOUT = 2.0  # seconds for programs that open a device only for a momen
 NO_DIRECT_IO = "Invalid argument"  # from losetup, on a filesystem without direct I/O
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # no such file or device, or nothing bound
 UNSHOWN = (*ABSENT, errno.ENAMETOOLONG)  # a path that is too long to be shown is none of ours
-# linux/magic.h: ext2 to ext4, xfs, btrfs, tmpfs
-KEEP_DIRECT_IO = (0xEF53, 0x58465342, 0x9123683E, 0x01021994)
+# Known to keep what is written by direct I/O, and to know holes (linux/magic.h): ext4, xfs, btrfs, tmpfs.
+KNOWN_FILESYSTEMS = (0xEF53, 0x58465342, 0x9123683E, 0x01021994)
 STATFS_BYTES = 256  # at least struct statfs, which starts with f_type, an unsigned long
 DELETED = " (deleted)"  # the kernel appends it to the path of a bound file that was removed
 
@@ -176,7 +176,7 @@ def keeps_direct_io(file: Path) -> bool:
     On others, FUSE among them, a server may mix up requests that are made at the same time.
     """
     try:
-        return stat.S_ISBLK(file.stat().st_mode) or filesystem_type(file) in KEEP_DIRECT_IO
+        return stat.S_ISBLK(file.stat().st_mode) or filesystem_type(file) in KNOWN_FILESYSTEMS
     except OSError:
         return False  # losetup has the reason
 

@@ -187,6 +187,9 @@ class LoopBackend(
     def formatted(self, handle: str) -> None:
         self._volumes.formatted(handle)
 
+    def has_data(self, handle: str) -> bool | None:
+        return self._devices.has_data(handle)
+
     # The instance
 
     def node_of(self, handle: str) -> str:

@@ -9,6 +9,7 @@ from csi_multi.contract import Blank, Device, InUse, OpenRequest
 from csi_multi.host import loopfile
 from csi_multi.host.loopfile import LoopDevices
 
+from .client import has_data, sync_path
 from .directory import Directory
 from .errors import translated
 from .health import complete_size
@@ -42,6 +43,18 @@ class DeviceManager:
             blank = Blank.NEVER  # the device can still be unmounted and closed
         device = self.loop_files.find(self.volumes.image(leaf))
         return loopfile.device_of(device, blank) if device else None
+
+    @translated("looking for data")
+    def has_data(self, handle: str) -> bool | None:
+        """Return whether the image has anything but holes; None when its filesystem does not know holes.
+
+        What was written to the device node, or to the file, and is only in memory so far, counts.
+        """
+        image = self.volumes.image(self.volumes.leaf(handle))
+        for device in loop_devices(image):
+            sync_path(device)
+        sync_path(image)
+        return has_data(image)
 
     @translated("closing a device")
     def close(self, handle: str) -> None:
