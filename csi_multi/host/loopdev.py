@@ -161,7 +161,6 @@ def attach(
                 detach(host, incomplete)
             direct = False
     if not direct:
-        log.warning("%s is on a filesystem without reliable direct I/O, so its data is cached twice", file)
         output = host.run("losetup", "--find", "--show", "--direct-io=off", *arguments).stdout
     device = Path(output.strip())
     if not is_bound_to(device, file):
@@ -193,6 +192,11 @@ def filesystem_type(file: Path) -> int:
 def refresh(host: Host, device: Path) -> None:
     """Let a bound loop device take the new size of its file."""
     host.run("losetup", "--set-capacity", str(device))
+
+
+def give_up_direct_io(host: Host, device: Path) -> None:
+    """Let a bound loop device go through the page cache; it may be in use."""
+    host.run("losetup", "--direct-io=off", str(device))
 
 
 def detach(host: Host, device: Path) -> None:

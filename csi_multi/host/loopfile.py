@@ -61,6 +61,8 @@ class LoopDevices:
         if _size(keep) != image.stat().st_size:  # the file has grown since the device was attached
             loopdev.refresh(self._host, keep)
             _refuse_other_size(keep, image)
+        if not self._keeps_direct_io(image) and uses_direct_io(keep):  # attached by hand, or by an earlier version
+            loopdev.give_up_direct_io(self._host, keep)
         return keep
 
     def find(self, image: Path) -> Path | None:
@@ -104,9 +106,12 @@ class LoopDevices:
         except (StorageError, OSError):
             self.close(image)  # also a device that a command has attached although it failed
             raise
-        if sysfs.attribute(sysfs.number_of(device), "loop/dio") != "1":
+        if self._direct_io is not False and not uses_direct_io(device):
             log.warning("%s uses no direct I/O on %s, so its data is cached twice", device, image)
         return device
+
+    def _keeps_direct_io(self, image: Path) -> bool:
+        return loopdev.keeps_direct_io(image) if self._direct_io is None else self._direct_io
 
     def _detach(self, device: Path) -> None:
         backing = _backing(device)
@@ -143,6 +148,10 @@ def has_properties(device: Path, image: Path, sector_size: int, read_only: bool)
     return all(sysfs.attribute(number, name) == text for name, text in expected.items()) and loopdev.is_bound_to(
         device, image
     )
+
+
+def uses_direct_io(device: Path) -> bool:
+    return sysfs.attribute(sysfs.number_of(device), "loop/dio") == "1"
 
 
 def autoclears(device: Path) -> bool:
