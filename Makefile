@@ -5,7 +5,7 @@ BIN := .venv/bin
 DISTRIBUTIONS := kit $(wildcard backends/*) $(wildcard examples/*-backend)
 DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace \
-	ceph-mon ceph-osd ceph-mgr rbd rbd-nbd ip nsenter openssl
+	ceph-mon ceph-osd ceph-mgr rbd rbd-nbd ip nsenter openssl qemu-storage-daemon
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider --durations=8 --durations-min=10
 # Tests that need device-mapper run where it is: on this machine or in a guest, with mounts of their own.
 DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \

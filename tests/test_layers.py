@@ -39,6 +39,7 @@ BROAD = {
     "loading.backend_proxy",
     "loading.supervised",
     "logs.handlers",
+    "host.bounded",  # passes every failure of another thread on to the caller
 }
 
 

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import logging
 import os
 import re
+import stat
 import struct
 import time
 from pathlib import Path
 
 from ..contract.errors import InUse, Unavailable
 from ..contract.machine import CommandFailed, Host
+from .bounded import ask
 from .sysfs import attribute, number_of
 
 log = logging.getLogger(__name__)
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
 SYS = Path("/sys/block")
+BLOCK = Path("/sys/class/block")
 PARTITIONS = Path("/proc/partitions")
 GET_STATUS = 0x4C05  # LOOP_GET_STATUS64: struct loop_info64 starts with the file's device and inode
 INFO_BYTES = 232
+ASK_TIMEOUT = 3.0  # seconds: the kernel asks the filesystem of the backing file, which may hang
 DETACH_TIMEOUT = 2.0  # seconds for programs that open a device only for a moment
 NO_DIRECT_IO = "Invalid argument"  # from losetup, on a filesystem without direct I/O
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # no such file or device, or nothing bound
+UNSHOWN = (*ABSENT, errno.ENAMETOOLONG)  # a path that is too long to be shown is none of ours
+# Known to keep what is written by direct I/O, and to know holes (linux/magic.h): ext4, xfs, btrfs, tmpfs.
+KNOWN_FILESYSTEMS = (0xEF53, 0x58465342, 0x9123683E, 0x01021994)
+STATFS_BYTES = 256  # at least struct statfs, which starts with f_type, an unsigned long
 DELETED = " (deleted)"  # the kernel appends it to the path of a bound file that was removed
 
 
@@ -37,14 +47,27 @@ def bound_devices() -> dict[Path, str]:
     return found
 
 
-def find(file: Path) -> list[Path]:
+def find(file: Path, *, name_parts: int = 1) -> list[Path]:
     """Return the loop devices bound to this file, or to one that had this path when it was removed.
 
-    Files are compared by inode, not by path: a device that was attached in a mount namespace which no longer exists
-    (of a container that was replaced) shows a path relative to a mount that no longer exists.
+    Files are compared by inode, not by path: a device that was attached in another mount namespace shows the path in
+    that namespace, or one relative to a mount that no longer exists (of a container that was replaced). Only devices
+    whose path ends as the file's are asked, because asking reaches the filesystem below a device, and that may hang:
+    `name_parts` is how many last components of the path are the same wherever its directory is mounted. Any other
+    device is somebody else's. Raises Unavailable when a device that may be the file's does not answer.
     """
-    gone = os.path.realpath(file) + DELETED
-    return [device for device, backing in bound_devices().items() if backing == gone or is_bound_to(device, file)]
+    path = os.path.realpath(file)
+    several_names = _has_several_names(file)
+    found = []
+    for device, backing in bound_devices().items():
+        if backing == path + DELETED:
+            found.append(device)
+        elif _ends_alike(backing, path, name_parts):
+            if is_bound_to(device, file):
+                found.append(device)
+        elif several_names and _may_be_bound_to(device, file):
+            found.append(device)
+    return found
 
 
 def is_bound_to(device: Path, file: Path) -> bool:
@@ -52,35 +75,92 @@ def is_bound_to(device: Path, file: Path) -> bool:
 
     Raises Unavailable when this is unknown, because a volume in use must not seem free.
     """
-    try:
+
+    def compare() -> bool:
         status = file.stat()
         descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
         try:
             info = fcntl.ioctl(descriptor, GET_STATUS, bytes(INFO_BYTES))
         finally:
             os.close(descriptor)
+        return struct.unpack_from("=QQ", info) == (status.st_dev, status.st_ino)
+
+    try:
+        return ask(f"the backing file of {device}", compare, ASK_TIMEOUT)
     except OSError as error:
         if error.errno not in ABSENT:
             raise _unavailable(device, error) from error
         return False
-    return struct.unpack_from("=QQ", info) == (status.st_dev, status.st_ino)
 
 
-def attach(host: Host, file: Path, *, read_only: bool = False, sector_size: int = 512) -> Path:
-    """Bind a free loop device to the file, with direct I/O where the filesystem supports it.
+def above(device: Path) -> list[Path]:
+    """Return the loop devices whose backing file is the node of this device."""
+    # The second: attached in a container that was replaced, so its mount of /dev is gone.
+    return [
+        upper
+        for upper, backing in bound_devices().items()
+        if backing == str(device) or (backing == f"/{device.name}" and is_bound_to(upper, device))
+    ]
 
-    With direct I/O data is not cached twice. Some filesystems (tmpfs before Linux 6.6) do not support it.
-    """
-    arguments = [f"--sector-size={sector_size}", *(["--read-only"] if read_only else []), "--", str(file)]
-    before = find(file)
+
+def is_over_device(number: str) -> bool:
+    """Whether the loop device with this number shows another block device, not a file."""
+    backing = attribute(number, "loop/backing_file") or ""
+    return backing.startswith("/dev/") or (backing.count("/") == 1 and (BLOCK / backing[1:]).exists())
+
+
+def _ends_alike(backing: str, path: str, parts: int) -> bool:
+    """Whether the path that the kernel shows for a device may be this path, seen from elsewhere."""
+    shown, own = backing.strip("/").split("/"), path.strip("/").split("/")
+    count = min(parts, len(shown), len(own))
+    return shown == [""] or shown[-count:] == own[-count:]  # "/": the file itself is the root of the mount
+
+
+def _has_several_names(file: Path) -> bool:
+    """Whether a regular file has hard links, so that a device may show another name of it."""
     try:
-        output = host.run("losetup", "--find", "--show", "--direct-io=on", *arguments).stdout
-    except CommandFailed as error:
-        if NO_DIRECT_IO not in error.stderr:
-            raise
-        for incomplete in set(find(file)) - set(before):
-            detach(host, incomplete)
-        log.warning("%s is on a filesystem without direct I/O, so its data is cached twice", file)
+        status = file.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+
+
+def _may_be_bound_to(device: Path, file: Path) -> bool:
+    """As is_bound_to, for a device with another name: without an answer it is somebody else's."""
+    try:
+        return is_bound_to(device, file)
+    except Unavailable:
+        return False
+
+
+def attach(
+    host: Host,
+    file: Path,
+    *,
+    read_only: bool = False,
+    sector_size: int = 512,
+    direct_io: bool | None = None,
+    name_parts: int = 1,
+) -> Path:
+    """Bind a free loop device to the file; `name_parts` as for find().
+
+    `direct_io`: whether the device writes to the file's disk directly, so that data is not cached twice; None: where
+    the file's filesystem is known to keep it (keeps_direct_io). Where the kernel then refuses it (tmpfs before Linux
+    6.6), the data is cached twice.
+    """
+    direct = keeps_direct_io(file) if direct_io is None else direct_io
+    arguments = [f"--sector-size={sector_size}", *(["--read-only"] if read_only else []), "--", str(file)]
+    if direct:
+        before = find(file, name_parts=name_parts)
+        try:
+            output = host.run("losetup", "--find", "--show", "--direct-io=on", *arguments).stdout
+        except CommandFailed as error:
+            if NO_DIRECT_IO not in error.stderr:
+                raise
+            for incomplete in set(find(file, name_parts=name_parts)) - set(before):
+                detach(host, incomplete)
+            direct = False
+    if not direct:
         output = host.run("losetup", "--find", "--show", "--direct-io=off", *arguments).stdout
     device = Path(output.strip())
     if not is_bound_to(device, file):
@@ -89,9 +169,34 @@ def attach(host: Host, file: Path, *, read_only: bool = False, sector_size: int 
     return device
 
 
+def keeps_direct_io(file: Path) -> bool:
+    """Whether what is written by direct I/O is certain to be read back: on block devices and some filesystems.
+
+    On others, FUSE among them, a server may mix up requests that are made at the same time.
+    """
+    try:
+        return stat.S_ISBLK(file.stat().st_mode) or filesystem_type(file) in KNOWN_FILESYSTEMS
+    except OSError:
+        return False  # losetup has the reason
+
+
+def filesystem_type(file: Path) -> int:
+    """Return the kind of a file's filesystem, as statfs(2) numbers it. Raises OSError."""
+    status = ctypes.create_string_buffer(STATFS_BYTES)
+    if _LIBC.statfs(os.fsencode(file), status):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(file))
+    return ctypes.c_ulong.from_buffer(status).value & 0xFFFFFFFF
+
+
 def refresh(host: Host, device: Path) -> None:
     """Let a bound loop device take the new size of its file."""
     host.run("losetup", "--set-capacity", str(device))
+
+
+def give_up_direct_io(host: Host, device: Path) -> None:
+    """Let a bound loop device go through the page cache; it may be in use."""
+    host.run("losetup", "--direct-io=off", str(device))
 
 
 def detach(host: Host, device: Path) -> None:
@@ -120,7 +225,7 @@ def _text(file: str) -> str:
     try:
         return os.fsdecode(os.read(descriptor, 2 * 4096)).removesuffix("\n")
     except OSError as error:
-        if error.errno not in ABSENT:
+        if error.errno not in UNSHOWN:
             raise _unavailable(file, error) from error
         return ""
     finally:

@@ -23,14 +23,20 @@ SYS_BLOCK = Path("/sys/block")
 
 
 class LoopDevices:
-    """The loop devices of the files of one backend."""
+    """The loop devices of the files of one backend.
 
-    def __init__(self, host: Host) -> None:
+    `name_parts`: how many last components of a file's path are the same wherever the backend's directory is mounted,
+    and distinguish its files (loopdev.find). `direct_io`: as for loopdev.attach.
+    """
+
+    def __init__(self, host: Host, *, name_parts: int = 1, direct_io: bool | None = None) -> None:
         self._host = host
+        self._direct_io = direct_io
+        self._name_parts = name_parts
 
     def open(self, image: Path, *, sector_size: int = 512, read_only: bool = False) -> Path:
         """Return the file's device, and attach it first if there is none. Raises InUse."""
-        found = loopdev.find(image)
+        found = self._bound(image)
         used = [device for device in found if in_use(device)]
         if len(used) > 1:
             names = " and ".join(str(device) for device in used)
@@ -54,6 +60,8 @@ class LoopDevices:
         if _size(keep) != image.stat().st_size:  # the file has grown since the device was attached
             loopdev.refresh(self._host, keep)
             _refuse_other_size(keep, image)
+        if not self._keeps_direct_io(image) and uses_direct_io(keep):  # attached by hand, or by an earlier version
+            loopdev.give_up_direct_io(self._host, keep)
         return keep
 
     def find(self, image: Path) -> Path | None:
@@ -62,34 +70,47 @@ class LoopDevices:
         Of several, it is the one in use: the attach command of a killed process may have ended late. The device of a
         file that was removed from this path counts, too, because it must be unmounted and closed as well.
         """
-        found = loopdev.find(image)
+        found = self._bound(image)
         if len(found) < 2:
             return next(iter(found), None)
         return max(found, key=lambda one: (in_use(one), loopdev.is_bound_to(one, image)))
 
     def close(self, image: Path) -> None:
         """Detach all devices of the image. Raises InUse."""
-        for device in loopdev.find(image):
+        for device in self._bound(image):
             self._detach(device)
 
     def refresh(self, image: Path) -> None:
         """Let the devices of the image take its size."""
-        for device in loopdev.find(image):
+        for device in self._bound(image):
             loopdev.refresh(self._host, device)
             _refuse_other_size(device, image)
 
+    def _bound(self, image: Path) -> list[Path]:
+        return loopdev.find(image, name_parts=self._name_parts)
+
     def _attach(self, image: Path, sector_size: int, read_only: bool) -> Path:
         try:
-            device = loopdev.attach(self._host, image, read_only=read_only, sector_size=sector_size)
+            device = loopdev.attach(
+                self._host,
+                image,
+                read_only=read_only,
+                sector_size=sector_size,
+                direct_io=self._direct_io,
+                name_parts=self._name_parts,
+            )
             if not has_properties(device, image, sector_size, read_only):
                 raise Unavailable(f"{device} was attached to {image} with other properties than requested; try again")
             _refuse_other_size(device, image)
         except (StorageError, OSError):
             self.close(image)  # also a device that a command has attached although it failed
             raise
-        if sysfs.attribute(sysfs.number_of(device), "loop/dio") != "1":
+        if self._direct_io is not False and not uses_direct_io(device):
             log.warning("%s uses no direct I/O on %s, so its data is cached twice", device, image)
         return device
+
+    def _keeps_direct_io(self, image: Path) -> bool:
+        return loopdev.keeps_direct_io(image) if self._direct_io is None else self._direct_io
 
     def _detach(self, device: Path) -> None:
         backing = _backing(device)
@@ -128,6 +149,10 @@ def has_properties(device: Path, image: Path, sector_size: int, read_only: bool)
     )
 
 
+def uses_direct_io(device: Path) -> bool:
+    return sysfs.attribute(sysfs.number_of(device), "loop/dio") == "1"
+
+
 def autoclears(device: Path) -> bool:
     """Whether the kernel frees the device at its last close."""
     return sysfs.attribute(sysfs.number_of(device), "loop/autoclear") == "1"
@@ -135,7 +160,7 @@ def autoclears(device: Path) -> bool:
 
 def in_use(device: Path) -> bool:
     """Whether the device is mounted in any mount namespace, used by another device, or published raw."""
-    if str(device) in loopdev.bound_devices().values():
+    if loopdev.above(device):
         return True
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
         return True
@@ -165,8 +190,7 @@ def _device_and_holders(device: Path) -> tuple[set[str], set[str]]:
     """
     numbers, paths = {sysfs.number_of(device)}, {str(device)}
     holders = [Path("/dev") / name for name in os.listdir(SYS_BLOCK / device.name / "holders")]
-    loops = [upper for upper, backing in loopdev.bound_devices().items() if backing == str(device)]
-    for holder in holders + loops:
+    for holder in holders + loopdev.above(device):
         above = _device_and_holders(holder)
         numbers, paths = numbers | above[0], paths | above[1]
     return numbers, paths

@@ -49,7 +49,4 @@ def detach_unused(host: Host, loops: Sequence[Path]) -> None:
 
 
 def _is_read_only_loop(number: str) -> bool:
-    if not number:
-        return False
-    backing = sysfs.attribute(number, "loop/backing_file")
-    return bool(backing) and str(backing).startswith("/dev/") and sysfs.read_only(number)
+    return bool(number) and loopdev.is_over_device(number) and sysfs.read_only(number)

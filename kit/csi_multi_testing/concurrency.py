@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from csi_multi.contract import StorageError
 from csi_multi.core.idempotent import NOT_FINAL
 
 from .assertions import CheckFailed, expect
-from .context import CheckContext
+from .context import BLOCK_SIZE, CheckContext
 from .operations.base import describe_error
 
 NamedCall = tuple[str, Callable[[], Any]]  # its name in messages, and the call
 
+QUEUE_DEPTH = 32  # blocks written at the same time
+MANY = 392  # random blocks: a server that mixes up requests has shown hundreds of them wrong
 TIME_LIMIT = 60.0  # seconds for all of them together
 SWITCH_INTERVAL = 1e-5  # seconds between two switches of Python's threads
 
@@ -75,3 +82,31 @@ def expect_answers(t: CheckContext, outcomes: Sequence[CallResult], *allowed: ty
                 f"{one.label}: raised {describe_error(one.error)}, the contract requires one of {names}"
             ) from one.error
     return [one.answer for one in outcomes if not one.error]
+
+
+def wrong_blocks(path: Path, size: int) -> list[int]:
+    """Write random blocks of a device, many at the same time and past the page cache; return those that read wrong."""
+    count = size // BLOCK_SIZE
+    blocks = random.Random(0).sample(range(count), min(MANY, count))  # noqa: S311 - the same ones each time
+    descriptor = os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+
+    def expected(block: int) -> bytes:
+        return block.to_bytes(8, "big") * (BLOCK_SIZE // 8)
+
+    def write(block: int) -> None:
+        with mmap.mmap(-1, BLOCK_SIZE) as memory:  # direct I/O needs aligned memory
+            memory.write(expected(block))
+            os.pwrite(descriptor, memory, block * BLOCK_SIZE)
+
+    def is_wrong(block: int) -> bool:
+        with mmap.mmap(-1, BLOCK_SIZE) as memory:
+            os.preadv(descriptor, [memory], block * BLOCK_SIZE)
+            return memory[:] != expected(block)
+
+    try:
+        with ThreadPoolExecutor(QUEUE_DEPTH) as pool:
+            list(pool.map(write, blocks))
+            os.fsync(descriptor)
+            return [block for block, wrong in zip(blocks, pool.map(is_wrong, blocks), strict=True) if wrong]
+    finally:
+        os.close(descriptor)

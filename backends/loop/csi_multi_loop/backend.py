@@ -52,7 +52,7 @@ from .labels import SnapshotLabel, VolumeLabel
 from .listing import Listing
 from .quiesce import Quiescer
 from .snapshots import SnapshotManager
-from .store import Store
+from .store import NAME_PARTS, Store
 from .volumes import VolumeManager
 
 
@@ -109,7 +109,9 @@ class LoopBackend(
             quiescer=self._quiescer,
             client=client,
         )
-        self._devices = DeviceManager(directory=directory, volumes=volumes, loop_files=LoopDevices(setting.host))
+        self._devices = DeviceManager(
+            directory=directory, volumes=volumes, loop_files=LoopDevices(setting.host, name_parts=NAME_PARTS)
+        )
         self._health = HealthReporter(directory=directory, volumes=volumes)
         self._listing = Listing(
             directory=directory, volume_store=volumes, snapshot_store=snapshots, health_reporter=self._health
@@ -184,6 +186,9 @@ class LoopBackend(
 
     def formatted(self, handle: str) -> None:
         self._volumes.formatted(handle)
+
+    def has_data(self, handle: str) -> bool | None:
+        return self._devices.has_data(handle)
 
     # The instance
 

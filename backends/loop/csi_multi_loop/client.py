@@ -16,6 +16,7 @@ from pathlib import Path
 
 from csi_multi.contract import Unavailable
 from csi_multi.host import exclusive
+from csi_multi.host.loopdev import KNOWN_FILESYSTEMS, filesystem_type
 
 from . import labels
 from .labels import Label
@@ -27,6 +28,7 @@ FICLONE = 0x40049409  # linux/fs.h
 CHUNK = 64 * 2**20  # bytes per copy_file_range: small enough to report progress, large enough to cost nothing
 PROGRESS_SECONDS = 5.0  # between two log lines about one copy
 REMOVE_ATTEMPTS = 10  # at a directory that another process renames anew
+NO_HOLES = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 
 
@@ -170,6 +172,23 @@ def copy_file(source: Path, target: Path) -> None:
                 raise
             position = os.lseek(reading.fileno(), start, os.SEEK_HOLE)
             _copy_range(reading.fileno(), writing.fileno(), start, position, progress)
+
+
+def has_data(file: Path) -> bool | None:
+    """Return whether a file has anything but holes; None when its filesystem shows none (lseek(2), SEEK_DATA)."""
+    with file.open("rb") as reading:
+        size = os.fstat(reading.fileno()).st_size
+        try:
+            start = os.lseek(reading.fileno(), 0, os.SEEK_DATA)
+            end = os.lseek(reading.fileno(), start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return False  # there is only a hole
+            if error.errno in NO_HOLES:
+                return None
+            raise
+    # A filesystem that does not know holes calls the whole file data, as does any for a file that is full.
+    return None if (start, end) == (0, size) and filesystem_type(file) not in KNOWN_FILESYSTEMS else True
 
 
 def _copy_range(reading: int, writing: int, start: int, end: int, progress: _CopyLog) -> None:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi_multi.contract import Blank, Device, InUse, OpenRequest
-from csi_multi.host import loopdev, loopfile
+from csi_multi.host import loopfile
 from csi_multi.host.loopfile import LoopDevices
 
+from .client import has_data, sync_path
 from .directory import Directory
 from .errors import translated
 from .health import complete_size
 from .labels import UnreadableLabel, VolumeLabel
-from .store import Store
+from .store import Store, loop_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,18 @@ class DeviceManager:
         device = self.loop_files.find(self.volumes.image(leaf))
         return loopfile.device_of(device, blank) if device else None
 
+    @translated("looking for data")
+    def has_data(self, handle: str) -> bool | None:
+        """Return whether the image has anything but holes; None when its filesystem does not know holes.
+
+        What was written to the device node, or to the file, and is only in memory so far, counts.
+        """
+        image = self.volumes.image(self.volumes.leaf(handle))
+        for device in loop_devices(image):
+            sync_path(device)
+        sync_path(image)
+        return has_data(image)
+
     @translated("closing a device")
     def close(self, handle: str) -> None:
         self.loop_files.close(self.volumes.image(self.volumes.leaf(handle)))
@@ -54,5 +67,5 @@ class DeviceManager:
 
 def refuse_attached(handle: str, image: Path) -> None:
     """Raise InUse when a volume's image is attached to a loop device on this node."""
-    if devices := loopdev.find(image):
+    if devices := loop_devices(image):
         raise InUse(f"volume {handle!r} is attached to {devices[0]}; unpublish and unstage it first")

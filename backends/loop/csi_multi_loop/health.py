@@ -19,7 +19,7 @@ from csi_multi.host import loopdev, sysfs
 from .directory import Directory
 from .errors import translated
 from .labels import UnreadableLabel, VolumeLabel
-from .store import Store
+from .store import Store, loop_devices
 
 ALMOST_FULL = 0.95
 
@@ -117,7 +117,7 @@ def complete_size(image: Path, size: int) -> int:
 
 def device_health(image: Path) -> tuple[HealthEntry, ...]:
     """Return what is wrong with an image's loop devices on this node."""
-    devices = loopdev.find(image)
+    devices = loop_devices(image)
     entries = []
     for device in devices:
         if not loopdev.is_bound_to(device, image):

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from csi_multi.contract import Busy, FailedPrecondition, StorageError
-from csi_multi.host import loopdev, loopfile
+from csi_multi.host import loopfile
 
 from .client import sync_path
 from .freeze import Freezer
 from .health import complete_size
 from .labels import VolumeLabel
-from .store import Store
+from .store import Store, loop_devices
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ class Quiescer:
         A volume that is not attached may be copied by many at a time; an attached one has to be frozen, by one.
         """
         image = self.volumes.image(leaf)
-        attached = bool(loopdev.find(image))
+        attached = bool(loop_devices(image))
         with self.volumes.locked(leaf, shared=not attached):
-            if not attached and loopdev.find(image):
+            if not attached and loop_devices(image):
                 raise Busy(f"volume {leaf!r} has just been attached; try again")
             label = self.volumes.read(leaf)
             complete_size(image, label.size)
@@ -43,7 +43,7 @@ class Quiescer:
     def quiesced(self, leaf: str, reflink: bool) -> Iterator[None]:
         """For the block, the image of a locked volume holds all writes so far, and none in part."""
         image = self.volumes.image(leaf)
-        devices = loopdev.find(image)
+        devices = loop_devices(image)
         mounts = [mount for device in devices for mount in loopfile.mounted(device)]
         if mounts:
             with self.freezer.frozen(leaf, mounts):  # which writes everything out first
@@ -64,7 +64,7 @@ class Quiescer:
             image = self.volumes.image(leaf)
             try:
                 with self.volumes.locked(leaf):
-                    self.freezer.thaw_leftover(leaf, loopdev.find(image))
+                    self.freezer.thaw_leftover(leaf, loop_devices(image))
             except Busy:
                 continue
             except StorageError as error:

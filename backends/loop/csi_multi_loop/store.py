@@ -26,6 +26,7 @@ from csi_multi.contract import (
     missing,
     split_local,
 )
+from csi_multi.host import loopdev
 
 from . import labels
 from .client import Client
@@ -34,9 +35,15 @@ from .labels import ForeignLabel, L, UnreadableLabel
 log = logging.getLogger(__name__)
 
 IMAGE = "image"
+NAME_PARTS = 2  # of an image's path, <leaf>/image, that are the same wherever the directory is mounted
 NEW = ".new-"
 GONE = ".gone-"
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename to a name that is taken
+
+
+def loop_devices(image: Path) -> list[Path]:
+    """Return the loop devices bound to an image. Raises Unavailable when one of them does not answer."""
+    return loopdev.find(image, name_parts=NAME_PARTS)
 
 
 class Store(Generic[L]):

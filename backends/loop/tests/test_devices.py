@@ -6,10 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from csi_multi_loop.client import has_data
 
 from csi_multi.contract import Blank, Busy, CommandFailed, FailedPrecondition, InUse, NotFound, Result, Unavailable
 from csi_multi.host import loopdev, sysfs
 from csi_multi.host.loopfile import in_use
+from tests.host.hanging import hanging_loop, within
 
 MIB = 2**20
 pytestmark = pytest.mark.root
@@ -217,6 +219,52 @@ def test_an_open_device_grows_with_its_volume(backend, requests, volume, mounted
     assert expansion.node_required
     assert (before, sysfs.size_of(device.number)) == (32 * MIB, 64 * MIB)
     (mounted / "file").write_text("still writable")
+
+
+@pytest.mark.parametrize("state", ["hanging", "failing"])
+def test_a_loop_device_of_somebody_else_that_does_not_answer_holds_up_no_volume(backend, requests, tmp_path, state):
+    def lifecycle():
+        handle = backend.create_volume(requests.volume("v")).handle
+        backend.open_device(requests.open(handle))
+        backend.expand_volume(requests.expand(handle, 32 * MIB))
+        backend.refresh_device(handle)
+        assert backend.node_volume_health(handle) == ()
+        backend.close_device(handle)
+        backend.clone_volume(requests.copy("c", "volume", handle))
+        backend.delete_volume(handle, {})
+
+    with hanging_loop(tmp_path / "elsewhere" / "w") as foreign, getattr(foreign, state)():
+        within(30, lifecycle)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
+def test_one_byte_written_anywhere_is_seen_before_a_volume_is_formatted(
+    filesystem, connect, requests, opened, image, kind
+):
+    backend = connect(filesystem(kind) / "pool", overprovision=100)
+    for number, offset in enumerate((None, 0, 100 * MIB + 7, 512 * MIB - 1)):
+        for into in ("image", "device"):
+            handle = backend.create_volume(requests.volume(f"{into}-{number}", 512 * MIB)).handle
+            device = opened(backend, handle)
+            assert backend.has_data(handle) is False
+            if offset is not None:
+                with (image(backend, handle) if into == "image" else device).open("r+b") as file:
+                    file.seek(offset)
+                    file.write(b"x")
+                assert backend.has_data(handle) is True
+            backend.close_device(handle)
+
+
+def test_a_volume_that_is_full_has_data(backend, requests, image):
+    handle = backend.create_volume(requests.volume("v", MIB)).handle
+    image(backend, handle).write_bytes(bytes(MIB))
+
+    assert backend.has_data(handle) is True
+
+
+def test_a_filesystem_that_does_not_know_holes_says_nothing_about_data(tmp_path):
+    with hanging_loop(tmp_path / "fuse") as foreign:
+        assert has_data(Path(f"/proc/{foreign.server}/root/{tmp_path}/fuse/image")) is None
 
 
 class Faulty:

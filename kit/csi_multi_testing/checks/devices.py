@@ -10,6 +10,7 @@ from csi_multi.host import sysfs
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..check import check
+from ..concurrency import wrong_blocks
 from ..context import BLOCK_SIZE, CheckContext, pattern
 from ..protocol import Target, read_from, write_to
 from .sources import expect_success
@@ -72,6 +73,20 @@ def opening_twice_gives_the_same_device(t: CheckContext) -> None:
     second = open_device(t, volume)
     same(second, first, "open_device, a second time")
     expect_bytes(second, "kit device", "open_device, a second time")
+
+
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def blocks_written_at_the_same_time_are_read_back(t: CheckContext) -> None:
+    """As a database writes: random blocks, 32 at a time, past the page cache."""
+    volume = t.volume()
+    device = open_device(t, volume)
+
+    wrong = wrong_blocks(device.path, volume.size)
+    expect(
+        not wrong,
+        f"open_device: {len(wrong)} of the blocks that were written to {device.path} at the same time have other data "
+        f"when they are read, the first of them block {min(wrong, default=0)}; is direct I/O safe on what is below?",
+    )
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from csi_multi_testing.check import CheckState
@@ -23,7 +24,8 @@ from csi_multi.contract import (
     missing,
 )
 from csi_multi.host import loopdev
-from csi_multi.host.loopfile import device_of
+from csi_multi.host.loopfile import LoopDevices, device_of
+from tests.host.qemu_export import exported
 
 from .loop_devices import ROOTS, Looped, Noteless, Telling, looped
 
@@ -163,6 +165,24 @@ class Unrefreshed(Looped):
         """The kernel will see."""
 
 
+class Mixing(Looped):
+    """Insists on direct I/O where the server of the file mixes up what is written at the same time."""
+
+    exports: ClassVar[dict[str, ExitStack]] = {}
+
+    def open_device(self, request: OpenRequest) -> Device:
+        file, shown = self.file(request.handle), self.root / f"{request.handle}.shown"
+        loops = LoopDevices(self.setting.host, direct_io=True)
+        export = self.exports.setdefault(request.handle, ExitStack())
+        export.callback(shown.unlink)
+        export.enter_context(exported(file, shown))
+        export.callback(loops.close, shown)
+        return device_of(loops.open(shown), Blank.NEVER)
+
+    def close_device(self, handle: str) -> None:
+        self.exports.pop(handle, ExitStack()).close()
+
+
 GROUPS = ("devices", "blanks", "health")
 
 
@@ -170,6 +190,7 @@ BROKEN = [
     (devices.a_device_is_found_while_it_is_open, looped(Eager), "find_device before open_device: found Device"),
     (devices.a_device_is_found_while_it_is_open, looped(Clinging), "close_device, then find_device: found Device"),
     (devices.opening_twice_gives_the_same_device, looped(Multiplying), "open_device, a second time: found"),
+    (devices.blocks_written_at_the_same_time_are_read_back, looped(Mixing), "blocks that were written to /dev/loop"),
     (devices.written_data_survives_closing_the_device, looped(Discarding), "has other data than was"),
     (devices.two_volumes_have_different_devices, looped(OneForAll), "Device.path of both is"),
     (devices.the_proof_of_a_device_matches_the_kernel, looped(Plain), "is not a block device"),
