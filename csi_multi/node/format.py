@@ -35,8 +35,8 @@ def ensure_filesystem(
     if found == wanted.name and (device.read_only or device.blank is not Blank.INTERRUPTED):
         return wanted, False
     _refuse_to_format(handle, device, wanted, found)
-    if data_offset is not None and device.blank is Blank.ZEROED:
-        raise _holds_data(handle, device, f"data without a signature (at byte {data_offset})")
+    if device.blank is not Blank.INTERRUPTED:
+        _require_unwritten(backend, handle, device, data_offset)
     if found == wanted.name and _is_complete(host, device, wanted):
         return wanted, False  # mkfs had ended, but the driver was killed before it could record that
     if found:
@@ -54,8 +54,29 @@ def _inspect(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
         context = copy_context()  # names the volume that the command is for
         found = pool.submit(context.run, _probe, host, handle, device)  # parallel to the reads: both wait for the disk
         # Read in any case: blkid reports a device that cannot be read like a blank one.
-        data_offset = blank_check.find_data(opened, samples=device.blank is Blank.ZEROED)
+        data_offset = blank_check.first_nonzero(opened.read_ends())
         return found.result(), data_offset
+
+
+def _require_unwritten(backend: Backend, handle: str, device: Device, data_offset: int | None) -> None:
+    """Raise FailedPrecondition when the device was written; by reads only where the storage itself does not know."""
+    zeroed = device.blank is Blank.ZEROED
+    if zeroed and data_offset is not None:
+        raise _holds_unknown(handle, device, data_offset)
+    written = backend.has_data(handle)
+    if written:
+        raise FailedPrecondition(
+            f"volume {handle!r}: {device.path} holds data that this driver did not write, as its storage shows, so it "
+            "is not formatted; if the data is not needed, erase it by hand with blkdiscard, or use a new volume"
+        )
+    if written is None and zeroed:
+        with blank_check.open_exclusively(device) as opened:
+            sampled = blank_check.first_nonzero(opened.read_samples())
+        if sampled is not None:
+            raise _holds_unknown(handle, device, sampled)
+    if written is None:
+        proof = "only samples of it were read, and are zeros" if zeroed else "only the note on it says that it was not"
+        log.info("the storage does not know whether volume %s was written: %s", handle, proof)
 
 
 def _probe(host: Host, handle: str, device: Device) -> str:
@@ -96,6 +117,10 @@ def _holds_data(handle: str, device: Device, found: str, rule: str = "so it is n
         f"volume {handle!r}: {device.path} holds {found}, {rule}; "
         "request what it holds, or erase it by hand if the data is not needed"
     )
+
+
+def _holds_unknown(handle: str, device: Device, offset: int) -> FailedPrecondition:
+    return _holds_data(handle, device, f"data without a signature (at byte {offset})")
 
 
 def _is_complete(host: Host, device: Device, fs_type: FilesystemType) -> bool:
