@@ -25,7 +25,8 @@ class CommandFailed(Unavailable):
     """
 
     def __init__(self, argv: tuple[str, ...], result: Result) -> None:
-        super().__init__(f"{argv[0]} exited with status {result.status}: {result.stderr.strip() or 'no output'}")
+        end = f"was ended by signal {-result.status}" if result.status < 0 else f"exited with status {result.status}"
+        super().__init__(f"{argv[0]} {end}: {result.stderr.strip() or 'no output'}")
         self.argv = argv
         self.status = result.status
         self.stderr = result.stderr

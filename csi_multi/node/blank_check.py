@@ -17,6 +17,8 @@ from ..host import exclusive, sysfs
 END_BYTES = 1024 * 1024  # read at the start and at the end
 SAMPLE_BYTES = 4096
 SAMPLE_COUNT = 64  # spread evenly over the device
+# Where filesystems keep copies of their superblock: ext4 of 1, 2 and 4 KiB blocks, btrfs. xfs depends on the size.
+SUPERBLOCK_COPIES = tuple(mib * 1024 * 1024 for mib in (8, 32, 64, 128, 384, 256 * 1024))
 _ZEROS = bytes(END_BYTES)
 # Populated at once: page faults would cost more than the reads.
 _BUFFER_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
@@ -50,23 +52,20 @@ class ExclusiveDevice:
             yield offset, self.read(offset, length)
 
     def read_samples(self) -> Iterator[tuple[int, bytes]]:
-        """Yield offset and data of samples spread over the device."""
+        """Yield offset and data of samples spread over the device, and of places where superblocks are copied to."""
         length = min(SAMPLE_BYTES, self.size)
-        for index in range(SAMPLE_COUNT):
-            offset = (self.size - length) * index // (SAMPLE_COUNT - 1) // SAMPLE_BYTES * SAMPLE_BYTES
-            yield offset, self.read(offset, length)
+        last = self.size - length
+        spread = [last * index // (SAMPLE_COUNT - 1) for index in range(SAMPLE_COUNT)]
+        xfs_group = -(-(self.size // SAMPLE_BYTES) // 4) * SAMPLE_BYTES  # the start of the second of four
+        for offset in (*spread, *(place for place in (*SUPERBLOCK_COPIES, xfs_group) if place <= last)):
+            aligned = offset // SAMPLE_BYTES * SAMPLE_BYTES
+            yield aligned, self.read(aligned, length)
 
     def _read_error(self, offset: int, reason: str) -> Unavailable:
         return Unavailable(
             f"cannot read {self.device.path} at byte {offset}: {reason}; "
             "nothing was written to it; check the storage behind it"
         )
-
-
-def find_data(opened: ExclusiveDevice, *, samples: bool) -> int | None:
-    """Return the offset of a chunk that is not all zeros: at the ends and, with `samples`, also between them."""
-    found = first_nonzero(opened.read_ends())
-    return first_nonzero(opened.read_samples()) if samples and found is None else found
 
 
 def first_nonzero(chunks: Iterable[tuple[int, bytes]]) -> int | None:

@@ -17,7 +17,7 @@ SUPERBLOCK_SPAN = 128 * 1024  # bytes from the start of the device that hold the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemType:
-    """A filesystem. {device} and {path} in its commands are filled in; otherwise the device is appended."""
+    """A filesystem. {device} and {path} in grow_command are filled in; to the others the device is appended."""
 
     name: str
     mkfs_command: Callable[[Host, FilesystemOptions, KernelVersion], list[str]]
@@ -93,7 +93,7 @@ BY_NAME: Mapping[str, FilesystemType] = {
             repair_command=("e2fsck", "-p"),
             grow_command=("resize2fs", "{device}"),
             grow_capability=LinuxCapability.CAP_SYS_RESOURCE,
-            grow_unmounted_commands=(("e2fsck", "-f", "-p", "{device}"), ("resize2fs", "{device}")),
+            grow_unmounted_commands=(("e2fsck", "-f", "-p"), ("resize2fs",)),
             superblock_size=_ext4_size,
         ),
         FilesystemType(

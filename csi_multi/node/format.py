@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 from ..contract.backend import Backend
 from ..contract.errors import FailedPrecondition
-from ..contract.machine import CommandFailed, Host
+from ..contract.machine import Host
 from ..contract.model import Blank, Device
 from ..host import sysfs
-from . import blank_check, kernel_features
+from . import blank_check, exit_status, kernel_features
+from .exit_status import Answer
 from .filesystem import BY_NAME, FilesystemType
 from .mkfs_options import DEFAULT, FilesystemOptions
 
 log = logging.getLogger(__name__)
 
-NOTHING_FOUND = 2  # exit status of blkid -p; also for a device that cannot be read, so it is read first
 LONG_TIME_LIMIT = 900.0  # seconds for commands whose work grows with the volume
 
 
@@ -35,8 +36,8 @@ def ensure_filesystem(
     if found == wanted.name and (device.read_only or device.blank is not Blank.INTERRUPTED):
         return wanted, False
     _refuse_to_format(handle, device, wanted, found)
-    if data_offset is not None and device.blank is Blank.ZEROED:
-        raise _holds_data(handle, device, f"data without a signature (at byte {data_offset})")
+    if device.blank is not Blank.INTERRUPTED:
+        _require_unwritten(backend, handle, device, data_offset)
     if found == wanted.name and _is_complete(host, device, wanted):
         return wanted, False  # mkfs had ended, but the driver was killed before it could record that
     if found:
@@ -44,7 +45,7 @@ def ensure_filesystem(
         blank_check.wipe_start(device)
     backend.formatting(handle)
     command = wanted.mkfs_command(host, options, kernel_features.running_kernel())
-    host.run(*command, str(device.path), timeout=LONG_TIME_LIMIT)
+    exit_status.run(host, *command, str(device.path), timeout=LONG_TIME_LIMIT)
     return wanted, True
 
 
@@ -54,20 +55,43 @@ def _inspect(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
         context = copy_context()  # names the volume that the command is for
         found = pool.submit(context.run, _probe, host, handle, device)  # parallel to the reads: both wait for the disk
         # Read in any case: blkid reports a device that cannot be read like a blank one.
-        data_offset = blank_check.find_data(opened, samples=device.blank is Blank.ZEROED)
+        data_offset = blank_check.first_nonzero(opened.read_ends())
         return found.result(), data_offset
 
 
-def _probe(host: Host, handle: str, device: Device) -> str:
-    """Return the type of the one filesystem on the device, "" for nothing. Raises FailedPrecondition for all else."""
-    try:
-        result = host.run("blkid", "-p", "-o", "export", str(device.path), ok=(0, NOTHING_FOUND))
-    except CommandFailed as error:
+def _require_unwritten(backend: Backend, handle: str, device: Device, data_offset: int | None) -> None:
+    """Raise FailedPrecondition when the device was written; by reads only where the storage itself does not know."""
+    zeroed = device.blank is Blank.ZEROED
+    if zeroed and data_offset is not None:
+        raise _holds_unknown(handle, device, data_offset)
+    written = backend.has_data(handle)
+    if written:
         raise FailedPrecondition(
-            f"volume {handle!r}: blkid gives no clear answer about {device.path} (status {error.status}), so it is "
+            f"volume {handle!r}: {device.path} holds data that this driver did not write, as its storage shows, so it "
+            "is not formatted; if the data is not needed, erase it by hand with blkdiscard, or use a new volume"
+        )
+    if written is None and zeroed:
+        with blank_check.open_exclusively(device) as opened:
+            sampled = blank_check.first_nonzero(opened.read_samples())
+        if sampled is not None:
+            raise _holds_unknown(handle, device, sampled)
+    if written is None:
+        proof = "only samples of it were read, and are zeros" if zeroed else "only the note on it says that it was not"
+        log.info("the storage does not know whether volume %s was written: %s", handle, proof)
+
+
+def _probe(host: Host, handle: str, device: Device) -> str:
+    """Return the type of the one filesystem on the device, "" for nothing. Raises FailedPrecondition for all else.
+
+    Raises Unavailable when blkid gave no answer, as after it was killed.
+    """
+    answer, result = exit_status.run(host, "blkid", "-p", "-o", "export", str(device.path))
+    if answer is Answer.AMBIGUOUS:
+        raise FailedPrecondition(
+            f"volume {handle!r}: blkid gives no clear answer about {device.path} (status {result.status}), so it is "
             "not touched; look at it with wipefs, and remove the signature that does not belong there"
-        ) from None
-    if result.status == NOTHING_FOUND:
+        )
+    if answer is Answer.NOTHING:
         return ""
     facts = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     found, table = facts.get("TYPE", ""), facts.get("PTTYPE", "")
@@ -98,26 +122,26 @@ def _holds_data(handle: str, device: Device, found: str, rule: str = "so it is n
     )
 
 
+def _holds_unknown(handle: str, device: Device, offset: int) -> FailedPrecondition:
+    return _holds_data(handle, device, f"data without a signature (at byte {offset})")
+
+
 def _is_complete(host: Host, device: Device, fs_type: FilesystemType) -> bool:
-    try:
-        host.run(*fs_type.check_command, str(device.path), timeout=LONG_TIME_LIMIT)
-    except CommandFailed:
-        return False
-    return True
+    answer, _ = exit_status.run(host, *fs_type.check_command, str(device.path), timeout=LONG_TIME_LIMIT)
+    return answer is Answer.DONE
 
 
 def repair(host: Host, handle: str, device: Device, fs_type: FilesystemType) -> None:
     """Run the filesystem's repair command, which a read-write mount needs first."""
-    if not fs_type.repair_command:
-        return
-    try:
-        corrected = (0, 1, 2, 3)  # 1 and 2: errors were corrected
-        host.run(*fs_type.repair_command, str(device.path), ok=corrected, timeout=LONG_TIME_LIMIT)
-    except CommandFailed as error:
-        if any(phrase in error.stdout + error.stderr for phrase in ("is in use", "is mounted")):
-            raise  # not final: another process has the device open, perhaps a command of a driver that was killed
-        program = fs_type.repair_command[0]
+    if fs_type.repair_command:
+        run_repair(host, handle, device, fs_type.repair_command)
+
+
+def run_repair(host: Host, handle: str, device: Device, command: Sequence[str]) -> None:
+    """Run a command that repairs. Raises FailedPrecondition when it leaves errors; Unavailable when it cannot work."""
+    answer, result = exit_status.run(host, *command, str(device.path), timeout=LONG_TIME_LIMIT)
+    if answer is Answer.DAMAGED:
         raise FailedPrecondition(
-            f"volume {handle!r}: {fs_type.name} on {device.path} needs repair by hand: {program} exited with "
-            f"status {error.status}; run {program} on the device while the volume is not staged"
-        ) from None
+            f"volume {handle!r}: the filesystem on {device.path} needs repair by hand: {command[0]} exited with "
+            f"status {result.status}; run {command[0]} on the device while the volume is not staged"
+        )

@@ -11,7 +11,7 @@ from ..contract.machine import Host
 from ..contract.model import Device, SizeRange
 from ..host import sysfs
 from ..host.privilege import held
-from . import blank_check, device_mounts, readonly_loop
+from . import blank_check, device_mounts, format, readonly_loop
 from .device_mounts import DeviceMount
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, FilesystemType
 from .format import LONG_TIME_LIMIT
@@ -65,14 +65,14 @@ def _grow_mounted(host: Host, handle: str, device: Device, mounted: DeviceMount)
     _run(host, fs_type.grow_command, device, mounted)
 
 
-def before_mount(host: Host, device: Device, fs_type: FilesystemType) -> None:
+def before_mount(host: Host, handle: str, device: Device, fs_type: FilesystemType) -> None:
     """Grow an unmounted filesystem, where this process may not grow it once it is mounted.
 
     This is the second choice, because the whole filesystem has to be checked first.
     """
     if _obstacle(fs_type, device) and fs_type.grow_unmounted_commands and _device_is_larger(device, fs_type):
         for command in fs_type.grow_unmounted_commands:
-            _run(host, command, device)
+            format.run_repair(host, handle, device, command)
 
 
 def at_stage(host: Host, device: Device, mounted: DeviceMount) -> None:
@@ -104,7 +104,6 @@ def _obstacle(fs_type: FilesystemType, device: Device) -> str:
     return ""
 
 
-def _run(host: Host, command: tuple[str, ...], device: Device, mounted: DeviceMount | None = None) -> None:
-    path = mounted.mount.target if mounted else ""
-    success = (0, 1) if command[0] == "e2fsck" else (0,)  # 1: errors were corrected
-    host.run(*(word.format(device=device.path, path=path) for word in command), ok=success, timeout=LONG_TIME_LIMIT)
+def _run(host: Host, command: tuple[str, ...], device: Device, mounted: DeviceMount) -> None:
+    path = mounted.mount.target
+    host.run(*(word.format(device=device.path, path=path) for word in command), timeout=LONG_TIME_LIMIT)

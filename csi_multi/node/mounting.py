@@ -8,8 +8,9 @@ from ..contract.errors import FailedPrecondition, InUse, StorageError, Unavailab
 from ..contract.machine import CommandFailed, Host
 from ..contract.model import Device
 from ..host import mounts
-from . import device_mounts
+from . import device_mounts, exit_status
 from .device_mounts import DeviceMount
+from .exit_status import Answer
 
 # Part of the output of mount(8) -> what it means. Only texts from here go into a message: mount and the kernel may
 # repeat the flags.
@@ -45,15 +46,17 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
     """Mount, or bind if the options say so. The caller then checks the mount table."""
     fields = (source, str(target), fs_type, options)
     line = " ".join(mounts.escape(field) for field in fields) + " 0 0\n"
+    what = f"mounting {source} ({fs_type}) at {target} failed with status"
     try:
         # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
-        host.run("mount", "--fstab", "/dev/stdin", "--target", str(target), stdin=line)
+        answer, result = exit_status.run(host, "mount", "--fstab", "/dev/stdin", "--target", str(target), stdin=line)
     except CommandFailed as error:
-        what = f"mounting {source} ({fs_type}) at {target} failed with status {error.status}"
+        raise Unavailable(f"{what} {error.status}; the kernel log on the node may say why") from None
+    if answer is Answer.REFUSED:
         for phrase, kind, meaning in _FAILURES:
-            if phrase in error.stderr:
-                raise kind(f"{what}: {meaning}") from None
-        raise Unavailable(f"{what}; the kernel log on the node may say why") from None
+            if phrase in result.stderr:
+                raise kind(f"{what} {result.status}: {meaning}")
+        raise Unavailable(f"{what} {result.status}; the kernel log on the node may say why")
 
 
 def bind_node(

@@ -160,7 +160,7 @@ def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Dev
         fs_type, formatted = format.ensure_filesystem(host, backend, plan.handle, device, plan.fs_type, plan.options)
         if not formatted and not plan.read_only:
             format.repair(host, plan.handle, device, fs_type)
-            grow.before_mount(host, device, fs_type)
+            grow.before_mount(host, plan.handle, device, fs_type)
         name = fs_type.name
     elif plan.fs_type not in ("", name):
         raise FailedPrecondition(f"volume {plan.handle!r} holds {name}, not {plan.fs_type}; request {name}")

@@ -79,6 +79,8 @@ class FileBackend(Expand):
 
     contract = (1, 0)
     access_modes = frozenset(AccessMode)
+    knows_data = False  # whether has_data answers, as storage does that records what was written
+    asked_for_data = False
 
     def image(self, handle: str) -> Path:
         return self.config / f"{handle}.img"
@@ -157,6 +159,15 @@ class FileBackend(Expand):
         self.setting.host.step()
         self.note(handle, Blank.NEVER)
         self.setting.host.step()
+
+    def has_data(self, handle: str) -> bool | None:
+        self.asked_for_data = True
+        with self.image(handle).open("rb") as file:
+            try:
+                file.seek(0, os.SEEK_DATA)
+            except OSError:  # ENXIO: there is none
+                return False if self.knows_data else None
+        return True if self.knows_data else None
 
 
 def _stamp(handle: str) -> Stamp:

@@ -9,8 +9,8 @@ from csi_multi.contract import backend as b
 
 from ..assertions import CheckSkipped, expect, same
 from ..check import check
-from ..context import BLOCK_SIZE, CheckContext
-from ..protocol import Target, read_from
+from ..context import BLOCK_SIZE, CheckContext, pattern
+from ..protocol import Target, read_from, write_to
 from .devices import open_device
 from .sources import snapshot_as_source
 
@@ -112,3 +112,18 @@ def a_cloned_volume_is_never_blank(t: CheckContext) -> None:
     copy = t.copy(t.volume())
 
     same(blank_of(t, copy, "clone_volume"), Blank.NEVER, "clone_volume, then Device.blank")
+
+
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def has_data_tells_a_written_volume_from_a_new_one(t: CheckContext) -> None:
+    """One block, wherever it is: what somebody wrote past the driver is formatted otherwise."""
+    size = t.volume().size
+    for offset in (0, size // 2 // BLOCK_SIZE * BLOCK_SIZE, size - BLOCK_SIZE):
+        volume = t.volume(size=size)
+        device = open_device(t, volume)
+        found = t.backend.has_data(volume.handle)
+        if found is None:
+            raise CheckSkipped("the storage does not know what was written: has_data returns None")
+        same(found, False, "a new volume, then has_data")
+        write_to(device.path, offset, pattern("kit written"))
+        same(t.backend.has_data(volume.handle), True, f"one block was written at {offset}, then has_data")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import blanks
 
 from csi_multi.contract import (
@@ -106,6 +107,27 @@ class Stamped(Noteless):
         return self.notes.get(handle, Blank.STAMPED)
 
 
+class Knowing(Looped):
+    """Knows which bytes are not zeros."""
+
+    def has_data(self, handle: str) -> bool | None:
+        return any(self.file(handle).read_bytes())
+
+
+class HeadReader(Looped):
+    """Looks at the first block only."""
+
+    def has_data(self, handle: str) -> bool | None:
+        return any(self.file(handle).read_bytes()[:4096])
+
+
+class Suspicious(Looped):
+    """Takes an allocated volume for a written one."""
+
+    def has_data(self, handle: str) -> bool | None:
+        return True
+
+
 BROKEN = [
     (
         blanks.a_new_volume_is_as_blank_as_its_device_reports,
@@ -123,6 +145,8 @@ BROKEN = [
     (blanks.a_formatted_volume_is_never_blank_again, looped(Backwards), "formatted, then formatting: Device"),
     (blanks.an_expanded_volume_is_as_blank_as_before, looped(Renewing), "expand_volume: Device.blank: found"),
     (blanks.a_restored_volume_is_never_blank, looped(Hopeful), "restore_volume, then Device.blank: found"),
+    (blanks.has_data_tells_a_written_volume_from_a_new_one, looped(HeadReader), "one block was written at 524288"),
+    (blanks.has_data_tells_a_written_volume_from_a_new_one, looped(Suspicious), "a new volume, then has_data"),
     (blanks.a_cloned_volume_is_never_blank, looped(Hopeful), "clone_volume, then Device.blank: found"),
 ]
 
@@ -130,3 +154,9 @@ BROKEN = [
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
+
+
+def test_storage_that_knows_what_was_written_passes(judged: Any) -> None:
+    outcome = judged(blanks.has_data_tells_a_written_volume_from_a_new_one, looped(Knowing))
+
+    assert outcome.state is CheckState.PASSED, outcome.text

@@ -1,0 +1,42 @@
+"""What the exit status of a command says about a volume's data: one table, from the programs' manual pages.
+
+A status that is not in the table is no answer: the program was killed, had no memory, or could not open the device.
+Such a command decides nothing, and the caller tries again (CommandFailed is Unavailable).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from ..contract.machine import TIME_LIMIT, Host, Result
+
+
+class Answer(enum.Enum):
+    DONE = "done"  # found, sound, corrected, made, mounted
+    NOTHING = "nothing"  # blkid: no signature
+    AMBIGUOUS = "ambiguous"  # blkid: signatures of several kinds
+    DAMAGED = "damaged"  # not complete, or with errors that need a person
+    REFUSED = "refused"  # mount: the kernel's answer, which its text explains
+
+
+_DAMAGED = Answer.DAMAGED
+ANSWERS: Mapping[tuple[str, ...], Mapping[int, Answer]] = {
+    ("blkid",): {0: Answer.DONE, 2: Answer.NOTHING, 8: Answer.AMBIGUOUS},
+    # A sum of bits. 1 and 2: errors were corrected, 4: errors are left, 8: it could not work.
+    ("e2fsck",): {**dict.fromkeys(range(4), Answer.DONE), **dict.fromkeys(range(4, 8), _DAMAGED)},
+    ("xfs_repair",): {0: Answer.DONE, 1: _DAMAGED, 2: _DAMAGED},  # 2: the log must be replayed
+    ("btrfs", "check"): {0: Answer.DONE, 1: _DAMAGED},
+    ("mkfs.ext4",): {0: Answer.DONE},
+    ("mkfs.xfs",): {0: Answer.DONE},
+    ("mkfs.btrfs",): {0: Answer.DONE},
+    ("resize2fs",): {0: Answer.DONE},
+    ("mount",): {0: Answer.DONE, 32: Answer.REFUSED},
+}
+
+
+def run(host: Host, *argv: str, stdin: str | None = None, timeout: float = TIME_LIMIT) -> tuple[Answer, Result]:
+    """Run one of the commands above. Raises CommandFailed, which is not final, when it gives no answer."""
+    answers = next(found for program, found in ANSWERS.items() if argv[: len(program)] == program)
+    result = host.run(*argv, stdin=stdin, ok=tuple(answers), timeout=timeout)
+    return answers[result.status], result
