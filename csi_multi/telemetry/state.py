@@ -84,6 +84,12 @@ class StateCollector(Collector):
             [((cost.value,), one.total - one.free) for cost, one in slots],
         )
         yield _gauge(
+            "csi_multi_rpcs_waiting",
+            "RPCs that wait for a thread, by the cost of the RPCs.",
+            ("cost",),
+            [((cost.value,), one.waiting) for cost, one in slots],
+        )
+        yield _gauge(
             "csi_multi_threads",
             "Threads that RPCs may use at most, by the cost of the RPCs.",
             ("cost",),
