@@ -24,6 +24,7 @@ from csi_multi.loading.registry import Registry
 from csi_multi.logs.handlers import set_up_logging
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
+from csi_multi.rpc.interceptor import SharedRpcState
 from csi_multi.rpc.server import build_server
 
 DRIVER = "multi.csi.example.com"
@@ -38,6 +39,11 @@ class Served:
     registry: Registry
     endpoint: str
     storages: dict[str, MemoryStorage] = field(default_factory=dict)
+    shared: Any = None
+
+    def waiting(self) -> int:
+        """How many RPCs wait for a slot."""
+        return sum(slots.waiting for slots in self.shared.slots.values())
 
     def backend(self, name: str) -> Any:
         return self.registry.get(name).backend
@@ -121,14 +127,15 @@ def _servers(directory: Path) -> Iterator[Serve]:
     ) -> Served:
         registry = Registry(instances, broken, default)
         settings = Driver(name=DRIVER, node=NODE, alpha=alpha, default_backend=default, workers=workers, **driver)
-        server = build_server(settings, registry, LocalHost(), mode)
+        shared = SharedRpcState(workers)
+        server = build_server(settings, registry, LocalHost(), mode, shared)
         endpoint = f"unix:{directory}/{len(running)}.sock"
         assert server.add_insecure_port(endpoint)
         server.start()
         client = Client(endpoint, timeout=20)
         running.append((client, server))
         storages = {one.name: one.backend.storage for one in instances if isinstance(one.backend, MemoryBackend)}
-        return Served(client, registry, endpoint, storages)
+        return Served(client, registry, endpoint, storages, shared)
 
     yield start
     for client, server in running:

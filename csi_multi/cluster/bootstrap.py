@@ -20,6 +20,7 @@ from ..rpc.interceptor import RequestIdPolicy, SharedRpcState
 from ..rpc.server import ServerOptions, build_controller_server
 from ..rpc.service_context import ServiceContext
 from .addresses import ConfiguredNodes, NodeAddresses
+from .answer_check import AnswerCheck
 from .controller import ClusterControllerService, ClusterGroupControllerService
 from .credentials import Credentials
 from .peer_auth import ControllerOnlyPolicy
@@ -69,6 +70,10 @@ class ClusterMembership:
         done.set()
         return done
 
+    def refused_answers(self) -> int:
+        """Return how many answers of nodes were refused since the start."""
+        return self._nodes.answers.refused if self._nodes else 0
+
     def close(self) -> None:
         if self._nodes:
             self._nodes.close()
@@ -78,6 +83,7 @@ def controller_options(cluster: Cluster, nodes: RemoteNodes) -> ServerOptions:
     """Return how the server of a controller that forwards RPCs to these nodes differs from a standalone one."""
 
     def forwarding_services(context: ServiceContext) -> Mapping[str, Any]:
+        nodes.answers = AnswerCheck(context.driver.name, context.registry)
         return {
             "Controller": ClusterControllerService(context, nodes),
             "GroupController": ClusterGroupControllerService(context, nodes),

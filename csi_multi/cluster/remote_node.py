@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,8 +44,10 @@ CHANNEL_OPTIONS = (
 class PendingCall:
     """An RPC that was sent, for callers that send it to many nodes in parallel."""
 
-    def __init__(self, node: RemoteNode, future: Any) -> None:
+    def __init__(self, node: RemoteNode, rpc: str, request: Any, future: Any) -> None:
         self._node = node
+        self._rpc = rpc
+        self._request = request
         self._future = future
 
     def outcome(self) -> Any:
@@ -56,14 +58,21 @@ class PendingCall:
             return self._node.to_storage_error(error, probe=False)  # probes one by one would take too long
         except grpc.FutureCancelledError:
             return Timeout(f"{self._node.label}: the RPC was cancelled")
-        self._node.breaker.record_success()
-        return response
+        try:
+            return self._node.checked(self._rpc, self._request, response)
+        except StorageError as error:
+            return error
+
+
+CheckAnswer = Callable[[str, str, Any, Any], None]  # (node, rpc, request, response); raises StorageError
 
 
 class RemoteNode:
     """RPCs to the driver on one node. `identity` is the DNS name that its certificate must contain."""
 
-    def __init__(self, name: str, address: str, identity: str, certificates: CertificateSet) -> None:
+    def __init__(
+        self, name: str, address: str, identity: str, certificates: CertificateSet, check: CheckAnswer
+    ) -> None:
         self.name = name
         self.address = address
         self.certificates = certificates
@@ -71,6 +80,7 @@ class RemoteNode:
         self.breaker = CircuitBreaker(self.label)
         self.admission = AdmissionLimit(name, unshared=False, kind="node")
         options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", identity))
+        self._check = check
         self._channel = grpc.secure_channel(address, certificates.channel_credentials(), options=options)
         self._methods = dict(self._all_methods())
         self._lock = threading.Lock()
@@ -78,7 +88,7 @@ class RemoteNode:
         self._retired = False
 
     def call(self, rpc: str, request: Any, deadline: float | None) -> Any:
-        """Return the node's response. Raises ForwardedError, or Unavailable and Timeout without a response."""
+        """Return the node's response. Raises ForwardedError, or Unavailable and Timeout without a usable response."""
         if running := RUNNING_RPC.get():
             running.enter(self.admission)
         with self._counting_call():
@@ -88,13 +98,19 @@ class RemoteNode:
                 response = self._methods[rpc](request, timeout=self._remaining(deadline), metadata=self._metadata())
             except grpc.RpcError as error:
                 raise self.to_storage_error(error) from None
-            self.breaker.record_success()
-            return response
+            return self.checked(rpc, request, response)
 
     def start_call(self, rpc: str, request: Any, seconds: float) -> PendingCall:
         """Send an RPC without waiting for its response. Raises Unavailable for a node that is unreachable."""
         self.breaker.admit()  # the caller that tries an unreachable node tries it with the RPC itself
-        return PendingCall(self, self._methods[rpc].future(request, timeout=seconds, metadata=self._metadata()))
+        future = self._methods[rpc].future(request, timeout=seconds, metadata=self._metadata())
+        return PendingCall(self, rpc, request, future)
+
+    def checked(self, rpc: str, request: Any, response: Any) -> Any:
+        """Return a response of the node. Raises StorageError for one that names what is not the node's."""
+        self.breaker.record_success()
+        self._check(self.name, rpc, request, response)
+        return response
 
     def to_storage_error(self, error: Any, *, probe: bool = True) -> StorageError:
         """Return ForwardedError for an error of the driver on the node, otherwise Unavailable or Timeout.

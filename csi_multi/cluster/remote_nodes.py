@@ -9,7 +9,9 @@ from typing import Any
 
 from ..config.cluster import NODE_PLACEHOLDER, Cluster
 from ..contract.errors import NotFound, StorageError, Unavailable
+from ..loading.registry import Registry
 from .addresses import NodeAddresses
+from .answer_check import AnswerCheck
 from .credentials import Credentials
 from .remote_node import RemoteNode
 
@@ -21,13 +23,14 @@ class NodeLost(NotFound):
 
 
 class RemoteNodes:
-    """The drivers on the nodes."""
+    """The drivers on the nodes. `answers` checks what they answer; without instances it refuses everything."""
 
     def __init__(self, cluster: Cluster, addresses: NodeAddresses, credentials: Credentials) -> None:
         self.lost = cluster.lost
         self.addresses = addresses
         self._identity = cluster.node_identity
         self._credentials = credentials
+        self.answers = AnswerCheck("", Registry(()))
         self._lock = threading.Lock()
         self._nodes: dict[str, RemoteNode] = {}
 
@@ -51,10 +54,13 @@ class RemoteNodes:
             if node and node.address == address and node.certificates is certificates:
                 return node
             identity = self._identity.replace(NODE_PLACEHOLDER, name)
-            self._nodes[name] = RemoteNode(name, address, identity, certificates)
+            self._nodes[name] = RemoteNode(name, address, identity, certificates, self._check)
         if node:
             node.retire()
         return self._nodes[name]
+
+    def _check(self, node: str, rpc: str, request: Any, response: Any) -> None:
+        self.answers.check(node, rpc, request, response)
 
     def call_many(self, names: Iterable[str], rpc: str, requests: Any, deadline: float | None) -> dict[str, Any]:
         """Send one RPC to many nodes in parallel; return by name the response, or the StorageError in its place.

@@ -12,6 +12,7 @@ from typing import Any
 from ..config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY
 from ..config.document import ConfigError
 from ..rpc.endpoint import EndpointError
+from ..rpc.threads import ThreadsMissing
 from .explain import arguments as explain_arguments
 from .importing import arguments as import_arguments
 
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(given).parse_args(given)
     try:
         return int(options.run(options) or 0)
-    except (ConfigError, EndpointError) as error:
+    except (ConfigError, EndpointError, ThreadsMissing) as error:
         print(f"csi-multi: {error}", file=sys.stderr)
         return 2
 

@@ -23,6 +23,8 @@ from .admission import RUNNING_RPC, AdmissionLimit
 
 log = logging.getLogger(__name__)
 
+WITHOUT_IO = frozenset({"node_of"})  # methods that only compute, so that a call of them is not counted
+
 
 class InvalidResponse(Unavailable):
     """A backend broke its contract.
@@ -69,12 +71,14 @@ class BackendProxy:
                 raise TypeError(f"a data descriptor ({descriptor}) prevents wrapping the method {name}")
 
     def _proxied(self, name: str, method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
+        counted = name not in WITHOUT_IO
+
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
             caller = CALLING.proxy
             if caller is self:
                 return method(*args, **kwargs)
-            if rpc := RUNNING_RPC.get():
+            if counted and (rpc := RUNNING_RPC.get()):
                 rpc.enter(self.admission)
             CALLING.proxy = self
             try:

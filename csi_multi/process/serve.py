@@ -55,7 +55,7 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
         reloader = ConfigReloader(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
-        telemetry.on_serving(shared, instances, reloader)
+        telemetry.on_serving(shared, instances, reloader, membership.refused_answers)
         gc.freeze()  # loaded modules stay, so the garbage collector need not visit them again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         _wait(signals, reloader)

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Timeout, Unavailable
+from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Timeout
 from ..contract.observer import RPC_INSTANCE, EndCallback, Listeners, Rpc
 from ..core.locks import LockKey, Locks
 from ..loading.admission import SlotPool, running_rpc
@@ -28,6 +28,7 @@ from ..loading.backend_proxy import InvalidResponse, UnexpectedError, error_text
 from ..logs.redact import SENSITIVE, scrub
 from . import sensitive, validate
 from .capabilities import AdvertisedCapabilities
+from .receive import MessageReader
 from .rules import RULES, LockField, RpcCost, RpcRule
 from .status import ForwardedError, code_of
 
@@ -45,7 +46,7 @@ TrailingMetadata = tuple[tuple[str, str | bytes], ...]
 class PeerPolicy:
     """Who may call, what the trailing metadata of every response contains, and whether RPCs get an id.
 
-    This class admits every caller. The interceptor asks the policy once per RPC, before it does anything else.
+    This class admits every caller. The interceptor asks the policy before it reads the message of an RPC.
     """
 
     assigns_request_ids = False  # to RPCs that came without an id
@@ -75,7 +76,7 @@ class RemotePeerPolicy(PeerPolicy):
 
 @dataclass(slots=True)
 class SharedRpcState:
-    """What all servers of a process share: locks, slots, listeners. `workers` is the size of their thread pool."""
+    """What all servers of a process share: locks, slots, listeners. `workers` is how many RPCs may run at once."""
 
     workers: int
     listeners: Listeners = ()
@@ -83,10 +84,18 @@ class SharedRpcState:
     slots: dict[RpcCost, SlotPool] = field(init=False)
 
     def __post_init__(self) -> None:
+        working = max(self.workers * 5 // 8, 1)
+        reading = max(self.workers - working, 2)
+        # External-provisioner alone sends 100 RPCs at once; one instance that is slow may use half of the places.
         self.slots = {
-            RpcCost.WORKING: SlotPool(max(self.workers * 5 // 8, 1)),
-            RpcCost.READING: SlotPool(max(self.workers // 8, 2)),  # one hanging instance holds half of them
+            RpcCost.WORKING: SlotPool(working, self.workers * 3, RpcCost.WORKING.value),
+            RpcCost.READING: SlotPool(reading, self.workers * 3, RpcCost.READING.value),
         }
+
+    @property
+    def threads(self) -> int:
+        """How many threads are enough for the RPCs that run, and for all that wait because of instances that hang."""
+        return self.workers * 5
 
 
 class Interceptor:
@@ -104,23 +113,28 @@ class Interceptor:
         degraded: Callable[[], Collection[str]] = tuple,
         label: Callable[[str, Message, Any], Rpc] = lambda name, *_: Rpc(name),
         peer_policy: PeerPolicy | None = None,
+        reader: MessageReader | None = None,
         keep_open: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._advertised = advertised
         self._degraded = degraded
         self._label = label
         self._peer_policy = peer_policy or PeerPolicy()
+        self._reader = reader or MessageReader(shared.threads)
         self._keep_open = keep_open
         self._listeners = shared.listeners
         self._locks = shared.locks
         self._slots = shared.slots
 
-    def unary(self, name: str, method: Method) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def unary(
+        self, name: str, method: Method, request_class: type[Message]
+    ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
         """Return the handler of a unary RPC."""
         rule = RULES[name]
         is_probe = name == "Probe"
 
-        def handle(request: Any, context: grpc.ServicerContext) -> Any:
+        def handle(messages: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            request = self._request(rule, request_class, messages, context)
             with self._intercepted(name, rule, request, context) as deadline:
                 response = method(request, deadline)
                 _check_response(response)
@@ -130,17 +144,32 @@ class Interceptor:
 
         return handle
 
-    def streaming(self, name: str, method: Method) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def streaming(
+        self, name: str, method: Method, request_class: type[Message]
+    ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[Any]]:
         """Return the handler of a server-streaming RPC, whose locks are held to the end of the stream."""
         rule = RULES[name]
 
-        def handle(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        def handle(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            request = self._request(rule, request_class, messages, context)
             with self._intercepted(name, rule, request, context) as deadline:
                 for response in method(request, deadline):
                     _check_response(response)
                     yield response
 
         return handle
+
+    def _request(
+        self, rule: RpcRule, request_class: type[Message], messages: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Message:
+        """Return the request. It is not waited for from a peer that may not call, nor where it has no fields."""
+        if rule.cost is RpcCost.INSTANT:
+            return request_class()
+        try:
+            self._peer_policy.admit(context)
+        except StorageError:
+            return request_class()  # _intercepted refuses it again
+        return self._reader.read(request_class, messages, context)
 
     @contextmanager
     def _intercepted(
@@ -158,10 +187,11 @@ class Interceptor:
         try:
             trailing = self._peer_policy.admit(context)
             with ExitStack() as held:
-                self._admit(name, rule, request, held)
-                self._peer_policy.check_caller(context)
                 remaining = context.time_remaining()
-                yield None if remaining is None else started + remaining
+                deadline = None if remaining is None else started + remaining
+                self._admit(name, rule, request, deadline, held)
+                self._peer_policy.check_caller(context)
+                yield deadline
         except StorageError as error:
             code, text = _code_of(error, rule), scrub(error_text(error)) or type(error).__name__
             trailing += error.trailing if isinstance(error, ForwardedError) else ()
@@ -202,17 +232,14 @@ class Interceptor:
 
         return end
 
-    def _admit(self, name: str, rule: RpcRule, request: Message, held: ExitStack) -> None:
+    def _admit(self, name: str, rule: RpcRule, request: Message, deadline: float | None, held: ExitStack) -> None:
         """Validate the request and take a slot and the locks, which `held` releases. Raises StorageError."""
         if rule.requires and not self._advertised().allows(*rule.requires):
             raise self._advertised().refusal(name, rule.requires[0])
         validate.request(request, rule)
         if slots := self._slots.get(rule.cost):
-            if not slots.take():
-                raise Unavailable(f"all threads for {rule.cost.value} RPCs are busy; try again")
-            held.callback(slots.release)
+            held.enter_context(running_rpc(name, slots, rule.all_instances, deadline))
             held.enter_context(self._keep_open())
-            held.enter_context(running_rpc(name, slots, rule.all_instances))
         if rule.exclusive or rule.shared:
             exclusive, shared = _lock_keys(request, rule.exclusive), _lock_keys(request, rule.shared)
             held.enter_context(self._locks.hold(name, exclusive, shared))

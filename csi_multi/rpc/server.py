@@ -23,14 +23,29 @@ from .identity import IdentityService
 from .interceptor import Interceptor, PeerPolicy, SharedRpcState
 from .labels import RpcLabels
 from .node import NodeService
+from .receive import MessageReader
+from .rules import RULES, RpcCost
 from .service_context import ServiceContext, unknown_node_segments
 from .snapshot_metadata import SnapshotMetadataService
 from .snapshots import ControllerSnapshots
+from .threads import started_pool
 
-CHANNEL_OPTIONS = (
+ChannelOptions = tuple[tuple[str, int], ...]
+
+INSTANT_THREADS = 4  # only for RPCs that use memory only, so that Probe is answered whatever the others do
+CHANNEL_OPTIONS: ChannelOptions = (
     ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_concurrent_streams", 256),  # per connection; the caller queues what is above
+    ("grpc.server_handshake_timeout_ms", 10000),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.max_ping_strikes", 0),  # a controller pings its nodes often
+)
+
+
+# A caller over a network comes back with its present certificate after an hour.
+NETWORK_OPTIONS: ChannelOptions = (
+    ("grpc.max_connection_age_ms", 3_600_000),
+    ("grpc.max_connection_idle_ms", 900_000),
 )
 
 
@@ -74,16 +89,19 @@ def build_server(
         "Node": NodeService(context, observed(host, "", shared.listeners)),
     }
     forwarding = options.forwarding_services(context) if options.forwarding_services else {}
-    return _server(context, services | dict(forwarding), shared, options)
+    return _server(context, services | dict(forwarding), shared, options, shared.threads, CHANNEL_OPTIONS)
 
 
 def build_controller_server(
     driver: Driver, registry: Registry, shared: SharedRpcState, options: ServerOptions
 ) -> grpc.Server:
-    """Return a server with the Controller and GroupController services only, not yet bound to an address."""
+    """Return a server with the Controller and GroupController services only, not yet bound to an address.
+
+    A controller lets few RPCs wait for one node, so there are only threads for those that may run.
+    """
     context = _service_context(driver, registry, Mode.CONTROLLER, options)
     services = {"Controller": ControllerService(context), "GroupController": GroupControllerService(context)}
-    return _server(context, services, shared, options)
+    return _server(context, services, shared, options, shared.workers, CHANNEL_OPTIONS + NETWORK_OPTIONS)
 
 
 def _service_context(driver: Driver, registry: Registry, mode: Mode, options: ServerOptions) -> ServiceContext:
@@ -96,7 +114,12 @@ def _service_context(driver: Driver, registry: Registry, mode: Mode, options: Se
 
 
 def _server(
-    context: ServiceContext, services: Mapping[str, Any], shared: SharedRpcState, options: ServerOptions
+    context: ServiceContext,
+    services: Mapping[str, Any],
+    shared: SharedRpcState,
+    options: ServerOptions,
+    threads: int,
+    channel_options: ChannelOptions,
 ) -> grpc.Server:
     registry = context.registry
     interceptor = Interceptor(
@@ -105,28 +128,34 @@ def _server(
         registry.degraded,
         RpcLabels(registry.names, lambda: registry.default).of_request,
         options.peer_policy,
+        MessageReader(threads),
         registry.keep_open,
     )
-    pool = ThreadPoolExecutor(context.driver.workers, thread_name_prefix="rpc")
-    server = grpc.server(pool, options=CHANNEL_OPTIONS)
-    server.add_generic_rpc_handlers(tuple(_handlers(name, one, interceptor) for name, one in services.items()))
+    server = grpc.server(started_pool(threads, "rpc"), options=channel_options)
+    instant = started_pool(INSTANT_THREADS, "instant")
+    handlers = (_handlers(name, one, interceptor, instant) for name, one in services.items())
+    server.add_generic_rpc_handlers(tuple(handlers))
     return server
 
 
-def _handlers(service: str, servicer: Any, interceptor: Interceptor) -> grpc.GenericRpcHandler:
-    """Bind every method of a service by its descriptor, so that a missing method fails at start."""
+def _handlers(
+    service: str, servicer: Any, interceptor: Interceptor, instant: ThreadPoolExecutor
+) -> grpc.GenericRpcHandler:
+    """Bind every method of a service by its descriptor, so that a missing method fails at start.
+
+    The handlers read the request themselves (receive.py), so for gRPC it is a stream.
+    """
     descriptor = csi_pb2.DESCRIPTOR.services_by_name[service]
     handlers = {}
     for method in descriptor.methods:
         implementation = getattr(servicer, method.name)
-        codec = {
-            "request_deserializer": GetMessageClass(method.input_type).FromString,
-            "response_serializer": GetMessageClass(method.output_type).SerializeToString,
-        }
-        if method.server_streaming:
-            behaviour = interceptor.streaming(method.name, implementation)
-            handlers[method.name] = grpc.unary_stream_rpc_method_handler(behaviour, **codec)
-        else:
-            behaviour = interceptor.unary(method.name, implementation)
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(behaviour, **codec)
+        request, serialize = GetMessageClass(method.input_type), GetMessageClass(method.output_type).SerializeToString
+        intercept = interceptor.streaming if method.server_streaming else interceptor.unary
+        behaviour = intercept(method.name, implementation, request)
+        if RULES[method.name].cost is RpcCost.INSTANT:
+            vars(behaviour)["experimental_thread_pool"] = instant  # gRPC's name for the pool of one method
+        handler = (
+            grpc.stream_stream_rpc_method_handler if method.server_streaming else grpc.stream_unary_rpc_method_handler
+        )
+        handlers[method.name] = handler(behaviour, response_serializer=serialize)
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -37,10 +38,16 @@ class Telemetry:
             self._traces = _import("traces", variable, "tracing").TraceListener()
             self.listeners += (self._traces,)
 
-    def on_serving(self, shared: SharedRpcState, registry: Registry, reloader: ConfigReloader) -> None:
+    def on_serving(
+        self,
+        shared: SharedRpcState,
+        registry: Registry,
+        reloader: ConfigReloader,
+        refused_answers: Callable[[], int],
+    ) -> None:
         """RPCs are served from now on: export their state, too."""
         if self._exporter:
-            self._exporter.on_serving(shared, registry, reloader)
+            self._exporter.on_serving(shared, registry, reloader, refused_answers)
 
     def on_stopping(self) -> None:
         """New RPCs are refused from now on; running ones are still exported."""

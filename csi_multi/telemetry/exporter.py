@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -30,8 +31,15 @@ class MetricsExporter:
         ProcessCollector(registry=self._collectors)
         self.server = MetricsServer(address, self._render)
 
-    def on_serving(self, shared: SharedRpcState, registry: Registry, reloader: ConfigReloader) -> None:
-        self._collectors.register(StateCollector(shared, registry, self._survey, reloader))
+    def on_serving(
+        self,
+        shared: SharedRpcState,
+        registry: Registry,
+        reloader: ConfigReloader,
+        refused_answers: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`refused_answers` returns how many answers of nodes of the cluster were refused."""
+        self._collectors.register(StateCollector(shared, registry, self._survey, reloader, refused_answers))
         if self._survey_seconds:
             self._survey.start(registry, self._survey_seconds)
         self.server.ready = True

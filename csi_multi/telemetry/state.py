@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 
+from prometheus_client.core import CounterMetricFamily as Counter
 from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.core import InfoMetricFamily as Info
 from prometheus_client.metrics_core import Metric
@@ -23,8 +24,14 @@ class StateCollector(Collector):
     """Running RPCs, locks, threads, instances, volumes and the configuration."""
 
     def __init__(
-        self, shared: SharedRpcState, registry: Registry, survey: BackgroundSurvey, reloader: ConfigReloader
+        self,
+        shared: SharedRpcState,
+        registry: Registry,
+        survey: BackgroundSurvey,
+        reloader: ConfigReloader,
+        refused_answers: Callable[[], int],
     ) -> None:
+        self._refused_answers = refused_answers
         self._shared = shared
         self._registry = registry
         self._survey = survey
@@ -48,6 +55,11 @@ class StateCollector(Collector):
         yield from self._locks_and_threads()
         yield from self._backends()
         yield from self._volumes()
+        yield Counter(
+            "csi_multi_node_answers_refused",
+            "Answers of nodes of the cluster that named what is not on the node.",
+            value=self._refused_answers(),
+        )
         yield Gauge(
             "csi_multi_config_last_reload_successful",
             "0: the changed file was refused; the previous configuration is in use.",
@@ -70,6 +82,12 @@ class StateCollector(Collector):
             "Threads in use by RPCs, by the cost of the RPCs.",
             ("cost",),
             [((cost.value,), one.total - one.free) for cost, one in slots],
+        )
+        yield _gauge(
+            "csi_multi_rpcs_waiting",
+            "RPCs that wait for a thread, by the cost of the RPCs.",
+            ("cost",),
+            [((cost.value,), one.waiting) for cost, one in slots],
         )
         yield _gauge(
             "csi_multi_threads",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -27,8 +28,9 @@ def inside(served: Any, count: int) -> None:
 
 
 def test_hung_creations_are_refused_above_their_share_and_the_other_instance_works_on(
-    hanging: Any, behind: Any, wanted: Any, refused: Any, serves: Any
+    hanging: Any, behind: Any, wanted: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.2)
     served = hanging("create_volume", workers=WORKERS)
     share = WORKING // 2
     calls = [behind(lambda n=n: served.client.CreateVolume(**wanted(f"v{n}"))) for n in range(share)]
@@ -37,7 +39,7 @@ def test_hung_creations_are_refused_above_their_share_and_the_other_instance_wor
     for number in range(3):
         refusal = refused(served.client.CreateVolume, **wanted(f"more{number}"))
         assert refusal.code is Code.UNAVAILABLE
-        assert f"backend 'bad' has {share} running RPCs, the oldest of them CreateVolume for 0." in refusal.text
+        assert f"backend 'bad' has {share} running RPCs, the oldest of them CreateVolume for" in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
     assert len({call.result(10).volume.volume_id for call in calls}) == share
@@ -60,27 +62,27 @@ def test_an_instance_that_is_alone_may_have_all_threads(
 
 @pytest.mark.parametrize("workers", [8, WORKERS])
 def test_hung_readers_of_one_instance_leave_room_for_the_others_readers(
-    workers: int, hanging: Any, behind: Any, refused: Any, serves: Any
+    workers: int, hanging: Any, behind: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
-    served = hanging("capacity", workers=workers)
-    fields = {"parameters": {"backend": "bad"}}
-    call = behind(lambda: served.client.GetCapacity(**fields))
-    inside(served, 1)
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.2)
+    served = hanging("get_volume", workers=workers)
+    share = (workers * 3 // 8 + 1) // 2
+    calls = [behind(served.client.ControllerGetVolume, volume_id="bad/absent") for _ in range(share)]
+    inside(served, share)
 
-    refusal = refused(served.client.GetCapacity, **fields)
+    refusal = refused(served.client.ControllerGetVolume, volume_id="bad/absent")
 
-    assert (refusal.code, "backend 'bad' has 1 running RPC, the oldest of them GetCapacity for" in refusal.text) == (
-        Code.UNAVAILABLE,
-        True,
-    )
+    assert refusal.code is Code.UNAVAILABLE
+    assert f"backend 'bad' has {share} running RPCs, the oldest of them ControllerGetVolume for" in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
-    assert call.result(10).available_capacity
+    assert {call.exception(10).code() for call in calls} == {Code.NOT_FOUND}
 
 
 def test_a_stream_holds_its_place_until_its_end_or_until_the_caller_goes(
-    serve: Any, make: Any, wanted: Any, refused: Any, serves: Any
+    serve: Any, make: Any, wanted: Any, refused: Any, serves: Any, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.5)
     go = threading.Event()
 
     class Endless(MemoryBackend):
@@ -174,16 +176,14 @@ def test_a_listing_that_waits_for_one_instance_holds_no_place_in_those_it_has_as
 def test_every_instance_that_hangs_leaves_room_for_one_more() -> None:
     slots, held = SlotPool(10), []
     for name in "abcd":
-        admission, count = AdmissionLimit(name, unshared=False), 0
-        while slots.take():
-            rpc = RunningRpc("CreateVolume", slots, all_instances=False)
-            try:
-                rpc.enter(admission)
-            except Unavailable:
-                slots.release()
-                break
-            held.append(rpc)
-            count += 1
+        limit, count = AdmissionLimit(name, unshared=False), 0
+        with suppress(Unavailable):
+            while True:
+                rpc = RunningRpc("CreateVolume", slots, all_instances=False)
+                rpc.begin()
+                rpc.enter(limit)
+                held.append(rpc)
+                count += 1
         assert count >= 1, name
 
     assert len(held) == 10

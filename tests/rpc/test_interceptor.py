@@ -22,12 +22,13 @@ from csi_multi.contract import (
     Volume,
     VolumeRequest,
 )
+from csi_multi.loading import admission
 from csi_multi.rpc.client import Client
 
 Code = grpc.StatusCode
 WORKERS = 16
 WORKING = WORKERS * 5 // 8
-READING = WORKERS // 8
+READING = WORKERS - WORKING
 
 
 class Hanging(MemoryBackend):
@@ -121,10 +122,12 @@ def test_a_retry_of_a_hung_operation_is_told_who_holds_it(hanging: Any, hang: An
     assert hanging.client.CreateVolume(creation("hang-0")).volume.volume_id == "fast/hang-0"
 
 
-def test_when_all_hands_are_busy_more_work_is_refused_at_once(
-    hanging: Any, hang: Any, creation: Any, refused: Any
+def test_when_all_hands_hang_more_work_is_refused_at_once(
+    hanging: Any, hang: Any, creation: Any, refused: Any, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.2)
     calls = hang(WORKING)
+    time.sleep(0.3)
     began = time.monotonic()
 
     refusal = refused(hanging.client.CreateVolume, creation("one-more"))
@@ -138,7 +141,10 @@ def test_when_all_hands_are_busy_more_work_is_refused_at_once(
     assert hanging.client.CreateVolume(creation("one-more")).volume.volume_id
 
 
-def test_hung_readers_leave_workers_and_probe_alone(hanging: Any, behind: Any, creation: Any, refused: Any) -> None:
+def test_hung_readers_leave_workers_and_probe_alone(
+    hanging: Any, behind: Any, creation: Any, refused: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(admission, "HANGING_AFTER", 0.2)
     fields = {"parameters": {"backend": "fast"}}
     calls = [behind(lambda: hanging.client.GetCapacity(**fields)) for _ in range(READING)]
     for _ in calls:
