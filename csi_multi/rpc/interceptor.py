@@ -163,7 +163,7 @@ class Interceptor:
                 remaining = context.time_remaining()
                 yield None if remaining is None else started + remaining
         except StorageError as error:
-            code, text = _code_of(error, rule), scrub(error_text(error)) or type(error).__name__
+            code, text = _code_of(error, name, rule), scrub(error_text(error)) or type(error).__name__
             trailing += error.trailing if isinstance(error, ForwardedError) else ()
         except GeneratorExit:  # the caller disconnected in the middle of a stream
             code = grpc.StatusCode.CANCELLED
@@ -241,8 +241,8 @@ def _check_response(response: Message) -> None:
         raise InvalidResponse(f"the response breaks a rule of CSI: {error}") from None
 
 
-def _code_of(error: StorageError, rule: RpcRule) -> grpc.StatusCode:
-    return _code_of_bug(rule) if isinstance(error, InvalidResponse) else code_of(error)
+def _code_of(error: StorageError, name: str, rule: RpcRule) -> grpc.StatusCode:
+    return _code_of_bug(rule) if isinstance(error, InvalidResponse) else code_of(error, name)
 
 
 def _code_of_bug(rule: RpcRule) -> grpc.StatusCode:
