@@ -235,7 +235,8 @@ def _lock_keys(request: Message, fields: tuple[LockField, ...]) -> list[LockKey]
 def _check_response(response: Message) -> None:
     """Raise InvalidResponse for a response that breaks the rules of CSI: a bug of the driver or of a backend."""
     try:
-        validate.fields(response)
+        for text in validate.response(response):
+            log.info("a text of the response is cut", extra={"fields": {"text": text}})
     except (InvalidArgument, OutOfRange) as error:
         log.error("the response breaks a rule of CSI", extra={"fields": {"problem": str(error)}})
         raise InvalidResponse(f"the response breaks a rule of CSI: {error}") from None
