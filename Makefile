@@ -100,7 +100,7 @@ sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoin
 
 deploy: dev ## chart, manifests and job files held against their APIs; the images' steps in clean roots (root; Go)
 	@scripts/system-packages mmdebstrap
-	@HELM="$$(scripts/helm)" DEPLOY_PARSER="$$(scripts/deploy-parser)" \
+	@HELM="$$(scripts/helm)" DEPLOY_PARSER="$$(scripts/deploy-parser)" GO="$$(scripts/go)" \
 		$(PYTEST) -q -n 2 --dist loadfile -m deploy tests/deploy
 
 manifests: ## render config/kubernetes from the chart

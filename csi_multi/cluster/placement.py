@@ -61,6 +61,11 @@ class Placement:
                 f"the requested topology names no usable node: a volume of this backend needs the segment "
                 f"{self._driver}/{topology.NODE} of a node that is not declared lost"
             )
+        if not set(self._all_nodes()) & {*preferred, *others}:
+            raise ResourceExhausted(
+                f"the requested topology allows only nodes that the cluster does not have: "
+                f"{', '.join(map(repr, [*preferred, *others]))}; add them to the nodes of the cluster"
+            )
         return preferred, others
 
     def _named_nodes(self, requirement: TopologyRequirement, segments: Sequence[Any]) -> list[str]:

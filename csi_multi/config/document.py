@@ -12,9 +12,13 @@ import msgspec
 import yaml
 
 from ..contract.params import Schema, explain, fields, unknown
+from .bounded_yaml import MAX_BYTES, BoundedLoader
 
 S = TypeVar("S", bound=Schema)
 KeyPath = tuple[str, ...]
+
+MAX_NUMBER = float((1 << 63) - 1)  # the largest number of CSI messages
+MAX_SECONDS = 366 * 24 * 3600  # in a key that ends with _seconds: more does not fit into the timers of the system
 
 
 class ConfigError(Exception):
@@ -41,6 +45,9 @@ class Document:
         for key in values:
             if key not in valid:
                 raise self.error((*path, key), unknown(where, key, [*valid, *also]))
+            number = values[key]
+            if key.endswith("_seconds") and isinstance(number, int | float) and number > MAX_SECONDS:
+                raise self.error((*path, key), f"{where}: {key!r}: expected at most {MAX_SECONDS} seconds (a year)")
         try:
             return msgspec.convert(values, schema)
         except msgspec.ValidationError as error:
@@ -51,7 +58,7 @@ class Document:
 def read_document(file: Path) -> Document:
     """Parse a YAML file with one mapping; a duplicate key is an error. Raises ConfigError."""
     with _as_config_error(file):
-        loader = yaml.SafeLoader(file.read_text())
+        loader = BoundedLoader(_read(file))
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{file}:1: the file must be a mapping with the keys 'driver' and 'backends'")
@@ -61,7 +68,7 @@ def read_document(file: Path) -> Document:
 def read_documents(file: Path) -> Iterator[Document]:
     """Parse a YAML file with any number of mappings. Raises ConfigError."""
     with _as_config_error(file):
-        loader = yaml.SafeLoader(file.read_text())
+        loader = BoundedLoader(_read(file))
         while loader.check_node():
             node = loader.get_node()
             if isinstance(node, yaml.MappingNode):
@@ -70,10 +77,20 @@ def read_documents(file: Path) -> Iterator[Document]:
                 raise ConfigError(f"{file}:{node.start_mark.line + 1}: the document must be a mapping")
 
 
+def _read(file: Path) -> str:
+    with file.open("rb") as opened:
+        found = opened.read(MAX_BYTES + 1)
+    if len(found) > MAX_BYTES:
+        raise ConfigError(f"{file}:1: the file is larger than {MAX_BYTES} bytes")
+    return found.decode()
+
+
 def _document(file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode) -> Document:
     lines: dict[KeyPath, int] = {}
-    _walk(file, loader, node, (), lines, (node,))
-    return Document(file, loader.construct_document(node), lines)
+    _walk(file, loader, node, (), lines)
+    document = Document(file, loader.construct_document(node), lines)
+    _check_values(document, (), document.values)
+    return document
 
 
 @contextmanager
@@ -90,12 +107,7 @@ def _as_config_error(file: Path) -> Iterator[None]:
 
 
 def _walk(
-    file: Path,
-    loader: yaml.SafeLoader,
-    node: yaml.MappingNode,
-    path: KeyPath,
-    lines: dict[KeyPath, int],
-    parents: tuple[yaml.Node, ...],
+    file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int]
 ) -> None:
     """Record the line of every key. A key merged by `<<` has none, because it may be overridden."""
     for key_node, value in node.value:
@@ -106,11 +118,9 @@ def _walk(
             raise ConfigError(f"{file}:{line}: key {key!r} is not a string; put it in quotes")
         if (*path, key) in lines:
             raise ConfigError(f"{file}:{line}: key {key!r} is given twice, first on line {lines[*path, key]}")
-        if any(value is parent for parent in parents):
-            raise ConfigError(f"{file}:{line}: key {key!r} contains itself")
         lines[*path, key] = line
         if isinstance(value, yaml.MappingNode):
-            _walk(file, loader, value, (*path, key), lines, (*parents, value))
+            _walk(file, loader, value, (*path, key), lines)
         elif isinstance(value, yaml.ScalarNode):
             _check_scalar(file, loader, value, key)
 
@@ -121,3 +131,17 @@ def _check_scalar(file: Path, loader: yaml.SafeLoader, node: yaml.ScalarNode, ke
         loader.construct_object(node)
     except ValueError as error:
         raise ConfigError(f"{file}:{node.start_mark.line + 1}: {key!r}: not valid YAML: {error}") from None
+
+
+def _check_values(document: Document, path: KeyPath, value: Any) -> None:
+    """Raise ConfigError for a value that YAML has, but no setting: it would fail later, where nobody expects it."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_values(document, (*path, str(key)), item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_values(document, path, item)
+    elif isinstance(value, str) and "\0" in value:
+        raise document.error(path, f"{'.'.join(path)}: contains the character NUL")
+    elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise document.error(path, f"{'.'.join(path)}: {str(value)[:20]} is not a number up to {MAX_NUMBER:g}")

@@ -251,7 +251,7 @@ class Expand(Backend):
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         """Expand to request.size; a volume that is large enough stays as it is, and none shrinks.
 
-        Raises NotFound, OutOfRange, ResourceExhausted; FailedPrecondition for a used volume without `online`.
+        Raises NotFound, OutOfRange, ResourceExhausted; InUse for a volume that cannot grow while it is in use.
         """
 
     def refresh_device(self, handle: str) -> None:

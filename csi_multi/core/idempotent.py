@@ -24,7 +24,6 @@ from ..contract.errors import (
     StorageError,
     Timeout,
     Unavailable,
-    Unsupported,
 )
 from ..contract.model import (
     UNLIMITED,
@@ -225,7 +224,10 @@ def _find_earlier(kind: str, name: str, find: Callable[[str], T], error: Storage
 
 
 def require(backend: Backend, feature: type[B], operation: str) -> B:
-    """Return the backend, typed as one with the feature. Raises Unsupported when it lacks the feature."""
+    """Return the backend, typed as one with the feature. Raises InvalidArgument when it lacks the feature.
+
+    Not Unsupported: another backend has the feature, so the RPC is advertised.
+    """
     if not isinstance(backend, feature):
-        raise Unsupported(f"the backend of this volume does not support {operation}")
+        raise InvalidArgument(f"the backend of this volume does not support {operation}; use one that does")
     return backend

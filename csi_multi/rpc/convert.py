@@ -115,19 +115,27 @@ def group(instance: Instance, item: GroupSnapshot) -> pb.VolumeGroupSnapshot:
 
 
 def health(volume_id: str, entries: Iterable[HealthEntry]) -> pb.VolumeHealth:
+    """Return the entries, one per status and reason (csi-spec VolumeHealth)."""
     statuses = [
-        pb.VolumeHealth.VolumeHealthEntry(status=entry.status.name, reason=entry.reason, message=entry.message)
-        for entry in entries
+        pb.VolumeHealth.VolumeHealthEntry(status=status, reason=reason, message=text)
+        for status, reason, text in _merged((entry.status.name, entry.reason, entry.message) for entry in entries)
     ]
     return pb.VolumeHealth(volume_id=volume_id, health_statuses=statuses)
 
 
-def storage_health(instance: str, entries: Iterable[StorageHealthEntry]) -> list[Any]:
+def storage_health(found: Iterable[tuple[str, StorageHealthEntry]]) -> list[Any]:
+    """Return the entries of all instances, given with their name, one per status and reason (csi-spec)."""
     kind = pb.NodeGetStorageHealthResponse.StorageBackendHealth
-    return [
-        kind(status=entry.status.name, reason=entry.reason, message=f"backend {instance}: {entry.message}")
-        for entry in entries
-    ]
+    rows = ((entry.status.name, entry.reason, f"backend {name}: {entry.message}") for name, entry in found)
+    return [kind(status=status, reason=reason, message=text) for status, reason, text in _merged(rows)]
+
+
+def _merged(rows: Iterable[tuple[str, str, str]]) -> Iterable[tuple[Any, str, str]]:
+    """Return the (status, reason, message) in their order, with one row per status and reason, and all messages."""
+    messages: dict[tuple[str, str], dict[str, None]] = {}
+    for status, reason, text in rows:
+        messages.setdefault((status, reason), {})[text] = None
+    return [(status, reason, "; ".join(texts)) for (status, reason), texts in messages.items()]
 
 
 def usage(item: Usage) -> pb.VolumeUsage:

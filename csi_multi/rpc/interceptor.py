@@ -193,7 +193,7 @@ class Interceptor:
                 self._peer_policy.check_caller(context)
                 yield deadline
         except StorageError as error:
-            code, text = _code_of(error, rule), scrub(error_text(error)) or type(error).__name__
+            code, text = _code_of(error, name, rule), scrub(error_text(error)) or type(error).__name__
             trailing += error.trailing if isinstance(error, ForwardedError) else ()
         except GeneratorExit:  # the caller disconnected in the middle of a stream
             code = grpc.StatusCode.CANCELLED
@@ -262,14 +262,15 @@ def _lock_keys(request: Message, fields: tuple[LockField, ...]) -> list[LockKey]
 def _check_response(response: Message) -> None:
     """Raise InvalidResponse for a response that breaks the rules of CSI: a bug of the driver or of a backend."""
     try:
-        validate.fields(response)
+        for text in validate.response(response):
+            log.info("a text of the response is cut", extra={"fields": {"text": text}})
     except (InvalidArgument, OutOfRange) as error:
         log.error("the response breaks a rule of CSI", extra={"fields": {"problem": str(error)}})
         raise InvalidResponse(f"the response breaks a rule of CSI: {error}") from None
 
 
-def _code_of(error: StorageError, rule: RpcRule) -> grpc.StatusCode:
-    return _code_of_bug(rule) if isinstance(error, InvalidResponse) else code_of(error)
+def _code_of(error: StorageError, name: str, rule: RpcRule) -> grpc.StatusCode:
+    return _code_of_bug(rule) if isinstance(error, InvalidResponse) else code_of(error, name)
 
 
 def _code_of_bug(rule: RpcRule) -> grpc.StatusCode:

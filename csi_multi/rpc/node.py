@@ -147,12 +147,13 @@ class NodeService:
         self, request: pb.NodeGetStorageHealthRequest, deadline: float | None
     ) -> pb.NodeGetStorageHealthResponse:
         secrets = dict(request.secrets)
-        response = pb.NodeGetStorageHealthResponse()
-        for instance in self._context.registry:
-            if isinstance(instance.backend, NodeHealthReporter):
-                found = instance.backend.node_storage_health(secrets)
-                response.backend_health.extend(convert.storage_health(instance.name, found))
-        return response
+        found = [
+            (instance.name, entry)
+            for instance in self._context.registry
+            if isinstance(instance.backend, NodeHealthReporter)
+            for entry in instance.backend.node_storage_health(secrets)
+        ]
+        return pb.NodeGetStorageHealthResponse(backend_health=convert.storage_health(found))
 
 
 def _absolute(text: str) -> Path:

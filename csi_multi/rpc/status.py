@@ -1,4 +1,7 @@
-"""Error class -> status code: the only place that decides codes (csi-spec 2.1 and section 3)."""
+"""Error class -> status code: the only place that decides codes (csi-spec 2.1 and section 3).
+
+docs/status-codes.md says what each caller does with each code.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,21 @@ CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
 }
 
+# RPCs whose caller does something else with the code above. After a code that is not final, external-resizer never lets
+# a claim take its size back, and only INVALID_ARGUMENT lets a claim leave its class. FAILED_PRECONDITION means to it
+# that the volume grows only while it is not in use: it does not ask again as long as a pod has the volume.
+CODES_OF_RPC: dict[str, dict[type[errors.StorageError], grpc.StatusCode]] = {
+    "ControllerExpandVolume": {
+        errors.ResourceExhausted: grpc.StatusCode.OUT_OF_RANGE,
+        errors.FailedPrecondition: grpc.StatusCode.OUT_OF_RANGE,
+        errors.WrongNode: grpc.StatusCode.OUT_OF_RANGE,
+    },
+    "ControllerModifyVolume": {
+        errors.ResourceExhausted: grpc.StatusCode.INVALID_ARGUMENT,
+        errors.OutOfRange: grpc.StatusCode.INVALID_ARGUMENT,
+    },
+}
+
 
 class ForwardedError(errors.StorageError):
     """The error of the driver that an RPC was forwarded to; the caller gets code, text and metadata unchanged."""
@@ -35,8 +53,9 @@ class ForwardedError(errors.StorageError):
         self.trailing = trailing
 
 
-def code_of(error: errors.StorageError) -> grpc.StatusCode:
-    """Return the code of the most specific class that is in the table."""
+def code_of(error: errors.StorageError, rpc: str = "") -> grpc.StatusCode:
+    """Return the code of the most specific class that is in the table of the RPC or, without one, in CODES."""
     if isinstance(error, ForwardedError):
         return error.code
-    return next(CODES[cls] for cls in type(error).__mro__ if cls in CODES)
+    codes = {**CODES, **CODES_OF_RPC.get(rpc, {})}
+    return next(codes[cls] for cls in type(error).__mro__ if cls in codes)

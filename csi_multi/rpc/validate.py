@@ -7,6 +7,7 @@ depend on the state of a volume are elsewhere.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,7 +22,9 @@ from .sensitive import is_map, is_sensitive
 TEXT_LIMIT = 128  # bytes
 MAP_LIMIT = 4096  # bytes, keys and values together
 PATH_LIMIT = 4095  # bytes, the limit of Linux
-TEXT_LIMITS = {"node_id": 256, "message": 4096, "published_node_ids": 256}
+TEXT_LIMITS = {"node_id": 256, "published_node_ids": 256}
+EXPLANATION = "message"  # the field of responses with a text for people, which is cut to its limit instead of refused
+CUT = "..."
 PATH_FIELDS = frozenset({"staging_target_path", "target_path", "volume_path", "volume_publish_path"})
 RELATIVE_PATH_FIELDS = frozenset({"volume_path", "volume_publish_path"})  # csi-sanity sends relative ones
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -37,6 +40,34 @@ def request(message: Message, rule: RpcRule) -> None:
         if not _is_set(message, name):
             raise InvalidArgument(f"{name} is required")
     fields(message)
+
+
+def response(message: Message) -> list[str]:
+    """Cut the texts for people, raise for anything else that is out of bounds; return the complete texts."""
+    complete = list(_cut_explanations(message))
+    fields(message)
+    return complete
+
+
+def _cut_explanations(message: Message) -> Iterator[str]:
+    if not _may_explain(message.DESCRIPTOR):
+        return
+    for field, value in message.ListFields():
+        if field.name == EXPLANATION and len(value.encode()) > TEXT_LIMIT:
+            setattr(message, EXPLANATION, value.encode()[: TEXT_LIMIT - len(CUT)].decode(errors="ignore") + CUT)
+            yield value
+        elif field.message_type is not None and not is_map(field):
+            for item in value if field.is_repeated else (value,):
+                yield from _cut_explanations(item)
+
+
+@cache
+def _may_explain(descriptor: Descriptor) -> bool:
+    return any(
+        field.name == EXPLANATION
+        or (field.message_type is not None and not is_map(field) and _may_explain(field.message_type))
+        for field in descriptor.fields
+    )
 
 
 def fields(message: Message, path: str = "") -> None:

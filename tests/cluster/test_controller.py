@@ -12,7 +12,7 @@ from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.config.cluster import NodeEntry
-from csi_multi.contract import Busy, FailedPrecondition
+from csi_multi.contract import Busy, InUse, ResourceExhausted
 from csi_multi.rpc.status import ForwardedError
 
 Code = grpc.StatusCode
@@ -88,7 +88,11 @@ def test_groups_of_volumes_on_one_node_are_cut_there_and_others_refused(cluster:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(FailedPrecondition("its door is closed"), Code.FAILED_PRECONDITION), (Busy("in a minute"), Code.ABORTED)],
+    [
+        (InUse("its door is closed"), Code.FAILED_PRECONDITION),
+        (ResourceExhausted("no room"), Code.OUT_OF_RANGE),
+        (Busy("in a minute"), Code.ABORTED),
+    ],
 )
 def test_the_answer_of_a_node_comes_back_as_it_is(cluster: Any, refused: Any, error: Exception, code: Any) -> None:
     volume = cluster.create("v", nodes=["node-1"]).volume_id

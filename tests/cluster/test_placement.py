@@ -73,6 +73,17 @@ def test_a_topology_without_a_node_cannot_be_served(cluster: Any, refused: Any) 
     assert (refusal.code, "multi.csi.example.com/node" in refusal.text) == (Code.RESOURCE_EXHAUSTED, True)
 
 
+def test_a_volume_for_a_node_that_the_cluster_does_not_have_is_scheduled_again(cluster: Any, refused: Any) -> None:
+    refusal = refused(cluster.attempt, name="v", nodes=["node-9"])
+
+    assert (refusal.code, "'node-9'" in refusal.text) == (Code.RESOURCE_EXHAUSTED, True)
+
+
+def test_no_second_volume_is_made_while_an_unknown_node_may_have_the_first(cluster: Any, refused: Any) -> None:
+    assert refused(cluster.attempt, name="v", nodes=["node-1", "node-9"]).code is Code.UNAVAILABLE
+    assert where(cluster, "v") == []
+
+
 @pytest.mark.parametrize("again", [{}, {"preferred": ["node-1"], "nodes": ["node-1", "node-2", "node-3"]}])
 def test_a_retry_finds_the_volume_that_an_earlier_try_made_elsewhere(uneven: Any, again: Any) -> None:
     first = uneven.create("v", preferred=["node-3"], capacity_range={"required_bytes": GIB})

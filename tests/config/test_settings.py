@@ -11,6 +11,7 @@ from csi_multi_testing.memory import MemoryConfig
 
 from csi_multi.config.document import ConfigError, Document, read_document
 from csi_multi.config.settings import Config, load_config
+from csi_multi.contract.params import Schema
 
 GOOD = """\
 driver:
@@ -140,6 +141,99 @@ def test_a_section_that_is_no_mapping_is_refused(section: str, value: str, refus
 )
 def test_what_is_not_yaml_is_refused_with_its_line(text: str, words: str, refusal: Callable[[str], str]) -> None:
     assert words in refusal(text)
+
+
+BOMB = "a0: &a0 {x: 1, y: 1}\n" + "".join(
+    f"a{one}: &a{one} {{{', '.join(f'k{key}: *a{one - 1}' for key in range(9))}}}\n" for one in range(1, 12)
+)
+MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{one}: &a{one} {{<<: [{', '.join([f'*a{one - 1}'] * 9)}]}}\n" for one in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, "more than 100000 values"),
+        (MERGE_BOMB, "more than 100000 values"),
+        (BOMB.replace("{", "[").replace("}", "]").replace("x: 1, y: 1", "1"), "more than 100000 values"),
+        ("driver: " + "{a: " * 5000 + "1" + "}" * 5000, "1: not valid YAML: nested more than 32 levels"),
+        ("driver:\n  - " + "[" * 200_000, "2: not valid YAML: nested more than 32 levels"),
+        ("driver: " + "- " * 100_000, "not valid YAML"),
+        ("a: " + "1" * 20_000, "1: not valid YAML: a value has more than 16384 characters"),
+        ("a: " + ":".join(["59"] * 50_000), "more than 16384 characters"),
+        ("#" * (1 << 21), "1: the file is larger than 1048576 bytes"),
+        ("driver: &d {<<: *d}", "1: not valid YAML: alias 'd' contains itself"),
+        ("driver: &d [*d]", "contains itself"),
+    ],
+    ids=[
+        "maps",
+        "merged maps",
+        "lists",
+        "deep maps",
+        "deep lists",
+        "deep block",
+        "digits",
+        "sixties",
+        "large",
+        "itself",
+        "list",
+    ],
+)
+def test_a_file_that_would_take_for_ever_is_refused_before_it_is_built(
+    text: str, words: str, refusal: Callable[[str], str]
+) -> None:
+    assert words in refusal(text)
+
+
+def test_a_file_of_a_thousand_nodes_is_within_the_bounds(written: Callable[[str], Path]) -> None:
+    rows = "".join(f"    n{one}: {{address: 'n{one}:9810', topology: {{rack: r{one % 40}}}}}\n" for one in range(1000))
+    tls = "  tls: {ca: /a, certificate: /b, key: /c}\n"
+
+    assert len(load_config(written(f"{GOOD}cluster:\n{tls}  nodes:\n{rows}")).cluster.nodes) == 1000
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ('"/srv/a\\0b"', "NUL"),
+        ('[ok, "a\\0b"]', "NUL"),
+        ('{deep: {er: "a\\0b"}}', "NUL"),
+        (".inf", "inf is not a number"),
+        ("-.inf", "-inf is not a number"),
+        (".nan", "nan is not a number"),
+        ("1.0e+300", "1e+300 is not a number"),
+        ("1" * 40, "is not a number up to"),
+    ],
+)
+def test_a_value_that_no_setting_can_have_is_refused_with_its_line(
+    value: str, words: str, refusal: Callable[[str], str]
+) -> None:
+    text = refusal(GOOD.replace("4096", value))
+
+    assert text.startswith("5: backends.fast.capacity")
+    assert words in text
+
+
+def test_such_a_value_is_refused_where_it_is_merged_too(refusal: Callable[[str], str]) -> None:
+    assert "backends.fast.x: .inf" in refusal(GOOD.replace("capacity: 4096", "<<: {x: .inf}")).replace(
+        "inf is", ".inf is"
+    )
+
+
+@pytest.mark.parametrize("key", ["check_seconds", "reload_seconds", "survey_seconds"])
+def test_a_time_beyond_the_timers_of_the_system_is_refused(key: str, refusal: Callable[[str], str]) -> None:
+    text = refusal(GOOD.replace("  default_backend", f"  {key}: 99999999999999\n  default_backend"))
+
+    assert text.startswith(f"3: driver: '{key}': expected at most")
+
+
+def test_the_same_holds_for_the_times_of_a_backend(document: Document) -> None:
+    class Own(Schema, frozen=True):
+        wait_seconds: float = 1.0
+
+    with pytest.raises(ConfigError, match=r"backends\.fast: 'wait_seconds': expected at most"):
+        document.section(("backends", "fast"), Own, {"wait_seconds": 1e12})
 
 
 def test_a_merged_mapping_may_be_overridden(written: Callable[[str], Path]) -> None:

@@ -162,7 +162,7 @@ def test_an_unknown_volume_is_not_validated(client: Client, refused: Any) -> Non
         ({"required_bytes": 1}, GIB),
         ({"limit_bytes": GIB}, GIB),
         ({"limit_bytes": 5 * GIB}, GIB),
-        ({"required_bytes": 1 << 60}, Code.RESOURCE_EXHAUSTED),
+        ({"required_bytes": 1 << 60}, Code.OUT_OF_RANGE),
         ({"limit_bytes": GIB - 1}, Code.OUT_OF_RANGE),
         ({"required_bytes": GIB + 1, "limit_bytes": GIB + 2}, Code.OUT_OF_RANGE),
     ],

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.contract import Volume, VolumeRequest, errors
+from csi_multi.contract import Backend, ExpandRequest, Expansion, ModifyRequest, Volume, VolumeRequest, errors
 from csi_multi.rpc.status import CODES, code_of
 
 # external-provisioner keeps a volume in mind after these; every other code is final.
@@ -29,6 +29,45 @@ class Failing(MemoryBackend):
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         raise self.error
+
+
+class Plain(Backend):
+    """Has no feature at all."""
+
+    contract = (1, 0)
+
+    def _none(self, *_: Any) -> Any:
+        raise errors.NotFound("there are no volumes here")
+
+    create_volume = find_volume = get_volume = delete_volume = open_device = find_device = close_device = _none
+
+
+class Refusing(MemoryBackend):
+    """Raises what a test gives it when a volume that exists is to be changed."""
+
+    error: BaseException = errors.StorageError()
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        raise self.error
+
+    def modify_volume(self, request: ModifyRequest) -> None:
+        raise self.error
+
+
+@pytest.fixture
+def changing(serve: Any, make: Any, creation: Any, refused: Any) -> Any:
+    """changing("ControllerExpandVolume", error) is how the RPC ends when the backend raises the error."""
+    served = serve(make("fast", Refusing))
+    volume = served.client.CreateVolume(creation()).volume.volume_id
+
+    def call(rpc: str, error: BaseException) -> Any:
+        served.backend("fast").error = error
+        fields: dict[str, Any] = {"capacity_range": {"required_bytes": 1 << 40}}
+        if rpc == "ControllerModifyVolume":
+            fields = {"mutable_parameters": {"iops": "5"}}
+        return refused(getattr(served.client, rpc), volume_id=volume, **fields)
+
+    return call
 
 
 @pytest.fixture
@@ -109,3 +148,67 @@ def test_a_long_key_of_a_parameter_does_not_change_the_code(fail: Any) -> None:
     refusal = fail(errors.Busy(), parameters={"💾" * 1000: "x"})
 
     assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ResourceExhausted("pool p is full"), grpc.StatusCode.OUT_OF_RANGE),
+        (errors.OutOfRange("too large"), grpc.StatusCode.OUT_OF_RANGE),
+        (errors.FailedPrecondition("changed an hour ago"), grpc.StatusCode.OUT_OF_RANGE),
+        (errors.WrongNode("on another node"), grpc.StatusCode.OUT_OF_RANGE),
+        (errors.InUse("published"), grpc.StatusCode.FAILED_PRECONDITION),
+        (errors.NotFound("no such volume"), grpc.StatusCode.NOT_FOUND),
+        (errors.Busy("being copied"), grpc.StatusCode.ABORTED),
+        (errors.Unavailable("no answer"), grpc.StatusCode.UNAVAILABLE),
+        (errors.Timeout("no answer in time"), grpc.StatusCode.DEADLINE_EXCEEDED),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_expansion_that_the_storage_refuses_lets_the_claim_take_its_size_back(
+    error: errors.StorageError, code: grpc.StatusCode, changing: Any
+) -> None:
+    refusal = changing("ControllerExpandVolume", error)
+
+    assert (refusal.code, refusal.text) == (code, str(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ResourceExhausted("quota of iops"), grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.OutOfRange("at most 16000"), grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.InvalidArgument("no such type"), grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.FailedPrecondition("changed an hour ago"), grpc.StatusCode.FAILED_PRECONDITION),
+        (errors.Unavailable("no answer"), grpc.StatusCode.UNAVAILABLE),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_a_class_that_the_storage_refuses_lets_the_claim_leave_it(
+    error: errors.StorageError, code: grpc.StatusCode, changing: Any
+) -> None:
+    refusal = changing("ControllerModifyVolume", error)
+
+    assert (refusal.code, refusal.text) == (code, str(error))
+
+
+@pytest.mark.parametrize(
+    ("rpc", "fields"),
+    [
+        ("ControllerModifyVolume", {"volume_id": "plain/v", "mutable_parameters": {"iops": "5"}}),
+        ("ControllerExpandVolume", {"volume_id": "plain/v", "capacity_range": {"required_bytes": 1 << 30}}),
+        ("CreateSnapshot", {"name": "s", "source_volume_id": "plain/v"}),
+        ("CreateVolumeGroupSnapshot", {"name": "g", "source_volume_ids": ["plain/v"]}),
+        ("ControllerGetVolumeHealth", {"volume_id": "plain/v"}),
+    ],
+)
+def test_what_another_backend_of_the_driver_can_do_is_an_invalid_argument(
+    rpc: str, fields: Any, serve: Any, make: Any, refused: Any
+) -> None:
+    """The driver advertises the RPC, so UNIMPLEMENTED would be untrue, and a claim could not leave its class."""
+    served = serve(make("fast"), make("plain", Plain))
+
+    refusal = refused(getattr(served.client, rpc), **fields)
+
+    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"does not support {rpc}" in refusal.text
