@@ -28,6 +28,7 @@ from csi_multi.contract import (
 )
 
 from .ec2_cache import Ec2Cache, NodeNames
+from .first_attachment import FirstAttachments
 from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttached
 from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
 
@@ -47,6 +48,7 @@ class AttachmentManager:
     def __init__(self, cache: Ec2Cache, node_names: NodeNames) -> None:
         self._cache = cache
         self._node_names = node_names
+        self._first = FirstAttachments(cache)
         self._lock = threading.Lock()
         self._reserved: dict[str, dict[str, float]] = {}  # until when, by instance and device name
 
@@ -60,16 +62,15 @@ class AttachmentManager:
         shown = self._current(volume, instance.id, deadline)
         unconfirmed = shown is None or shown.state == "attached"  # the lookup may be old: EC2 has to confirm it
         device = self._begin_attach(volume, instance, request, shown) if unconfirmed else ""
-        attachment = self._wait_attached(volume.id, instance.id, device, deadline)
+        volume, attachment = self._wait_attached(volume.id, instance.id, device, deadline)
         if (attachment.device in READ_ONLY) != request.read_only:
             mode = "read-only" if request.read_only else "writable"
             raise AlreadyExists(
                 f"volume {volume.id!r} is attached to node {request.node.name!r}, but not {mode}; detach it first"
             )
         self._node_names.remember(instance, request.node.id)
-        stamp = cache.stamp("volume", volume)
-        empty = stamp.source is None and not volume.snapshot and not stamp.imported
-        context = {"device": attachment.device, "blank": "zeroed" if empty else "never"}
+        contents = self._first.contents(volume, attachment, new=bool(device), read_only=request.read_only)
+        context = {"device": attachment.device, "attachment": attachment.description, "blank": contents}
         return context | ({"readOnly": "true"} if request.read_only else {})
 
     def detach(self, handle: str, node: Node | None) -> None:
@@ -173,28 +174,29 @@ class AttachmentManager:
         with self._lock:
             self._reserved.setdefault(instance, {})[device] = time.monotonic() + seconds
 
-    def _wait_attached(self, handle: str, instance: str, device: str, deadline: float) -> Ec2Attachment:
+    def _wait_attached(
+        self, handle: str, instance: str, device: str, deadline: float
+    ) -> tuple[Ec2Volume, Ec2Attachment]:
         """Return the attachment once it is `attached` under this device name ("": any), not an earlier attachment.
 
-        Raises Unavailable at the deadline.
+        Raises Unavailable at the deadline, also for a volume that lookups do not show: it may still exist.
         """
 
         def done(volume: Ec2Volume | None) -> bool:
             current = volume.attachment_to(instance) if volume else None
-            attached = current is not None and current.state == "attached" and device in ("", current.device)
-            return volume is None or attached
+            return current is not None and current.state == "attached" and device in ("", current.device)
 
         try:
             volume = self._cache.volume_poller.wait(handle, done, deadline)
         except Timeout as error:
             raise Unavailable(f"volume {handle!r} is not attached to {instance!r} yet: {error}") from error
         attachment = volume.attachment_to(instance) if volume else None
-        if attachment is None:
-            raise NotFound(f"volume {handle!r} was deleted while it was being attached")
-        return attachment
+        assert volume and attachment  # `done` accepts nothing else
+        return volume, attachment
 
     def _begin_detach(self, handle: str, instance: str) -> bool:
         """Call DetachVolume; return False when the volume is not attached there, or is being detached already."""
+        self._first.end(handle)
         try:
             self._cache.client.detach(handle, instance)
         except (NotFound, IncorrectState):  # a volume that is being detached is IncorrectState: a lookup shows it
