@@ -28,8 +28,8 @@ from csi_multi.contract import (
 )
 
 from .ec2_cache import Ec2Cache, NodeNames
+from .errors import DeviceNameTaken, IncorrectState, InstanceFull, NotShown, VolumeAttached
 from .first_attachment import FirstAttachments
-from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttached
 from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
 
 # EC2 accepts /dev/xvdaa to /dev/xvddx.
@@ -75,18 +75,20 @@ class AttachmentManager:
 
     def detach(self, handle: str, node: Node | None) -> None:
         """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
-        volume = self._cache.volume(handle)
-        shown = {one.instance for one in volume.attachments if one.state != "detached"}
+        try:
+            volume = self._cache.volume(handle)
+            shown = {one.instance for one in volume.attachments if one.state != "detached"}
+        except NotShown:  # it may exist, and be attached: DetachVolume knows
+            shown = set()
         wanted = self._instances_of(handle, node, shown) if node else shown
         deadline = self._cache.wait_deadline(None)
-        begun = {instance for instance in wanted if self._begin_detach(handle, instance)}
+        begun = {instance for instance in wanted if self._begin_detach(handle, instance, shown=instance in shown)}
         if not begun | (wanted & shown):
+            if node is None and self._begin_detach(handle, ""):
+                raise Unavailable(f"volume {handle!r} is being detached from an instance that is not shown; try again")
             raise NotFound(f"volume {handle!r} is not attached to {repr(node.name) if node else 'any node'}")
-        visible = time.monotonic() + self._cache.config.consistency_seconds
-        for instance in begun - shown:
-            self._wait_detached(handle, instance, deadline, visible)
-        for instance in wanted & shown:
-            self._wait_detached(handle, instance, deadline)
+        for instance in begun | (wanted & shown):
+            self._wait_detached(handle, instance, deadline, shown=instance in shown)
 
     def _refuse_elsewhere(self, volume: Ec2Volume, instance: Ec2Instance, request: AttachRequest) -> None:
         elsewhere = [one for one in volume.attachments if one.instance != instance.id and one.state != "detached"]
@@ -194,31 +196,37 @@ class AttachmentManager:
         assert volume and attachment  # `done` accepts nothing else
         return volume, attachment
 
-    def _begin_detach(self, handle: str, instance: str) -> bool:
-        """Call DetachVolume; return False when the volume is not attached there, or is being detached already."""
+    def _begin_detach(self, handle: str, instance: str, *, shown: bool = False) -> bool:
+        """Call DetachVolume; return False when EC2 says that the volume is not attached there.
+
+        `shown`: a lookup shows it there, so that a refusal does not mean that the instance is gone.
+        """
         self._first.end(handle)
         try:
             self._cache.client.detach(handle, instance)
-        except (NotFound, IncorrectState):  # a volume that is being detached is IncorrectState: a lookup shows it
+        except NotFound:
             return False
+        except IncorrectState as error:  # attached to nothing, or being detached already
+            return "'available'" not in str(error)
         except PermissionDenied:  # EC2's answer also for a missing instance, where a policy has a condition on its tags
-            self._cache.instance(instance, instance, refresh=True)  # raises NotFound
+            if instance and not shown:
+                self._cache.instance(instance, instance, refresh=True)  # raises NotFound
             raise
         return True
 
-    def _wait_detached(self, handle: str, instance: str, deadline: float, visible: float = 0.0) -> None:
+    def _wait_detached(self, handle: str, instance: str, deadline: float, *, shown: bool = True) -> None:
         """Wait until the volume is detached. Raises Unavailable at the deadline.
 
-        Until `visible` (time.monotonic()) EC2 may not show the attachment yet: that it shows none only counts after
-        it was shown once.
+        EC2 may not show the attachment, or the volume, yet: that it shows none only counts after it was `shown` once,
+        or after `consistency_seconds`.
         """
-        seen = False
+        seen, visible = shown, time.monotonic() + self._cache.config.consistency_seconds
 
         def done(volume: Ec2Volume | None) -> bool:
             nonlocal seen
             attached = volume is not None and volume.attachment_to(instance) is not None
             seen = seen or attached
-            return not attached and (seen or volume is None or time.monotonic() > visible)
+            return not attached and ((seen and volume is not None) or time.monotonic() > visible)
 
         try:
             volume = self._cache.volume_poller.wait(handle, done, deadline)
@@ -229,6 +237,8 @@ class AttachmentManager:
             ) from error
         if volume:
             self._cache.remember_detached(volume)
+        elif self._begin_detach(handle, instance):
+            raise Unavailable(f"volume {handle!r} is still being detached from {instance!r}; try again")
 
     def _instances_of(self, handle: str, node: Node, shown: set[str]) -> set[str]:
         """Return the node's instance, and those of `shown` that had the name of the node before it was replaced.

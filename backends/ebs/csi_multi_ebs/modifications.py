@@ -11,7 +11,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from csi_multi.contract import InvalidArgument, SizeRange, Timeout, Unavailable, missing
+from csi_multi.contract import InvalidArgument, SizeRange, Timeout, Unavailable
 
 from . import labels
 from .config import MutableParameters
@@ -123,11 +123,10 @@ class ModificationManager:
             )
             if last and last.state == "failed":
                 raise Unavailable(f"EC2 could not change volume {handle!r}: {last.message}; try again")
-            volume = cache.volume_poller.wait(handle, lambda one: one is None or one.size >= spec.size, deadline)
+            volume = cache.volume_poller.wait(handle, lambda one: one is not None and one.size >= spec.size, deadline)
         except Timeout as error:
             raise Unavailable(f"the change of volume {handle!r} is still in progress: {error}") from error
-        if volume is None:
-            raise missing("volume", handle)
+        assert volume  # a lookup that does not show it is no answer
         return volume
 
 
