@@ -193,7 +193,8 @@ class AttachmentManager:
         except Timeout as error:
             raise Unavailable(f"volume {handle!r} is not attached to {instance!r} yet: {error}") from error
         attachment = volume.attachment_to(instance) if volume else None
-        assert volume and attachment  # `done` accepts nothing else
+        assert volume  # `done` accepts nothing else
+        assert attachment
         return volume, attachment
 
     def _begin_detach(self, handle: str, instance: str, *, shown: bool = False) -> bool:

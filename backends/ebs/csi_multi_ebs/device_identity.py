@@ -70,17 +70,21 @@ class NvmeKernel(blockdev.BlockDevices):
     def read_zeros(self, path: Path, start: int, size: int, seconds: float) -> tuple[int, bool]:
         """Read from `start` for some seconds; return up to where there are only zeros, and whether data follows."""
         end, zeros = time.monotonic() + seconds, bytes(READ_BYTES)
-        with mmap.mmap(-1, READ_BYTES) as buffer, os_errors_as_unavailable(path):  # O_DIRECT needs aligned memory
-            with open_descriptor(path, os.O_DIRECT) as descriptor, memoryview(buffer) as memory:
-                while start < size:
-                    length = min(READ_BYTES, size - start)
-                    if (count := os.preadv(descriptor, [memory[:length]], start)) != length:
-                        raise Unavailable(f"{path}: read {count} of {length} bytes at byte {start}; try again")
-                    if buffer[:length] != zeros[:length]:
-                        return start, True
-                    start += length
-                    if time.monotonic() > end:
-                        break
+        with (
+            mmap.mmap(-1, READ_BYTES) as buffer,  # O_DIRECT needs aligned memory
+            os_errors_as_unavailable(path),
+            open_descriptor(path, os.O_DIRECT) as descriptor,
+            memoryview(buffer) as memory,
+        ):
+            while start < size:
+                length = min(READ_BYTES, size - start)
+                if (count := os.preadv(descriptor, [memory[:length]], start)) != length:
+                    raise Unavailable(f"{path}: read {count} of {length} bytes at byte {start}; try again")
+                if buffer[:length] != zeros[:length]:
+                    return start, True
+                start += length
+                if time.monotonic() > end:
+                    break
         return start, False
 
 

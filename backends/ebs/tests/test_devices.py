@@ -227,9 +227,7 @@ def test_a_device_in_use_is_found_though_the_note_was_lost(kernel: FakeKernel, d
     assert found.blank is Blank.NEVER
 
 
-@pytest.mark.parametrize(
-    ("said", "blank"), [("unused", Blank.ZEROED), ("never", Blank.NEVER), ("zeroed", Blank.NEVER)]
-)
+@pytest.mark.parametrize(("said", "blank"), [("unused", Blank.ZEROED), ("never", Blank.NEVER), ("zeroed", Blank.NEVER)])
 def test_only_what_the_controller_calls_unused_may_be_formatted_without_being_read(
     kernel: FakeKernel, devices: DeviceManager, said: str, blank: Blank
 ) -> None:

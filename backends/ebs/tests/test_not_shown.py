@@ -56,7 +56,10 @@ def test_of_two_hundred_deletions_none_leaves_a_volume_though_lookups_leave_some
 
     for start in range(0, 200, 20):
         run_together(
-            *[lambda handle=handle: idempotent.delete_volume(after, handle, {}) for handle in handles[start : start + 20]]
+            *[
+                lambda handle=handle: idempotent.delete_volume(after, handle, {})
+                for handle in handles[start : start + 20]
+            ]
         )
     assert cloud.everything() == ()
 
@@ -180,7 +183,7 @@ def test_a_volume_that_stops_showing_while_it_is_attached_is_not_called_deleted(
     made = ebs.create_volume(volume_request())
     hide(cloud, made.handle)  # it is still known from its creation
 
-    with pytest.raises(Unavailable, match="not attached .* yet"):
+    with pytest.raises(Unavailable, match=r"not attached .* yet"):
         ebs.attach(attach_request(node, made))
     show(cloud)
     assert ebs.attach(attach_request(node, made))["blank"] == "unused"
