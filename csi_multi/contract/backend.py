@@ -339,6 +339,13 @@ class Modify(Backend):
     def modify_volume(self, request: ModifyRequest) -> None:
         """Change the fields that are set in request.mutable, all or none. Raises NotFound, InvalidArgument."""
 
+    def unmodifiable(self, handle: str, mutable: Any) -> str:
+        """Return why modify_volume would refuse these MutableParameters for the volume; "" if it would not.
+
+        Changes nothing. ValidateVolumeCapabilities confirms only what has no reason. Raises NotFound.
+        """
+        return ""
+
 
 class GroupSnapshots(Snapshots):
     """Snapshots of several volumes can be taken at one point in time."""

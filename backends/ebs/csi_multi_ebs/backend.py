@@ -131,6 +131,9 @@ class EbsBackend(
     def modify_volume(self, request: ModifyRequest) -> None:
         self._modifications.modify(request.handle, request.mutable, request.deadline)
 
+    def unmodifiable(self, handle: str, mutable: Any) -> str:
+        return self._modifications.refusal(handle, mutable)
+
     # Snapshots
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:

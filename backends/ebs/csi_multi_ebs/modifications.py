@@ -59,6 +59,15 @@ class ModificationManager:
         volume = self._cache.volume(handle)
         return self._join(volume, VolumeChange(end, mutable=mutable)).modified.result()
 
+    def refusal(self, handle: str, mutable: MutableParameters) -> str:
+        """Return why `modify` would raise InvalidArgument, as far as the limits of types and tags say; "": no reason."""
+        volume = self._cache.volume(handle)
+        try:
+            _planned(volume, None, mutable)
+        except InvalidArgument as error:
+            return str(error)
+        return ""
+
     def _join(self, volume: Ec2Volume, requested: VolumeChange) -> VolumeChange:
         """Add a request to the open change of the volume; the caller that opened the change applies it."""
         with self._lock:
@@ -94,8 +103,7 @@ class ModificationManager:
     ) -> Ec2Volume:
         """Change the volume, then its tags, so that a change that EC2 refuses has no effect at all."""
         client = self._cache.client
-        spec = modified_spec(volume, mutable, size)
-        to_set, to_remove = labels.tag_changes(mutable, volume.tags) if mutable else ({}, [])
+        spec, to_set, to_remove = _planned(volume, size, mutable)
         if spec:
             try:
                 client.modify(volume.id, spec)
@@ -128,6 +136,14 @@ class ModificationManager:
             raise Unavailable(f"the change of volume {handle!r} is still in progress: {error}") from error
         assert volume  # a lookup that does not show it is no answer
         return volume
+
+
+def _planned(
+    volume: Ec2Volume, size: int | None, mutable: MutableParameters | None
+) -> tuple[VolumeSpec | None, dict[str, str], list[str]]:
+    """Return the change of the volume (None: none), the tags to set, and the keys of tags to remove."""
+    to_set, to_remove = labels.tag_changes(mutable, volume.tags) if mutable else ({}, [])
+    return modified_spec(volume, mutable, size), to_set, to_remove
 
 
 def _matches(last: Ec2Modification, spec: VolumeSpec) -> bool:
