@@ -144,8 +144,8 @@ class Backend(ABC):
     def formatting(self, handle: str) -> None:  # noqa: B027 - optional on purpose
         """Store on the resource that mkfs is about to run on a blank device (Blank.INTERRUPTED).
 
-        Required with Blank.STAMPED. A backend whose new volumes read as zeros may omit both methods;
-        then an operator must repair an interrupted mkfs. Raises FailedPrecondition after `formatted`.
+        The kit requires both methods of every backend with devices, also where new volumes read as zeros: data may
+        begin anywhere, so reads do not tell a used volume from a new one. Raises FailedPrecondition after `formatted`.
         """
 
     def formatted(self, handle: str) -> None:  # noqa: B027
@@ -338,6 +338,13 @@ class Modify(Backend):
     @abstractmethod
     def modify_volume(self, request: ModifyRequest) -> None:
         """Change the fields that are set in request.mutable, all or none. Raises NotFound, InvalidArgument."""
+
+    def unmodifiable(self, handle: str, mutable: Any) -> str:
+        """Return why modify_volume would refuse these MutableParameters for the volume; "" if it would not.
+
+        Changes nothing. ValidateVolumeCapabilities confirms only what has no reason. Raises NotFound.
+        """
+        return ""
 
 
 class GroupSnapshots(Snapshots):

@@ -407,8 +407,9 @@ class BlockMap:
 class Blank(enum.Enum):
     """How to prove that a device without a signature holds no data (node/format.py).
 
-    NEVER: it is a copy (clone, restore, import), so it is never formatted.
-    ZEROED: an unused device reads as zeros; the engine reads it to find out.
+    NEVER: it was used (`formatted`) or is a copy (clone, restore, import), so it is never formatted.
+    ZEROED: a note on the resource says that it was never used, and an unused device reads as zeros; the engine reads
+        it as well.
     STAMPED: the storage does not write zeros, but a stamp on the resource says that it was never used.
     INTERRUPTED: a stamp says that formatting of a blank device began and did not finish, so its
         content is that of an interrupted mkfs and no data.

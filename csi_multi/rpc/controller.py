@@ -158,7 +158,7 @@ class ControllerVolumes:
     ) -> pb.ValidateVolumeCapabilitiesResponse:
         instance, handle = self._context.volume(request.volume_id)
         volume = instance.backend.get_volume(handle)
-        if reason := self._mismatch(request, instance, dict(volume.stamp.context)):
+        if reason := self._mismatch(request, instance, handle, dict(volume.stamp.context)):
             return pb.ValidateVolumeCapabilitiesResponse(message=reason)
         confirmed = pb.ValidateVolumeCapabilitiesResponse.Confirmed(
             volume_context=request.volume_context,
@@ -169,7 +169,7 @@ class ControllerVolumes:
         return pb.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
 
     def _mismatch(
-        self, request: pb.ValidateVolumeCapabilitiesRequest, instance: Instance, context: dict[str, str]
+        self, request: pb.ValidateVolumeCapabilitiesRequest, instance: Instance, handle: str, context: dict[str, str]
     ) -> str:
         """Return why the volume does not support the request; "" when it does."""
         try:
@@ -180,7 +180,10 @@ class ControllerVolumes:
                 if parameters.instance is not instance:
                     return f"the volume belongs to backend {instance.name!r}, not to {parameters.instance.name!r}"
                 own = parameters.own
-            mutable_parameters(instance.backend, request.mutable_parameters)
+            mutable = mutable_parameters(instance.backend, request.mutable_parameters)
+            if mutable is not None and isinstance(instance.backend, Modify):
+                if reason := instance.backend.unmodifiable(handle, mutable):
+                    return f"mutable_parameters: {reason}"
             for one in convert.capabilities(request.volume_capabilities):
                 if reason := _unusable(instance.backend, one, own):
                     return reason

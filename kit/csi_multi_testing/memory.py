@@ -255,9 +255,15 @@ class MemoryBackend(
         self.storage.drop(self.storage.attached, handle)
 
     def modify_volume(self, request: ModifyRequest) -> None:
-        self.get_volume(request.handle)
+        if reason := self.unmodifiable(request.handle, request.mutable):
+            raise InvalidArgument(reason)
         if request.mutable.iops is not None:
             self.storage.put(self.storage.iops, request.handle, request.mutable.iops)
+
+    def unmodifiable(self, handle: str, mutable: Any) -> str:
+        most = self.get_volume(handle).size
+        wanted = mutable.iops or 0
+        return f"'iops' {wanted} is more than one for each byte; request at most {most}" if wanted > most else ""
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         source = self.get_volume(request.source)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,7 +73,7 @@ def test_a_drained_node_is_waited_for_until_its_last_volume_is_unstaged(
         looked.set()
         shutil.rmtree(directory)
 
-    monkeypatch.setattr(drain.time, "sleep", unstage)
+    monkeypatch.setattr(drain, "time", SimpleNamespace(monotonic=time.monotonic, sleep=unstage))
 
     assert drain.wait_until_unstaged(cluster.api, "node-1", DRIVER, kubelet, seconds=60)
     assert looked.is_set()

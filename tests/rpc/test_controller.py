@@ -129,6 +129,7 @@ def test_a_published_volume_is_not_deleted(publish: Any, client: Client, refused
         ({"parameters": {"backend": "slow"}}, "slow"),
         ({"parameters": {"backend": "absent"}}, "absent"),
         ({"mutable_parameters": {"iops": "0"}}, "iops"),
+        ({"mutable_parameters": {"iops": str(2**50)}}, "request at most"),
         ({"volume_context": {"x": "y"}}, "volume_context"),
     ],
 )

@@ -28,7 +28,8 @@ from csi_multi.contract import (
 )
 
 from .ec2_cache import Ec2Cache, NodeNames
-from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttached
+from .errors import DeviceNameTaken, IncorrectState, InstanceFull, NotShown, VolumeAttached
+from .first_attachment import FirstAttachments
 from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
 
 # EC2 accepts /dev/xvdaa to /dev/xvddx.
@@ -47,6 +48,7 @@ class AttachmentManager:
     def __init__(self, cache: Ec2Cache, node_names: NodeNames) -> None:
         self._cache = cache
         self._node_names = node_names
+        self._first = FirstAttachments(cache)
         self._lock = threading.Lock()
         self._reserved: dict[str, dict[str, float]] = {}  # until when, by instance and device name
 
@@ -60,32 +62,33 @@ class AttachmentManager:
         shown = self._current(volume, instance.id, deadline)
         unconfirmed = shown is None or shown.state == "attached"  # the lookup may be old: EC2 has to confirm it
         device = self._begin_attach(volume, instance, request, shown) if unconfirmed else ""
-        attachment = self._wait_attached(volume.id, instance.id, device, deadline)
+        volume, attachment = self._wait_attached(volume.id, instance.id, device, deadline)
         if (attachment.device in READ_ONLY) != request.read_only:
             mode = "read-only" if request.read_only else "writable"
             raise AlreadyExists(
                 f"volume {volume.id!r} is attached to node {request.node.name!r}, but not {mode}; detach it first"
             )
         self._node_names.remember(instance, request.node.id)
-        stamp = cache.stamp("volume", volume)
-        empty = stamp.source is None and not volume.snapshot and not stamp.imported
-        context = {"device": attachment.device, "blank": "zeroed" if empty else "never"}
+        contents = self._first.contents(volume, attachment, new=bool(device), read_only=request.read_only)
+        context = {"device": attachment.device, "attachment": attachment.description, "blank": contents}
         return context | ({"readOnly": "true"} if request.read_only else {})
 
     def detach(self, handle: str, node: Node | None) -> None:
         """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
-        volume = self._cache.volume(handle)
-        shown = {one.instance for one in volume.attachments if one.state != "detached"}
+        try:
+            volume = self._cache.volume(handle)
+            shown = {one.instance for one in volume.attachments if one.state != "detached"}
+        except NotShown:  # it may exist, and be attached: DetachVolume knows
+            shown = set()
         wanted = self._instances_of(handle, node, shown) if node else shown
         deadline = self._cache.wait_deadline(None)
-        begun = {instance for instance in wanted if self._begin_detach(handle, instance)}
+        begun = {instance for instance in wanted if self._begin_detach(handle, instance, shown=instance in shown)}
         if not begun | (wanted & shown):
+            if node is None and self._begin_detach(handle, ""):
+                raise Unavailable(f"volume {handle!r} is being detached from an instance that is not shown; try again")
             raise NotFound(f"volume {handle!r} is not attached to {repr(node.name) if node else 'any node'}")
-        visible = time.monotonic() + self._cache.config.consistency_seconds
-        for instance in begun - shown:
-            self._wait_detached(handle, instance, deadline, visible)
-        for instance in wanted & shown:
-            self._wait_detached(handle, instance, deadline)
+        for instance in begun | (wanted & shown):
+            self._wait_detached(handle, instance, deadline, shown=instance in shown)
 
     def _refuse_elsewhere(self, volume: Ec2Volume, instance: Ec2Instance, request: AttachRequest) -> None:
         elsewhere = [one for one in volume.attachments if one.instance != instance.id and one.state != "detached"]
@@ -173,50 +176,58 @@ class AttachmentManager:
         with self._lock:
             self._reserved.setdefault(instance, {})[device] = time.monotonic() + seconds
 
-    def _wait_attached(self, handle: str, instance: str, device: str, deadline: float) -> Ec2Attachment:
+    def _wait_attached(
+        self, handle: str, instance: str, device: str, deadline: float
+    ) -> tuple[Ec2Volume, Ec2Attachment]:
         """Return the attachment once it is `attached` under this device name ("": any), not an earlier attachment.
 
-        Raises Unavailable at the deadline.
+        Raises Unavailable at the deadline, also for a volume that lookups do not show: it may still exist.
         """
 
         def done(volume: Ec2Volume | None) -> bool:
             current = volume.attachment_to(instance) if volume else None
-            attached = current is not None and current.state == "attached" and device in ("", current.device)
-            return volume is None or attached
+            return current is not None and current.state == "attached" and device in ("", current.device)
 
         try:
             volume = self._cache.volume_poller.wait(handle, done, deadline)
         except Timeout as error:
             raise Unavailable(f"volume {handle!r} is not attached to {instance!r} yet: {error}") from error
         attachment = volume.attachment_to(instance) if volume else None
-        if attachment is None:
-            raise NotFound(f"volume {handle!r} was deleted while it was being attached")
-        return attachment
+        assert volume  # `done` accepts nothing else
+        assert attachment
+        return volume, attachment
 
-    def _begin_detach(self, handle: str, instance: str) -> bool:
-        """Call DetachVolume; return False when the volume is not attached there, or is being detached already."""
+    def _begin_detach(self, handle: str, instance: str, *, shown: bool = False) -> bool:
+        """Call DetachVolume; return False when EC2 says that the volume is not attached there.
+
+        `shown`: a lookup shows it there, so that a refusal does not mean that the instance is gone.
+        """
+        self._first.end(handle)
         try:
             self._cache.client.detach(handle, instance)
-        except (NotFound, IncorrectState):  # a volume that is being detached is IncorrectState: a lookup shows it
+        except NotFound:
             return False
+        except IncorrectState as error:  # attached to nothing, or being detached already
+            return "'available'" not in str(error)
         except PermissionDenied:  # EC2's answer also for a missing instance, where a policy has a condition on its tags
-            self._cache.instance(instance, instance, refresh=True)  # raises NotFound
+            if instance and not shown:
+                self._cache.instance(instance, instance, refresh=True)  # raises NotFound
             raise
         return True
 
-    def _wait_detached(self, handle: str, instance: str, deadline: float, visible: float = 0.0) -> None:
+    def _wait_detached(self, handle: str, instance: str, deadline: float, *, shown: bool = True) -> None:
         """Wait until the volume is detached. Raises Unavailable at the deadline.
 
-        Until `visible` (time.monotonic()) EC2 may not show the attachment yet: that it shows none only counts after
-        it was shown once.
+        EC2 may not show the attachment, or the volume, yet: that it shows none only counts after it was `shown` once,
+        or after `consistency_seconds`.
         """
-        seen = False
+        seen, visible = shown, time.monotonic() + self._cache.config.consistency_seconds
 
         def done(volume: Ec2Volume | None) -> bool:
             nonlocal seen
             attached = volume is not None and volume.attachment_to(instance) is not None
             seen = seen or attached
-            return not attached and (seen or volume is None or time.monotonic() > visible)
+            return not attached and ((seen and volume is not None) or time.monotonic() > visible)
 
         try:
             volume = self._cache.volume_poller.wait(handle, done, deadline)
@@ -227,6 +238,8 @@ class AttachmentManager:
             ) from error
         if volume:
             self._cache.remember_detached(volume)
+        elif self._begin_detach(handle, instance):
+            raise Unavailable(f"volume {handle!r} is still being detached from {instance!r}; try again")
 
     def _instances_of(self, handle: str, node: Node, shown: set[str]) -> set[str]:
         """Return the node's instance, and those of `shown` that had the name of the node before it was replaced.

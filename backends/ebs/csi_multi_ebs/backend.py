@@ -131,6 +131,9 @@ class EbsBackend(
     def modify_volume(self, request: ModifyRequest) -> None:
         self._modifications.modify(request.handle, request.mutable, request.deadline)
 
+    def unmodifiable(self, handle: str, mutable: Any) -> str:
+        return self._modifications.refusal(handle, mutable)
+
     # Snapshots
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
@@ -167,6 +170,7 @@ class EbsBackend(
     # The node
 
     def node_fact(self) -> str:
+        self._devices.blankness.begin()  # kubelet asks for the fact before anything is attached
         return self._metadata.identity().instance
 
     def node_segments(self) -> Segments:
@@ -186,6 +190,15 @@ class EbsBackend(
 
     def refresh_device(self, handle: str) -> None:
         self._devices.refresh(handle)
+
+    def formatting(self, handle: str) -> None:
+        self._devices.blankness.formatting(handle)
+
+    def formatted(self, handle: str) -> None:
+        self._devices.blankness.formatted(handle)
+
+    def has_data(self, handle: str) -> bool | None:
+        return self._devices.blankness.has_data(handle)
 
 
 class EbsDryRun(EbsBackend):

@@ -71,12 +71,16 @@ class Client:
         return Ec2Volume.read(response)
 
     def volumes(self, ids: Collection[str]) -> dict[str, Ec2Volume]:
-        """Return those that exist. An id that is not well-formed is not sent."""
+        """Return those that EC2 shows. An id that is not well-formed is not sent."""
 
-        def fetch(some: list[str]) -> list[Ec2Volume]:
-            return [Ec2Volume.read(one) for one in self._all("DescribeVolumes", "Volumes", VolumeIds=some)]
+        def fetch(some: list[str]) -> list[dict[str, Any]]:
+            return self._all("DescribeVolumes", "Volumes", VolumeIds=some)
 
-        return {one.id: one for one in existing(_with_shape(VOLUME_ID, ids), fetch, MAX_IDS)}
+        def search(some: list[str]) -> list[dict[str, Any]]:
+            return self._search("DescribeVolumes", "Volumes", "volume-id", some)
+
+        found = existing(_with_shape(VOLUME_ID, ids), fetch, search, MAX_IDS)
+        return {one.id: one for one in map(Ec2Volume.read, found)}
 
     def volumes_tagged(self, key: str, values: Collection[str], owner: str) -> list[Ec2Volume]:
         """Return the owner's volumes whose tag `key` has one of these values."""
@@ -107,17 +111,24 @@ class Client:
         return Ec2Attachment.read(response)
 
     def detach(self, volume: str, instance: str) -> None:
-        """Begin to detach. Raises NotFound, IncorrectState when it is not attached there."""
-        self._call("DetachVolume", VolumeId=volume, InstanceId=instance)
+        """Begin to detach ("": from the one instance that has it).
+
+        Raises NotFound, IncorrectState when it is not attached there.
+        """
+        self._call("DetachVolume", VolumeId=volume, InstanceId=instance or None)
 
     def instances(self, ids: Collection[str]) -> dict[str, Ec2Instance]:
-        """Return those that exist: a terminated one does for an hour. An id that is not well-formed is not sent."""
+        """Return those that EC2 shows: a terminated one for an hour. An id that is not well-formed is not sent."""
 
-        def fetch(some: list[str]) -> list[Ec2Instance]:
-            reservations = self._all("DescribeInstances", "Reservations", InstanceIds=some)
-            return [Ec2Instance.read(one) for reservation in reservations for one in reservation["Instances"]]
+        def fetch(some: list[str]) -> list[dict[str, Any]]:
+            return self._all("DescribeInstances", "Reservations", InstanceIds=some)
 
-        return {one.id: one for one in existing(_with_shape(INSTANCE_ID, ids), fetch, MAX_IDS)}
+        def search(some: list[str]) -> list[dict[str, Any]]:
+            return self._search("DescribeInstances", "Reservations", "instance-id", some)
+
+        reservations = existing(_with_shape(INSTANCE_ID, ids), fetch, search, MAX_IDS)
+        found = [Ec2Instance.read(one) for reservation in reservations for one in reservation["Instances"]]
+        return {one.id: one for one in found}
 
     def modify(self, volume: str, spec: VolumeSpec) -> Ec2Modification:
         """Begin to change what the spec sets; size 0: unchanged.
@@ -133,7 +144,10 @@ class Client:
         def fetch(some: list[str]) -> list[dict[str, Any]]:
             return self._all("DescribeVolumesModifications", "VolumesModifications", VolumeIds=some)
 
-        found = existing(_with_shape(VOLUME_ID, ids), fetch, MAX_IDS)
+        def search(some: list[str]) -> list[dict[str, Any]]:
+            return self._search("DescribeVolumesModifications", "VolumesModifications", "volume-id", some)
+
+        found = existing(_with_shape(VOLUME_ID, ids), fetch, search, MAX_IDS)
         return {one["VolumeId"]: Ec2Modification.read(one) for one in found}
 
     def create_snapshot(self, volume: str, tags: Tags, description: str) -> Ec2Snapshot:
@@ -147,12 +161,16 @@ class Client:
         return Ec2Snapshot.read(response)
 
     def snapshots(self, ids: Collection[str]) -> dict[str, Ec2Snapshot]:
-        """Return those that exist. An id that is not well-formed is not sent."""
+        """Return those that EC2 shows. An id that is not well-formed is not sent."""
 
-        def fetch(some: list[str]) -> list[Ec2Snapshot]:
-            return [Ec2Snapshot.read(one) for one in self._all("DescribeSnapshots", "Snapshots", SnapshotIds=some)]
+        def fetch(some: list[str]) -> list[dict[str, Any]]:
+            return self._all("DescribeSnapshots", "Snapshots", SnapshotIds=some)
 
-        return {one.id: one for one in existing(_with_shape(SNAPSHOT_ID, ids), fetch, MAX_IDS)}
+        def search(some: list[str]) -> list[dict[str, Any]]:
+            return self._search("DescribeSnapshots", "Snapshots", "snapshot-id", some, OwnerIds=["self"])
+
+        found = existing(_with_shape(SNAPSHOT_ID, ids), fetch, search, MAX_IDS)
+        return {one.id: one for one in map(Ec2Snapshot.read, found)}
 
     def snapshots_tagged(self, key: str, values: Collection[str], owner: str) -> list[Ec2Snapshot]:
         """Return the owner's snapshots whose tag `key` has one of these values."""
@@ -214,6 +232,13 @@ class Client:
             return response[items], response.get("NextToken") or ""
 
         return every_page(fetch)
+
+    def _search(self, call: str, items: str, key: str, values: list[str], **fields: Any) -> list[dict[str, Any]]:
+        """Return the items that EC2 shows with one of these values under the key of a filter."""
+        found: list[dict[str, Any]] = []
+        for some in chunks(values, MAX_FILTER_VALUES):
+            found += self._all(call, items, Filters=_filters({key: some}), **fields)
+        return found
 
     def _call(self, call: str, **fields: Any) -> dict[str, Any]:
         """Make a call of botocore_model.CALLS, with the fields that are not None."""

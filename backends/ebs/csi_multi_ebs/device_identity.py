@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
+import os
 import struct
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 
-from csi_multi.contract import Blank, InUse
+from csi_multi.contract import Blank, InUse, Unavailable
 from csi_multi.host import blockdev
 from csi_multi.host.blockdev import open_descriptor, os_errors_as_unavailable
 from csi_multi.host.device_notes import DeviceNotes
@@ -28,9 +31,11 @@ IDENTIFY_BYTES = 4096  # size of every Identify structure
 FORMAT_IN_USE = 26  # byte: the low four bits are an index into the formats
 FORMATS = 128  # byte: four bytes each, the third of them is log2 of the block size
 
+SERIAL = "device/serial"  # of an NVMe controller, or with several paths of the subsystem: the same number
 XEN_NODE = "device/nodename"  # the disk's place in XenStore, such as device/vbd/51792
 DISKSEQ = "diskseq"
 NOTES_DIRECTORY = "csi-multi-ebs"  # below /dev
+READ_BYTES = 2**20  # read at a time
 
 
 class NvmeKernel(blockdev.BlockDevices):
@@ -52,6 +57,35 @@ class NvmeKernel(blockdev.BlockDevices):
             if file.exists():
                 with os_errors_as_unavailable(file):
                     file.write_text("1")
+
+    def disk_identity(self, disk: str) -> str:
+        """Return what tells an NVMe disk from others, its serial number; of another disk the name."""
+        return (self.text(disk, SERIAL) or "").strip() or disk
+
+    def is_plugged(self, handle: str) -> bool:
+        """Return whether the volume may be attached: Xen disks do not say which volume they are."""
+        serial = handle.replace("-", "")
+        return any(self.disk_identity(disk) == serial or self.text(disk, XEN_NODE) for disk in self.disks())
+
+    def read_zeros(self, path: Path, start: int, size: int, seconds: float) -> tuple[int, bool]:
+        """Read from `start` for some seconds; return up to where there are only zeros, and whether data follows."""
+        end, zeros = time.monotonic() + seconds, bytes(READ_BYTES)
+        with (
+            mmap.mmap(-1, READ_BYTES) as buffer,  # O_DIRECT needs aligned memory
+            os_errors_as_unavailable(path),
+            open_descriptor(path, os.O_DIRECT) as descriptor,
+            memoryview(buffer) as memory,
+        ):
+            while start < size:
+                length = min(READ_BYTES, size - start)
+                if (count := os.preadv(descriptor, [memory[:length]], start)) != length:
+                    raise Unavailable(f"{path}: read {count} of {length} bytes at byte {start}; try again")
+                if buffer[:length] != zeros[:length]:
+                    return start, True
+                start += length
+                if time.monotonic() > end:
+                    break
+        return start, False
 
 
 def nvme_size(descriptor: int, namespace: int) -> int:

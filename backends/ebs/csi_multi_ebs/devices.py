@@ -24,11 +24,11 @@ from csi_multi.contract import (
 )
 
 from . import device_identity
-from .device_identity import NvmeKernel, OpenDevice, OpenDevices
+from .blankness import Blankness
+from .device_identity import SERIAL, NvmeKernel, OpenDevice, OpenDevices
 from .resources import VOLUME_ID
 
 NAMESPACE = re.compile(r"nvme\d+n\d+")  # not nvme0c1n1, which is one of several paths to a disk
-SERIAL = "device/serial"  # of the controller, or with several paths of the subsystem: the same number
 MODEL = "device/model"
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
 POLL_SECONDS = 0.1  # between two reads of /sys; udev events often do not reach a container
@@ -41,19 +41,21 @@ class DeviceManager:
     def __init__(self, kernel: NvmeKernel, *, appear: float = APPEAR_SECONDS) -> None:
         self._kernel = kernel
         self._notes = OpenDevices(kernel.dev)
+        self.blankness = Blankness(kernel)
         self._appear = appear
 
     def open(self, request: OpenRequest) -> Device:
         """Open read-only if the request says so, or the attachment is read-only. Raises as `open` does."""
         context = request.publish_context
         read_only = request.read_only or context.get("readOnly") == "true"
-        return self.open_attached(request.handle, context, read_only=read_only)
+        return self.open_attached(request.handle, context, read_only=read_only, block=request.block)
 
-    def open_attached(self, handle: str, context: Strings, *, read_only: bool) -> Device:
+    def open_attached(self, handle: str, context: Strings, *, read_only: bool, block: bool = False) -> Device:
         """Wait for the device, make it read-only or writable, and note that it is open.
 
         `context` is what attach returned. Raises NotFound when the volume is not attached here, Unavailable when
-        it does not appear in time, FailedPrecondition without the node's /dev, InUse when the mode cannot be changed.
+        it does not appear in time or has to be read first, FailedPrecondition without the node's /dev, InUse when the
+        mode cannot be changed.
         """
         _refuse_malformed(handle)
         attachment = context.get("device", "")
@@ -64,7 +66,7 @@ class DeviceManager:
             self._kernel.set_read_only(path, read_only)
         if not NAMESPACE.fullmatch(disk):
             device_identity.replace_xen_volume(self._kernel, self._notes, handle, disk)
-        blank = Blank.ZEROED if context.get("blank") == Blank.ZEROED.value else Blank.NEVER
+        blank = self.blankness.find(handle, disk, path, context, read=not (read_only or block))
         opened = OpenDevice(disk=disk, sequence=self._kernel.text(disk, device_identity.DISKSEQ) or "", blank=blank)
         self._notes.write(handle, opened)
         return self._device(handle, disk, path, opened)
@@ -189,7 +191,7 @@ class DeviceManager:
             path=path,
             number=self._kernel.number(path),
             proof=proof,
-            blank=opened.blank if opened else Blank.NEVER,
+            blank=self.blankness.current(handle, opened.blank) if opened else Blank.NEVER,
             read_only=self._kernel.text(disk, "ro") == "1",
         )
 

@@ -21,6 +21,7 @@ from . import labels
 from .batching import Batcher
 from .client import MAX_FILTER_VALUES, Client
 from .config import Config
+from .errors import NotShown
 from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume
 from .session import set_rpc_deadline
 from .state_poller import StatePoller
@@ -31,6 +32,9 @@ INSTANCE_TTL = 20.0  # seconds for which an instance's zone, state and devices a
 ZONES_TTL = 300.0  # seconds for which the list of zones is cached
 DETACHED_TTL = 60.0  # seconds for which a volume that was seen detached is attached without another lookup
 MAX_DETACHED = 5000  # volumes that are remembered as detached
+MAX_DELETED = 1000  # volumes and snapshots that are remembered as deleted
+MAX_HIDDEN = 1000  # ids of which it is remembered since when EC2 does not show them
+LONGEST_PAUSE = 2.0  # seconds between two lookups of an id that EC2 does not show
 MAX_LOOKUP = MAX_FILTER_VALUES  # ids or filter values per call
 MAX_VOLUME_IDS = 500  # volume ids per call
 
@@ -105,6 +109,9 @@ class Ec2Cache:
         zones = Batcher(lambda _: {config.region: client.zones()}, most=2)  # one key, so that callers share one call
         self._zones = TtlCache(lambda: zones.get(config.region, self.wait_deadline(None)) or {}, ZONES_TTL)
         self._instances: dict[str, tuple[float, Ec2Instance]] = {}  # by id: when it was looked up, time.monotonic()
+        self._lock = threading.Lock()
+        self._deleted: dict[str, None] = {}  # ids that this process deleted, the oldest first
+        self._hidden: dict[str, float] = {}  # by id: since when no lookup shows it, time.monotonic()
 
     def zones(self) -> tuple[str, ...]:
         """Return the zones in which volumes may be created: the region's, limited to the configured ones."""
@@ -130,11 +137,11 @@ class Ec2Cache:
         return min(end, deadline - 1)
 
     def volume(self, handle: str) -> Ec2Volume:
-        """Return a volume of this instance. Raises NotFound, also for a deleted one, and what `stamp` raises."""
+        """Return a volume of this instance. Raises what `stamp` raises, and NotFound: NotShown if it may exist."""
         return self._owned(VOLUME_ID, "volume", handle, self.volumes)
 
     def snapshot(self, handle: str) -> Ec2Snapshot:
-        """Return a snapshot of this instance. Raises NotFound, and what `stamp` raises."""
+        """Return a snapshot of this instance. Raises as `volume` does."""
         return self._owned(SNAPSHOT_ID, "snapshot", handle, self.snapshots)
 
     def stamp(self, kind: str, resource: Ec2Volume | Ec2Snapshot) -> Stamp:
@@ -183,11 +190,42 @@ class Ec2Cache:
     def _fetch_snapshots(self, names: Collection[str]) -> dict[str, list[Ec2Snapshot]]:
         return _by_name(self.client.snapshots_tagged(labels.NAME, names, self.owner))
 
+    def remember_deleted(self, id: str) -> None:
+        """Remember that EC2 has accepted the deletion, which lookups may not show yet."""
+        with self._lock:
+            self._deleted[id] = None
+            while len(self._deleted) > MAX_DELETED:
+                del self._deleted[next(iter(self._deleted))]
+
+    def was_deleted(self, id: str) -> bool:
+        return id in self._deleted
+
     def _owned(self, shape: re.Pattern[str], kind: str, handle: str, lookup: Batcher[Resource]) -> Resource:
-        resource = lookup.get(handle, self.wait_deadline(None)) if shape.fullmatch(handle) else None
-        if resource is None or resource.state in DELETED_STATES:
+        if not shape.fullmatch(handle) or self.was_deleted(handle):
+            raise missing(kind, handle)
+        resource = self._look(handle, lookup)
+        if resource is None:
+            raise NotShown(f"{kind} {handle!r} does not exist: EC2 does not show it")
+        if resource.state in DELETED_STATES:
             raise missing(kind, handle)
         self.stamp(kind, resource)
+        return resource
+
+    def _look(self, handle: str, lookup: Batcher[Resource]) -> Resource | None:
+        """Look until EC2 shows it, for `consistency_seconds` since it was looked for first: lookups may be late."""
+        pause = self.config.poll_seconds
+        while (resource := lookup.get(handle, self.wait_deadline(None))) is None:
+            now = time.monotonic()
+            with self._lock:
+                since = self._hidden.setdefault(handle, now)
+                while len(self._hidden) > MAX_HIDDEN:
+                    del self._hidden[next(iter(self._hidden))]
+            if now - since >= self.config.consistency_seconds:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        with self._lock:
+            self._hidden.pop(handle, None)
         return resource
 
 

@@ -34,6 +34,8 @@ OWNER = f"{PREFIX}owner"
 NAME = f"{PREFIX}name"
 STAMP = f"{PREFIX}stamp."  # followed by the piece's number
 SOURCE = f"{PREFIX}source"  # handle of the volume of a snapshot
+FIRST_ATTACHMENT = f"{PREFIX}first-attachment"  # of a volume that was created empty, see first_attachment.py
+NO_ATTACHMENT = "none"
 
 _END = "+."
 
@@ -65,7 +67,8 @@ def volume_tags(request: VolumeRequest, setting: Setting, config: Config) -> dic
     identity = _identity(request.stamp, setting, config)
     if per_gb := kept_iops_per_gib(parameters, mutable):
         identity[IOPS_PER_GB] = str(per_gb)
-    return _all(identity, wanted, {VOLUME_NAME: request.name, **_created_for(request.metadata)})
+    unused = {} if request.source else {FIRST_ATTACHMENT: NO_ATTACHMENT}  # without it the volume counts as used
+    return _all(identity, wanted, unused | {VOLUME_NAME: request.name, **_created_for(request.metadata)})
 
 
 def snapshot_tags(request: SnapshotRequest, setting: Setting, config: Config) -> dict[str, str]:

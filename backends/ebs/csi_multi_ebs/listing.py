@@ -104,25 +104,19 @@ def one_page(fetch: Callable[[int, str], tuple[list[Item], str]], limit: int, to
     return fresh[:limit], " ".join([ec2_token, *returned, *(one.id for one in fresh[:limit])])
 
 
-def existing(ids: Collection[str], fetch: Callable[[list[str]], list[T]], most: int) -> list[T]:
-    """Return what exists of these ids, although EC2 refuses a whole call for one id that does not exist.
+def existing(
+    ids: Collection[str], fetch: Callable[[list[str]], list[T]], search: Callable[[list[str]], list[T]], most: int
+) -> list[T]:
+    """Return what EC2 shows of these ids, although it refuses a whole call for one id that it does not show.
 
-    EC2's message names the ids that are missing: they are left out and the others are fetched again. When a
-    message names none of them, the ids are halved until the missing ones are found.
+    Then the ids are searched with a filter, which refuses none. Which ids a message names proves nothing.
     """
     found: list[T] = []
-    todo = list(chunks(ids, most))
-    while todo:
-        some = todo.pop()
+    for some in chunks(ids, most):
         try:
             found += fetch(some)
-        except NotFound as error:
-            missing = set(_ID.findall(str(error)))
-            rest = [one for one in some if one not in missing]
-            if len(rest) == len(some):
-                todo += chunks(some, -(-len(some) // 2)) if len(some) > 1 else ()
-            elif rest:
-                todo.append(rest)
+        except NotFound:
+            found += search(some) if len(some) > 1 else []
     return found
 
 

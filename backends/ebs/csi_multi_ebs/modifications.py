@@ -11,7 +11,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from csi_multi.contract import InvalidArgument, SizeRange, Timeout, Unavailable, missing
+from csi_multi.contract import InvalidArgument, SizeRange, Timeout, Unavailable
 
 from . import labels
 from .config import MutableParameters
@@ -59,6 +59,15 @@ class ModificationManager:
         volume = self._cache.volume(handle)
         return self._join(volume, VolumeChange(end, mutable=mutable)).modified.result()
 
+    def refusal(self, handle: str, mutable: MutableParameters) -> str:
+        """Return why `modify` would raise InvalidArgument, as far as the limits of types and tags say; "": no reason."""
+        volume = self._cache.volume(handle)
+        try:
+            _planned(volume, None, mutable)
+        except InvalidArgument as error:
+            return str(error)
+        return ""
+
     def _join(self, volume: Ec2Volume, requested: VolumeChange) -> VolumeChange:
         """Add a request to the open change of the volume; the caller that opened the change applies it."""
         with self._lock:
@@ -94,8 +103,7 @@ class ModificationManager:
     ) -> Ec2Volume:
         """Change the volume, then its tags, so that a change that EC2 refuses has no effect at all."""
         client = self._cache.client
-        spec = modified_spec(volume, mutable, size)
-        to_set, to_remove = labels.tag_changes(mutable, volume.tags) if mutable else ({}, [])
+        spec, to_set, to_remove = _planned(volume, size, mutable)
         if spec:
             try:
                 client.modify(volume.id, spec)
@@ -123,12 +131,19 @@ class ModificationManager:
             )
             if last and last.state == "failed":
                 raise Unavailable(f"EC2 could not change volume {handle!r}: {last.message}; try again")
-            volume = cache.volume_poller.wait(handle, lambda one: one is None or one.size >= spec.size, deadline)
+            volume = cache.volume_poller.wait(handle, lambda one: one is not None and one.size >= spec.size, deadline)
         except Timeout as error:
             raise Unavailable(f"the change of volume {handle!r} is still in progress: {error}") from error
-        if volume is None:
-            raise missing("volume", handle)
+        assert volume  # a lookup that does not show it is no answer
         return volume
+
+
+def _planned(
+    volume: Ec2Volume, size: int | None, mutable: MutableParameters | None
+) -> tuple[VolumeSpec | None, dict[str, str], list[str]]:
+    """Return the change of the volume (None: none), the tags to set, and the keys of tags to remove."""
+    to_set, to_remove = labels.tag_changes(mutable, volume.tags) if mutable else ({}, [])
+    return modified_spec(volume, mutable, size), to_set, to_remove
 
 
 def _matches(last: Ec2Modification, spec: VolumeSpec) -> bool:

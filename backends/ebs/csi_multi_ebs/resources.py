@@ -40,6 +40,11 @@ class Ec2Attachment:
             since=response.get("AttachTime"),
         )
 
+    @property
+    def description(self) -> str:
+        """What tells this attachment from every other of the volume; "" when EC2 does not say since when it exists."""
+        return f"{self.instance} {self.device} {self.since.isoformat()}" if self.since else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Volume:

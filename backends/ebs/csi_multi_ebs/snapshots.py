@@ -6,6 +6,7 @@ process has created are remembered for a while, because EC2 may show them late.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -29,8 +30,11 @@ from csi_multi.contract import (
 from . import labels
 from .config import SnapshotParameters
 from .ec2_cache import Ec2Cache
+from .errors import NotShown
 from .listing import Listing
 from .resources import GIB, VOLUME_ID, Ec2Snapshot
+
+log = logging.getLogger(__name__)
 
 RECENT_SECONDS = 300.0  # for how long a snapshot that was created is remembered
 
@@ -106,12 +110,22 @@ class SnapshotManager:
         return self._cache.snapshot(handle)
 
     def delete(self, handle: str) -> None:
-        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of another owner."""
-        self._delete(self._cache.snapshot(handle).id)
+        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of another owner.
+
+        One that no lookup shows is deleted like such a volume (volumes.py).
+        """
+        try:
+            self._cache.snapshot(handle)
+        except NotShown:
+            self._delete(handle)
+            log.warning("snapshot %s was deleted, although EC2 did not show it", handle)
+            return
+        self._delete(handle)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""
         self._cache.client.delete_snapshot(id)
+        self._cache.remember_deleted(id)
         with self._lock:
             self._recent = {name: entry for name, entry in self._recent.items() if entry[1] != _created_as(id)}
 

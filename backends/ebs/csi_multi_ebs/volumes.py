@@ -7,7 +7,7 @@ token is used up when its volume failed or was deleted; then the next one is tri
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,13 +35,13 @@ from csi_multi.contract import (
 
 from . import create_options, labels
 from .ec2_cache import DELETED_STATES, Ec2Cache, NodeNames
-from .errors import IncorrectState, QuotaExceeded, TokenMismatch, ZoneFull
+from .errors import IncorrectState, NotShown, QuotaExceeded, TokenMismatch, ZoneFull
 from .listing import Listing
 from .pending_creates import ATTEMPTS, PendingCreates, client_tokens
 from .resources import GIB, Ec2Snapshot, Ec2Volume
 from .volume_types import NewVolume
 
-MAX_DELETED = 1000  # deleted volumes that are remembered
+log = logging.getLogger(__name__)
 
 
 class VolumeManager:
@@ -50,8 +50,6 @@ class VolumeManager:
         self._node_names = node_names
         self._listing = Listing(lambda token: cache.client.volume_page(cache.owner, 0, token), cache.client.volumes)
         self._pending = PendingCreates(cache.config.consistency_seconds)
-        self._lock = threading.Lock()
-        self._deleted: dict[str, None] = {}  # ids that this process deleted, the oldest first
 
     def create(self, request: VolumeRequest, snapshot: Ec2Snapshot | None = None) -> Ec2Volume:
         """Create a volume in the first zone that has capacity. Raises what Backend.create_volume says."""
@@ -187,11 +185,12 @@ class VolumeManager:
 
     def _existing(self, found: list[Ec2Volume]) -> list[Ec2Volume]:
         """Leave out volumes that are deleted or failed, also those that EC2 still shows as they were."""
-        return [one for one in found if one.state not in (*DELETED_STATES, "error") and one.id not in self._deleted]
+        gone = (*DELETED_STATES, "error")
+        return [one for one in found if one.state not in gone and not self._cache.was_deleted(one.id)]
 
     def _wait_usable(self, name: str, created: Ec2Volume, deadline: float) -> Ec2Volume | None:
         """Wait until the volume can be attached; None when it was deleted, so that its token is used up."""
-        if created.id in self._deleted:
+        if self._cache.was_deleted(created.id):
             return None
         volume = self._wait_shown(name, created, deadline)
         if volume is None or volume.state == "creating" or not self._has_tags(volume):
@@ -200,7 +199,7 @@ class VolumeManager:
             return None
         if volume.state == "error":
             with suppress(NotFound):
-                self._delete(volume)
+                self._delete(volume.id, volume.state)
             raise Unavailable(
                 f"EC2 could not create volume {volume.id!r} (state error; often a KMS key that may not be used); "
                 "the volume was deleted; try again"
@@ -227,7 +226,7 @@ class VolumeManager:
         if first.id != created.id and (first.created, first.id) < (created.created, created.id):
             if created.state == "creating":
                 with suppress(NotFound):
-                    self._delete(created)
+                    self._delete(created.id, created.state)
             raise AlreadyExists(f"volume {name!r} already exists as {first.id!r}")
         return next((one for one in found if one.id == created.id), None)
 
@@ -253,24 +252,28 @@ class VolumeManager:
         return labels.read_stamp(volume.tags) is not None and labels.is_ours(volume.tags, self._cache.setting)
 
     def delete(self, handle: str) -> None:
-        """Raises NotFound, InUse, and FailedPrecondition for a volume that the driver did not create."""
-        volume = self._cache.volume(handle)
+        """Raises NotFound, InUse, and FailedPrecondition for a volume that the driver did not create.
+
+        That no lookup shows a volume does not prove that it is gone: only DeleteVolume itself says so. Its stamp is
+        then not known, and the condition of the IAM policy on the tag stands in for it.
+        """
+        try:
+            volume = self._cache.volume(handle)
+        except NotShown:
+            self._delete(handle, "not shown by EC2")
+            log.warning("volume %s was deleted, although EC2 did not show it", handle)
+            return
         if self._cache.stamp("volume", volume).imported:
             raise not_ours_to_delete(handle)
-        self._delete(volume)
+        self._delete(volume.id, volume.state)
 
-    def _delete(self, volume: Ec2Volume) -> None:
-        self._cache.detached.take(volume.id)
+    def _delete(self, id: str, state: str) -> None:
+        self._cache.detached.take(id)
         try:
-            self._cache.client.delete_volume(volume.id)
+            self._cache.client.delete_volume(id)
         except IncorrectState as error:
-            raise Unavailable(
-                f"volume {volume.id!r} is {volume.state} and cannot be deleted now: {error}; try again"
-            ) from error
-        with self._lock:
-            self._deleted[volume.id] = None
-            while len(self._deleted) > MAX_DELETED:
-                del self._deleted[next(iter(self._deleted))]
+            raise Unavailable(f"volume {id!r} is {state} and cannot be deleted now: {error}; try again") from error
+        self._cache.remember_deleted(id)
 
     def list_page(self, page: PageRequest) -> Page[Volume]:
         """Return one page of this instance's volumes. Raises InvalidToken."""

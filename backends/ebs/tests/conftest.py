@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from csi_multi_ebs.blankness import Blankness
 
 from .aws_environment import ENVIRONMENT, foreign
 
@@ -35,6 +36,15 @@ def no_other_aws(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(autouse=True)
+def no_notes_in_dev(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave this machine's /dev alone; a guest of hotplug.py has its own."""
+    if "HOTPLUG_EC2" in os.environ:
+        return
+    begin = Blankness.begin
+    monkeypatch.setattr(Blankness, "begin", lambda self: None if self._kernel.dev == Path("/dev") else begin(self))
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,7 @@ class Describes:
 
     def __init__(self, clock: Clock) -> None:
         self.empty_pages = 0  # so many pages from now on hold nothing but a token, as EC2's may
+        self.leaves_out: Callable[[str], bool] = lambda _id: False  # whether this look does not show a resource
         self._clock = clock
         self._hidden: set[str] = set()
         self._deleted: dict[str, tuple[Any, Any]] = {}  # id -> where it was, what it was
@@ -162,7 +163,8 @@ class Describes:
         deleted = {
             id: gone for id, (where, gone) in self._deleted.items() if where is place and id[:3] == kind.noun[:3]
         }
-        seen = {id: each for id, each in true.items() if id not in self._hidden} | deleted
+        seen = {id: each for id, each in true.items() if id not in self._hidden and not self.leaves_out(id)}
+        seen |= deleted
         for gone in deleted.values():
             gone.phase = "deleting"
         setattr(place, kind.held, seen)

@@ -21,6 +21,7 @@ class FakeKernel(NvmeKernel):
         self.raw: set[Path] = set()
         self.behind: dict[str, int] = {}
         self.deaf: set[str] = set()
+        self.contents: dict[str, tuple[int, int]] = {}  # by disk: where data begins, and the bytes that one call reads
         self._count = 0
 
     def nvme(self, disk: str, serial: str, *, size: int = MIB, node: bool = True) -> None:
@@ -66,6 +67,11 @@ class FakeKernel(NvmeKernel):
 
     def bytes_behind(self, disk: str, path: Path) -> int | None:
         return self.behind.get(disk)
+
+    def read_zeros(self, path: Path, start: int, size: int, seconds: float) -> tuple[int, bool]:
+        data, most = self.contents.get(path.name, (size, size))
+        end = min(start + most, size)
+        return (data, True) if data < end else (end, False)
 
     def rescan(self, disk: str) -> None:
         super().rescan(disk)

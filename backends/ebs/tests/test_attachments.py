@@ -152,10 +152,17 @@ def test_the_device_names_are_those_that_ec2_takes() -> None:
     assert all("/dev/xvdaa" <= name <= "/dev/xvddx" and len(name) == 10 for name in names)
 
 
-def test_the_context_says_where_the_device_is_and_that_it_reads_as_zeros(ebs: EbsBackend, node: Node) -> None:
+def test_the_context_says_where_the_device_is_and_which_attachment_of_the_volume_this_is(
+    ebs: EbsBackend, node: Node, cloud: FakeEc2
+) -> None:
     made = ebs.create_volume(volume_request())
 
-    assert ebs.attach(attach_request(node, made)) == {"device": "/dev/xvdba", "blank": "zeroed"}
+    context = ebs.attach(attach_request(node, made))
+
+    since = row(cloud, made.handle).held[node.fact].attach_time.isoformat(timespec="seconds")[:19]
+    assert context.keys() == {"device", "attachment", "blank"}
+    assert (context["device"], context["blank"]) == ("/dev/xvdba", "unused")
+    assert context["attachment"].startswith(f"{node.fact} /dev/xvdba {since}")
 
 
 def test_copies_are_never_blank(ebs: EbsBackend, node: Node) -> None:
@@ -198,7 +205,7 @@ def test_thirty_volumes_that_are_attached_at_once_get_thirty_names(
     assert cloud.calls["AttachVolume"] == 30
     assert cloud.calls["DescribeInstances"] <= 3
     assert cloud.calls["DescribeVolumes"] <= 12
-    assert cloud.calls["CreateTags"] == 1
+    assert cloud.calls["CreateTags"] == 1 + 30  # of the instance, and of each volume for its first attachment
 
 
 def test_two_controllers_give_one_node_different_names(connect: Connect, node: Node, cloud: FakeEc2) -> None:
@@ -364,7 +371,7 @@ def test_a_read_only_attachment_is_known_by_its_name(connect: Connect, node: Nod
 
     context = ebs.attach(attach_request(node, made, read_only=True))
 
-    assert context == {"device": "/dev/xvdda", "blank": "zeroed", "readOnly": "true"}
+    assert context == {**context, "device": "/dev/xvdda", "blank": "unknown", "readOnly": "true"}
     assert connect().attach(attach_request(node, made, read_only=True)) == context
     with pytest.raises(AlreadyExists, match="not writable"):
         connect().attach(attach_request(node, made))

@@ -85,7 +85,7 @@ def storage(outside: ServerProxy) -> Storage:
         nodes=nodes,
         reachable=({"zone": zone},),
         unreachable=({"zone": "us-east-1a"},),
-        files=(Path("/dev/csi-multi-ebs"),),
+        files=(Path("/dev/csi-multi-ebs"), Path("/dev/csi-multi-ebs-formats")),
         devices=True,
     )
 

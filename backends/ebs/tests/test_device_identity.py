@@ -19,7 +19,7 @@ ONE, TWO = "vol-0123456789abcdef0", "vol-0fedcba9876543210"
 SERIAL, OTHER = ONE.replace("-", ""), TWO.replace("-", "")
 
 
-BLANK = {"device": "/dev/xvdba", "blank": "zeroed"}
+BLANK = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-01-01T00:00:00+00:00", "blank": "unused"}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from .fake_kernel import MIB, FakeKernel
 
 ONE, TWO = "vol-0123456789abcdef0", "vol-0fedcba9876543210"
 SERIAL, OTHER = ONE.replace("-", ""), TWO.replace("-", "")
-BLANK = {"device": "/dev/xvdba", "blank": "zeroed"}
+BLANK = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-01-01T00:00:00+00:00", "blank": "unused"}
 
 
 @pytest.fixture
@@ -227,17 +227,26 @@ def test_a_device_in_use_is_found_though_the_note_was_lost(kernel: FakeKernel, d
     assert found.blank is Blank.NEVER
 
 
-@pytest.mark.parametrize(
-    ("said", "blank"), [("zeroed", Blank.ZEROED), ("never", Blank.NEVER), ("stamped", Blank.NEVER)]
-)
-def test_only_what_the_controller_calls_zeroed_may_be_formatted(
+@pytest.mark.parametrize(("said", "blank"), [("unused", Blank.ZEROED), ("never", Blank.NEVER), ("zeroed", Blank.NEVER)])
+def test_only_what_the_controller_calls_unused_may_be_formatted_without_being_read(
     kernel: FakeKernel, devices: DeviceManager, said: str, blank: Blank
 ) -> None:
+    devices.blankness.begin()
+    kernel.nvme("nvme0n1", SERIAL)
+    kernel.contents["nvme0n1"] = (0, MIB)
+
+    device = devices.open_attached(ONE, {**BLANK, "blank": said}, read_only=False)
+    assert device.blank is blank
+
+
+@pytest.mark.parametrize("context", [{"device": "/dev/xvdba"}, {"device": "/dev/xvdba", "blank": "zeroed"}])
+def test_a_context_of_an_earlier_version_proves_nothing(
+    kernel: FakeKernel, devices: DeviceManager, context: dict[str, str]
+) -> None:
+    devices.blankness.begin()
     kernel.nvme("nvme0n1", SERIAL)
 
-    device = devices.open_attached(ONE, {"device": "/dev/xvdba", "blank": said}, read_only=False)
-    assert device.blank is blank
-    assert devices.open_attached(ONE, {"device": "/dev/xvdba"}, read_only=False).blank is Blank.NEVER
+    assert devices.open_attached(ONE, context, read_only=False).blank is Blank.NEVER
 
 
 def test_a_device_opened_read_only_is_so_until_it_is_opened_for_writing_or_closed(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from xmlrpc.client import ServerProxy
 
 import pytest
+from csi_multi_ebs import blankness
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.device_identity import NvmeKernel
@@ -27,6 +30,7 @@ from csi_multi.contract import (
     NotFound,
     Setting,
     SizeRange,
+    Strings,
     Unavailable,
 )
 from csi_multi.host import mounts, sysfs
@@ -41,7 +45,8 @@ from .hotplug_target import growing
 pytestmark = pytest.mark.skipif("HOTPLUG_BUS" not in os.environ, reason="for a guest that hotplug.py starts")
 
 GIB = 1 << 30
-CONTEXT = {"device": "/dev/xvdba", "blank": "zeroed"}
+CONTEXT = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-01-01T00:00:00+00:00", "blank": "unused"}
+LATER = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-02-02T00:00:00+00:00", "blank": "unknown"}
 EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
 RAW = Capability(mode=AccessMode.SINGLE_NODE_WRITER)
 numbers = itertools.count(1)
@@ -62,6 +67,12 @@ def plug(bus: ServerProxy) -> Iterator[Plug]:
     for name in bus.plugged():
         bus.unplug(name)
         bus.forget(name)
+
+
+@pytest.fixture(autouse=True)
+def notes() -> None:
+    """The driver has started before any volume is attached."""
+    DeviceManager(NvmeKernel()).blankness.begin()
 
 
 @pytest.fixture
@@ -236,9 +247,11 @@ def test_a_device_in_use_stays_open_and_as_it_is(devices: DeviceManager, plug: P
     devices.close(volume)
 
 
-def stage(backend: EbsBackend, volume: str, staging: Path, capability: Capability = EXT4) -> None:
+def stage(
+    backend: EbsBackend, volume: str, staging: Path, capability: Capability = EXT4, context: Strings = CONTEXT
+) -> None:
     staging.mkdir(exist_ok=True)
-    request = StageRequest(handle=volume, staging=staging, capability=capability, publish_context=CONTEXT)
+    request = StageRequest(handle=volume, staging=staging, capability=capability, publish_context=context)
     node_stage.stage(LocalHost(), backend, request)
 
 
@@ -260,6 +273,70 @@ def test_data_outlives_unstage_detach_attach_and_stage(
     assert (tmp_path / "staging" / "file").read_text() == "data"
     unstage(backend, volume, tmp_path / "staging")
     assert backend.find_device(volume) is None
+
+
+def lose_notes() -> None:
+    """Empty the driver's part of /dev and let it start, as a boot does with what is attached."""
+    shutil.rmtree(f"/dev/{blankness.NOTES_DIRECTORY}")
+    DeviceManager(NvmeKernel()).blankness.begin()
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_used_volume_that_shows_nothing_at_its_start_is_never_formatted(
+    backend: EbsBackend, plug: Plug, bus: ServerProxy, tmp_path: Path, raw: bool
+) -> None:
+    volume, staging = plug(), tmp_path / "staging"
+    stage(backend, volume, staging, RAW if raw else EXT4)
+    if not raw:
+        for number in range(300):
+            (staging / str(number)).write_text("data")
+    unstage(backend, volume, staging)
+    path = open_device(DeviceManager(NvmeKernel()), volume).path
+    with path.open("r+b", buffering=0) as disk:
+        if raw:
+            disk.seek((20 << 20) + 4096)
+            disk.write(b"raw data".ljust(4096, b"\0"))
+        else:
+            disk.write(bytes(1 << 20))
+        os.fsync(disk.fileno())
+    backend.close_device(volume)
+    before = digest(path)
+
+    def refused(context: Strings) -> None:
+        with pytest.raises(FailedPrecondition):
+            stage(backend, volume, staging, EXT4, context)
+        assert digest(path) == before
+        backend.close_device(volume)
+
+    refused(CONTEXT)  # kubelet repeats the context of the attachment
+    lose_notes()
+    refused(CONTEXT)  # and does so after a boot
+    bus.unplug(volume)
+    plugged(bus, volume)
+    refused(LATER)
+    lose_notes()
+    refused(LATER)
+
+
+def test_a_volume_whose_first_mkfs_never_ran_is_formatted_on_the_next_node(
+    backend: EbsBackend, plug: Plug, tmp_path: Path
+) -> None:
+    volume = plug()
+    while not mounts.at(tmp_path / "staging"):
+        with suppress(Unavailable):  # all of it is read, in as many calls as that takes
+            stage(backend, volume, tmp_path / "staging", EXT4, LATER)
+    (tmp_path / "staging" / "file").write_text("data")
+    unstage(backend, volume, tmp_path / "staging")
+    lose_notes()
+    stage(backend, volume, tmp_path / "staging", EXT4, LATER)
+    assert (tmp_path / "staging" / "file").read_text() == "data"
+    unstage(backend, volume, tmp_path / "staging")
+
+
+def digest(path: Path) -> str:
+    """Return a digest of where mkfs would write first, and of where the test has written."""
+    with path.open("rb") as disk:
+        return hashlib.sha256(disk.read(24 << 20)).hexdigest()
 
 
 def test_raw_blocks_are_published(backend: EbsBackend, plug: Plug, tmp_path: Path) -> None:

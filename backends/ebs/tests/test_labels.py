@@ -64,6 +64,7 @@ def test_a_person_can_read_the_usual_tags() -> None:
         "csi-multi/owner": "multi.csi.test/prod/cloud",
         "csi-multi/name": "pvc-1",
         "csi-multi/stamp.0": "name=pvc-1+digest=ab12+.",
+        "csi-multi/first-attachment": "none",
         "CSIVolumeName": "pvc-1",
         "kubernetes.io/created-for/pvc/name": "data-db-0",
         "kubernetes.io/created-for/pvc/namespace": "ns-prod-abcdef",

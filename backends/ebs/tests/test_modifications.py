@@ -289,3 +289,38 @@ def test_the_iops_per_gib_of_a_class_are_kept_up_when_the_volume_grows(ebs: EbsB
     ebs.expand_volume(expand_request(made, 20))
 
     assert shape(cloud, made) == (20, "io2", 2000)
+
+
+# What ValidateVolumeCapabilities asks.
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"iops": "500000"},
+        {"type": "gp2", "iops": "3000"},
+        {"throughput": "2000"},
+        {"type": "st1"},  # too small
+        {"tagSpecification_1": "csi-multi/owner=me"},
+        {"tagSpecification_1": "no value"},
+    ],
+)
+def test_what_a_change_refuses_is_not_confirmed_for_the_volume(
+    ebs: EbsBackend, cloud: FakeEc2, made: Volume, given: dict[str, str]
+) -> None:
+    reason = ebs.unmodifiable(made.handle, mutable(**given))
+
+    with pytest.raises(InvalidArgument) as refusal:
+        ebs.modify_volume(modify_request(made, **given))
+    assert reason == str(refusal.value) != ""
+    assert (cloud.calls["ModifyVolume"], cloud.calls["CreateTags"]) == (0, 0)
+
+
+def test_what_a_change_does_is_confirmed_for_the_volume_and_changes_nothing(
+    ebs: EbsBackend, cloud: FakeEc2, made: Volume
+) -> None:
+    assert ebs.unmodifiable(made.handle, mutable(iops="4000", tagSpecification_1="team=red")) == ""
+    assert shape(cloud, made) == (10, "gp3", 3000)
+    assert "team" not in tags(cloud, made.handle)
+    with pytest.raises(NotFound):
+        ebs.unmodifiable(GONE, mutable(iops="4000"))

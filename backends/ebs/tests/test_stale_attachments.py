@@ -119,7 +119,8 @@ def test_what_still_shows_as_attached_is_attached_anew(connect: Connect, node: N
     other._cache.client.detach(made.handle, node.fact)
     cloud.takes.showing = NOW
 
-    assert ours.attach(attach_request(node, made)) == before
+    after = ours.attach(attach_request(node, made))
+    assert (after["device"], after["blank"]) == (before["device"], "unknown")
     assert held(cloud, made) == {node.fact: before["device"]}
 
 
@@ -131,7 +132,8 @@ def test_what_still_shows_as_read_only_is_attached_writable(connect: Connect, no
     other._cache.client.detach(made.handle, node.fact)
     cloud.takes.showing = NOW
 
-    assert ours.attach(attach_request(node, made)) == {"device": WRITABLE[0], "blank": "zeroed"}
+    context = ours.attach(attach_request(node, made))
+    assert (context["device"], context["blank"]) == (WRITABLE[0], "unused")
 
 
 def test_the_device_in_the_context_is_the_new_attachments(connect: Connect, node: Node, cloud: FakeEc2) -> None:

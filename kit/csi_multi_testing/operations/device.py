@@ -114,7 +114,7 @@ class NoteFormatting(DeviceOperation):
 
     def prepare(self) -> None:
         if getattr(type(self.t.backend), self.method) is getattr(Backend, self.method):
-            raise CheckSkipped(f"the backend keeps no format notes: {self.method} is not overridden")
+            raise CheckSkipped(f"{self.method} is not overridden, which the checks of blanks refuse")
         self.volume, self.context = self.t.volume(), {}
         self.fresh = self.blank()
 

@@ -144,7 +144,7 @@ class Telling(Looped):
 
 
 class Noteless(Looped):
-    """Takes no notes, and needs none: what it makes reads as zeros. Correct."""
+    """Keeps no notes: what it makes reads as zeros, so a used volume stays as blank as a new one."""
 
     formatting = b.Backend.formatting
     formatted = b.Backend.formatted

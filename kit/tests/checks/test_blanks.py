@@ -21,6 +21,7 @@ from csi_multi.contract import (
     Volume,
     VolumeRequest,
 )
+from csi_multi.contract import backend as b
 from csi_multi.host import loopdev
 
 from .loop_devices import ROOTS, Looped, Noteless, Telling, looped
@@ -128,6 +129,18 @@ class Suspicious(Looped):
         return True
 
 
+class Halfhearted(Looped):
+    """Notes that mkfs began, and never that the volume was used."""
+
+    formatted = b.Backend.formatted
+
+
+class Unannounced(Looped):
+    """Notes that a volume was used, and never that mkfs began."""
+
+    formatting = b.Backend.formatting
+
+
 BROKEN = [
     (
         blanks.a_new_volume_is_as_blank_as_its_device_reports,
@@ -141,6 +154,9 @@ BROKEN = [
     ),
     (blanks.formatting_notes_survive_a_restart, looped(Forgetful), "formatting and a restart, then Device.blank"),
     (blanks.formatting_notes_survive_a_restart, looped(Stamped), "the driver would format volumes with data"),
+    (blanks.formatting_notes_survive_a_restart, looped(Noteless), "formatting and formatted not overridden"),
+    (blanks.formatting_notes_survive_a_restart, looped(Halfhearted), "formatted not overridden"),
+    (blanks.formatting_notes_survive_a_restart, looped(Unannounced), "formatting not overridden"),
     (blanks.formatting_notes_can_be_written_while_the_device_is_open, looped(Deaf), "formatting of an open device"),
     (blanks.a_formatted_volume_is_never_blank_again, looped(Backwards), "formatted, then formatting: Device"),
     (blanks.an_expanded_volume_is_as_blank_as_before, looped(Renewing), "expand_volume: Device.blank: found"),

@@ -27,7 +27,7 @@ from csi_multi.host import loopdev
 from csi_multi.host.loopfile import LoopDevices, device_of
 from tests.host.qemu_export import exported
 
-from .loop_devices import ROOTS, Looped, Noteless, Telling, looped
+from .loop_devices import ROOTS, Looped, Telling, looped
 
 pytestmark = pytest.mark.root
 
@@ -221,10 +221,3 @@ def test_loop_devices_pass(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, looped(Looped))
 
     assert outcome.state is CheckState.PASSED, outcome.text
-
-
-@pytest.mark.parametrize("name", [name for name, one in CHECKS.items() if one.group == "blanks"])
-def test_loop_devices_without_notes_pass(judged: Any, name: str) -> None:
-    outcome = judged(CHECKS[name].body, looped(Noteless))
-
-    assert outcome.state is CheckState.PASSED or "keeps no format notes" in outcome.text
