@@ -1,7 +1,7 @@
 """Which instance a directory belongs to: <directory>/owner.json, written on first use.
 
-An owner is an instance of a driver on a node, and not a process: the controller part and the node part on one machine,
-or the old and the new process of an update, are the same owner. The file also marks the directory: where a process has
+An owner is an instance of a driver in a cluster, and not a process: the controller part and the node part on one
+machine, or the old and the new process of an update, are the same owner. The file also marks the directory: where a process has
 seen it and does not see it any more, the disk is gone, and not the volumes.
 """
 
@@ -20,11 +20,10 @@ FILE = "owner.json"
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     cluster: str
-    node: str
     instance: str
 
     def __str__(self) -> str:
-        return f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r} on node {self.node!r}"
+        return f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r}"
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +34,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner_of(setting: Setting) -> Owner:
-    return Owner(driver=setting.driver, cluster=setting.cluster, node=setting.node, instance=setting.instance)
+    return Owner(driver=setting.driver, cluster=setting.cluster, instance=setting.instance)
 
 
 def new_marker(owner: Owner) -> bytes:
