@@ -84,14 +84,14 @@ class LoopBackend(
         """`client`, `directory` and `freezer` change the machine; a dry run passes its own."""
         super().__init__(config, setting)
         client = client or Client()
-        directory = directory or Directory(self.config, client)
+        directory = directory or Directory(self.config, setting, client)
         freezer = freezer or Freezer(setting.host, directory.path / FROZEN)
-        volumes = Store(directory.path, "volume", VolumeLabel, setting, client)
-        snapshots = Store(directory.path, "snapshot", SnapshotLabel, setting, client)
+        volumes = Store(directory, "volume", VolumeLabel, setting, client)
+        snapshots = Store(directory, "snapshot", SnapshotLabel, setting, client)
         self._directory = directory
         self._stores = (volumes, snapshots)
         self._quiescer = Quiescer(volumes=volumes, freezer=freezer)
-        self._capacity = CapacityAccounting(self.config, directory, volumes, snapshots)
+        self._capacity = CapacityAccounting(self.config, directory)
         self._volumes = VolumeManager(
             config=self.config,
             directory=directory,
@@ -212,7 +212,7 @@ class LoopBackend(
 
     def dry_run(self, report: DryRunReport) -> LoopBackend:
         client = DryRunClient(report)
-        directory = DryRunDirectory(self.config, client, report)
+        directory = DryRunDirectory(self.config, self.setting, client, report)
         freezer = DryRunFreezer(self.setting.host, directory.path / FROZEN, report)
         return LoopBackend(self.config, self.setting, client, directory, freezer)
 

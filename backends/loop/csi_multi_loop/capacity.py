@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -21,10 +22,10 @@ from csi_multi.contract import LEAF_SHAPE, CapacityReport, ResourceExhausted
 from .config import Config
 from .directory import Directory
 from .errors import translated
-from .labels import SnapshotLabel, VolumeLabel
-from .store import IMAGE, NEW, Store
+from .store import IMAGE, NEW
 
 STAT_BLOCK = 512  # bytes: st_blocks counts in these on every filesystem
+KINDS = ("volume", "snapshot")
 GRANULARITY = 4096  # bytes: sizes are multiples of this
 
 _FileKey = tuple[int, int]  # a label's inode and change time: labels are replaced, never rewritten
@@ -49,15 +50,11 @@ class _CountedFields(msgspec.Struct, frozen=True):
 
 
 class CapacityAccounting:
-    """The space of one instance's directory."""
+    """The space of one instance's directory, which it may share with other instances on the same filesystem."""
 
-    def __init__(
-        self, config: Config, directory: Directory, volumes: Store[VolumeLabel], snapshots: Store[SnapshotLabel]
-    ) -> None:
+    def __init__(self, config: Config, directory: Directory) -> None:
         self._config = config
         self._directory = directory
-        self._volumes = volumes
-        self._snapshots = snapshots
         self._cache: dict[str, tuple[_FileKey, _CountedFields]] = {}  # by label file
 
     @translated("reading the capacity")
@@ -92,47 +89,54 @@ class CapacityAccounting:
         One image at a time, across processes: at the end of the block it must be on disk, where it counts.
         Raises ResourceExhausted.
         """
-        with self._directory.lock():
+        with self._directory.lock_filesystem():
             free, reserve = self._directory.free()
             if self.available(image) < 0 or free - reserve < written:
                 left = max(0, min(self.available(), free - reserve) if written else self.available())
                 raise ResourceExhausted(
                     f"{max(written, image.limit, image.allocated)} bytes do not fit: {left} bytes are left in "
-                    f"{self._directory.path}, not counting its reserve and the growth of existing volumes; "
-                    "delete volumes or snapshots, grow the filesystem, or raise overprovision"
+                    f"{self._directory.path}, not counting its reserve and the growth of existing volumes, also those "
+                    "of other instances on its filesystem; delete volumes or snapshots, grow the filesystem, or raise "
+                    "overprovision"
                 )
             yield
 
     def _images(self) -> list[ImageUsage]:
-        """Read what every image counts, with two cheap calls each: there may be thousands."""
+        """Read what every image on the filesystem counts, with two cheap calls each: there may be thousands."""
         cache: dict[str, tuple[_FileKey, _CountedFields]] = {}
-        images = []
-        for store in (self._volumes, self._snapshots):
-            if not store.path.is_dir():
-                continue  # nothing was created here yet
-            directory = os.open(store.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                for name in os.listdir(directory):
-                    if LEAF_SHAPE.fullmatch(name.removeprefix(NEW)):
-                        with suppress(FileNotFoundError, NotADirectoryError):
-                            fields = self._counted_fields(f"{name}/{store.label_name}", directory, cache)
-                            status = os.stat(f"{name}/{IMAGE}", dir_fd=directory)
-                            images.append(_usage(store.kind, name, fields, status))
-            finally:
-                os.close(directory)
+        images: list[ImageUsage] = []
+        for directory in self._directory.sharing():
+            for kind in KINDS:
+                with suppress(FileNotFoundError):  # nothing was created here yet
+                    images += self._images_of(directory / f"{kind}s", kind, cache)
         self._cache = cache
         return images
 
+    def _images_of(self, path: Path, kind: str, cache: dict[str, tuple[_FileKey, _CountedFields]]) -> list[ImageUsage]:
+        images = []
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(directory):
+                if LEAF_SHAPE.fullmatch(name.removeprefix(NEW)):
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        fields = self._counted_fields(path, f"{name}/{kind}.json", directory, cache)
+                        status = os.stat(f"{name}/{IMAGE}", dir_fd=directory)
+                        images.append(_usage(kind, name, fields, status))
+        finally:
+            os.close(directory)
+        return images
+
     def _counted_fields(
-        self, file: str, directory: int, cache: dict[str, tuple[_FileKey, _CountedFields]]
+        self, path: Path, file: str, directory: int, cache: dict[str, tuple[_FileKey, _CountedFields]]
     ) -> _CountedFields:
         """Read a label, unless it is the one that was read before."""
         status = os.stat(file, dir_fd=directory)
         key = (status.st_ino, status.st_ctime_ns)
-        cached = self._cache.get(file)
+        name = f"{path}/{file}"
+        cached = self._cache.get(name)
         if cached is None or cached[0] != key:
             cached = (key, _read(file, directory))
-        cache[file] = cached
+        cache[name] = cached
         return cached[1]
 
 

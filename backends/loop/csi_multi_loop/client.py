@@ -84,6 +84,14 @@ class Client:
         draft.replace(file)
         sync_path(file.parent)
 
+    def write_owner(self, file: Path, data: bytes) -> None:
+        """Write the owner of a directory durably, as a whole or not at all."""
+        draft = file.with_name(f".{file.name}.new")
+        draft.write_bytes(data)
+        sync_path(draft)
+        draft.replace(file)
+        sync_path(file.parent)
+
     def touch(self, image: Path) -> None:
         image.touch(mode=0o600)
 

@@ -26,7 +26,7 @@ class DeviceManager:
     @translated("opening a device")
     def open(self, request: OpenRequest) -> Device:
         leaf = self.volumes.leaf(request.handle)
-        self.directory.require_mount()
+        self.directory.require_ready()
         image = self.volumes.image(leaf)
         with self.volumes.locked(leaf):
             label = self.volumes.read(leaf)
@@ -58,7 +58,10 @@ class DeviceManager:
 
     @translated("closing a device")
     def close(self, handle: str) -> None:
-        self.loop_files.close(self.volumes.image(self.volumes.leaf(handle)))
+        image = self.volumes.image(self.volumes.leaf(handle))
+        if not image.exists():
+            self.directory.require_ready()  # else its devices cannot be known
+        self.loop_files.close(image)
 
     @translated("refreshing a device")
     def refresh(self, handle: str) -> None:

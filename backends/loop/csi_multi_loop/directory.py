@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from csi_multi.contract import Unavailable
+from csi_multi.contract import Setting, Unavailable
 from csi_multi.host import mounts, sysfs
 
+from . import neighbours, owner
 from .client import Client
 from .config import Config
 
@@ -19,16 +21,50 @@ LARGEST_SECTOR = 4096  # bytes: direct I/O in these units works on any disk and 
 
 
 class Directory:
-    def __init__(self, config: Config, client: Client) -> None:
+    def __init__(self, config: Config, setting: Setting, client: Client) -> None:
         self.path = Path(config.directory)
         self._config = config
         self._client = client
+        self._owner = owner.owner_of(setting)
+        self._token = ""  # of the directory that this process has seen
 
     def prepare(self) -> None:
-        """Create the directory's own subdirectories. Raises Unavailable when its disk is not mounted."""
-        self.require_mount()
+        """Create the directory and its own subdirectories on first use. Raises what require_ready raises."""
+        self.require_ready()
+        if not self._token:
+            self._client.create_directory(self.path)
+            with self.lock():
+                if self._marker() is None:
+                    self._client.write_owner(self.path / owner.FILE, owner.new_marker(self._owner))
+            self.require_ready()
+        if self._token:
+            neighbours.register(self, self.path)
         for name in (VOLUMES, SNAPSHOTS, FROZEN):
             self._client.create_directory(self.path / name)
+
+    def require_ready(self) -> None:
+        """Raise Unavailable unless this is the owner's directory, and the one that this process has seen before.
+
+        Whoever does not find something in the directory must call this before it says that it does not exist.
+        """
+        self.require_mount()
+        data = self._marker()
+        if data is None and not self._token:
+            return  # before the first use
+        token = "" if data is None else owner.token_of(self.path, data, self._owner)
+        if self._token not in ("", token):
+            raise Unavailable(
+                f"{self.path} is not the directory that this driver has used so far: its {owner.FILE} is missing or "
+                "another; mount its disk again, or restart the driver to use what is there now"
+            )
+        self._token = token
+
+    def _marker(self) -> bytes | None:
+        """Return the marker of the directory, None where there is none."""
+        try:
+            return self._client.read(self.path / owner.FILE)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def require_mount(self) -> None:
         """Raise Unavailable when require_mount is set and no filesystem of its own is mounted there."""
@@ -46,6 +82,18 @@ class Directory:
     def lock(self) -> AbstractContextManager[None]:
         """Wait for other operations that count the free space, and lock them out for the block."""
         return self._client.lock(self.path, wait=True)
+
+    @contextmanager
+    def lock_filesystem(self) -> Iterator[None]:
+        """As lock(), for all directories that share the filesystem."""
+        with ExitStack() as stack:
+            for directory in self.sharing():
+                stack.enter_context(self._client.lock(directory, wait=True))
+            yield
+
+    def sharing(self) -> list[Path]:
+        """Return the directories on this filesystem, of this and of other instances."""
+        return neighbours.sharing(self.path)
 
     def check(self) -> None:
         """Raise Unavailable when nothing can be stored here now."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 
-from csi_multi.contract import DryRunReport, Host, Unpredictable
-from csi_multi.host import mounts
+from csi_multi.contract import DryRunReport, Host, Setting, Unpredictable
 from csi_multi.host.mounts import MountPoint
 
 from .client import Client
@@ -18,6 +16,7 @@ from .config import Config
 from .directory import Directory
 from .freeze import Freezer
 from .labels import Label
+from .neighbours import mount_of
 from .store import GONE
 
 REFLINK_FILESYSTEMS = frozenset({"btrfs", "xfs"})  # with the defaults of their mkfs
@@ -62,6 +61,10 @@ class DryRunClient(Client):
         text = msgspec.json.encode(label).decode()
         self._report.record_change("write", str(file), text, why="the label: owner, size and format state")
 
+    def write_owner(self, file: Path, data: bytes) -> None:
+        why = "the directory belongs to this instance from now on; another one is refused"
+        self._report.record_change("write", str(file), why=why)
+
     def touch(self, image: Path) -> None:
         self._report.record_change(
             "touch", str(image), why="the image: a sparse file, which takes space as it is written"
@@ -80,7 +83,7 @@ class DryRunClient(Client):
         self._report.record_change("cp", option, str(source), str(image), why=why)
 
     def can_reflink(self, directory: Path) -> bool:
-        kind = "unknown" if self._report.offline else _filesystem(directory)
+        kind = "unknown" if self._report.offline else mount_of(directory).fs_type
         reflink = kind in REFLINK_FILESYSTEMS
         can = "can" if reflink else "cannot"
         self._report.record_assumption(
@@ -99,13 +102,13 @@ class DryRunClient(Client):
 class DryRunDirectory(Directory):
     """A directory that is not created: before its first use, facts about the disk come from its nearest parent."""
 
-    def __init__(self, config: Config, client: Client, report: DryRunReport) -> None:
-        super().__init__(config, client)
+    def __init__(self, config: Config, setting: Setting, client: Client, report: DryRunReport) -> None:
+        super().__init__(config, setting, client)
         self._report = report
 
-    def require_mount(self) -> None:
+    def require_ready(self) -> None:
         if not self._report.offline:
-            super().require_mount()
+            super().require_ready()
 
     def free(self) -> tuple[int, int]:
         if self._report.offline:
@@ -115,6 +118,9 @@ class DryRunDirectory(Directory):
         why = f"{free} bytes are free, of which {reserve} are the reserve"
         self._report.record_read("stat", "-f", str(self.existing), why=why)
         return free, reserve
+
+    def sharing(self) -> list[Path]:
+        return [] if self._report.offline else super().sharing()
 
     def sector_size(self) -> int:
         if not self._report.offline:
@@ -139,10 +145,3 @@ class DryRunFreezer(Freezer):
         self._report.record_change("fsfreeze", "--freeze", target, why=why)
         yield
         self._report.record_change("fsfreeze", "--unfreeze", target, why="the source's users can write again")
-
-
-def _filesystem(directory: Path) -> str:
-    """Return the kind of the filesystem that a path would be on."""
-    path = os.path.realpath(directory)
-    above = [mount for mount in mounts.table() if f"{path}/".startswith(f"{mount.target.rstrip('/')}/")]
-    return max(above, key=lambda mount: len(mount.target)).fs_type

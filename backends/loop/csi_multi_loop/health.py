@@ -34,7 +34,7 @@ class HealthReporter:
     @translated("reading the health of a volume")
     def volume(self, handle: str) -> tuple[HealthEntry, ...]:
         leaf = self.volumes.leaf(handle)
-        self.directory.require_mount()
+        self.directory.require_ready()
         return self._volume(leaf)
 
     @translated("reading the health of a volume on its node")
@@ -65,7 +65,7 @@ class HealthReporter:
     def storage(self) -> tuple[StorageHealthEntry, ...]:
         """Return what is wrong with the directory."""
         try:
-            self.directory.require_mount()
+            self.directory.require_ready()
             fullness = self.directory.fullness()
             read_only = self.directory.read_only()
         except (OSError, StorageError) as error:

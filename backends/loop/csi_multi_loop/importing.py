@@ -57,7 +57,7 @@ class Importer:
     @translated("releasing a volume")
     def release(self, handle: str) -> str:
         """Remove the volume's entry; the file stays. Raises what Import.release_volume says."""
-        self.directory.require_mount()
+        self.directory.require_ready()
         leaf = self.volumes.leaf(handle)
         with self.volumes.locked(leaf):
             if not self.volumes.read(leaf).stamp.imported:

@@ -26,7 +26,7 @@ class Listing:
             label = self.volume_store.read_for_listing(leaf)
             return label.to_volume(self.volume_store.handle(leaf)) if label else None
 
-        self.directory.require_mount()
+        self.directory.require_ready()
         return paged(self.volume_store.leaves(), page, load)
 
     @translated("listing snapshots")
@@ -37,10 +37,10 @@ class Listing:
                 return None
             return label.to_snapshot(self.snapshot_store.handle(leaf))
 
-        self.directory.require_mount()
+        self.directory.require_ready()
         return paged(self.snapshot_store.leaves(), page, load)
 
     @translated("listing the health of volumes")
     def volume_health(self, page: PageRequest) -> Page[VolumeHealth]:
-        self.directory.require_mount()
+        self.directory.require_ready()
         return paged(self.volume_store.leaves(), page, self.health_reporter.listed_volume)

@@ -62,14 +62,14 @@ class SnapshotManager:
 
     @translated("reading a snapshot")
     def get(self, handle: str) -> Snapshot:
-        self.directory.require_mount()
+        self.directory.require_ready()
         leaf = self.snapshots.leaf(handle)
         return self.snapshots.read(leaf).to_snapshot(self.snapshots.handle(leaf))
 
     @translated("deleting a snapshot")
     def delete(self, handle: str) -> None:
         leaf = self.snapshots.leaf(handle)
-        self.directory.require_mount()
+        self.directory.require_ready()
         self.snapshots.finish_removal(leaf)
         with self.snapshots.locked(leaf):
             self.snapshots.read(leaf)  # refuses another owner's snapshot

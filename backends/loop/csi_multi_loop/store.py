@@ -30,6 +30,7 @@ from csi_multi.host import loopdev
 
 from . import labels
 from .client import Client
+from .directory import Directory
 from .labels import ForeignLabel, L, UnreadableLabel
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,8 @@ def loop_devices(image: Path) -> list[Path]:
 class Store(Generic[L]):
     """All volumes, or all snapshots, of one instance."""
 
-    def __init__(self, directory: Path, kind: str, form: type[L], setting: Setting, client: Client) -> None:
-        self.path = directory / f"{kind}s"
+    def __init__(self, directory: Directory, kind: str, form: type[L], setting: Setting, client: Client) -> None:
+        self.path = directory.path / f"{kind}s"
         self.directory = directory
         self.kind = kind
         self.label_name = f"{kind}.json"
@@ -85,10 +86,11 @@ class Store(Generic[L]):
 
     def leaves(self) -> list[str]:
         """Return all names with the shape of an entry, sorted; some may not be entries."""
-        try:
-            return sorted(name for name in os.listdir(self.path) if LEAF_SHAPE.fullmatch(name))
-        except FileNotFoundError:
-            return []
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = sorted(name for name in os.listdir(self.path) if LEAF_SHAPE.fullmatch(name))
+        self.directory.require_ready()  # afterwards, so that a directory that has vanished is not taken for empty
+        return names
 
     # Labels
 
@@ -98,7 +100,7 @@ class Store(Generic[L]):
             label = self._load(self.label_file(leaf))
         except UnreadableLabel:
             if not os.path.lexists(self.path / leaf):
-                raise missing(self.kind, self.handle(leaf)) from None
+                raise self._missing(leaf) from None
             raise
         owner, own = (label.stamp.driver, label.stamp.cluster), (self._setting.driver, self._setting.cluster)
         if owner != own:
@@ -136,6 +138,11 @@ class Store(Generic[L]):
             ) from None
         return labels.decode(file, data, self._form)
 
+    def _missing(self, leaf: str) -> NotFound:
+        """Return that an entry does not exist. Raises Unavailable when the directory has vanished instead."""
+        self.directory.require_ready()
+        return missing(self.kind, self.handle(leaf))
+
     # Entries
 
     def refuse_taken(self, leaf: str) -> None:
@@ -149,7 +156,7 @@ class Store(Generic[L]):
             try:
                 stack.enter_context(self._client.lock_entry(self.path / leaf, shared=shared))
             except FileNotFoundError:
-                raise missing(self.kind, self.handle(leaf)) from None
+                raise self._missing(leaf) from None
             except BlockingIOError:
                 raise Busy(f"{self.kind} {leaf!r} is locked by another operation; try again") from None
             except NotADirectoryError:
@@ -215,7 +222,7 @@ class Store(Generic[L]):
             self._client.sync(path)
         try:
             # Capacity also counts entries that are being built: the name must not change while it is read.
-            with self._client.lock(self.directory, wait=True):
+            with self.directory.lock():
                 self._client.rename(new, self.path / leaf)
         except OSError as error:
             if error.errno in TAKEN:

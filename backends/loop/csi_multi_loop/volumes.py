@@ -108,14 +108,14 @@ class VolumeManager:
 
     @translated("reading a volume")
     def get(self, handle: str) -> Volume:
-        self.directory.require_mount()
+        self.directory.require_ready()
         leaf = self.volumes.leaf(handle)
         return self.volumes.read(leaf).to_volume(self.volumes.handle(leaf))
 
     @translated("deleting a volume")
     def delete(self, handle: str) -> None:
         leaf = self.volumes.leaf(handle)
-        self.directory.require_mount()
+        self.directory.require_ready()
         self.volumes.finish_removal(leaf)
         with self.volumes.locked(leaf):
             if self.volumes.read(leaf).stamp.imported:  # read() refuses another owner's volume
@@ -127,7 +127,7 @@ class VolumeManager:
     def expand(self, request: ExpandRequest) -> Expansion:
         """Grow a volume, or finish a growth that was interrupted."""
         leaf = self.volumes.leaf(request.handle)
-        self.directory.require_mount()
+        self.directory.require_ready()
         with self.volumes.locked(leaf):
             label = self.volumes.read(leaf)
             image = self.volumes.image(leaf)

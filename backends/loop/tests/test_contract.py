@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from csi_multi_loop.backend import LoopBackend
@@ -14,7 +14,7 @@ from csi_multi_testing.checks import CHECKS
 from csi_multi_testing.context import in_process
 from csi_multi_testing.storage import MIB, Storage, setting
 
-from csi_multi.contract import AlreadyExists, SizeRange, Stamp, VolumeRequest
+from csi_multi.contract import SizeRange, Stamp, VolumeRequest
 from csi_multi.host import loopdev
 from csi_multi.host.command import LocalHost
 
@@ -34,12 +34,18 @@ def on(directory: Path) -> Storage:
         ]
 
     def foreign() -> None:
-        """Another driver's volume and another cluster's, in the same directory."""
+        """Another driver's volume and another cluster's, moved into the directory."""
         ours = setting(LocalHost())
+        (directory / "volumes").mkdir(parents=True, exist_ok=True)
         for number, theirs in enumerate((replace(ours, driver="other.example"), replace(ours, cluster="other"))):
-            stamp = Stamp(driver=theirs.driver, cluster=theirs.cluster, name=f"theirs-{number}", digest="")
-            with suppress(AlreadyExists):
-                LoopBackend(config, theirs).create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=MIB)))
+            name = f"theirs-{number}"
+            if (directory / "volumes" / name).exists():
+                continue
+            with TemporaryDirectory(dir=directory) as elsewhere:
+                other = LoopBackend(Config(directory=elsewhere, min_size=MIB), theirs)
+                stamp = Stamp(driver=theirs.driver, cluster=theirs.cluster, name=name, digest="")
+                other.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=MIB)))
+                Path(elsewhere, "volumes", name).rename(directory / "volumes" / name)
 
     return Storage(
         connect=lambda host: LoopBackend(config, setting(host)),

@@ -153,7 +153,12 @@ def test_a_directory_that_does_not_exist_yet_is_reported_and_not_created(
     report = DryRunReport()
     connect(tmp_path / "new" / "pool").dry_run(report).create_volume(requests.volume("pvc-1"))
 
-    assert report.steps[0].words == ("mkdir", "-p", str(tmp_path / "new" / "pool" / "volumes"))
+    pool = str(tmp_path / "new" / "pool")
+    assert [step.words for step in report.steps if step.changes][:3] == [
+        ("mkdir", "-p", pool),
+        ("write", f"{pool}/owner.json"),
+        ("mkdir", "-p", f"{pool}/volumes"),
+    ]
     assert not (tmp_path / "new").exists()
 
 

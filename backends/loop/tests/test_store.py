@@ -110,9 +110,11 @@ def test_a_held_volume_is_busy(backend, requests, image):
                 attempt()
 
 
-def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, connect, setting, requests):
-    other = connect(setting=dataclasses.replace(setting, driver="other.csi.test"))
-    handle = other.create_volume(requests.volume("v")).handle  # stamped for this driver: foreign to `other`
+def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, connect, setting, requests, tmp_path):
+    other = connect(tmp_path / "other", setting=dataclasses.replace(setting, driver="other.csi.test"))
+    other.check()
+    handle = backend.create_volume(requests.volume("v")).handle
+    (tmp_path / "pool/volumes/v").rename(tmp_path / "other/volumes/v")
     with pytest.raises(FailedPrecondition, match=r"belongs to driver 'multi\.csi\.test'"):
         other.delete_volume(handle, {})
     with pytest.raises(FailedPrecondition):
@@ -120,6 +122,7 @@ def test_a_volume_of_another_driver_is_neither_listed_nor_deleted(backend, conne
 
     assert other.list_volumes(PageRequest()).items == ()
     assert other.list_volume_health(PageRequest(), {}).items == ()
+    (tmp_path / "other/volumes/v").rename(tmp_path / "pool/volumes/v")
     assert backend.get_volume(handle).handle == handle
 
 

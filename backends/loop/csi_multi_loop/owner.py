@@ -1,0 +1,59 @@
+"""Which instance a directory belongs to: <directory>/owner.json, written on first use.
+
+An owner is an instance of a driver in a cluster, and not a process: the controller part and the node part on one
+machine, or the old and the new process of an update, are the same owner. The file also marks the directory: where a process has
+seen it and does not see it any more, the disk is gone, and not the volumes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from csi_multi.contract import Setting, Unavailable
+
+FILE = "owner.json"
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    driver: str
+    cluster: str
+    instance: str
+
+    def __str__(self) -> str:
+        return f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r}"
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of the file. `token` is random, and distinguishes this directory from any other at its path."""
+
+    owner: Owner
+    token: str
+
+
+def owner_of(setting: Setting) -> Owner:
+    return Owner(driver=setting.driver, cluster=setting.cluster, instance=setting.instance)
+
+
+def new_marker(owner: Owner) -> bytes:
+    marker = Marker(owner=owner, token=secrets.token_hex(8))
+    return msgspec.json.format(msgspec.json.encode(marker))
+
+
+def token_of(directory: Path, data: bytes, own: Owner) -> str:
+    """Return the token of a directory with this marker. Raises Unavailable when it belongs to another owner."""
+    try:
+        marker = msgspec.json.decode(data, type=Marker)
+    except msgspec.DecodeError as error:
+        raise Unavailable(
+            f"{directory / FILE} is damaged: {error}; restore it from a backup, or remove it when no other instance "
+            "or driver uses the directory"
+        ) from None
+    if marker.owner != own:
+        raise Unavailable(
+            f"{directory} belongs to {marker.owner}, and not to {own}; give each its own directory, or remove "
+            f"{directory / FILE} when the first does not use it any more"
+        )
+    return marker.token

@@ -1,0 +1,95 @@
+"""Several instances on one filesystem count together. Needs root, for filesystems of their own."""
+
+import dataclasses
+import threading
+
+import pytest
+from csi_multi_loop import neighbours
+
+from csi_multi.contract import CapacityRequest, ResourceExhausted
+
+MIB = 2**20
+pytestmark = pytest.mark.root
+
+
+def available(backend):
+    return backend.capacity(CapacityRequest()).available
+
+
+@pytest.fixture
+def second(setting):
+    return dataclasses.replace(setting, instance="second")
+
+
+@pytest.fixture
+def two(filesystem, mount, connect, second, tmp_path, request):
+    """Two instances on one filesystem of 64 MiB: beside each other, or each at a mount of its own."""
+    disk = filesystem("tmpfs", 64 * MIB)
+    paths = disk / "first", disk / "second"
+    for path in paths:
+        path.mkdir()
+    if request.param == "mounted apart":
+        paths = tuple(mount(path, tmp_path / path.name, "--bind") for path in paths)
+    backends = connect(paths[0]), connect(paths[1], setting=second)
+    for backend in backends:
+        backend.check()
+    return backends
+
+
+@pytest.mark.parametrize("two", ["beside", "mounted apart"], indirect=True)
+def test_two_instances_on_one_filesystem_do_not_promise_the_same_space(two, requests):
+    first, other = two
+    first.create_volume(requests.volume("v", 40 * MIB))
+
+    assert available(first) == available(other) < 24 * MIB
+    with pytest.raises(ResourceExhausted, match="also those of other instances on its"):
+        other.create_volume(requests.volume("v", 40 * MIB))
+    other.create_volume(requests.volume("v", 20 * MIB))
+    assert available(first) < 4 * MIB
+    with pytest.raises(ResourceExhausted):
+        first.expand_volume(requests.expand("node-1/v", 48 * MIB))
+    first.delete_volume("node-1/v", {})
+    assert available(other) > 40 * MIB
+
+
+@pytest.mark.parametrize("two", ["beside"], indirect=True)
+def test_instances_of_two_drivers_beside_each_other_count_together(two, connect, setting, requests, tmp_path):
+    first, other = two
+    first.create_volume(requests.volume("v", 40 * MIB))
+    neighbours._filesystems.clear()  # in another process they do not know each other
+    with pytest.raises(ResourceExhausted):
+        other.create_volume(requests.volume("v", 40 * MIB))
+
+
+@pytest.mark.parametrize("two", ["mounted apart"], indirect=True)
+def test_simultaneous_creations_of_two_instances_do_not_count_the_same_space(two, requests, crash):
+    first, other = two
+    refused = []
+
+    def create():
+        try:
+            other.create_volume(requests.volume("second", 40 * MIB))
+        except ResourceExhausted:
+            refused.append("second")
+
+    thread = threading.Thread(target=create)
+
+    def meanwhile():  # the first has counted the space, and has not taken it yet
+        thread.start()
+        thread.join(0.5)
+
+    with crash.before("os.rename", meanwhile):
+        first.create_volume(requests.volume("first", 40 * MIB))
+    thread.join()
+
+    assert refused == ["second"]
+
+
+def test_an_instance_that_is_gone_and_one_on_another_filesystem_do_not_count(filesystem, connect, second, requests):
+    first = connect(filesystem("tmpfs", 64 * MIB) / "pool")
+    before = available(first)
+    other = connect(filesystem("ext4", 128 * MIB) / "pool", setting=second)
+    other.create_volume(requests.volume("v", 40 * MIB))
+
+    assert available(first) == before
+    assert len(neighbours.sharing(first._directory.path)) == 1
