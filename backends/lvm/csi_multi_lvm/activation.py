@@ -9,10 +9,8 @@ removed. When the snapshot was read, the volume is deactivated if it still has t
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +19,7 @@ from pathlib import Path
 
 from csi_multi.contract import FailedPrecondition, Host, InUse, Unavailable
 from csi_multi.host import exclusive, mounts, sysfs
+from csi_multi.host.blockdev import BlockDevices, open_descriptor, os_errors_as_unavailable
 
 from . import labels
 from .client import Client
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 
 SYS_BLOCK = Path("/sys/block")
 DEV = Path("/dev")
-BLKROSET = 0x125D  # linux/fs.h
 
 READING_CONDITION = f'lv_tags={{"{labels.READING}"}}'
 POOL_FAILED_CONDITION = 'lv_health_status="failed"'  # as the kernel reports it
@@ -55,6 +53,18 @@ class Activation:
     def path(self, device: ActiveDevice) -> Path:
         """Return a node of the device. Raises Unavailable."""
         return device_node(self._host, device)
+
+    def mapped_sectors(self, device: ActiveDevice) -> int | None:
+        """Return the sectors of a thin volume that were ever written; None for another one, or if unknown.
+
+        lvs shows a rounded percentage, which is 0.00 for the first blocks of a large volume. The kernel's status has
+        the number, or "Fail" and "Error" (its Documentation/admin-guide/device-mapper/thin-provisioning.rst).
+        """
+        path = self.path(device)
+        with os_errors_as_unavailable(path), open_descriptor(path) as descriptor:
+            os.fsync(descriptor)  # what another program wrote may be in the page cache only
+        _start, _length, target, *status = self._host.run("dmsetup", "status", device.name).stdout.split() or [""] * 3
+        return int(status[0]) if target == "thin" and status and status[0].isdigit() else None
 
     def activate(self, volume: LogicalVolume) -> ActiveDevice:
         """Activate a volume that is opened, and resume it if a killed command left it suspended.
@@ -227,11 +237,7 @@ def set_read_only(path: Path, device: ActiveDevice, read_only: bool) -> None:
         raise InUse(
             f"{path} is in use {'read-write' if read_only else 'read-only'}; unpublish and unstage the volume first"
         )
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(descriptor, BLKROSET, struct.pack("i", read_only))
-    finally:
-        os.close(descriptor)
+    BlockDevices().set_read_only(path, read_only)
 
 
 def in_use(path: Path, number: str) -> bool:

@@ -148,6 +148,9 @@ class LvmBackend(
     def formatted(self, handle: str) -> None:
         self._devices.formatted(handle)
 
+    def has_data(self, handle: str) -> bool | None:
+        return self._devices.has_data(handle)
+
     # The instance
 
     def node_of(self, handle: str) -> str:

@@ -52,6 +52,12 @@ class DeviceManager(Operation):
         """Record that the volume may hold data from now on."""
         wiping.formatted(self._client, self._owned_volumes.get(self._owned_volumes.leaf(handle)))
 
+    def has_data(self, handle: str) -> bool | None:
+        """Return whether a thin volume has blocks of its pool, None for a thick volume, which has all of its space."""
+        active = self._activation.device(self._owned_volumes.name(self._owned_volumes.leaf(handle)))
+        sectors = self._activation.mapped_sectors(active) if active else None
+        return None if sectors is None else sectors > 0
+
     def _device(self, active: ActiveDevice, found: LogicalVolume) -> Device:
         return Device(
             path=self._activation.path(active),

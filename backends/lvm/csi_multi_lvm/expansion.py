@@ -9,13 +9,13 @@ from . import layout as layouts
 from .errors import CommandRefused
 from .labels import ZEROED_SPACE_PREFIX
 from .layout import Layout
-from .operation import Instance, Operation
+from .operation import InstanceParts, Operation
 from .report import LogicalVolume
 from .volumes import VolumeManager
 
 
 class VolumeExpander(Operation):
-    def __init__(self, instance: Instance, volumes: VolumeManager) -> None:
+    def __init__(self, instance: InstanceParts, volumes: VolumeManager) -> None:
         super().__init__(instance)
         self._volumes = volumes
 

@@ -16,7 +16,7 @@ from csi_multi.contract import (
 from . import labels
 from .capacity import METADATA
 from .config import Config
-from .operation import Instance
+from .operation import InstanceParts
 from .report import LogicalVolume, Report
 
 FULL = 100.0
@@ -26,7 +26,7 @@ POOL_FAILURES = ("failed", "out_of_data", "metadata_read_only")  # lv_health_sta
 class HealthReporter:
     """The health of an instance's volumes and of its group, by a new report each time."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: InstanceParts) -> None:
         self._config = instance.config
         self._client = instance.client
         self._owned_volumes = instance.volumes

@@ -1,7 +1,8 @@
 """Import logical volumes that were created by hand, and release them again.
 
 An import tags the logical volume and renames it last; a release renames it back first and then removes the tags. So
-an import that was interrupted leaves a volume with its own name, which the driver does not own: it is begun again.
+an import that was interrupted leaves a volume with its own name, which the driver does not own: it is begun again. A
+release that was interrupted leaves the same, and is completed when it is repeated.
 """
 
 from __future__ import annotations
@@ -43,14 +44,32 @@ class Importer(Operation):
 
     def release(self, handle: str) -> str:
         """Restore a volume's name, then remove the tags. Raises what Import.release_volume says."""
-        found = self._owned_volumes.get(self._owned_volumes.leaf(handle))
+        leaf = self._owned_volumes.leaf(handle)
+        report = self._client.report()
+        found = self._renamed_back(report, leaf) or self._owned_volumes.require(
+            leaf, report.volumes.get(self._owned_volumes.name(leaf))
+        )
         if labels.IMPORTED not in found.tags:
             raise not_imported(handle)
         _refuse_open(found)
         old = labels.unescape(labels.value(found.tags, labels.ORIGINAL_NAME))
-        self._rename(found.name, old)
+        if found.name != old:
+            self._rename(found.name, old)
         self._client.change_tags(old, remove=labels.with_prefix(found.tags, labels.TAG_PREFIX))
         return f"logical volume {self._config.volume_group}/{old}"
+
+    def _renamed_back(self, report: Report, leaf: str) -> LogicalVolume | None:
+        """Return the volume that an interrupted release left, None if there is none."""
+        if self._owned_volumes.name(leaf) in report.volumes:
+            return None
+        tags = {self._owned_volumes.owner, labels.IMPORTED}
+        for found in report.volumes.values():
+            interrupted = labels.value(found.tags, labels.ORIGINAL_NAME) == labels.escape(found.name)
+            if interrupted and tags <= found.tags:
+                stamp = self._owned_volumes.stamp(found)
+                if self._owned_volumes.leaf_for(stamp.name) == leaf:
+                    return found
+        return None
 
     def _rename(self, old: str, new: str) -> None:
         try:

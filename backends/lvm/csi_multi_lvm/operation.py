@@ -17,7 +17,7 @@ from .report_cache import ReportCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class InstanceParts:
     """The parts of a configured instance."""
 
     config: Config
@@ -29,12 +29,12 @@ class Instance:
     snapshots: OwnedVolumes
 
 
-def instance_of(config: Config, setting: Setting) -> Instance:
+def instance_of(config: Config, setting: Setting) -> InstanceParts:
     """Return an instance's parts. No command runs."""
     client = Client(setting.host, config)
     reports = ReportCache(client)
     handles = Handles(setting.node, config.volume_group)
-    return Instance(
+    return InstanceParts(
         config=config,
         client=client,
         reports=reports,
@@ -48,7 +48,7 @@ def instance_of(config: Config, setting: Setting) -> Instance:
 class Operation:
     """The base of the classes that change volumes and snapshots."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: InstanceParts) -> None:
         self._config = instance.config
         self._client = instance.client
         self._reports = instance.reports

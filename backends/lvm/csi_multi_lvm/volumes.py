@@ -33,7 +33,7 @@ from .errors import CommandRefused
 from .labels import CLONE_SOURCE_PREFIX, VOLUME_PREFIX, ZEROED_SPACE_PREFIX
 from .layout import Layout
 from .listing import incomplete
-from .operation import Instance, Operation
+from .operation import InstanceParts, Operation
 from .report import LogicalVolume, Report
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ ABANDONED = 24 * 3600.0  # seconds after which no request retries an incomplete 
 
 
 class VolumeManager(Operation):
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: InstanceParts) -> None:
         super().__init__(instance)
         self._admission = threading.Lock()
 

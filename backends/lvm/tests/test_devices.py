@@ -14,7 +14,7 @@ from csi_multi_lvm.backend import LvmBackend
 from csi_multi.contract import FailedPrecondition, InUse, NotFound, Setting, Unavailable, Volume
 from csi_multi.host import sysfs
 
-from .group import EXTENT, Group
+from .group import EXTENT, GIB, Group
 from .matrix import once
 from .volume_steps import (
     DyingHost,
@@ -106,6 +106,25 @@ def test_a_volume_that_was_replaced_by_renaming_has_another_proof(group: Group, 
     for old, new in (("csi-v", "csi-other"), ("kept", "csi-v")):
         group.lvm.run("lvrename", "-qq", group.name, old, new)
     delete(one, volume, other)
+
+
+@pytest.mark.parametrize("kind", ["thin", "linear"])
+def test_one_block_that_another_program_writes_is_known_in_a_thin_volume(kind: str, backend: NewBackend) -> None:
+    """lvs shows 0.00 % for it, and blkid nothing."""
+    one = backend()
+    volume = create(one, "v", GIB if kind == "thin" else EXTENT, type=kind)
+    assert one.has_data(volume.handle) is None  # it is not open
+    with opened(one, volume, block=False) as device:
+        assert one.has_data(volume.handle) is {"thin": False, "linear": None}[kind]
+        with device.path.open("r+b") as disk:  # through the page cache
+            disk.seek(volume.size // 2)
+            disk.write(b"x" * 4096)
+            disk.flush()
+
+            assert one.has_data(volume.handle) is {"thin": True, "linear": None}[kind]
+    with opened(one, volume, block=False):
+        assert one.has_data(volume.handle) is {"thin": True, "linear": None}[kind]
+    delete(one, volume)
 
 
 def test_a_device_opened_read_only_refuses_writes_until_it_is_opened_for_them(

@@ -150,6 +150,23 @@ def test_after_an_interrupted_release_it_can_be_imported_again(verb: str) -> Non
     assert over(machine).import_volume("data", stamp()) == made
 
 
+@pytest.mark.parametrize("verb", ["lvchange", "lvrename"])
+def test_an_interrupted_release_is_completed_when_it_is_repeated(verb: str) -> None:
+    machine = Machine(data={"lv_tags": "team-shop"}, other={})
+    made = over(machine).import_volume("data", stamp())
+    over(machine).import_volume("other", stamp("other"))
+    machine.before = verb
+    with pytest.raises(Died):
+        over(machine).release_volume(made.handle)
+    machine.before = ""
+
+    assert over(machine).release_volume(made.handle) == "logical volume vg0/data"
+    assert machine.rows["data"]["lv_tags"] == "team-shop"
+    with pytest.raises(NotFound):
+        over(machine).release_volume(made.handle)
+    assert over(machine).find_volume("other")
+
+
 @pytest.mark.parametrize(
     ("row", "kind", "words"),
     [
