@@ -43,11 +43,11 @@ from ..contract.model import (
     VolumeRequest,
 )
 from . import topology
+from .filesystems import AUTO, FS_TYPE
 
 B = TypeVar("B", bound=Backend)
 T = TypeVar("T")
 
-FS_TYPE = "fsType"  # in the volume context, so that a changed default does not affect existing volumes
 NOT_FINAL = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tries again
 
 
@@ -200,7 +200,7 @@ def _refuse_other_use(volume: Volume, request: VolumeRequest) -> None:
         uses = ("block access", f"filesystem {found or wanted!r}")
         raise _conflict(f"volume {request.name!r} exists for {uses[bool(found)]}, not for {uses[bool(wanted)]}")
     for capability in request.capabilities:
-        if capability.mount and capability.mount.fs_type not in ("", found):
+        if capability.mount and capability.mount.fs_type not in ("", found) and found != AUTO:
             named = capability.mount.fs_type
             raise _conflict(f"volume {request.name!r} exists for filesystem {found!r}, not for {named!r}")
 

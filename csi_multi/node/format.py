@@ -23,16 +23,23 @@ LONG_TIME_LIMIT = 900.0  # seconds for commands whose work grows with the volume
 
 
 def ensure_filesystem(
-    host: Host, backend: Backend, handle: str, device: Device, fs_type: str, options: FilesystemOptions
+    host: Host,
+    backend: Backend,
+    handle: str,
+    device: Device,
+    fs_type: str,
+    options: FilesystemOptions,
+    default: str = DEFAULT,
 ) -> tuple[FilesystemType, bool]:
-    """Make sure that the device holds this filesystem ("": the supported one it holds, otherwise the default).
+    """Make sure that the device holds this filesystem ("": the supported one of a used device, else the default).
 
     Return the filesystem, and whether the device was formatted now. Raises FailedPrecondition when the device holds
     anything else, or is not proven blank.
     """
     sysfs.verify(device)
     found, data_offset = _inspect(host, handle, device)
-    wanted = BY_NAME[fs_type or (found if found in BY_NAME else DEFAULT)]
+    used = device.blank is Blank.NEVER and found in BY_NAME
+    wanted = BY_NAME[fs_type or (found if used else default)]
     if found == wanted.name and (device.read_only or device.blank is not Blank.INTERRUPTED):
         return wanted, False
     _refuse_to_format(handle, device, wanted, found)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..contract.model import Capability, Strings
+from .mkfs_options import DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,7 @@ class StageRequest:
     handle: str
     staging: Path
     capability: Capability
+    default_fs_type: str = DEFAULT  # where the capability names none: of a blank device, or what it should hold
     volume_context: Strings = field(default_factory=dict)
     publish_context: Strings = field(default_factory=dict)
     secrets: Strings = field(default_factory=dict, repr=False)

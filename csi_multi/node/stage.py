@@ -28,7 +28,7 @@ from ..host import sysfs
 from . import blank_check, device_mounts, format, fsgroup, grow, mount_flags, mount_paths, mounting, readonly_loop
 from .device_mounts import DeviceMount
 from .filesystem import BY_NAME
-from .mkfs_options import DEFAULT, FilesystemOptions, from_context, require_supported, validate_options
+from .mkfs_options import FilesystemOptions, from_context, validate_options
 from .requests import StageRequest
 
 RETRYABLE = (Busy, Unavailable, Timeout)  # after these the orchestrator calls stage or unstage again
@@ -40,7 +40,7 @@ class StagePlan:
 
     request: StageRequest
     staging: Path
-    fs_type: str  # "": the one on the device, otherwise the default
+    fs_type: str  # "": the one on a device that was used, otherwise the default
     mount_flags: tuple[str, ...]
     visible_flags: frozenset[str]  # what the mount table will show of them
     group: int | None
@@ -89,8 +89,7 @@ def make_plan(request: StageRequest) -> StagePlan:
     mount_flags.validate(flags)
     options = from_context(request.volume_context)
     if mount:
-        require_supported(mount.fs_type or DEFAULT)
-        validate_options(options, mount.fs_type)
+        validate_options(options, mount.fs_type or request.default_fs_type)
     read_only = request.capability.mode.read_only
     return StagePlan(
         request=request,
@@ -157,7 +156,9 @@ def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Dev
     name = next((one.mount.fs_type for one in device_mounts.list_mounts(device) if not one.block), "")
     formatted = False
     if not name:  # otherwise it is mounted elsewhere on this node, and only the kernel may access the device
-        fs_type, formatted = format.ensure_filesystem(host, backend, plan.handle, device, plan.fs_type, plan.options)
+        fs_type, formatted = format.ensure_filesystem(
+            host, backend, plan.handle, device, plan.fs_type, plan.options, plan.request.default_fs_type
+        )
         if not formatted and not plan.read_only:
             format.repair(host, plan.handle, device, fs_type)
             grow.before_mount(host, plan.handle, device, fs_type)

@@ -19,9 +19,11 @@ from ..contract.model import (
     Volume,
     VolumeRequest,
 )
-from ..core import idempotent, topology
-from ..core.idempotent import FS_TYPE, require
+from ..core import filesystems, idempotent, topology
+from ..core.filesystems import AUTO, FS_TYPE
+from ..core.idempotent import require
 from ..loading.instance import Instance
+from ..node import mkfs_limits
 from ..node.mkfs_options import require_supported, validate_options
 from . import convert
 from .listing import list_over_instances
@@ -59,18 +61,21 @@ class ControllerVolumes:
         has_source = request.HasField("volume_content_source")
         source = convert.source(request.volume_content_source, instance.name) if has_source else None
         capabilities = convert.capabilities(request.volume_capabilities)
-        fs_types = [one.mount.fs_type or self._context.driver.default_fs_type for one in capabilities if one.mount]
-        if len(set(fs_types)) > 1:
-            raise InvalidArgument(
-                f"volume_capabilities: a volume has one filesystem, but {sorted(set(fs_types))} are requested"
-            )
-        for fs_type in fs_types:
+        fs_type, size = "", convert.size_range(request.capacity_range)
+        if named := {one.mount.fs_type or parameters.fs_type for one in capabilities if one.mount}:
+            named |= {parameters.fs_type} - {""}
+            default = self._context.driver.default_fs_type
+            fs_type = filesystems.choose(instance.backend, source, named, default)
+        if fs_type not in ("", AUTO):
             validate_options(parameters.filesystem, fs_type)
-        context = parameters.context(fs_types[0] if fs_types else "")
+            if source is None:
+                size = mkfs_limits.fit(size, fs_type, parameters.filesystem)
         constrained = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
         return VolumeRequest(
-            stamp=self._context.stamp(request.name, parameters.digest, source=source, context=context),
-            size=convert.size_range(request.capacity_range),
+            stamp=self._context.stamp(
+                request.name, parameters.digest, source=source, context=parameters.context(fs_type)
+            ),
+            size=size,
             capabilities=capabilities,
             parameters=parameters.own,
             mutable=mutable_parameters(instance.backend, request.mutable_parameters),
@@ -188,7 +193,7 @@ class ControllerVolumes:
                 if reason := _unusable(instance.backend, one, own):
                     return reason
                 made = context.get(FS_TYPE, "")
-                if one.mount and made and one.mount.fs_type not in ("", made):
+                if one.mount and made not in ("", AUTO) and one.mount.fs_type not in ("", made):
                     return f"the volume has filesystem {made!r}, not {one.mount.fs_type!r}"
         except InvalidArgument as error:
             return str(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ from ..contract import ids
 from ..contract.backend import Expand, NodeFacts, NodeHealthReporter
 from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
 from ..contract.machine import Host
-from ..contract.model import Segments
-from ..core.idempotent import FS_TYPE, require
+from ..contract.model import Segments, Strings
+from ..core.filesystems import AUTO, FS_TYPE
+from ..core.idempotent import require
 from ..core.topology import node_segments
 from ..node import grow, publish, stage, volume_status
 from ..node.requests import PublishRequest, StageRequest
@@ -69,19 +69,21 @@ class NodeService:
         capability = convert.capability(request.volume_capability)
         if reason := instance.backend.unsupported(capability):
             raise FailedPrecondition(f"volume_capability: {reason}")
-        if capability.mount and not capability.mount.fs_type:
-            fs_type = request.volume_context.get(FS_TYPE, self._context.driver.default_fs_type)
-            capability = replace(capability, mount=replace(capability.mount, fs_type=fs_type))
         staged = StageRequest(
             handle=handle,
             staging=Path(request.staging_target_path),
             capability=capability,
+            default_fs_type=self._default_fs_type(request.volume_context),
             volume_context=dict(request.volume_context),
             publish_context=dict(request.publish_context),
             secrets=dict(request.secrets),
         )
         stage.stage(self._host, instance.backend, staged)
         return pb.NodeStageVolumeResponse()
+
+    def _default_fs_type(self, volume_context: Strings) -> str:
+        recorded = volume_context.get(FS_TYPE, AUTO)
+        return self._context.driver.default_fs_type if recorded == AUTO else recorded
 
     def NodeUnstageVolume(
         self, request: pb.NodeUnstageVolumeRequest, deadline: float | None

@@ -9,11 +9,12 @@ from typing import Any
 from ..config.settings import Driver
 from ..contract import ids
 from ..contract.backend import Backend
-from ..contract.errors import FailedPrecondition, NotFound
+from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
 from ..contract.model import Segments, Stamp, Strings
-from ..contract.params import camel, fields, normalize_keys, parse
+from ..contract.params import camel, fields, keys_of, normalize_keys, parse
 from ..core import topology
-from ..core.idempotent import FS_TYPE, digest
+from ..core.filesystems import AUTO, CLASS_KEY, FS_TYPE
+from ..core.idempotent import digest
 from ..loading.instance import Instance
 from ..loading.registry import Registry
 from ..node.mkfs_options import FilesystemOptions, to_context
@@ -86,13 +87,15 @@ class ClassParameters:
 
     instance: Instance
     own: Any  # the backend's Parameters
+    fs_type: str  # by a key without the provisioner's prefix; "": not there
     filesystem: FilesystemOptions
     metadata: Strings
     digest: str
 
     def context(self, fs_type: str) -> dict[str, str]:
         """Return the volume context: what the node must know about the filesystem for the life of the volume."""
-        return to_context(self.filesystem) | ({FS_TYPE: fs_type} if fs_type else {})
+        options = {} if fs_type == AUTO else to_context(self.filesystem)  # a copy is never formatted
+        return options | ({FS_TYPE: fs_type} if fs_type else {})
 
 
 def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
@@ -103,10 +106,25 @@ def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapp
     backend = type(instance.backend)
     rest = normalize_keys(backend.Parameters, rest, "parameters", also=filesystem_keys)
     filesystem = {key: rest.pop(key) for key in sorted(filesystem_keys & rest.keys())}
+    digested = digest({**rest, **filesystem}, normalize_keys(backend.MutableParameters, mutable, "mutable_parameters"))
+    fs_type = _take_filesystem(backend, rest)
     own = parse(backend.Parameters, rest, "parameters", also=("backend", *filesystem_keys))
     options = parse(FilesystemOptions, filesystem, "parameters")
-    mutable_normalized = normalize_keys(backend.MutableParameters, mutable, "mutable_parameters")
-    return ClassParameters(instance, own, options, metadata, digest({**rest, **filesystem}, mutable_normalized))
+    return ClassParameters(instance, own, fs_type, options, metadata, digested)
+
+
+def _take_filesystem(backend: type[Backend], parameters: dict[str, str]) -> str:
+    """Remove the old name of the filesystem's key, and return its value.
+
+    The provisioner reads it in any capitals as well, but leaves it in the parameters; other orchestrators do not read
+    it. Raises InvalidArgument when it is there twice. A backend that has a parameter of this name keeps it.
+    """
+    if any(camel(field.name).lower() == "fstype" for field in fields(backend.Parameters) if not keys_of(field)):
+        return ""
+    found = [key for key in parameters if key.lower() == "fstype"]
+    if len(found) > 1:
+        raise InvalidArgument(f"parameters: {found[0]!r} and {found[1]!r} are one key; keep {CLASS_KEY!r} alone")
+    return parameters.pop(found[0]) if found else ""
 
 
 def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -8,7 +8,7 @@ from ..contract.backend import ListSnapshots, Snapshots, VolumeHealthLister, Vol
 from ..contract.errors import NotFound
 from ..contract.model import Page, PageRequest, Snapshot, SnapshotRequest
 from ..contract.params import normalize_keys, parse
-from ..core import idempotent
+from ..core import filesystems, idempotent
 from ..core.idempotent import digest, require
 from ..loading.instance import Instance
 from . import convert
@@ -29,7 +29,9 @@ class ControllerSnapshots:
         schema = type(backend).SnapshotParameters
         given = normalize_keys(schema, given, "parameters")
         snapshot_request = SnapshotRequest(
-            stamp=self._context.stamp(request.name, digest(given)),
+            stamp=self._context.stamp(
+                request.name, digest(given), context=filesystems.snapshot_context(backend, source)
+            ),
             source=source,
             parameters=parse(schema, given, "parameters"),
             metadata=metadata,

@@ -39,7 +39,8 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 from csi_multi.contract.params import parse
 from csi_multi.core import idempotent, topology
-from csi_multi.core.idempotent import FS_TYPE, digest, require
+from csi_multi.core.filesystems import FS_TYPE
+from csi_multi.core.idempotent import digest, require
 from csi_multi.core.locks import Locks
 from csi_multi.host.command import LocalHost
 

@@ -203,3 +203,22 @@ def test_mkfs_that_finds_the_device_busy_is_not_final(world):
     os.close(holder[0])
     world.stage()
     world.unstage()
+
+
+def test_a_used_device_decides_where_no_filesystem_is_named(world):
+    world.volume(size=XFS_SIZE)
+    world.stage(fs="xfs")
+    world.unstage()
+
+    world.stage(fs="")  # the default is ext4
+    world.unstage()
+    with pytest.raises(FailedPrecondition, match="holds xfs, not ext4 as requested"):
+        world.stage(fs="ext4")
+
+
+def test_a_new_device_does_not_decide_although_no_filesystem_is_named(world):
+    world.volume(size=XFS_SIZE)
+    command("mkfs.xfs", "-q")(world, world.backend.image("v1"))
+
+    with pytest.raises(FailedPrecondition, match="holds xfs, not ext4 as requested"):
+        world.stage(fs="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...config.settings import Driver
 from ...contract.errors import InvalidArgument, StorageError
 from ...contract.model import VolumeRequest
-from ...core.idempotent import FS_TYPE
+from ...core.filesystems import AUTO, FS_TYPE
 from ...host.command import LocalHost
 from ...node import kernel_features, mount_flags
 from ...node.filesystem import BY_NAME
@@ -35,6 +35,8 @@ def filesystem(
     kind = request.stamp.context[FS_TYPE]
     named = bool(storage_class.fs_type)
     why = "from the class" if named else f"driver.default_fs_type of {driver.name}, because the class has none"
+    if request.source:
+        why = "that of its source" if kind != AUTO else "the node looks at the device, because the source records none"
     given = storage_class.mount_flags
     effective = mount_flags.apply(mount_flags.DEFAULT_VISIBLE, given, read_only=request.capabilities[0].mode.read_only)
     return ExplainedFilesystem(
@@ -43,7 +45,7 @@ def filesystem(
         formats="never, because a copy has the data of its source" if request.source else AT_FIRST_USE,
         mkfs=() if request.source else _mkfs(kind, options),
         mount_flags=(
-            *BY_NAME[kind].mount_options,
+            *(BY_NAME[kind].mount_options if kind in BY_NAME else ()),
             *storage_class.mount_flags,
             *sorted(effective - {*storage_class.mount_flags}),
         ),

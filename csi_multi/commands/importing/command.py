@@ -18,7 +18,7 @@ from ...contract.errors import InvalidArgument, NotFound, StorageError
 from ...contract.model import IMPORTED, AccessMode, Capability, Mount, Stamp
 from ...contract.params import unknown
 from ...core import topology
-from ...core.idempotent import FS_TYPE
+from ...core.filesystems import FS_TYPE
 from ...host.command import LocalHost
 from ...loading.instance import Instance
 from ...loading.loader import load_instances

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from csi_multi.contract import AccessMode, Capability, InvalidArgument, Mount, StorageError, Volume
 from csi_multi.contract.params import parse
-from csi_multi.core.idempotent import FS_TYPE
+from csi_multi.core.filesystems import FS_TYPE
 
 from ..assertions import CheckSkipped, expect
 from ..check import check
