@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ class MountPoint:
     """One line of mountinfo. `root` is the part of the filesystem that is mounted at `target` ("/": all of it)."""
 
     id: int
+    parent: int  # id of the mount that it is mounted on
     number: str  # "major:minor" of the filesystem
     root: str
     target: str
@@ -58,6 +60,15 @@ def all_at(path: Path) -> list[MountPoint]:
     return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
 
 
+def place(mount: MountPoint, by_id: Mapping[int, MountPoint]) -> tuple[str, str]:
+    """Return where a mount is: the filesystem and the path in it. All copies of a mount have the same place."""
+    parent = by_id.get(mount.parent)
+    if parent is None:
+        return "", mount.target
+    below = mount.target.removeprefix(parent.target.rstrip("/"))
+    return parent.number, parent.root.rstrip("/") + below
+
+
 def is_node_bound(number: str) -> bool:
     """Whether a node of this block device ("": of none) is bound anywhere, which the kernel does not count as use."""
     return bool(number) and any(entry.binds_node and sysfs.find_number(entry.target) == number for entry in table())
@@ -72,10 +83,11 @@ def id_of(descriptor: int) -> int:
 def parse(line: str) -> MountPoint:
     """Parse one line (proc(5)): a variable number of optional fields ends with a lone dash."""
     left, _, right = line.partition(" - ")
-    own, _, number, root, target, options, *_ = left.split(" ")
+    own, parent, number, root, target, options, *_ = left.split(" ")
     fs_type, source, super_options = right.split(" ")
     return MountPoint(
         id=int(own),
+        parent=int(parent),
         number=number,
         root=_plain(root),
         target=_plain(target),

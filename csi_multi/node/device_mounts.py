@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from ..contract.backend import Backend
+from ..contract.backend import Backend, Setting
 from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Device
 from ..host import mounts, sysfs
 from ..host.mounts import MountPoint
 from . import mount_paths
+
+
+class DeviceCloser(Protocol):
+    """What unmounting needs of a backend."""
+
+    setting: Setting
+
+    def find_device(self, handle: str) -> Device | None: ...
+    def close_device(self, handle: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +52,22 @@ def list_mounts(device: Device, table: Sequence[MountPoint] | None = None) -> li
 
 def match(entry: MountPoint, device: Device) -> DeviceMount | None:
     """Return the entry as a mount of the device, None when it is a mount of something else."""
+    number = device_number(entry)
+    if number and device.number in (number, backing_number(number)):
+        return as_mount(entry)
+    return None
+
+
+def as_mount(entry: MountPoint) -> DeviceMount:
+    return DeviceMount(mount=entry, bound_node=bound_node_number(entry))
+
+
+def device_number(entry: MountPoint) -> str:
+    """Return the number of the device that is mounted, "" when it is not known any more."""
     if entry.fs_type in mounts.DEVICE_NODE_FILESYSTEMS:
-        node = bound_node_number(entry)
-        matches = bool(node) and device.number in (node, backing_number(node))
-        return DeviceMount(mount=entry, bound_node=node) if matches else None
+        return bound_node_number(entry)
     # btrfs has numbers of its own in the mount table; its source is the device that is really used.
-    number = _number(entry.source) if entry.fs_type == "btrfs" else entry.number
-    return DeviceMount(mount=entry) if number == device.number else None
+    return _number(entry.source) if entry.fs_type == "btrfs" else entry.number
 
 
 def bound_node_number(entry: MountPoint) -> str:
@@ -62,7 +81,17 @@ def backing_number(number: str) -> str:
     return _number(backing) if backing and sysfs.read_only(number) else ""
 
 
-def find_device(backend: Backend, handle: str) -> Device | None:
+def outside(found: Sequence[DeviceMount], paths: Collection[Path], table: Sequence[MountPoint]) -> list[DeviceMount]:
+    """Return those of the mounts that are at none of the paths, and no copy of one that is.
+
+    A copy is the same mount below another path: of a directory that was bound elsewhere, with what is mounted in it.
+    """
+    by_id = {entry.id: entry for entry in table}
+    here = {mounts.place(one.mount, by_id) for one in found if one.path in paths}
+    return [one for one in found if one.path not in paths and mounts.place(one.mount, by_id) not in here]
+
+
+def find_device(backend: DeviceCloser, handle: str) -> Device | None:
     """Return the volume's device; None when it is not open on this node or the volume does not exist."""
     try:
         return backend.find_device(handle)

@@ -21,6 +21,11 @@ def resolve_parent(path: Path) -> Path:
     return Path(os.path.realpath(path.parent)) / path.name
 
 
+def of_staging(*staging: Path | str) -> list[Path]:
+    """Return the paths at which a volume may be mounted that is staged at one of these paths."""
+    return [path for one in staging for path in (Path(one), Path(one) / BLOCK_FILE)]
+
+
 def require_directory(path: Path) -> None:
     """Raise FailedPrecondition unless this is a directory, not a link to one."""
     status = _status(path)

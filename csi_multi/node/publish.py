@@ -9,9 +9,10 @@ from ..contract.backend import Backend
 from ..contract.errors import AlreadyExists, FailedPrecondition, StorageError
 from ..contract.machine import Host
 from ..contract.model import Device
-from ..host import sysfs
-from . import device_mounts, fsgroup, mount_flags, mount_paths, mounting, readonly_loop
-from .device_mounts import DeviceMount
+from ..host import mounts, sysfs
+from . import device_mounts, device_records, fsgroup, mount_flags, mount_paths, mounting, open_volume, readonly_loop
+from .device_mounts import DeviceCloser, DeviceMount
+from .device_records import VolumeKey
 from .requests import PublishRequest
 from .stage import record_use
 
@@ -21,6 +22,7 @@ class PublishPlan:
     """A valid publish request, with the staged volume it starts from."""
 
     request: PublishRequest
+    key: VolumeKey
     target: Path
     device: Device
     staged: DeviceMount
@@ -35,6 +37,10 @@ class PublishPlan:
     def read_only(self) -> bool:
         return "ro" in self.visible_flags
 
+    @property
+    def group_text(self) -> str:
+        return "" if self.group is None else str(self.group)
+
 
 def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     """Mount the staged volume at the target."""
@@ -46,14 +52,17 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     staged = device_mounts.staging_mount(staging, device, request.handle)
     if device is None or staged is None:
         raise FailedPrecondition(f"volume {request.handle!r} is not staged at {staging}; stage it first")
-    plan = _make_plan(request, target, device, staged)
-    problem = _conflict_with_stage(plan) or (_difference(plan, existing) if existing else "")
+    key = VolumeKey.of(backend, request.handle)
+    plan = _make_plan(request, key, target, device, staged)
+    problem = _conflict_with_stage(plan) or (_difference(plan, existing) or _group_difference(plan) if existing else "")
     if problem:
         kind = AlreadyExists if existing else FailedPrecondition
         raise kind(f"volume {request.handle!r} {problem}; {'unpublish' if existing else 'unstage'} it first")
+    device_records.add_staging(key, device, staging)  # a driver without records may have staged it
     if existing:
         return
     _refuse_second_target(plan)
+    device_records.add_target(key, device.path, device.number, target, plan.group_text)
     if not plan.read_only:
         record_use(backend, request.handle, device)
         if plan.group is not None:
@@ -61,12 +70,15 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     _mount_at_target(host, plan)
 
 
-def _make_plan(request: PublishRequest, target: Path, device: Device, staged: DeviceMount) -> PublishPlan:
+def _make_plan(
+    request: PublishRequest, key: VolumeKey, target: Path, device: Device, staged: DeviceMount
+) -> PublishPlan:
     read_only = request.read_only or request.capability.mode.read_only
     mount = request.capability.mount
     base = mount_flags.visible(staged.mount.options) if not staged.block else frozenset()
     return PublishPlan(
         request=request,
+        key=key,
         target=target,
         device=device,
         staged=staged,
@@ -99,14 +111,25 @@ def _difference(plan: PublishPlan, existing: DeviceMount) -> str:
     return ""
 
 
+def _group_difference(plan: PublishPlan) -> str:
+    """Return with which other group the volume is published at this target, as far as that is recorded."""
+    record = device_records.of_device(plan.device.number)
+    group = record.groups.get(str(plan.target)) if record else None
+    if group in (None, plan.group_text):
+        return ""
+    return f"is published at {plan.target} with volume_mount_group {group!r}, not {plan.group_text!r}"
+
+
 def _refuse_second_target(plan: PublishPlan) -> None:
     mode = plan.request.capability.mode
     if mode.many_targets:
         return
-    for mounted in device_mounts.list_mounts(plan.device):
+    table = mounts.table()
+    record = device_records.of_device(plan.device.number)
+    expected = {plan.staged.path, plan.target, *mount_paths.of_staging(*(record.staging if record else ()))}
+    for mounted in device_mounts.outside(device_mounts.list_mounts(plan.device, table), expected, table):
         # A mount with another root is a part of the volume, which the orchestrator has bound itself (subPath).
-        whole = mounted.block or mounted.mount.root == plan.staged.mount.root
-        if whole and mounted.path not in (plan.staged.path, plan.target):
+        if mounted.block or mounted.mount.root == plan.staged.mount.root:
             raise FailedPrecondition(
                 f"volume {plan.request.handle!r} is already published at {mounted.path}, and access mode {mode.name} "
                 "allows one target per node; unpublish it there, or use SINGLE_NODE_MULTI_WRITER"
@@ -119,13 +142,19 @@ def _mount_at_target(host: Host, plan: PublishPlan) -> None:
     make(plan.target)
     try:
         if plan.block:
-            node = readonly_loop.read_only_node(host, plan.device) if plan.read_only else plan.device.path
+            node = _read_only_node(host, plan) if plan.read_only else plan.device.path
             mounting.bind_node(host, plan.device, node, plan.target, plan.request.handle)
         else:
             _bind_filesystem(host, plan)
     except StorageError:
         _roll_back(host, plan)
         raise
+
+
+def _read_only_node(host: Host, plan: PublishPlan) -> Path:
+    node = readonly_loop.read_only_node(host, plan.device)
+    device_records.add_target(plan.key, node, sysfs.number_of(node), plan.target, plan.group_text)
+    return node
 
 
 def _bind_filesystem(host: Host, plan: PublishPlan) -> None:
@@ -144,17 +173,22 @@ def _roll_back(host: Host, plan: PublishPlan) -> None:
     """Leave nothing behind: after a final error the orchestrator never unpublishes."""
     mounting.unmount(host, plan.target)
     readonly_loop.detach_unused(host, readonly_loop.loops_over(plan.device))
+    if record := device_records.of_device(plan.device.number):
+        device_records.remove_path(record, plan.target)
     mount_paths.remove(plan.target)
 
 
-def unpublish(host: Host, backend: Backend, handle: str, target: Path) -> None:
-    """Unmount the target and remove it."""
+def unpublish(host: Host, backend: DeviceCloser, handle: str, target: Path) -> None:
+    """Unmount the target and remove it. Raises FailedPrecondition for a mount that is not this volume's."""
     target = mount_paths.resolve_parent(target)
-    device = device_mounts.find_device(backend, handle)
-    existing = device_mounts.mount_at(target, device, handle) if device else None
+    volume = open_volume.find(backend, handle, target)
+    volume.require_own(target)
+    existing = [one for one in volume.mounts if one.path == target]
     loops: list[Path] = []
-    if existing is None or existing.block:  # a filesystem has no read-only loop device
-        loops = [*readonly_loop.loops_bound_at(target), *(readonly_loop.loops_over(device) if device else ())]
+    if not existing or existing[-1].block:  # a filesystem has no read-only loop device
+        loops = [*readonly_loop.loops_bound_at(target), *volume.readonly_loops()]
     mounting.unmount(host, target)
     readonly_loop.detach_unused(host, loops)
+    for record in volume.records:
+        device_records.remove_path(record, target)
     mount_paths.remove(target)

@@ -35,7 +35,7 @@ def refresh(host: Host, device: Device) -> None:
 def loops_bound_at(target: Path) -> list[Path]:
     """Return the read-only loop devices bound at a target, also when the device behind them is not known any more."""
     numbers = {device_mounts.bound_node_number(entry) for entry in mounts.all_at(target)}
-    return [Path("/dev") / (sysfs.BLOCK / number).resolve().name for number in numbers if _is_read_only_loop(number)]
+    return [Path("/dev") / (sysfs.BLOCK / number).resolve().name for number in numbers if is_read_only_loop(number)]
 
 
 def detach_unused(host: Host, loops: Sequence[Path]) -> None:
@@ -48,5 +48,6 @@ def detach_unused(host: Host, loops: Sequence[Path]) -> None:
             loopdev.detach(host, loop)
 
 
-def _is_read_only_loop(number: str) -> bool:
+def is_read_only_loop(number: str) -> bool:
+    """Whether the device with this number is a read-only loop device over another device."""
     return bool(number) and loopdev.is_over_device(number) and sysfs.read_only(number)

@@ -25,10 +25,24 @@ from ..contract.errors import (
 from ..contract.machine import Host
 from ..contract.model import Blank, Device, OpenRequest
 from ..host import sysfs
-from . import blank_check, device_mounts, format, fsgroup, grow, mount_flags, mount_paths, mounting, readonly_loop
-from .device_mounts import DeviceMount
+from . import (
+    blank_check,
+    device_mounts,
+    device_records,
+    format,
+    fsgroup,
+    grow,
+    mount_flags,
+    mount_paths,
+    mounting,
+    open_volume,
+    readonly_loop,
+)
+from .device_mounts import DeviceCloser, DeviceMount
+from .device_records import VolumeKey
 from .filesystem import BY_NAME
 from .mkfs_options import FilesystemOptions, from_context, validate_options
+from .open_volume import OpenVolume
 from .requests import StageRequest
 
 RETRYABLE = (Busy, Unavailable, Timeout)  # after these the orchestrator calls stage or unstage again
@@ -67,6 +81,7 @@ def stage(host: Host, backend: Backend, request: StageRequest) -> None:
     if device and existing:
         if difference := _difference(plan, existing):
             raise AlreadyExists(f"volume {plan.handle!r} is staged at {plan.staging} {difference}; unstage it first")
+        device_records.add_staging(VolumeKey.of(backend, plan.handle), device, plan.staging)
         _prepare_for_writes(host, backend, plan, device, existing, formatted=False)
         return
     mount_paths.require_directory(plan.staging)
@@ -75,6 +90,7 @@ def stage(host: Host, backend: Backend, request: StageRequest) -> None:
         backend.close_device(plan.handle)  # an interrupted stage left it open in the other mode
         device = backend.open_device(_open_request(plan))
     with _close_on_final_error(backend, plan.handle, device):
+        device_records.add_staging(VolumeKey.of(backend, plan.handle), device, plan.staging)
         if plan.block:
             mounted, formatted = _bind_block(host, plan, device), False
         else:
@@ -139,6 +155,7 @@ def _close_on_final_error(backend: Backend, handle: str, device: Device) -> Iter
         if not device_mounts.list_mounts(device):
             with contextlib.suppress(StorageError):
                 backend.close_device(handle)
+                device_records.remove(device.number)
         raise
 
 
@@ -205,23 +222,42 @@ def record_use(backend: Backend, handle: str, device: Device) -> None:
         backend.formatted(handle)
 
 
-def unstage(host: Host, backend: Backend, handle: str, staging: Path) -> None:
-    """Unmount and close the device. The staging directory belongs to the caller and stays."""
+def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> None:
+    """Unmount at this staging path; close the device unless it is staged at another path too.
+
+    The staging directory belongs to the caller and stays.
+    """
     staging = mount_paths.resolve_parent(staging)
-    device = device_mounts.find_device(backend, handle)
-    staging_paths = (staging, staging / mount_paths.BLOCK_FILE)
-    existing = device_mounts.staging_mount(staging, device, handle) if device else None
-    published = (
-        [one.path for one in device_mounts.list_mounts(device) if one.path not in staging_paths] if device else []
-    )
-    if published:
-        raise InUse(f"volume {handle!r} is still published at {published[0]}; unpublish it first")
-    for path in staging_paths:
+    volume = open_volume.find(backend, handle, staging)
+    volume.require_own(*mount_paths.of_staging(staging))
+    other_paths = mount_paths.of_staging(*volume.staging_paths - {staging})
+    staged_elsewhere = any(one.path in other_paths for one in volume.mounts)
+    if not staged_elsewhere:
+        _refuse_published(volume, staging)
+    for path in mount_paths.of_staging(staging):
         mounting.unmount(host, path)
     mount_paths.remove(staging / mount_paths.BLOCK_FILE)
-    if device:
-        if not existing or existing.block:
-            readonly_loop.detach_unused(host, readonly_loop.loops_over(device))
-        blank_check.await_release(handle, device)
-    with contextlib.suppress(NotFound):
-        backend.close_device(handle)
+    if not staged_elsewhere:
+        _close(host, backend, volume)
+    for record in volume.records:
+        if staged_elsewhere:
+            device_records.remove_path(record, staging)
+        else:
+            device_records.remove(record.number)
+
+
+def _refuse_published(volume: OpenVolume, staging: Path) -> None:
+    if published := device_mounts.outside(volume.mounts, mount_paths.of_staging(staging), volume.table):
+        raise InUse(f"volume {volume.handle!r} is still published at {published[0].path}; unpublish it first")
+
+
+def _close(host: Host, backend: DeviceCloser, volume: OpenVolume) -> None:
+    if not volume.mounts or any(one.block for one in volume.mounts):  # a filesystem has no read-only loop device
+        readonly_loop.detach_unused(host, volume.readonly_loops())
+    if volume.device:
+        if left := device_mounts.list_mounts(volume.device):
+            raise InUse(f"volume {volume.handle!r} is still mounted at {left[0].path}; unmount it there first")
+        blank_check.await_release(volume.handle, volume.device)
+    if volume.device or not volume.advice:
+        with contextlib.suppress(NotFound):
+            backend.close_device(volume.handle)

@@ -149,8 +149,11 @@ class ControllerVolumes:
     def ControllerUnpublishVolume(
         self, request: pb.ControllerUnpublishVolumeRequest, deadline: float | None
     ) -> pb.ControllerUnpublishVolumeResponse:
+        found = self._context.find_for_detaching(request.volume_id)
+        if not found:
+            return pb.ControllerUnpublishVolumeResponse()
+        instance, handle = found
         try:
-            instance, handle = self._context.volume(request.volume_id)
             node = ids.split_node(request.node_id, instance.name) if request.node_id else None
         except NotFound:
             return pb.ControllerUnpublishVolumeResponse()

@@ -8,14 +8,16 @@ from typing import Any
 
 from .._proto import csi_pb2 as pb
 from ..contract import ids
-from ..contract.backend import Expand, NodeFacts, NodeHealthReporter
-from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
+from ..contract.backend import Expand, NodeFacts, NodeHealthReporter, Setting
+from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from ..contract.machine import Host
 from ..contract.model import Segments, Strings
 from ..core.filesystems import AUTO, FS_TYPE
 from ..core.idempotent import require
 from ..core.topology import node_segments
 from ..node import grow, publish, stage, volume_status
+from ..node.device_mounts import DeviceCloser
+from ..node.open_volume import UnconfiguredBackend
 from ..node.requests import PublishRequest, StageRequest
 from . import convert
 from .capabilities import AdvertisedCapabilities
@@ -88,8 +90,8 @@ class NodeService:
     def NodeUnstageVolume(
         self, request: pb.NodeUnstageVolumeRequest, deadline: float | None
     ) -> pb.NodeUnstageVolumeResponse:
-        instance, handle = self._context.volume(request.volume_id)
-        stage.unstage(self._host, instance.backend, handle, Path(request.staging_target_path))
+        backend, handle = self._backend_to_undo(request.volume_id)
+        stage.unstage(self._host, backend, handle, Path(request.staging_target_path))
         return pb.NodeUnstageVolumeResponse()
 
     def NodePublishVolume(
@@ -114,9 +116,22 @@ class NodeService:
     def NodeUnpublishVolume(
         self, request: pb.NodeUnpublishVolumeRequest, deadline: float | None
     ) -> pb.NodeUnpublishVolumeResponse:
-        instance, handle = self._context.volume(request.volume_id)
-        publish.unpublish(self._host, instance.backend, handle, Path(request.target_path))
+        backend, handle = self._backend_to_undo(request.volume_id)
+        publish.unpublish(self._host, backend, handle, Path(request.target_path))
         return pb.NodeUnpublishVolumeResponse()
+
+    def _backend_to_undo(self, volume_id: str) -> tuple[DeviceCloser, str]:
+        """Return (backend, handle). A volume whose instance cannot be used can be unmounted all the same."""
+        name, handle = ids.split("volume", volume_id)
+        try:
+            return self._context.registry.get(name).backend, handle
+        except NotFound as error:
+            advice = f"{error}; put backend {name!r} back into the configuration"
+        except Unavailable as error:
+            advice = str(error)
+        driver = self._context.driver
+        setting = Setting(instance=name, driver=driver.name, cluster=driver.cluster, node=driver.node, host=self._host)
+        return UnconfiguredBackend(setting, advice), handle
 
     def NodeGetVolumeStats(
         self, request: pb.NodeGetVolumeStatsRequest, deadline: float | None

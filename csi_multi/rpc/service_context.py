@@ -61,6 +61,15 @@ class ServiceContext:
         Raises FailedPrecondition for an instance that is not configured now: its volumes may still
         exist, and after a success the orchestrator would forget them.
         """
+        rest = "configure it, or delete the data and then remove the object from the orchestrator by hand"
+        return self._find_for_removal(kind, text, "deleted", rest)
+
+    def find_for_detaching(self, volume_id: str) -> tuple[Instance, str] | None:
+        """Like find_for_deletion, for a volume that may still be attached."""
+        rest = "configure it, or detach the volume and then remove the attachment from the orchestrator by hand"
+        return self._find_for_removal("volume", volume_id, "detached", rest)
+
+    def _find_for_removal(self, kind: str, text: str, verb: str, remedy: str) -> tuple[Instance, str] | None:
         try:
             name, _ = ids.split(kind, text)
         except NotFound:
@@ -69,8 +78,7 @@ class ServiceContext:
             return self._find(kind, text)
         except NotFound:
             raise FailedPrecondition(
-                f"{kind} {text!r} cannot be deleted because no backend {name!r} is configured here; configure it, or "
-                "delete the data and then remove the object from the orchestrator by hand"
+                f"{kind} {text!r} cannot be {verb} because no backend {name!r} is configured here; {remedy}"
             ) from None
 
     def stamp(self, name: str, parameters: str, **more: Any) -> Stamp:

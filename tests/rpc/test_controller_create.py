@@ -245,6 +245,8 @@ def test_deletion_is_done_when_nothing_is_there(client: Client, create: Any, bot
         ("DeleteVolume", {"volume_id": "gone/v"}),
         ("DeleteSnapshot", {"snapshot_id": "gone/s"}),
         ("DeleteVolumeGroupSnapshot", {"group_snapshot_id": "gone/g", "snapshot_ids": ["gone/g-0"]}),
+        ("ControllerUnpublishVolume", {"volume_id": "gone/v", "node_id": "node-1"}),
+        ("ControllerUnpublishVolume", {"volume_id": "gone/v"}),
     ],
 )
 def test_what_an_instance_made_that_is_no_longer_configured_is_not_forgotten(

@@ -1,0 +1,175 @@
+"""Which volume a device of this node was opened for, so that it can be unmounted whatever its backend says.
+
+A record is a note in /dev, one per device number: it outlives the driver, and is gone after a boot, as all mounts are.
+The kernel gives a device number to no other device as long as a mount holds it. Its diskseq shows whether a device that
+exists is still the one that the record is about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..contract import ids
+from ..contract.model import Blank, Device
+from ..host import sysfs
+from ..host.device_notes import DeviceNotes
+from ..host.mounts import MountPoint
+from . import device_mounts
+from .device_mounts import DeviceCloser
+
+NOTES = Path("/dev/csi-multi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeKey:
+    """A volume among those of all drivers of a node."""
+
+    driver: str
+    volume: str  # the volume's id
+
+    @classmethod
+    def of(cls, backend: DeviceCloser, handle: str) -> VolumeKey:
+        return cls(driver=backend.setting.driver, volume=ids.join(backend.setting.instance, handle))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecord:
+    """A device, or a read-only loop device over it, and what it was opened for."""
+
+    key: VolumeKey
+    number: str
+    path: Path
+    sequence: str  # diskseq, "" before Linux 5.15
+    staging: frozenset[str] = frozenset()  # the staging paths
+    groups: Mapping[str, str] = field(default_factory=dict)  # target path -> volume_mount_group
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths at which the device may be mounted by this driver."""
+        return self.staging | self.groups.keys()
+
+    @property
+    def current(self) -> bool:
+        """Whether the device exists, and is the one that was opened."""
+        return exists(self.number) and self.sequence == _sequence(self.number)
+
+    @property
+    def valid(self) -> bool:
+        """Whether a mount that has the device's number is a mount of this device."""
+        return self.current or not exists(self.number)
+
+    def device(self) -> Device:
+        """Return the device for unmounting: the record is its proof, and it is never formatted."""
+        return Device(
+            path=self.path,
+            number=self.number,
+            proof={"diskseq": self.sequence},
+            blank=Blank.NEVER,
+            read_only=sysfs.read_only(self.number),
+        )
+
+
+def write(key: VolumeKey, path: Path, number: str) -> DeviceRecord:
+    """Record for which volume a device is open, unless that is recorded. Raises Unavailable."""
+    known = _read(number)
+    if known and known.key == key and known.current:
+        return known
+    record = DeviceRecord(key=key, number=number, path=path, sequence=_sequence(number))
+    _write(record)
+    return record
+
+
+def add_staging(key: VolumeKey, device: Device, staging: Path) -> None:
+    """Record a staging path of an open device, before it is mounted there."""
+    record = write(key, device.path, device.number)
+    if str(staging) not in record.staging:
+        _write(replace(record, staging=record.staging | {str(staging)}))
+
+
+def add_target(key: VolumeKey, path: Path, number: str, target: Path, group: str) -> None:
+    """Record a target path of a device, before it is mounted there, and its volume_mount_group."""
+    record = write(key, path, number)
+    if record.groups.get(str(target)) != group:
+        _write(replace(record, groups={**record.groups, str(target): group}))
+
+
+def remove_path(record: DeviceRecord, path: Path) -> None:
+    """Forget a staging or target path that is not mounted any more."""
+    if str(path) in record.paths:
+        groups = {target: group for target, group in record.groups.items() if target != str(path)}
+        _write(replace(record, staging=record.staging - {str(path)}, groups=groups))
+
+
+def remove(number: str) -> None:
+    """Forget a device that was closed."""
+    DeviceNotes(NOTES).remove(number)
+
+
+def of_device(number: str) -> DeviceRecord | None:
+    """Return the record of a device that exists, None when there is none."""
+    record = _read(number)
+    return record if record and record.current else None
+
+
+def of_volume(key: VolumeKey) -> list[DeviceRecord]:
+    """Return a volume's records: of its device, of read-only loop devices over it, of devices that vanished."""
+    return [record for record in _all().values() if record.key == key and record.valid]
+
+
+def of_mounts(table: Iterable[MountPoint]) -> list[DeviceRecord | None]:
+    """Return for each entry of the mount table the record of its device, None when there is none."""
+    records = _all()
+    return [_of_mount(entry, records) for entry in table]
+
+
+def _of_mount(entry: MountPoint, records: Mapping[str, DeviceRecord]) -> DeviceRecord | None:
+    number = device_mounts.device_number(entry)
+    candidates = [records.get(number), records.get(device_mounts.backing_number(number))]
+    if not number and entry.fs_type == "btrfs":  # its source is the only trace of a device that vanished
+        candidates += [record for record in records.values() if str(record.path) == entry.source]
+    return next((record for record in candidates if record and record.valid), None)
+
+
+def exists(number: str) -> bool:
+    """Whether a block device has this number now."""
+    return sysfs.attribute(number, "dev") == number
+
+
+def _sequence(number: str) -> str:
+    return sysfs.attribute(number, "diskseq") or ""
+
+
+def _all() -> dict[str, DeviceRecord]:
+    return {name: record for name in DeviceNotes(NOTES).names() if (record := _read(name))}
+
+
+def _read(number: str) -> DeviceRecord | None:
+    facts = DeviceNotes(NOTES).read(number)
+    try:
+        uses: dict[str, Any] = json.loads(facts["uses"])
+        return DeviceRecord(
+            key=VolumeKey(driver=facts["driver"], volume=facts["volume"]),
+            number=number,
+            path=Path(facts["path"]),
+            sequence=facts["sequence"],
+            staging=frozenset(uses["staging"]),
+            groups=dict(uses["groups"]),
+        )
+    except (KeyError, ValueError, TypeError):  # absent, or written by another version
+        return None
+
+
+def _write(record: DeviceRecord) -> None:
+    uses = {"staging": sorted(record.staging), "groups": dict(record.groups)}
+    facts = {
+        "driver": record.key.driver,
+        "volume": record.key.volume,
+        "path": str(record.path),
+        "sequence": record.sequence,
+        "uses": json.dumps(uses),
+    }
+    DeviceNotes(NOTES).write(record.number, facts)
