@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..rpc.endpoint import EndpointError
 from ..rpc.interceptor import RequestIdPolicy, SharedRpcState
 from ..rpc.server import ServerOptions, build_controller_server
 from ..rpc.service_context import ServiceContext
+from ..rpc.threads import Wait, stop
 from .addresses import ConfiguredNodes, NodeAddresses
 from .answer_check import AnswerCheck
 from .controller import ClusterControllerService, ClusterGroupControllerService
@@ -61,14 +61,9 @@ class ClusterMembership:
             self._server.start()
             log.info("serving the controller", extra={"fields": {"address": self._config.cluster.listen}})
 
-    def stop(self, grace: float) -> threading.Event:
-        """Accept no more RPCs from the controller; return an event that is set when the running ones have ended."""
-        if self._server:
-            ended: threading.Event = self._server.stop(grace)
-            return ended
-        done = threading.Event()
-        done.set()
-        return done
+    def stop(self, grace: float) -> Wait:
+        """Accept no more RPCs from the controller; return how to wait until the running ones have ended."""
+        return stop(self._server, grace) if self._server else lambda _seconds: True
 
     def refused_answers(self) -> int:
         """Return how many answers of nodes were refused since the start."""

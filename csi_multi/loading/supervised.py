@@ -5,9 +5,12 @@ Python cannot end a thread from outside; this one is a daemon, so it does not ke
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -25,22 +28,28 @@ class SupervisedCall(Generic[T]):
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self._function = function
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError as error:  # no thread can be started now, which ends neither the caller nor its thread
+            log.error("%s was not done: %s", name, error)
+            self._error = error
+            self._ended.set()
 
     def _run(self) -> None:
         try:
             self._result: T = self._function()
-            self._error: Exception | None = None
         except Exception as error:
             self._error = error
         except BaseException as error:  # a real Ctrl-C arrives in the main thread, so this one is the function's own
             self._error = CallExited(type(error).__name__)
+        finally:
+            self._ended.set()
 
     def done(self, seconds: float) -> bool:
         """Wait at most this long; return whether the function has returned."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return self._ended.wait(seconds)
 
     def result(self, seconds: float) -> T:
         """Return the function's result, or raise its error; CallHung when it has neither in time."""

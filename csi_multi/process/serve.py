@@ -25,6 +25,7 @@ from ..rpc import endpoint
 from ..rpc.capabilities import Mode
 from ..rpc.interceptor import SharedRpcState
 from ..rpc.server import build_server
+from ..rpc.threads import Wait, exit_with_serving_thread, stop
 from ..telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     instances = load(settings)
     shared = SharedRpcState(settings.driver.workers, telemetry.listeners)
     server = build_server(settings.driver, instances, host, mode, shared, membership.server_options)
+    threading.excepthook = exit_with_serving_thread
     with _stop_signals() as signals:
         with endpoint.claim_path(path):
             if not server.add_insecure_port(f"unix:{path}"):
@@ -61,8 +63,8 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         _wait(signals, reloader)
         log.info("stopping: no new RPCs are accepted; waiting for running ones")
         telemetry.on_stopping()
-        for stopping in (server.stop(DRAIN_LIMIT), membership.stop(DRAIN_LIMIT)):
-            _drain(stopping, instances)
+        for stopped in (stop(server, DRAIN_LIMIT), membership.stop(DRAIN_LIMIT)):
+            _drain(stopped, instances)
         endpoint.remove(path, own)
         membership.close()
         instances.close()
@@ -84,9 +86,9 @@ def _wait(signals: socket.socket, reloader: ConfigReloader) -> None:
         reloader.reload()
 
 
-def _drain(stopped: threading.Event, instances: Registry) -> None:
+def _drain(stopped: Wait, instances: Registry) -> None:
     """Wait until no RPC runs, or DRAIN_LIMIT is over."""
-    while not stopped.wait(REMINDER_INTERVAL):
+    while not stopped(REMINDER_INTERVAL):
         log.warning("stopping: waiting for %s", "; ".join(instances.running_rpcs()) or "an RPC")
 
 

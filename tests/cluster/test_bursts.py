@@ -1,4 +1,4 @@
-"""As many RPCs at once as the sidecars send to a cluster are served, though each node has a share of the threads only."""
+"""As many RPCs at once as the sidecars send to a cluster are served, although each node has a share of the threads."""
 
 from __future__ import annotations
 
