@@ -48,7 +48,9 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     server = build_server(settings.driver, instances, host, mode, shared, membership.server_options)
     with _stop_signals() as signals:
         with endpoint.claim_path(path):
-            if not server.add_insecure_port(f"unix:{path}"):
+            with endpoint.no_rights_for_others():
+                listening = server.add_insecure_port(f"unix:{path}")
+            if not listening:
                 raise endpoint.EndpointError(f"cannot listen on {path}")
             membership.start(instances, shared)
             server.start()
