@@ -50,7 +50,9 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     threading.excepthook = exit_with_serving_thread
     with _stop_signals() as signals:
         with endpoint.claim_path(path):
-            if not server.add_insecure_port(f"unix:{path}"):
+            with endpoint.no_rights_for_others():
+                listening = server.add_insecure_port(f"unix:{path}")
+            if not listening:
                 raise endpoint.EndpointError(f"cannot listen on {path}")
             membership.start(instances, shared)
             server.start()

@@ -56,6 +56,17 @@ def claim_path(path: Path) -> Iterator[None]:
         os.close(directory)
 
 
+@contextmanager
+def no_rights_for_others() -> Iterator[None]:
+    """Let sockets that are bound meanwhile be usable by owner and group at most: who connects acts as the driver."""
+    before = os.umask(0o007)
+    os.umask(before | 0o007)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def inode(path: Path) -> tuple[int, int]:
     """Return what distinguishes this socket from another one at the same path."""
     status = path.lstat()

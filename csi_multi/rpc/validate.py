@@ -145,10 +145,9 @@ def _check_map(field: FieldDescriptor, value: Any, where: str) -> None:
     if field.message_type is None or field.message_type.fields_by_name["value"].type != FieldDescriptor.TYPE_STRING:
         return
     _limit(where, sum(len(key.encode()) + len(value[key].encode()) for key in value), MAP_LIMIT)
-    if is_sensitive(field):
-        for key in value:
-            if not SECRET_KEY.fullmatch(key):
-                raise InvalidArgument(f"{where}: key {key!r} may hold only letters, digits, '-', '_' and '.'")
+    if is_sensitive(field) and not all(map(SECRET_KEY.fullmatch, value)):
+        # The key is not shown, because it may be the secret itself.
+        raise InvalidArgument(f"{where}: a key may have only letters, digits, '-', '_' and '.'")
 
 
 def _limit(where: str, size: int, limit: int) -> None:

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 RenderMetrics = Callable[[str], tuple[bytes, str]]  # the Accept header -> (the text, its content type)
 
 REQUEST_TIMEOUT = 10.0  # seconds for a request to arrive
-MAX_REQUESTS = 16  # at once; the connections of more are closed
+MAX_REQUESTS = 16  # at once; each further one ends the oldest, so that no client can keep the port from the others
 BACKLOG = 64  # connections that wait to be accepted
 POLL_INTERVAL = 3600.0  # seconds between checks whether to stop; `close` wakes the thread
 PLAIN_TEXT = "text/plain; charset=utf-8"
@@ -72,7 +73,8 @@ class _HttpServer(ThreadingHTTPServer):
         self.address_family = family
         self.owner = owner
         self.render = render
-        self._slots = threading.Semaphore(MAX_REQUESTS)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, None] = {}  # the oldest first
         super().__init__(socket_address[:2], _RequestHandler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
@@ -82,19 +84,40 @@ class _HttpServer(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
+        with self._lock:
+            if len(self._open) >= MAX_REQUESTS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                _end(oldest)
+            self._open[request] = None
+        try:
             super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        except BaseException:  # no thread can be started
+            self._forget(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            self._forget(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._forget(request)  # before it is closed, because another connection may then get its descriptor
+        super().shutdown_request(request)
+
+    def _forget(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.warning("metrics port: a request could not be answered: %r", sys.exception())
+
+
+def _end(connection: socket.socket) -> None:
+    """Wake the thread that reads from the connection or writes to it; it then closes it."""
+    with suppress(OSError):  # the client has closed it
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _RequestHandler(BaseHTTPRequestHandler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 from collections import Counter
@@ -157,6 +158,52 @@ def test_nothing_appears_beside_the_socket(driver: DriverProcess) -> None:
     assert set(os.listdir(driver.directory)) - before <= {"csi.sock", "csi.log", "scratch"}
     client.close()
     driver.stop()
+
+
+def test_a_driver_that_is_started_with_umask_0_lets_nobody_else_connect(
+    make_driver: Callable[..., DriverProcess],
+) -> None:
+    driver = make_driver(wrapper=("sh", "-c", 'umask 0; exec "$@"', "sh"))
+    driver.start().close()
+
+    assert stat.S_IMODE(driver.socket.stat().st_mode) == 0o770
+    driver.stop()
+
+
+def test_a_log_that_nobody_reads_holds_up_no_rpc(make_driver: Callable[..., DriverProcess], tmp_path: Path) -> None:
+    """Each failed creation logs more than a kilobyte; a pipe holds 64 of them."""
+    script = 'mkfifo "$0"; exec 3<>"$0"; exec "$@" 2>&3 3>&-'
+    driver = make_driver(wrapper=("sh", "-c", script, str(tmp_path / "unread")))
+    client = driver.start()
+
+    def refuse(number: int) -> grpc.StatusCode:
+        with pytest.raises(grpc.RpcError) as found:
+            client.CreateVolume(name=f"v{number}", volume_capabilities=[MOUNT], parameters={"x" * 1000: "y"})
+        return found.value.code()
+
+    with ThreadPoolExecutor(8) as pool:
+        codes = Counter(pool.map(refuse, range(300)))
+    assert codes == {grpc.StatusCode.INVALID_ARGUMENT: 300}
+    client.close()
+    assert driver.stop() == 0
+
+
+def test_a_bomb_in_a_file_that_is_reloaded_is_refused_and_the_driver_can_be_stopped(
+    make_driver: Callable[..., DriverProcess],
+) -> None:
+    driver = make_driver("reload_seconds: 0")
+    client = driver.start()
+    levels = (f"a{one}: &a{one} [{', '.join([f'*a{one - 1}'] * 9)}]\n" for one in range(1, 12))
+    (driver.directory / "csi.yaml").write_text("a0: &a0 [x]\n" + "".join(levels))
+    driver.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 60
+    while "more than 100000 values" not in driver.log_tail(5000):
+        assert time.monotonic() < end, driver.log_tail()
+        time.sleep(0.02)
+
+    assert client.Probe().ready.value
+    client.close()
+    assert driver.stop() == 0
 
 
 def test_sigterm_lets_a_running_create_finish_and_refuses_new_ones(driver: DriverProcess, tmp_path: Path) -> None:

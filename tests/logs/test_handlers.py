@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from csi_multi.logs import descriptor
 from csi_multi.logs.handlers import set_up_logging
 
 
@@ -141,3 +143,51 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_work(capsys: pytest.Capt
         logging.getLogger("x").info("lost")
 
     assert "No space left" in capsys.readouterr().err
+
+
+def test_a_pipe_that_nobody_reads_stops_no_work_and_the_loss_is_counted() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as read, os.fdopen(writer, "w") as stream, ThreadPoolExecutor(4) as pool:
+        set_up_logging("info", "json", stream)
+        log = logging.getLogger("x")
+        done = pool.map(lambda number: log.info("line %d %s", number, "x" * 1000), range(400), timeout=60)
+        assert len(list(done)) == 400, "all threads go on"
+        os.set_blocking(reader, False)
+        lines = read.read().splitlines()
+        log.info("again")
+        lines += read.read().splitlines()
+
+    told = [json.loads(line) for line in lines]
+    assert told[-1]["message"] == "again"
+    assert told[-2]["message"].startswith("log lines were dropped")
+    assert told[-2]["lines"] == 400 - (len(told) - 2) > 0
+
+
+@pytest.mark.parametrize("kind", ["pipe of another user", "socket"])
+def test_whatever_the_log_is_written_to_it_stops_no_work(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(descriptor, "_opened_again", refuse)
+    ends = [one.detach() for one in socket.socketpair()] if kind == "socket" else [*os.pipe()]
+    with os.fdopen(ends[0], "rb"), os.fdopen(ends[1], "w") as stream, ThreadPoolExecutor(1) as pool:
+        set_up_logging("info", "json", stream)
+        log = logging.getLogger("x")
+        pool.submit(lambda: [log.info("%s", "x" * 1000) for _ in range(2000)]).result(60)
+
+
+def test_a_terminal_gets_no_control_characters_and_one_line_per_message() -> None:
+    text = Terminal()
+    set_up_logging("info", "console", text)
+    evil = "a\x1b[2J\x1b]0;title\x07b\nfake 12:00 info c\r\x9b31m\u202e"
+    try:
+        raise ValueError(evil)
+    except ValueError:
+        logging.getLogger("x").exception("m %s", evil, extra={"fields": {"name": evil, evil: "k"}})
+
+    first, *rest = text.getvalue().splitlines()
+    assert "a\\x1b[2J" in first
+    assert "b\\nfake 12:00" in first
+    assert first.count("fake") == 3
+    assert rest[0] == "Traceback (most recent call last):"
+    assert not any(character in text.getvalue() for character in "\x1b\x07\r\x9b\u202e")

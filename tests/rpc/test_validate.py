@@ -135,6 +135,14 @@ def test_a_key_of_a_secret_is_plain(rpc: str, key: str, refusal: Any) -> None:
     assert "secrets" in found.text
 
 
+@pytest.mark.parametrize("rpc", SECRETS)
+def test_a_secret_that_is_given_as_a_key_is_shown_nowhere(rpc: str, refusal: Any, stream: Any) -> None:
+    found = refusal(rpc, secrets={"hunter2 is my password": "", "other": "x"})
+
+    assert found.code is Code.INVALID_ARGUMENT
+    assert "hunter2" not in found.text + stream.getvalue()
+
+
 WRITER = {"mode": "SINGLE_NODE_WRITER"}
 BAD_CAPABILITIES = [
     ({}, "access_type is required"),

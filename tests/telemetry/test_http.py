@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -69,14 +70,52 @@ def test_a_host_that_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         MetricsServer("host:1", show)
 
 
-def test_clients_that_hang_cost_no_more_than_a_few_threads(page: MetricsServer) -> None:
-    host, port = page.address.split(":")
-    hanging = [socket.create_connection((host, int(port)), timeout=5) for _ in range(pages.MAX_REQUESTS)]
-    last = socket.create_connection((host, int(port)), timeout=5)
+@pytest.fixture
+def connect(page: MetricsServer) -> Iterator[Callable[[], socket.socket]]:
+    opened: list[socket.socket] = []
 
-    assert last.recv(1) == b"", "closed at once"
-    for one in (*hanging, last):
-        one.close()
+    def one() -> socket.socket:
+        host, port = page.address.split(":")
+        opened.append(socket.create_connection((host, int(port)), timeout=20))
+        return opened[-1]
+
+    yield one
+    for each in opened:
+        each.close()
+
+
+def test_clients_that_hang_cost_no_more_than_a_few_threads(
+    page: MetricsServer, connect: Callable[[], socket.socket]
+) -> None:
+    before = threading.active_count()
+    hanging = [connect() for _ in range(pages.MAX_REQUESTS + 5)]
+
+    assert [one.recv(1) for one in hanging[:5]] == [b""] * 5, "the oldest are closed at once"
+    assert threading.active_count() - before <= pages.MAX_REQUESTS + 5
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.0\r\nX-Slow: ", b"GET /metrics HTTP/1.0\r\n\r\n"])
+def test_slow_clients_do_not_keep_the_port_from_others(
+    sent: bytes, page: MetricsServer, fetch: Any, connect: Callable[[], socket.socket]
+) -> None:
+    """They send nothing, or half of a request, or do not read the answer."""
+    for _ in range(3 * pages.MAX_REQUESTS):
+        connect().sendall(sent)
+
+    assert [fetch(page.address) for _ in range(3)] == [(200, "metric 1\n")] * 3
+
+
+def test_threads_that_cannot_be_started_leave_the_port_usable(
+    page: MetricsServer, fetch: Any, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        assert [connect().recv(1) for _ in range(pages.MAX_REQUESTS + 1)] == [b""] * (pages.MAX_REQUESTS + 1)
+
+    assert fetch(page.address) == (200, "metric 1\n")
 
 
 def test_what_goes_wrong_is_no_end_of_it(stream: Any, fetch: Any) -> None:
