@@ -81,8 +81,8 @@ class BlockDevices:
 
 
 @contextmanager
-def open_descriptor(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def open_descriptor(path: Path, flags: int = 0) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         yield descriptor
     finally:

@@ -60,7 +60,7 @@ class ModificationManager:
         return self._join(volume, VolumeChange(end, mutable=mutable)).modified.result()
 
     def refusal(self, handle: str, mutable: MutableParameters) -> str:
-        """Return why `modify` would raise InvalidArgument, as far as the limits of types and tags say; "": no reason."""
+        """Return why `modify` would raise InvalidArgument, as far as limits of types and tags say; "": no reason."""
         volume = self._cache.volume(handle)
         try:
             _planned(volume, None, mutable)

@@ -12,7 +12,7 @@ from . import block_io, labels
 from .client import Client
 from .labels import CLONE_SOURCE_PREFIX
 from .layout import Layout
-from .operation import Instance, Operation
+from .operation import InstanceParts, Operation
 from .report import LogicalVolume
 from .snapshots import SnapshotManager
 from .volumes import VolumeManager
@@ -21,7 +21,7 @@ RETRIED = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tr
 
 
 class VolumeCopier(Operation):
-    def __init__(self, instance: Instance, volumes: VolumeManager, snapshots: SnapshotManager) -> None:
+    def __init__(self, instance: InstanceParts, volumes: VolumeManager, snapshots: SnapshotManager) -> None:
         super().__init__(instance)
         self._volumes = volumes
         self._snapshots = snapshots

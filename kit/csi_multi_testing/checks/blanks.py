@@ -7,7 +7,7 @@ from contextlib import suppress
 from csi_multi.contract import Blank, FailedPrecondition, SizeRange, Volume
 from csi_multi.contract import backend as b
 
-from ..assertions import expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
 from ..protocol import Target, read_from, write_to
