@@ -58,10 +58,11 @@ from .explain import DryRunBackgroundRunner, DryRunRequests, DryRunRunner
 from .flatten import Flattener
 from .format_state import FormatState
 from .health import HealthReporter
-from .images import ImageRemover, OwnedImages
+from .images import OwnedImages
 from .importing import Importer
 from .labels import Label
 from .listing import Listing
+from .removal import ImageRemover
 from .resources import ListedImage
 from .snapshots import ImageCopier, SnapshotManager
 from .trash import TrashPurger
@@ -122,7 +123,7 @@ class RbdBackend(
             immediate=not self.config.keyring,
         )
         self._flattener = Flattener(self.config, background_cluster, background_client, kinds)
-        remover = ImageRemover(self.trash)
+        remover = ImageRemover(self.trash, kinds)
         copier = ImageCopier(self.config, remover, self._flattener)
         self._volumes = VolumeManager(self.config, *kinds, self._capacity, remover, copier)
         self._snapshots = SnapshotManager(self.config, *kinds, remover, copier)
@@ -292,6 +293,7 @@ class RbdBackend(
         self._health.status()
         self._capacity.report(self._data_pool)
         self.trash.sweep()
+        self._snapshots.retry_leftovers(self._client)
         self._flattener.resume()  # where that failed when the process started
 
     def resume(self) -> None:

@@ -26,8 +26,19 @@ from .errors import (
     ImageNotFound,
     ObjectNotFound,
     OperationTimedOut,
+    ParentLost,
 )
-from .resources import ClusterStatus, Image, ImageLayout, ImageSnapshot, ListedImage, MapKind, PoolUsage, TrashEntry
+from .resources import (
+    ClusterStatus,
+    Image,
+    ImageLayout,
+    ImageSnapshot,
+    ListedImage,
+    ListedSnapshot,
+    MapKind,
+    PoolUsage,
+    TrashEntry,
+)
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +75,15 @@ class Client:
         return f"{self._namespace}/{image}" + (f"@{snapshot}" if snapshot else "")
 
     def info(self, image: str) -> Image:
-        """Raises ImageNotFound, BrokenImage."""
+        """Raises ImageNotFound, BrokenImage, ParentLost."""
         with self._confirming(image):
             try:
                 return self._json(resources.image, "info", self.spec(image), ERRORS_TO_STDERR)
+            except ParentLost as error:
+                raise ParentLost(
+                    f"image {self.spec(image)} cannot be opened, since its parent does not exist any more; see "
+                    f"Recovery in docs/rbd.md ({error})"
+                ) from None
             except ObjectNotFound as error:
                 if LIBRARY in str(error):
                     raise  # the image exists, and something else is missing, for example its parent
@@ -94,8 +110,8 @@ class Client:
         """Return all images that can be opened; rbd opens each of them."""
         return self._json(resources.listed, "ls", self._namespace, "--long", partial=True)
 
-    def all_snapshots(self) -> list[tuple[str, str]]:
-        """Return (image, snapshot) for all user snapshots of all images that can be opened."""
+    def all_snapshots(self) -> list[ListedSnapshot]:
+        """Return all user snapshots of all images that can be opened."""
         return self._json(resources.listed_snapshots, "ls", self._namespace, "--long", partial=True)
 
     def snapshots(self, image: str) -> list[ImageSnapshot]:

@@ -22,7 +22,7 @@ from csi_multi.contract import (
 from csi_multi.host.command import ENVIRONMENT, CommandStreams, open_streams
 
 SEARCH_PATH = ENVIRONMENT["PATH"]
-PACKAGES = {"rbd": "ceph-common", "ceph": "ceph-common", "rbd-nbd": "rbd-nbd"}
+PACKAGES = {"rbd": "ceph-common", "ceph": "ceph-common", "rados": "ceph-common", "rbd-nbd": "rbd-nbd"}
 
 
 class CommandRunner:

@@ -81,6 +81,11 @@ class Connection:
         common = (*self._cluster_options(), *self._operation_limits())
         return self.run("rbd", common, words, unlimited=unlimited, partial=partial)
 
+    def rados(self, *words: str) -> str:
+        """Run rados on the objects of the pool and namespace, and return its output."""
+        where = ("--pool", self.config.pool, *(("--namespace", self.config.namespace) if self.config.namespace else ()))
+        return self.run("rados", (*self._cluster_options(), *self._operation_limits(), *where), words)
+
     def ceph(self, *words: str, quick: bool = False) -> str:
         """Run ceph and return its output. `quick`: for the manager, which need not be running."""
         operation_limits = self._operation_limits(QUICK if quick else LONGEST)

@@ -31,6 +31,10 @@ class BrokenImage(ObjectNotFound):
     """A pool lists an image whose header is missing: a command that created or trashed it was killed."""
 
 
+class ParentLost(ObjectNotFound):
+    """The parent of an image does not exist any more, so rbd does not open the image."""
+
+
 class NameTaken(CephCommandFailed):
     """An image or snapshot has the name already."""
 
@@ -75,11 +79,13 @@ STATUSES: tuple[tuple[int, str, type[StorageError], str], ...] = (
     (errno.EACCES, "error connecting", ClusterUnreachable, "the same, from `ceph`"),
     (errno.EINVAL, "couldn't connect", ClusterUnreachable, "a monitor's name is unknown, or the key is not a key"),
     (1, "timed out", ClusterUnreachable, "`ceph` reached no monitor"),  # ceph has no status of its own for this
+    (1, "(2) No such file", ObjectNotFound, "`rados`, which has no other status: no such object, pool or namespace"),
     # wrong usage is status 1 too, so the text decides
     (errno.EPERM, "Operation not permitted", PermissionDenied, "the user's caps do not allow it"),
     (errno.EPERM, "EPERM", PermissionDenied, "the same, from `ceph`"),
     (errno.EACCES, "", PermissionDenied, "the user's caps do not allow it"),
     (errno.ENOENT, "failed to retrieve initial metadata", BrokenImage, "the image has no header"),
+    (errno.ENOENT, "failed to open parent image", ParentLost, "the parent that the image names does not exist"),
     (errno.ENOENT, "", ObjectNotFound, "an image, snapshot, pool or namespace does not exist; a listing shows which"),
     (errno.EEXIST, "", NameTaken, "an image or snapshot has the name already"),
     (errno.ENOTEMPTY, "", HasDependents, "the image has snapshots, or clones that need it"),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 
+from csi_multi.contract import FailedPrecondition
+
 from .background import BackgroundWorker
 from .client import Client, ClusterClient
 from .config import Config
-from .errors import ImageNotFound
+from .errors import BrokenImage, ImageNotFound, ObjectNotFound, ParentLost
 from .images import OwnedImages
 
 log = logging.getLogger(__name__)
@@ -42,8 +44,13 @@ class Flattener:
         self._worker.submit(image)
 
     def flatten_children(self, client: Client, image: str) -> None:
-        """Have some clones of an image flattened: each needs one snapshot of it."""
-        for child in client.children(image)[:CHILDREN_AT_ONCE]:
+        """Have some clones of an image flattened: each needs one snapshot of it. Best effort."""
+        try:
+            children = client.children(image)
+        except ObjectNotFound as error:
+            log.warning("the clones of image %s cannot be listed: %s", image, error)  # it names one that is not there
+            return
+        for child in children[:CHILDREN_AT_ONCE]:
             self.schedule(child)
 
     def resume(self) -> None:
@@ -54,7 +61,11 @@ class Flattener:
             images = next((kind for kind in self._kinds if kind.leaf_of(one.name)), None)
             if images is None or not one.parent:
                 continue
-            found = images.find(self._client, images.leaf_of(one.name))
+            try:
+                found = images.find(self._client, images.leaf_of(one.name))
+            except (FailedPrecondition, BrokenImage, ParentLost) as error:
+                log.warning("image %s cannot be looked up for flattening: %s", one.name, error)
+                continue
             if found and found.ancestors >= self._config.flatten_depth:
                 self.schedule(one.name)
         self._resumed = True

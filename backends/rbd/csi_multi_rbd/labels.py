@@ -110,6 +110,12 @@ def is_temporary(snapshot: str) -> bool:
     return snapshot.startswith(_TEMPORARY)
 
 
+def copy_of(snapshot: str) -> tuple[str, str]:
+    """Return kind and leaf of what is copied from a temporary snapshot; the reverse of `temporary_snapshot`."""
+    word, _, leaf = snapshot.removeprefix(_TEMPORARY).partition("-")
+    return next((kind for kind, name in _WORDS.items() if name == word), ""), leaf
+
+
 def checked_leaf(kind: str, handle: str) -> str:
     """Return the leaf of a handle. Raises NotFound for one of a shape that the driver never creates."""
     if not ids.LEAF_SHAPE.fullmatch(handle):

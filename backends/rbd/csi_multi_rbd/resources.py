@@ -68,6 +68,15 @@ class ListedImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSnapshot:
+    """A Ceph snapshot as `rbd ls --long` lists it."""
+
+    image: str
+    name: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSnapshot:
     """A Ceph snapshot of an image (a CSI snapshot is an image of its own)."""
 
@@ -157,9 +166,13 @@ def listed(data: list[Json]) -> list[ListedImage]:
     ]
 
 
-def listed_snapshots(data: list[Json]) -> list[tuple[str, str]]:
-    """Return (image, snapshot) for every user snapshot in the output of `rbd ls --long`."""
-    return [(one["image"], one["snapshot"]) for one in data if one.get("snapshot")]
+def listed_snapshots(data: list[Json]) -> list[ListedSnapshot]:
+    """Return every user snapshot in the output of `rbd ls --long`."""
+    return [
+        ListedSnapshot(image=one["image"], name=one["snapshot"], id=one["snapshot_id"])
+        for one in data
+        if one.get("snapshot")
+    ]
 
 
 def snapshot(data: Json) -> ImageSnapshot:

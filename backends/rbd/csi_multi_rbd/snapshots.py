@@ -7,7 +7,9 @@ process that dies before leaves a clone without a label of its own, which the ne
 
 from __future__ import annotations
 
+import logging
 import time
+from contextlib import suppress
 
 from csi_multi.contract import (
     Busy,
@@ -16,6 +18,7 @@ from csi_multi.contract import (
     SnapshotRequest,
     StorageError,
     Strings,
+    Timeout,
     Unavailable,
     missing,
 )
@@ -28,7 +31,6 @@ from .flatten import Flattener
 from .images import (
     ATTEMPTS,
     FoundImage,
-    ImageRemover,
     ImageSpec,
     OwnedImages,
     leaving_incomplete,
@@ -36,8 +38,12 @@ from .images import (
     refuse_other_cluster,
 )
 from .labels import Label
-from .resources import ImageLayout
+from .removal import ImageRemover
+from .resources import ImageLayout, ListedSnapshot
 
+log = logging.getLogger(__name__)
+
+RETRIED = (Busy, Unavailable, Timeout, ResourceExhausted)
 # Of snapshots, which no node maps.
 SNAPSHOT_FEATURES = ("layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten")
 ANNOTATION_LENGTH = 256  # characters
@@ -92,7 +98,7 @@ class ImageCopier:
             self._clone(client, images, leaf, origin, spec, snapshot)
         except StorageError as error:
             if remove:
-                _remove_snapshot(client, origin, snapshot, error)
+                self._remove_snapshot(client, images, leaf, origin, snapshot, error)
             raise
         if not base:
             with leaving_incomplete(client, spec.name):
@@ -114,7 +120,7 @@ class ImageCopier:
             except NameTaken:
                 if lasting:
                     return False
-                client.remove_snapshot(source, snapshot)
+                self._remover.remove_temporary(client, source, snapshot)
                 client.create_snapshot(source, snapshot)
         except ImageNotFound:
             raise missing("source", source) from None
@@ -136,6 +142,20 @@ class ImageCopier:
                 self._create_snapshot(client, source, snapshot, lasting=True)
         raise name_contended(client, spec.name)
 
+    def _remove_snapshot(
+        self, client: Client, images: OwnedImages, leaf: str, source: str, snapshot: str, reason: StorageError
+    ) -> None:
+        """Remove a new snapshot after a failure, and before it what is incomplete of the clone, which was perhaps
+        killed. While the snapshot exists, no error is final.
+        """
+        try:
+            self._remover.settle(client, images, leaf)
+            client.remove_snapshot(source, snapshot)
+        except StorageError as error:
+            raise Unavailable(
+                f"{reason}; the snapshot {client.spec(source, snapshot)} cannot be removed either: {error}; try again"
+            ) from reason
+
 
 class SnapshotManager:
     """Every method acts through the client it is given, which may be a request's own user."""
@@ -153,6 +173,7 @@ class SnapshotManager:
         self._snapshots = snapshots
         self._remover = remover
         self._copier = copier
+        self._leftovers: list[ListedSnapshot] = []  # what could not be removed yet
 
     def create(self, client: Client, leaf: str, request: SnapshotRequest) -> tuple[int, Label]:
         """Create a snapshot; return its size and label. Raises AlreadyExists, NotFound, ResourceExhausted."""
@@ -187,22 +208,30 @@ class SnapshotManager:
 
     def remove_leftovers(self, client: Client) -> None:
         """Remove temporary snapshots of copies that an earlier process began: no request may ever repeat them."""
-        for image, snapshot in client.all_snapshots():
-            if labels.is_temporary(snapshot) and self._volumes.leaf_of(image):
-                client.remove_snapshot(image, snapshot)
+        found = client.all_snapshots()
+        self._leftovers = [one for one in found if labels.is_temporary(one.name) and self._volumes.leaf_of(one.image)]
+        self.retry_leftovers(client)
+
+    def retry_leftovers(self, client: Client) -> None:
+        """Remove what `remove_leftovers` found and could not remove: the watch of a killed command ends after 30 s."""
+        kept = []
+        for one in self._leftovers:
+            try:
+                self._remove_leftover(client, one)
+            except StorageError as error:
+                spec = client.spec(one.image, one.name)
+                log.warning("the temporary snapshot %s of an earlier process is not removed: %s", spec, error)
+                if isinstance(error, RETRIED):
+                    kept.append(one)
+        self._leftovers = kept
+
+    def _remove_leftover(self, client: Client, snapshot: ListedSnapshot) -> None:
+        """Remove it, unless a request has removed it since, and perhaps created another one of that name."""
+        with suppress(ImageNotFound):
+            if any(one.id == snapshot.id and one.name == snapshot.name for one in client.snapshots(snapshot.image)):
+                self._remover.remove_temporary(client, snapshot.image, snapshot.name)
 
 
 def label_annotations(metadata: Strings) -> dict[str, str]:
     """Return the metadata of a request that its label holds for people, shortened."""
     return {key: text[:ANNOTATION_LENGTH] for key, text in sorted(metadata.items())[:ANNOTATIONS]}
-
-
-def _remove_snapshot(client: Client, source: str, snapshot: str, reason: StorageError) -> None:
-    """Remove a temporary snapshot after a failure. While it exists, no error is final."""
-    try:
-        client.remove_snapshot(source, snapshot)
-    except StorageError as error:
-        raise Unavailable(
-            f"{reason}; the temporary snapshot {client.spec(source, snapshot)} cannot be removed either: {error}; try "
-            "again"
-        ) from reason

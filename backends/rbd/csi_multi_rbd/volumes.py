@@ -12,7 +12,6 @@ from .errors import NameTaken
 from .images import (
     ATTEMPTS,
     FoundImage,
-    ImageRemover,
     ImageSpec,
     OwnedImages,
     image_layout,
@@ -20,6 +19,7 @@ from .images import (
     name_contended,
 )
 from .labels import Label
+from .removal import ImageRemover
 from .snapshots import ImageCopier, label_annotations
 
 

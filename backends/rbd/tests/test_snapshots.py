@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -32,6 +31,7 @@ from csi_multi.core.idempotent import create_snapshot
 from . import volumes
 from .ceph import Cluster
 from .commands import Died, changing, dies, fails, watched
+from .half_clones import Header
 from .volumes import (
     BACKGROUND_SECONDS,
     MIB,
@@ -43,7 +43,6 @@ from .volumes import (
     held,
     image,
     info,
-    rados,
     read,
     retried,
     snapshot,
@@ -280,30 +279,6 @@ def test_a_clone_that_its_parent_does_not_know_is_never_handed_out(
 
     assert shows(cluster, backend, restored) == [b"first"]
     delete(backend, restored)
-
-
-class Header:
-    """What an image says of its snapshots, among others which clones they have."""
-
-    def __init__(self, cluster: Cluster, backend: RbdBackend, one: Snapshot, directory: Path) -> None:
-        self._run = partial(rados, cluster, backend)
-        self._name = f"rbd_header.{info(cluster, backend, one)['id']}"
-        self._directory = directory
-
-    def keep(self) -> None:
-        for key in self._keys():
-            self._run("getomapval", self._name, key, str(self._directory / key))
-
-    def restore(self) -> None:
-        for key in self._keys():
-            file = self._directory / key
-            if file.exists():
-                self._run("setomapval", self._name, key, given=file.read_bytes())
-            else:
-                self._run("rmomapkey", self._name, key)
-
-    def _keys(self) -> list[str]:
-        return [key for key in self._run("listomapkeys", self._name).split() if key.startswith(("snap", "op_"))]
 
 
 def at(words: str, act: Callable[[], None], then: type[BaseException] | None = None) -> Callable[[str], None]:
