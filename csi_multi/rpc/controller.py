@@ -189,8 +189,8 @@ class ControllerVolumes:
                     return f"the volume belongs to backend {instance.name!r}, not to {parameters.instance.name!r}"
                 own = parameters.own
             mutable = mutable_parameters(instance.backend, request.mutable_parameters)
-            modify = instance.backend if isinstance(instance.backend, Modify) else None
-            if modify and mutable is not None and (reason := modify.unmodifiable(handle, mutable)):
+            modify = instance.backend if isinstance(instance.backend, Modify) and mutable is not None else None
+            if modify and (reason := modify.unmodifiable(handle, mutable)):
                 return f"mutable_parameters: {reason}"
             for one in convert.capabilities(request.volume_capabilities):
                 if reason := _unusable(instance.backend, one, own):

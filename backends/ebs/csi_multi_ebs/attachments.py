@@ -28,7 +28,7 @@ from csi_multi.contract import (
 )
 
 from .ec2_cache import Ec2Cache, NodeNames
-from .errors import DeviceNameTaken, IncorrectState, InstanceFull, NotShown, VolumeAttached
+from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttached
 from .first_attachment import FirstAttachments
 from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
 
@@ -75,11 +75,8 @@ class AttachmentManager:
 
     def detach(self, handle: str, node: Node | None) -> None:
         """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
-        try:
-            volume = self._cache.volume(handle)
-            shown = {one.instance for one in volume.attachments if one.state != "detached"}
-        except NotShown:  # it may exist, and be attached: DetachVolume knows
-            shown = set()
+        volume = self._cache.shown_volume(handle)  # without one it may still exist, and be attached
+        shown = {one.instance for one in volume.attachments if one.state != "detached"} if volume else set()
         wanted = self._instances_of(handle, node, shown) if node else shown
         deadline = self._cache.wait_deadline(None)
         begun = {instance for instance in wanted if self._begin_detach(handle, instance, shown=instance in shown)}

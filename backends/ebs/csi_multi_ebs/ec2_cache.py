@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from csi_multi.contract import FailedPrecondition, NotFound, Setting, Stamp, StorageError, missing
 
@@ -21,7 +21,6 @@ from . import labels
 from .batching import Batcher
 from .client import MAX_FILTER_VALUES, Client
 from .config import Config
-from .errors import NotShown
 from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume
 from .session import set_rpc_deadline
 from .state_poller import StatePoller
@@ -137,11 +136,22 @@ class Ec2Cache:
         return min(end, deadline - 1)
 
     def volume(self, handle: str) -> Ec2Volume:
-        """Return a volume of this instance. Raises what `stamp` raises, and NotFound: NotShown if it may exist."""
+        """Return a volume of this instance. Raises NotFound, also for a deleted one, and what `stamp` raises."""
+        return self.shown_volume(handle) or _raise_missing("volume", handle)
+
+    def shown_volume(self, handle: str) -> Ec2Volume | None:
+        """Return a volume of this instance, None for one that may exist although EC2 does not show it.
+
+        Raises as `volume` does.
+        """
         return self._owned(VOLUME_ID, "volume", handle, self.volumes)
 
     def snapshot(self, handle: str) -> Ec2Snapshot:
         """Return a snapshot of this instance. Raises as `volume` does."""
+        return self.shown_snapshot(handle) or _raise_missing("snapshot", handle)
+
+    def shown_snapshot(self, handle: str) -> Ec2Snapshot | None:
+        """Return a snapshot as `shown_volume` does."""
         return self._owned(SNAPSHOT_ID, "snapshot", handle, self.snapshots)
 
     def stamp(self, kind: str, resource: Ec2Volume | Ec2Snapshot) -> Stamp:
@@ -200,15 +210,14 @@ class Ec2Cache:
     def was_deleted(self, id: str) -> bool:
         return id in self._deleted
 
-    def _owned(self, shape: re.Pattern[str], kind: str, handle: str, lookup: Batcher[Resource]) -> Resource:
+    def _owned(self, shape: re.Pattern[str], kind: str, handle: str, lookup: Batcher[Resource]) -> Resource | None:
         if not shape.fullmatch(handle) or self.was_deleted(handle):
             raise missing(kind, handle)
         resource = self._look(handle, lookup)
-        if resource is None:
-            raise NotShown(f"{kind} {handle!r} does not exist: EC2 does not show it")
-        if resource.state in DELETED_STATES:
+        if resource and resource.state in DELETED_STATES:
             raise missing(kind, handle)
-        self.stamp(kind, resource)
+        if resource:
+            self.stamp(kind, resource)
         return resource
 
     def _look(self, handle: str, lookup: Batcher[Resource]) -> Resource | None:
@@ -275,6 +284,10 @@ class NodeNames:
     def _tagged(self, instance: Ec2Instance) -> str:
         """Return the node id in the instance's tag, "" without one."""
         return instance.tags.get(self._key, "").replace("/", ";")
+
+
+def _raise_missing(kind: str, handle: str) -> NoReturn:
+    raise missing(kind, handle)
 
 
 def _by_name(found: list[Resource]) -> dict[str, list[Resource]]:

@@ -48,10 +48,6 @@ class IncorrectState(FailedPrecondition):
     """The state of the volume, snapshot or instance does not allow this call."""
 
 
-class NotShown(NotFound):
-    """EC2 does not show the resource, for as long as it may show a new one late. Only a call that needs it knows."""
-
-
 class ModificationCooldown(FailedPrecondition):
     """The volume was modified too often or too recently."""
 

@@ -11,7 +11,15 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from csi_multi.contract import InvalidArgument, SizeRange, Timeout, Unavailable
+from csi_multi.contract import (
+    InvalidArgument,
+    OutOfRange,
+    ResourceExhausted,
+    SizeRange,
+    StorageError,
+    Timeout,
+    Unavailable,
+)
 
 from . import labels
 from .config import MutableParameters
@@ -21,6 +29,7 @@ from .resources import Ec2Modification, Ec2Volume
 from .state_poller import StatePoller
 from .volume_types import VolumeSpec, modified_spec, size_in_gib
 
+REFUSED = (InvalidArgument, OutOfRange, ResourceExhausted)  # this change, whatever the state of the volume
 APPLIED_STATES = ("optimizing", "completed")  # the new size and performance are effective
 
 
@@ -60,7 +69,7 @@ class ModificationManager:
         return self._join(volume, VolumeChange(end, mutable=mutable)).modified.result()
 
     def refusal(self, handle: str, mutable: MutableParameters) -> str:
-        """Return why `modify` would raise InvalidArgument, as far as limits of types and tags say; "": no reason."""
+        """Return why `modify` would raise InvalidArgument by the limits of types and tags; "": no reason."""
         volume = self._cache.volume(handle)
         try:
             _planned(volume, None, mutable)
@@ -82,14 +91,13 @@ class ModificationManager:
         return change
 
     def _apply(self, volume: Ec2Volume, change: VolumeChange) -> None:
-        """Apply both requests at once. An invalid class must not keep the volume from growing."""
+        """Apply both requests at once. What EC2 refuses of one must not keep the other from its own answer."""
         done: Future[Ec2Volume] = Future()
         try:
             done.set_result(self._change(volume, change.size, change.mutable, change.deadline))
-        except InvalidArgument as error:
-            change.modified.set_exception(error)
+        except REFUSED as error:
             if change.size and change.mutable:
-                return self._apply(volume, replace(change, mutable=None, modified=Future()))
+                return self._apply_apart(volume, change, error)
             done.set_exception(error)
         except BaseException as error:
             done.set_exception(error)
@@ -97,6 +105,14 @@ class ModificationManager:
             if not one.done():
                 _copy(done, one)
         return None
+
+    def _apply_apart(self, volume: Ec2Volume, change: VolumeChange, error: StorageError) -> None:
+        """Apply the growth alone, then the class, after EC2 or a limit has refused both together with `error`."""
+        self._apply(volume, replace(change, mutable=None, modified=Future()))
+        if change.expanded.exception():
+            self._apply(volume, replace(change, size=None, expanded=Future()))
+        else:
+            change.modified.set_exception(error)  # it is for the class: EC2 makes one change at a time
 
     def _change(
         self, volume: Ec2Volume, size: int | None, mutable: MutableParameters | None, deadline: float

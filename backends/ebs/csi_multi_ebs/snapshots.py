@@ -30,7 +30,6 @@ from csi_multi.contract import (
 from . import labels
 from .config import SnapshotParameters
 from .ec2_cache import Ec2Cache
-from .errors import NotShown
 from .listing import Listing
 from .resources import GIB, VOLUME_ID, Ec2Snapshot
 
@@ -114,13 +113,10 @@ class SnapshotManager:
 
         One that no lookup shows is deleted like such a volume (volumes.py).
         """
-        try:
-            self._cache.snapshot(handle)
-        except NotShown:
-            self._delete(handle)
-            log.warning("snapshot %s was deleted, although EC2 did not show it", handle)
-            return
+        shown = self._cache.shown_snapshot(handle)
         self._delete(handle)
+        if not shown:
+            log.warning("snapshot %s was deleted, although EC2 did not show it", handle)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""

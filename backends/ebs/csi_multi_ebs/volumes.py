@@ -35,7 +35,7 @@ from csi_multi.contract import (
 
 from . import create_options, labels
 from .ec2_cache import DELETED_STATES, Ec2Cache, NodeNames
-from .errors import IncorrectState, NotShown, QuotaExceeded, TokenMismatch, ZoneFull
+from .errors import IncorrectState, QuotaExceeded, TokenMismatch, ZoneFull
 from .listing import Listing
 from .pending_creates import ATTEMPTS, PendingCreates, client_tokens
 from .resources import GIB, Ec2Snapshot, Ec2Volume
@@ -257,9 +257,8 @@ class VolumeManager:
         That no lookup shows a volume does not prove that it is gone: only DeleteVolume itself says so. Its stamp is
         then not known, and the condition of the IAM policy on the tag stands in for it.
         """
-        try:
-            volume = self._cache.volume(handle)
-        except NotShown:
+        volume = self._cache.shown_volume(handle)
+        if volume is None:
             self._delete(handle, "not shown by EC2")
             log.warning("volume %s was deleted, although EC2 did not show it", handle)
             return

@@ -7,7 +7,16 @@ import time
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi.contract import FailedPrecondition, InvalidArgument, NotFound, OutOfRange, SizeRange, Unavailable, Volume
+from csi_multi.contract import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    SizeRange,
+    Unavailable,
+    Volume,
+)
 
 from .backend_requests import GIB, GONE, A, Connect, expand_request, modify_request, mutable, row, tags, volume_request
 from .fake_ec2 import FOREVER, NOW, Call, FakeEc2, looks
@@ -97,6 +106,39 @@ def test_a_bad_class_does_not_keep_the_volume_from_growing(
     assert getattr(expansion, "size", expansion) == 20 * GIB
     assert isinstance(modified, InvalidArgument)
     assert shape(cloud, made) == (20, "gp3", 3000)
+
+
+def test_a_class_that_meets_a_quota_does_not_keep_the_volume_from_growing(
+    connect: Connect, cloud: FakeEc2, made: Volume
+) -> None:
+    ebs = connect(merge_seconds=0.3)
+    cloud.fail("ModifyVolume", "MaxIOPSLimitExceeded", when=lambda call: bool(call.get("Iops")), times=9)
+
+    expansion, modified = run_together(
+        lambda: ebs.expand_volume(expand_request(made, 20)),
+        lambda: ebs.modify_volume(modify_request(made, iops="4000")),
+    )
+
+    assert getattr(expansion, "size", expansion) == 20 * GIB
+    assert isinstance(modified, ResourceExhausted)
+    assert shape(cloud, made) == (20, "gp3", 3000)
+
+
+@pytest.mark.parametrize("limit", ["quota", "type"])
+def test_a_size_that_is_refused_does_not_keep_the_class_from_changing(
+    connect: Connect, cloud: FakeEc2, made: Volume, limit: str
+) -> None:
+    ebs = connect(merge_seconds=0.3)
+    cloud.fail("ModifyVolume", "VolumeLimitExceeded", when=lambda call: call.get("Size") == "20", times=9)
+
+    expansion, modified = run_together(
+        lambda: ebs.expand_volume(expand_request(made, 20 if limit == "quota" else 70_000)),
+        lambda: ebs.modify_volume(modify_request(made, iops="4000")),
+    )
+
+    assert isinstance(expansion, ResourceExhausted if limit == "quota" else OutOfRange)
+    assert modified is None
+    assert shape(cloud, made) == (10, "gp3", 4000)
 
 
 def test_a_bad_class_alone_changes_nothing(ebs: EbsBackend, cloud: FakeEc2, made: Volume) -> None:

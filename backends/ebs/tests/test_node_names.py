@@ -24,7 +24,8 @@ def test_an_instance_is_tagged_once_however_many_volumes_it_gets(connect: Connec
         for name in ("a", "b"):
             ebs.attach(attach_request(node, ebs.create_volume(volume_request(f"pvc-{number}-{name}"))))
 
-    assert cloud.calls["CreateTags"] == 1
+    of_the_instance = [one for one in cloud.seen if one.action == "CreateTags" and node.fact in one.many("ResourceId")]
+    assert len(of_the_instance) == 1
     assert tags(cloud, node.fact)[KEY] == f"node-1/cloud={node.fact}"
 
 
