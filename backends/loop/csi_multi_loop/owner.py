@@ -1,8 +1,8 @@
 """Which instance a directory belongs to: <directory>/owner.json, written on first use.
 
 An owner is an instance of a driver in a cluster, and not a process: the controller part and the node part on one
-machine, or the old and the new process of an update, are the same owner. The file also marks the directory: where a process has
-seen it and does not see it any more, the disk is gone, and not the volumes.
+machine, or the old and the new process of an update, are the same owner. The file also marks the directory: where a
+process has seen it and does not see it any more, the disk is gone, and not the volumes.
 """
 
 from __future__ import annotations
