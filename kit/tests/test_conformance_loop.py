@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -62,11 +63,19 @@ class Verb:
 @pytest.fixture
 def verb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verb]:
     verb = Verb(tmp_path_factory.mktemp("v"))  # a short path, because of the socket below it
+    host, image, disk = LocalHost(), verb.directory / "image", verb.directory / "volumes"
+    with image.open("wb") as file:  # a filesystem that nothing else uses: checks measure its capacity
+        file.truncate(2 << 30)
+    host.run("mkfs.ext4", "-q", str(image))
+    disk.mkdir()
+    host.run("mount", "-o", "loop", str(image), str(disk))
     yield verb
+    left = list(disk.glob("volumes/*")) + list(disk.glob("snapshots/*"))
+    host.run("umount", str(disk))
     below = f"{verb.directory}/"
     assert not [mount.target for mount in mounts.table() if mount.target.startswith(below)]
     assert not [file for file in loopdev.bound_devices().values() if file.startswith(below)]
-    assert not list(verb.directory.glob("volumes/volumes/*")) + list(verb.directory.glob("volumes/snapshots/*"))
+    assert not left
 
 
 def test_the_loop_backend_passes(verb: Verb) -> None:

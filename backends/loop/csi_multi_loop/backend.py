@@ -201,11 +201,15 @@ class LoopBackend(
     @translated("checking the directory")
     def check(self) -> None:
         self._directory.check()
-        self._quiescer.thaw_leftovers()
+        self._repair()
 
     @translated("cleaning up after an interrupted process")
     def resume(self) -> None:
         self._directory.prepare()
+        self._repair()
+
+    def _repair(self) -> None:
+        """Finish what a process left that died, or that had no descriptor or space to finish it."""
         self._quiescer.thaw_leftovers()
         for store in self._stores:
             store.remove_leftovers()

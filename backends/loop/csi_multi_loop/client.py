@@ -27,6 +27,12 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FICLONE = 0x40049409  # linux/fs.h
 CHUNK = 64 * 2**20  # bytes per copy_file_range: small enough to report progress, large enough to cost nothing
 PROGRESS_SECONDS = 5.0  # between two log lines about one copy
+# All that an entry may hold (store.py), the labels last: whose it is stays known as long as possible.
+ENTRY_FILES = (
+    *("image", "sample", "probe", ".volume.json.new", ".snapshot.json.new"),
+    *("volume.json", "snapshot.json"),
+)
+REMOVED = 0o1700  # mode of a directory that is removed in place: rwx for the owner, and the sticky bit
 REMOVE_ATTEMPTS = 10  # at a directory that another process renames anew
 NO_HOLES = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
@@ -58,17 +64,30 @@ class Client:
 
     def remove(self, directory: Path) -> None:
         """Remove one of the driver's directories and the files in it, as far as they exist."""
+        for name in ENTRY_FILES:  # by name: a listing needs a descriptor, of which none may be left
+            (directory / name).unlink(missing_ok=True)
         for attempt in range(REMOVE_ATTEMPTS):
-            self.empty(directory)
             try:
                 return directory.rmdir()
             except FileNotFoundError:
                 return None
             except OSError as error:
-                # Another process has removed this directory, and renamed an entry that it removes to the same name.
+                # It holds something else, or another process has removed this directory, and renamed an entry that it
+                # removes to the same name.
                 if error.errno != errno.ENOTEMPTY or attempt + 1 == REMOVE_ATTEMPTS:
                     raise
+            self.empty(directory)
         return None
+
+    def remove_in_place(self, directory: Path) -> None:
+        """As remove(), for a directory that could not be renamed; the mode says so to whoever has to finish it."""
+        directory.chmod(REMOVED)
+        self.remove(directory)
+
+    def remove_empty(self, directory: Path) -> None:
+        """Remove one of the driver's directories if nothing is in it."""
+        with suppress(OSError):
+            directory.rmdir()
 
     def read(self, file: Path) -> bytes:
         return file.read_bytes()

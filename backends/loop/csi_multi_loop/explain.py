@@ -21,6 +21,10 @@ from .store import GONE
 
 REFLINK_FILESYSTEMS = frozenset({"btrfs", "xfs"})  # with the defaults of their mkfs
 UNLIMITED_SPACE = 2**62  # bytes
+WHOLE_COPY = (
+    "the source's bytes, except for its holes; if the source is mounted, whatever writes to it waits until all of them "
+    "are copied: keep the directory on xfs or btrfs"
+)
 USUAL_SECTOR = 512  # bytes
 
 
@@ -79,7 +83,7 @@ class DryRunClient(Client):
 
     def copy(self, source: Path, image: Path, *, reflink: bool) -> None:
         option = "--reflink=always" if reflink else "--sparse=always"
-        why = "the source's bytes, by sharing its blocks" if reflink else "the source's bytes, except for its holes"
+        why = "the source's bytes, by sharing its blocks" if reflink else WHOLE_COPY
         self._report.record_change("cp", option, str(source), str(image), why=why)
 
     def can_reflink(self, directory: Path) -> bool:

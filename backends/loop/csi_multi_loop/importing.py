@@ -30,7 +30,7 @@ from .client import Client
 from .devices import refuse_attached
 from .directory import Directory
 from .errors import translated
-from .labels import Format, VolumeLabel, new_family
+from .labels import Format, VolumeLabel, new_token
 from .store import IMAGE, Store
 
 SECTOR = 512  # bytes: the sector size of a loop device that the operator attached by hand
@@ -77,7 +77,12 @@ class Importer:
         status = self._importable(path, leaf)
         _refuse_open(path)
         label = VolumeLabel(
-            stamp=stamp, size=status.st_size, sector_size=SECTOR, format=Format.USED, family=new_family()
+            stamp=stamp,
+            size=status.st_size,
+            sector_size=SECTOR,
+            format=Format.USED,
+            family=new_token(),
+            id=new_token(),
         )
         usage = ImageUsage(label.family, label.size, allocated(status))
         with self.volumes.building(leaf) as new, self.capacity.admit(usage):

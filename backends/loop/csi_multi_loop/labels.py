@@ -32,13 +32,17 @@ class Format(enum.Enum):
 
 
 class VolumeLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """volume.json. Images that share blocks through reflinks belong to one family (capacity.py)."""
+    """volume.json. Images that share blocks through reflinks belong to one family (capacity.py).
+
+    `id` distinguishes a volume from an earlier one of the same name; "" if it was made before volumes had one.
+    """
 
     stamp: Stamp
     size: int
     sector_size: int
     format: Format
     family: str
+    id: str = ""
     version: int = VERSION
 
     def to_volume(self, handle: str) -> Volume:
@@ -46,7 +50,7 @@ class VolumeLabel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """snapshot.json. `data` is how many bytes the complete image holds on disk."""
+    """snapshot.json. `data` is how many bytes the complete image holds on disk, `source_id` the source's id."""
 
     stamp: Stamp
     source: str
@@ -56,12 +60,14 @@ class SnapshotLabel(msgspec.Struct, frozen=True, kw_only=True):
     data: int
     family: str
     reflinked: bool
+    source_id: str = ""
     version: int = VERSION
 
-    def to_snapshot(self, handle: str) -> Snapshot:
+    def to_snapshot(self, handle: str, source: str) -> Snapshot:
+        """`source`: the source as it is now (SnapshotManager.source_of)."""
         seconds, rest = divmod(self.created, 10**9)
         created = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
-        return Snapshot(handle=handle, source=self.source, size=self.size, created=created, stamp=self.stamp)
+        return Snapshot(handle=handle, source=source, size=self.size, created=created, stamp=self.stamp)
 
 
 Label = VolumeLabel | SnapshotLabel
@@ -76,7 +82,8 @@ class ForeignLabel(FailedPrecondition):
     """A label carries the stamp of another driver or cluster."""
 
 
-def new_family() -> str:
+def new_token() -> str:
+    """Return what distinguishes a family, or a volume, from any other."""
     return secrets.token_hex(8)
 
 

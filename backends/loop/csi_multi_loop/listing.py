@@ -10,6 +10,7 @@ from .directory import Directory
 from .errors import translated
 from .health import HealthReporter
 from .labels import SnapshotLabel, VolumeLabel
+from .snapshots import source_of
 from .store import Store
 
 
@@ -33,9 +34,10 @@ class Listing:
     def snapshots(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
         def load(leaf: str) -> Snapshot | None:
             label = self.snapshot_store.read_for_listing(leaf)
-            if label is None or source not in (None, label.source):
+            if label is None or (source is not None and source.partition("@")[0] != label.source):
                 return None
-            return label.to_snapshot(self.snapshot_store.handle(leaf))
+            found = label.to_snapshot(self.snapshot_store.handle(leaf), source_of(label, self.volume_store))
+            return found if source in (None, found.source) else None
 
         self.directory.require_ready()
         return paged(self.snapshot_store.leaves(), page, load)

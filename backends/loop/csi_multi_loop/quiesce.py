@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from csi_multi.contract import Busy, FailedPrecondition, StorageError
 from csi_multi.host import loopfile
 
+from .capacity import allocated
 from .client import sync_path
 from .freeze import Freezer
 from .health import complete_size
@@ -46,7 +49,7 @@ class Quiescer:
         devices = loop_devices(image)
         mounts = [mount for device in devices for mount in loopfile.mounted(device)]
         if mounts:
-            with self.freezer.frozen(leaf, mounts):  # which writes everything out first
+            with _said(leaf, image, reflink), self.freezer.frozen(leaf, mounts):  # which writes everything out first
                 yield
             return
         if devices and not reflink:
@@ -69,3 +72,19 @@ class Quiescer:
                 continue
             except StorageError as error:
                 log.error("volume %s may still be frozen: %s", leaf, error)
+
+
+@contextmanager
+def _said(leaf: str, image: Path, reflink: bool) -> Iterator[None]:
+    """Say in the log when, and for how long, the users of a volume have to wait for a whole copy."""
+    if not reflink:
+        log.warning(
+            "volume %s: its filesystem is frozen, and what writes to it waits, until %d MiB are copied, because files "
+            "of its directory's filesystem cannot share blocks; keep the directory on xfs or btrfs",
+            leaf,
+            allocated(image.stat()) >> 20,
+        )
+    started = time.monotonic()
+    yield
+    if not reflink:
+        log.warning("volume %s: its filesystem was frozen for %.1f s", leaf, time.monotonic() - started)

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from csi_multi.contract import Snapshot, SnapshotRequest, ids
+from csi_multi.contract import FailedPrecondition, NotFound, Snapshot, SnapshotRequest, WrongNode, ids
 
 from .capacity import CapacityAccounting, ImageUsage, allocated
 from .client import Client
 from .directory import Directory
 from .errors import translated
 from .health import complete_size
-from .labels import SnapshotLabel, VolumeLabel, new_family
+from .labels import SnapshotLabel, VolumeLabel, new_token
 from .quiesce import Quiescer
 from .store import IMAGE, Store
+
+EARLIER = "earlier"  # in place of the id of a source that had none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,9 @@ class SnapshotManager:
                 size=complete_size(image, volume.size),
                 sector_size=volume.sector_size,
                 data=allocated(image.stat()),
-                family=volume.family if reflink else new_family(),
+                family=volume.family if reflink else new_token(),
                 reflinked=reflink,
+                source_id=volume.id,
             )
             usage = ImageUsage(label.family, 0 if reflink else label.data, label.data if reflink else 0)
             with self.capacity.admit(usage, written=0 if reflink else label.data):
@@ -55,7 +58,7 @@ class SnapshotManager:
                 label = msgspec.structs.replace(label, created=time.time_ns())
                 self.client.copy(image, new / IMAGE, reflink=reflink)
             self.snapshots.write(new, label)
-        return label.to_snapshot(self.snapshots.handle(leaf))
+        return label.to_snapshot(self.snapshots.handle(leaf), request.source)
 
     def find(self, name: str) -> Snapshot:
         return self.get(self.snapshots.handle(ids.leaf(name)))
@@ -64,7 +67,8 @@ class SnapshotManager:
     def get(self, handle: str) -> Snapshot:
         self.directory.require_ready()
         leaf = self.snapshots.leaf(handle)
-        return self.snapshots.read(leaf).to_snapshot(self.snapshots.handle(leaf))
+        label = self.snapshots.read(leaf)
+        return label.to_snapshot(self.snapshots.handle(leaf), source_of(label, self.volumes))
 
     @translated("deleting a snapshot")
     def delete(self, handle: str) -> None:
@@ -74,3 +78,12 @@ class SnapshotManager:
         with self.snapshots.locked(leaf):
             self.snapshots.read(leaf)  # refuses another owner's snapshot
             self.snapshots.remove(leaf)
+
+
+def source_of(label: SnapshotLabel, volumes: Store[VolumeLabel]) -> str:
+    """Return the handle of a snapshot's source; with the source's id behind it if another volume has its name now."""
+    try:
+        present = volumes.read(volumes.leaf(label.source))
+    except (NotFound, WrongNode, FailedPrecondition):
+        return label.source
+    return label.source if present.id == label.source_id else f"{label.source}@{label.source_id or EARLIER}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ IMAGE = "image"
 NAME_PARTS = 2  # of an image's path, <leaf>/image, that are the same wherever the directory is mounted
 NEW = ".new-"
 GONE = ".gone-"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename to a name that is taken
 
 
@@ -99,7 +101,7 @@ class Store(Generic[L]):
         try:
             label = self._load(self.label_file(leaf))
         except UnreadableLabel:
-            if not os.path.lexists(self.path / leaf):
+            if not os.path.lexists(self.path / leaf) or self._half_removed(leaf):
                 raise self._missing(leaf) from None
             raise
         owner, own = (label.stamp.driver, label.stamp.cluster), (self._setting.driver, self._setting.cluster)
@@ -188,17 +190,34 @@ class Store(Generic[L]):
             raise FailedPrecondition(
                 f"{self.path / leaf} holds {min(foreign)!r}, which this driver did not create; move it away"
             )
-        self._client.rename(self.path / leaf, self.path / f"{GONE}{leaf}")
+        try:
+            self._client.rename(self.path / leaf, self.path / f"{GONE}{leaf}")
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._client.remove_in_place(self.path / leaf)  # which needs no space, not even for a name
         self._client.sync(self.path)
         self.finish_removal(leaf)
 
     def finish_removal(self, leaf: str) -> None:
         """Remove what an interrupted removal of this entry left."""
         self._client.remove(self.path / f"{GONE}{leaf}")
+        if self._half_removed(leaf):
+            self._client.remove(self.path / leaf)
+
+    def _half_removed(self, leaf: str) -> bool:
+        """Whether a removal in place was interrupted after it had removed the label."""
+        try:
+            mode = (self.path / leaf).lstat().st_mode
+        except OSError:
+            return False
+        return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX) and not os.path.lexists(self.label_file(leaf))
 
     def remove_leftovers(self) -> None:
         """Remove the incomplete entries that interrupted creations and removals left."""
         for name in os.listdir(self.path):
+            if LEAF_SHAPE.fullmatch(name) and self._half_removed(name):
+                self.finish_removal(name)
             prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
             if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
                 with suppress(FileNotFoundError, BlockingIOError), self._client.lock_entry(self.path / name):
@@ -214,6 +233,11 @@ class Store(Generic[L]):
                     stack.enter_context(self._client.lock(new))
                 except BlockingIOError:
                     break
+                except FileNotFoundError:
+                    raise
+                except OSError:
+                    self._client.remove_empty(new)
+                    raise
                 return
         raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another operation; try again")
 

@@ -31,7 +31,7 @@ from .devices import refuse_attached
 from .directory import LARGEST_SECTOR, Directory
 from .errors import translated
 from .health import complete_size
-from .labels import Format, SnapshotLabel, VolumeLabel, new_family
+from .labels import Format, SnapshotLabel, VolumeLabel, new_token
 from .quiesce import Quiescer
 from .store import IMAGE, Store
 
@@ -69,7 +69,8 @@ class VolumeManager:
                 size=size,
                 sector_size=_parameters(request).sector_size or self._sector_size(new),
                 format=Format.FRESH,
-                family=new_family(),
+                family=new_token(),
+                id=new_token(),
             )
             with self.capacity.admit(ImageUsage(label.family, size, 0)):
                 self.volumes.write(new, label)
@@ -183,7 +184,8 @@ class VolumeManager:
                 size=size,
                 sector_size=sector_size,
                 format=Format.USED,
-                family=source.label.family if reflink else new_family(),
+                family=source.label.family if reflink else new_token(),
+                id=new_token(),
             )
             data = allocated(source.image.stat())
             usage = ImageUsage(label.family, size, data if reflink else 0)

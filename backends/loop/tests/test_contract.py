@@ -1,7 +1,8 @@
 """The conformance kit on this backend."""
 
 import os
-from collections.abc import Callable, Collection
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,9 +61,25 @@ def on(directory: Path) -> Storage:
     )
 
 
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A filesystem that nothing else uses: the checks of the capacity measure it."""
+    host, target = LocalHost(), tmp_path_factory.mktemp("disk")
+    image = target.with_name(f"{target.name}.image")
+    with image.open("wb") as file:
+        file.truncate(2048 * MIB)
+    host.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=1", str(image))
+    host.run("mount", "-o", "loop", str(image), str(target))
+    yield target
+    host.run("umount", str(target))
+    image.unlink()
+
+
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return on(tmp_path / "pool")
+def storage(disk: Path, tmp_path: Path) -> Iterator[Storage]:
+    directory = disk / tmp_path.name
+    yield on(directory)
+    shutil.rmtree(directory, ignore_errors=True)  # its volumes would count for the next one
 
 
 def test_contract(csi_contract: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from csi_multi_loop.backend import LoopBackend
+from csi_multi_loop.explain import DryRunClient
 
 from csi_multi.contract import DryRunReport, ResourceExhausted, Unpredictable, Volume, VolumeRequest
 from csi_multi.host.loopdev import bound_devices
@@ -202,3 +203,11 @@ def test_a_source_in_use_is_reported_as_frozen_and_is_not_frozen(
     assert commands == [("fsfreeze", "--freeze", str(target)), ("fsfreeze", "--unfreeze", str(target))]
     (target / "file").write_text("not frozen")
     assert str(device) in {str(one) for one in bound_devices()}
+
+
+@pytest.mark.parametrize("reflink", [True, False])
+def test_a_copy_for_which_a_workload_waits_is_explained(tmp_path: Path, reflink: bool) -> None:
+    report = DryRunReport()
+    DryRunClient(report).copy(tmp_path / "source", tmp_path / "image", reflink=reflink)
+
+    assert ("whatever writes to it waits until all of them are copied" in report.steps[0].why) is not reflink

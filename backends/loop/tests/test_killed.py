@@ -1,5 +1,7 @@
 """What the kit (test_contract.py) does not try: leftovers of all kinds at once, processes that are killed."""
 
+import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -8,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from csi_multi_loop.client import Client
 
-from csi_multi.contract import PageRequest
+from csi_multi.contract import NotFound, PageRequest, SnapshotRequest, Stamp
 
 MIB = 2**20
 TEXT = b"precious" * 512
@@ -47,6 +50,40 @@ def test_a_clean_up_that_died_anywhere_is_finished_by_the_next(pools, connect, c
 
         assert leftovers(backend) == []
         assert len(backend.list_volumes(PageRequest()).items) == 1
+
+
+@pytest.mark.parametrize("by", ["deletion", "check"])
+def test_a_deletion_on_a_full_filesystem_that_died_anywhere_is_finished(
+    pools, connect, crash, monkeypatch, leftovers, by
+):
+    def full(self, old, new):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(old))
+
+    dead = {}
+
+    def prepare(call):
+        dead["backend"] = backend = pools(call)
+        monkeypatch.setattr(Client, "rename", full)
+        return lambda: backend.delete_snapshot("node-1/snapshot", {})
+
+    for _ in crash.points(prepare):
+        backend = reborn(connect, dead["backend"], False)
+        if by == "check":
+            backend.check()
+            if not backend.list_snapshots(PageRequest()).items:
+                assert leftovers(backend) == []
+        with contextlib.suppress(NotFound):
+            backend.delete_snapshot("node-1/snapshot", {})
+        monkeypatch.undo()
+
+        assert leftovers(backend) == []
+        assert backend.list_snapshots(PageRequest()).items == ()
+        backend.create_snapshot(requests_of("snapshot"))
+
+
+def requests_of(name):
+    stamp = Stamp(driver="multi.csi.test", cluster="c", name=name, digest="d", context={"k": "v"})
+    return SnapshotRequest(stamp=stamp, source="node-1/source")
 
 
 def reborn(connect, dead, resumed):

@@ -100,3 +100,17 @@ def test_a_raw_volume_that_cannot_be_copied_at_one_moment_is_refused(backend, re
     assert leftovers(backend) == []
     backend.close_device(handle)
     assert backend.create_snapshot(requests.snapshot("s", handle))
+
+
+@pytest.mark.parametrize("directory_on", ["ext4", "xfs"])
+def test_a_freeze_for_a_whole_copy_is_said_in_the_log(staged, requests, caplog, directory_on):
+    backend, handle, _ = staged(directory_on)
+    backend.create_snapshot(requests.snapshot("s", handle))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    if directory_on == "xfs":
+        assert said == []
+    else:
+        assert "what writes to it waits" in said[0]
+        assert "keep the directory on xfs or btrfs" in said[0]
+        assert "was frozen for" in said[1]

@@ -1,13 +1,12 @@
 """Snapshots and restores of volumes that are not attached. No root needed, except for filesystems of their own."""
 
+import contextlib
 import os
 
 import pytest
 
-from csi_multi.contract import (
-    AlreadyExists,
-    NotFound,
-)
+from csi_multi.contract import AlreadyExists, NotFound, PageRequest
+from csi_multi.core import idempotent
 
 from .conftest import digest, write
 
@@ -95,3 +94,62 @@ def test_where_blocks_can_be_shared_a_copy_takes_no_space(connect, requests, ima
     assert digest(image(backend, restored.handle), 64 * MIB) == digest(path, 64 * MIB)
     path.write_bytes(bytes(64 * MIB))
     assert digest(image(backend, restored.handle), 64 * MIB) != digest(path, 64 * MIB)
+
+
+def listed(backend, source):
+    return [snapshot.handle for snapshot in backend.list_snapshots(PageRequest(), source).items]
+
+
+def test_a_volume_made_anew_under_the_same_name_does_not_inherit_snapshots(backend, requests, filled):
+    old = backend.create_snapshot(requests.snapshot("old", filled))
+    assert listed(backend, filled) == [old.handle]
+    backend.delete_volume(filled, {})
+    assert listed(backend, filled) == [old.handle]
+    assert backend.create_volume(requests.volume("source", 16 * MIB)).handle == filled
+    assert listed(backend, filled) == []
+    new = backend.create_snapshot(requests.snapshot("new", filled))
+
+    assert listed(backend, filled) == [new.handle]
+    sources = {one.handle: one.source for one in backend.list_snapshots(PageRequest()).items}
+    assert sources[new.handle] == filled
+    assert sources[old.handle] == backend.get_snapshot(old.handle).source != filled
+    assert backend.restore_volume(requests.copy("r", "snapshot", old.handle))
+
+
+def test_a_snapshot_of_an_earlier_volume_is_not_given_for_one_of_the_present_volume(backend, requests, filled):
+    idempotent.create_snapshot(backend, requests.snapshot("s", filled))
+    assert idempotent.create_snapshot(backend, requests.snapshot("s", filled)).handle == "node-1/s"
+    backend.delete_volume(filled, {})
+    backend.create_volume(requests.volume("source", 16 * MIB))
+
+    with pytest.raises(AlreadyExists, match="its source is volume"):
+        idempotent.create_snapshot(backend, requests.snapshot("s", filled))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
+def test_snapshots_and_volumes_are_deleted_from_a_filesystem_that_is_full(filesystem, connect, requests, image, kind):
+    disk = filesystem(kind)
+    backend = connect(disk / "pool")
+    names = [f"{number}-{'n' * 40}" for number in range(24)]
+    handle = backend.create_volume(requests.volume("v", 4 * MIB)).handle
+    image(backend, handle).write_bytes(os.urandom(4 * MIB))
+    for name in names:
+        backend.create_snapshot(requests.snapshot(name, handle))
+    fill(disk)
+    for name in names:
+        backend.delete_snapshot(f"node-1/{name}", {})
+    backend.delete_volume(handle, {})
+
+    assert os.listdir(disk / "pool/snapshots") == os.listdir(disk / "pool/volumes") == []
+
+
+def fill(disk):
+    """Leave no byte, no block and no inode free."""
+    for size in (MIB, 4096, 1):
+        with (disk / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(os.urandom(size)) == size:
+                pass
+    with contextlib.suppress(OSError):
+        for number in range(100_000):
+            (disk / f"filler-{number}").write_bytes(b"x" * 100)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -153,3 +155,55 @@ def test_a_volume_with_a_foreign_file_in_it_is_not_removed(backend, requests, im
         backend.delete_volume(handle, {})
 
     assert backend.get_volume(handle)
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+from csi_multi.contract.backend import Setting
+from csi_multi.contract.errors import StorageError
+from csi_multi.contract.model import SizeRange, SnapshotRequest, Stamp, VolumeRequest
+from csi_multi.host.command import LocalHost
+from csi_multi_loop.backend import LoopBackend
+from csi_multi_loop.config import Config
+
+config = Config(directory=sys.argv[1], reserve_percent=0, min_size=4096)
+setting = Setting(instance="scratch", driver="multi.csi.test", cluster="c", node="node-1", host=LocalHost())
+backend = LoopBackend(config, setting)
+backend.check()
+free = os.open("/", os.O_RDONLY)  # the next one to be opened; every number below it is taken
+os.close(free)
+refused = 0
+for more in range(12):
+    for kind in ("volume", "snapshot"):
+        stamp = Stamp(driver="multi.csi.test", cluster="c", name=f"{kind}-{more}", digest="d")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, 4096))
+        try:
+            if kind == "volume":
+                backend.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=4096)))
+            else:
+                backend.create_snapshot(SnapshotRequest(stamp=stamp, source="node-1/source"))
+        except StorageError:
+            refused += 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+left = [name for kind in ("volumes", "snapshots") for name in os.listdir(f"{sys.argv[1]}/{kind}") if name[0] == "."]
+print(refused, *left)
+"""
+
+
+def test_a_creation_that_fails_for_want_of_descriptors_leaves_nothing(backend, requests, tmp_path):
+    backend.create_volume(requests.volume("source", 4 * MIB))
+    words = [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path / "pool")]
+    refused, *left = subprocess.run(words, check=True, timeout=120, stdout=subprocess.PIPE).stdout.split()
+
+    assert int(refused) >= 6
+    assert left == []
+
+
+def test_what_a_dead_process_left_is_removed_by_the_regular_check_of_another(backend, tmp_path):
+    backend.check()
+    for name in (".new-v", ".gone-w"):
+        (tmp_path / "pool/volumes" / name).mkdir()
+        (tmp_path / "pool/volumes" / name / "image").touch()
+    backend.check()
+
+    assert os.listdir(tmp_path / "pool/volumes") == []
