@@ -165,8 +165,8 @@ def _bind_block(host: Host, plan: StagePlan, device: Device) -> DeviceMount:
     sysfs.verify(device)
     mount_paths.make_file(node)
     # A read-only bind of a device node does not stop writes (publish does that), but it records how this was staged.
-    options = "bind,ro" if plan.read_only else "bind"
-    return mounting.bind_node(host, device, device.path, node, plan.handle, options)
+    flags = {"relatime", "ro"} if plan.read_only else None
+    return mounting.bind_node(device, device.path, node, plan.handle, host, flags)
 
 
 def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Device) -> tuple[DeviceMount, bool]:
