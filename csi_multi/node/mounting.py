@@ -133,7 +133,10 @@ def _unmount_topmost(host: Host, target: Path) -> None:
         if mounts.at(target) is None:
             return  # another process has unmounted it
         if "busy" in error.stderr:
-            raise InUse(f"{target} is in use by a process on this node; stop it, then try again") from None
+            raise InUse(
+                f"{target} is in use by a process on this node; stop it, then try again (a process that cannot be "
+                f"stopped may wait for a frozen filesystem; to thaw it: fsfreeze --unfreeze {target})"
+            ) from None
         raise Unavailable(f"unmounting {target} failed with status {error.status}; see the kernel log") from None
     except OSError as error:
         raise Unavailable(f"{target} cannot be reached to unmount it: {os.strerror(error.errno or 0)}") from None
