@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract.errors import InvalidArgument, Unavailable
@@ -17,6 +16,7 @@ log = logging.getLogger(__name__)
 _DIRECTORY_BITS = stat.S_ISGID | 0o070
 _FILE_BITS = 0o060
 MAX_GROUP_ID = 2**32 - 2
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASSES = 3  # at most, over a tree that changes at the same time
 
 
@@ -51,39 +51,114 @@ def apply(root: Path, gid: int) -> None:
         raise Unavailable(f"changing the group of {root} to {gid} failed: {reason}; the next try repeats it") from None
 
 
-def _change_tree(root: Path, gid: int) -> bool:
-    """Return False when a directory vanished before it was reached: it may have moved to a place visited before."""
-    other_mounts = {mount.target for mount in mounts.table() if mount.target.startswith(f"{root}/")}
-    complete = True
-    pending: list[tuple[str, ...]] = [()]  # no recursion: a volume may hold trees of any depth
-    while pending:
-        parts = pending.pop()
+@dataclass(slots=True)
+class _Directory:
+    """A directory on the way from the root to where the walk is."""
+
+    name: str
+    identity: tuple[int, int]  # st_dev, st_ino
+    pending: list[str]  # subdirectories that were not visited yet
+
+
+class _Walk:
+    """A walk over a tree of any depth with one open directory: no recursion, no path, and no link is followed."""
+
+    def __init__(self, root: Path, gid: int) -> None:
+        self._root = root
+        self._gid = gid
+        self.complete = True  # False: a directory vanished before it was reached, perhaps to a place visited before
+        self._here = os.open(root, _OPEN)
+        has_mounts = any(mount.target.startswith(f"{root}/") for mount in mounts.table())
+        self._mount_id = mounts.id_of(self._here) if has_mounts else None
+        self._way: list[_Directory] = []
+
+    def run(self) -> None:
+        """Change everything below the root, each directory's entries before those of its subdirectories."""
         try:
-            with _open_directory(root, parts) as descriptor, os.scandir(descriptor) as entries:
-                for entry in entries:
-                    if other_mounts and str(root.joinpath(*parts, entry.name)) in other_mounts:
-                        continue
-                    _change_entry(entry.name, descriptor, gid)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append((*parts, entry.name))
+            self._enter("")
+            while self._way:
+                if self._way[-1].pending:
+                    self._descend(self._way[-1].pending.pop())
+                else:
+                    self._way.pop()
+                    self._ascend()
+        finally:
+            os.close(self._here)
+
+    def _enter(self, name: str) -> None:
+        self._way.append(_Directory(name, _identity(self._here), pending := []))
+        with os.scandir(self._here) as entries:
+            for entry in entries:
+                if self._mount_id is not None and self._is_mount(entry.name):
+                    continue
+                _change_entry(entry.name, self._here, self._gid)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.name)
+
+    def _descend(self, name: str) -> None:
+        try:
+            below = os.open(name, _OPEN, dir_fd=self._here)
         except (FileNotFoundError, NotADirectoryError):
-            complete = False
-    return complete
+            self.complete = False
+            return
+        self._move(below)
+        self._enter(name)
 
+    def _ascend(self) -> None:
+        """Return to the last directory of the way, or to the next one above it that still is where it was."""
+        while self._way:
+            for way_there in (self._open_parent, self._open_from_root):
+                try:
+                    above = way_there()
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                if _identity(above) == self._way[-1].identity:
+                    self._move(above)
+                    return
+                os.close(above)
+                self.complete = False  # a directory was moved while the walk was in it
+            self.complete = False
+            self._way.pop()
 
-@contextlib.contextmanager
-def _open_directory(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
-    """Open a directory step by step: a program that uses the volume must not redirect this walk with a link."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(root, flags)
-    try:
-        for part in parts:
-            below = os.open(part, flags, dir_fd=descriptor)
-            os.close(descriptor)
+    def _open_parent(self) -> int:
+        return os.open("..", _OPEN, dir_fd=self._here)
+
+    def _open_from_root(self) -> int:
+        descriptor = os.open(self._root, _OPEN)
+        for directory in self._way[1:]:
+            try:
+                below = os.open(directory.name, _OPEN, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
             descriptor = below
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        return descriptor
+
+    def _move(self, descriptor: int) -> None:
+        os.close(self._here)
+        self._here = descriptor
+
+    def _is_mount(self, name: str) -> bool:
+        """Whether another filesystem is mounted here."""
+        try:
+            descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._here)
+        except FileNotFoundError:
+            return False
+        try:
+            return mounts.id_of(descriptor) != self._mount_id
+        finally:
+            os.close(descriptor)
+
+
+def _change_tree(root: Path, gid: int) -> bool:
+    """Return False when a directory vanished before it was reached."""
+    walk = _Walk(root, gid)
+    walk.run()
+    return walk.complete
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _change_entry(name: str, directory: int, gid: int) -> None:

@@ -68,7 +68,6 @@ def apply(base: frozenset[str], flags: Iterable[str], *, read_only: bool) -> fro
     return result | {"ro"} if read_only else result
 
 
-def bind_options(visible_flags: frozenset[str]) -> str:
-    """Return the options of a bind mount. It replaces all flags, so it must repeat those it keeps."""
-    words = sorted(visible_flags if visible_flags & _ATIME else visible_flags | {"strictatime"})
-    return ",".join(["bind", *words])
+def of_bind(visible_flags: frozenset[str]) -> frozenset[str]:
+    """Return all flags of a bind mount that the mount table is to show with these."""
+    return visible_flags if visible_flags & _ATIME else visible_flags | {"strictatime"}

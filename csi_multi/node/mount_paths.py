@@ -1,4 +1,8 @@
-"""Staging and target paths: created and removed without following a link or touching what is inside."""
+"""Staging and target paths: created, opened and removed without following a link or touching what is inside.
+
+Every step goes through a descriptor of the parent directory, which was opened without following a link. So a process
+that replaces a directory by a link gets an error, and no mount elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from pathlib import Path
 from ..contract.errors import FailedPrecondition, InUse, InvalidArgument
 
 BLOCK_FILE = "device"  # in a staging directory: the file that the node of a raw block device is bound on
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def resolve_parent(path: Path) -> Path:
@@ -21,9 +26,49 @@ def resolve_parent(path: Path) -> Path:
     return Path(os.path.realpath(path.parent)) / path.name
 
 
+def resolve_target(target: Path, staging: Path) -> Path:
+    """Return the target path with links resolved only in the orchestrator's directory, which both paths share.
+
+    Operators link that directory elsewhere. Links below it are left, and are refused when the path is opened.
+    """
+    resolved = resolve_parent(target)
+    if ".." in target.parts or not (target.is_absolute() and staging.is_absolute()):
+        return resolved
+    shared = os.path.commonpath((target.parent, staging.parent))
+    return Path(os.path.realpath(shared)) / target.relative_to(shared)
+
+
 def of_staging(*staging: Path | str) -> list[Path]:
     """Return the paths at which a volume may be mounted that is staged at one of these paths."""
     return [path for one in staging for path in (Path(one), Path(one) / BLOCK_FILE)]
+
+
+@contextlib.contextmanager
+def opened_parent(path: Path) -> Iterator[int]:
+    """Yield a descriptor of the parent directory; no part of the path may be a link. Raises OSError."""
+    descriptor = os.open("/", _PATH | os.O_DIRECTORY)
+    try:
+        for part in path.parent.parts[1:]:
+            below = os.open(part, _PATH | os.O_DIRECTORY, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def opened(path: Path, *, directory: bool) -> Iterator[int]:
+    """Yield a descriptor of a directory, or of a file or device node. Raises FailedPrecondition."""
+    with _storage_errors(path), opened_parent(path) as parent:
+        descriptor = os.open(path.name, _PATH, dir_fd=parent)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode) != directory or stat.S_ISLNK(status.st_mode):
+            raise FailedPrecondition(f"{path} is {_kind(status)}, not {'a directory' if directory else 'a file'}")
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def require_directory(path: Path) -> None:
@@ -37,14 +82,14 @@ def require_directory(path: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """Create the directory, or accept an empty one."""
-    with _storage_errors(path):
+    with _storage_errors(path), opened_parent(path) as parent:
         try:
-            path.mkdir(0o750)
+            os.mkdir(path.name, 0o750, dir_fd=parent)
         except FileExistsError:
-            status = path.lstat()
+            status = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
             if not stat.S_ISDIR(status.st_mode):
                 raise FailedPrecondition(f"{path} is {_kind(status)}, not a directory; remove it") from None
-            if os.listdir(path):
+            if _holds_entries(path.name, parent):
                 raise FailedPrecondition(
                     f"directory {path} is not empty, and nothing is mounted on it; move its content away"
                 ) from None
@@ -52,11 +97,12 @@ def make_directory(path: Path) -> None:
 
 def make_file(path: Path) -> None:
     """Create the file, or accept an empty one."""
-    with _storage_errors(path):
+    with _storage_errors(path), opened_parent(path) as parent:
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
+            os.close(os.open(path.name, flags, 0o640, dir_fd=parent))
         except FileExistsError:
-            status = path.lstat()
+            status = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode) or status.st_size:
                 raise FailedPrecondition(f"{path} is {_kind(status)}, not an empty file; remove it") from None
 
@@ -66,20 +112,30 @@ def remove(path: Path) -> None:
     status = _status(path)
     if status is None:
         return
-    with _storage_errors(path):
+    with _storage_errors(path), opened_parent(path) as parent:
         if stat.S_ISDIR(status.st_mode):
-            path.rmdir()
+            os.rmdir(path.name, dir_fd=parent)
         elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=parent)
         else:
             raise FailedPrecondition(f"{path} is {_kind(status)}, which this driver did not create; remove it by hand")
+
+
+def _holds_entries(name: str, parent: int) -> bool:
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        return bool(os.listdir(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def _status(path: Path) -> os.stat_result | None:
     with _storage_errors(path):
         try:
-            return path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
+            with opened_parent(path) as parent:
+                return os.stat(path.name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
             return None
 
 
@@ -97,6 +153,10 @@ def _storage_errors(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise FailedPrecondition(f"the parent of {path} does not exist; the orchestrator creates it") from None
+    except NotADirectoryError:
+        raise FailedPrecondition(
+            f"a part of {path} is a symbolic link or no directory; put a directory there, bound instead of linked"
+        ) from None
     except OSError as error:
         kind = InUse if error.errno == errno.EBUSY else FailedPrecondition
         raise kind(f"{path}: {os.strerror(error.errno or 0).lower()}") from None

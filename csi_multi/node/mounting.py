@@ -1,14 +1,17 @@
-"""Mounting and unmounting, so that no mount flag is visible in `ps`, in an error or in a log."""
+"""Mounting and unmounting, at the place that was looked at, so that no flag is visible in `ps`, an error or a log."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 from ..contract.errors import FailedPrecondition, InUse, StorageError, Unavailable
 from ..contract.machine import CommandFailed, Host
 from ..contract.model import Device
-from ..host import mounts
-from . import device_mounts, exit_status
+from ..host import mount_calls, mounts
+from . import device_mounts, exit_status, mount_paths
 from .device_mounts import DeviceMount
 from .exit_status import Answer
 
@@ -43,28 +46,63 @@ _FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
 
 
 def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> None:
-    """Mount, or bind if the options say so. The caller then checks the mount table."""
-    fields = (source, str(target), fs_type, options)
-    line = " ".join(mounts.escape(field) for field in fields) + " 0 0\n"
+    """Mount a filesystem on this very directory. The caller then checks the mount table."""
     what = f"mounting {source} ({fs_type}) at {target} failed with status"
-    try:
+    with mount_paths.opened(target, directory=True) as descriptor:
+        path = f"/proc/{os.getpid()}/fd/{descriptor}/."  # "/.": mount(8) follows no link at the end of a path
+        line = " ".join(mounts.escape(field) for field in (source, path, fs_type, options)) + " 0 0\n"
         # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
-        answer, result = exit_status.run(host, "mount", "--fstab", "/dev/stdin", "--target", str(target), stdin=line)
-    except CommandFailed as error:
-        raise Unavailable(f"{what} {error.status}; the kernel log on the node may say why") from None
-    if answer is Answer.REFUSED:
-        for phrase, kind, meaning in _FAILURES:
-            if phrase in result.stderr:
-                raise kind(f"{what} {result.status}: {meaning}")
-        raise Unavailable(f"{what} {result.status}; the kernel log on the node may say why")
+        words = ("mount", "--no-canonicalize", "--fstab", "/dev/stdin", "--target", path)
+        try:
+            answer, result = exit_status.run(host, *words, stdin=line)
+        except CommandFailed as error:
+            raise Unavailable(f"{what} {error.status}; the kernel log on the node may say why") from None
+        if answer is Answer.REFUSED:
+            for phrase, kind, meaning in _FAILURES:
+                if phrase in result.stderr:
+                    raise kind(f"{what} {result.status}: {meaning}")
+            raise Unavailable(f"{what} {result.status}; the kernel log on the node may say why")
+        _refuse_moved(descriptor, target)
+
+
+def bind(source: Path, target: Path, *, directory: bool, flags: Collection[str] | None = None) -> None:
+    """Bind a directory, or a device node on a file, with these flags. The caller then checks the mount table."""
+    with (
+        mount_paths.opened(mount_paths.resolve_parent(source), directory=directory) as shown,
+        mount_paths.opened(target, directory=directory) as descriptor,
+    ):
+        try:
+            mount_calls.bind(shown, descriptor, flags)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0).lower()
+            raise Unavailable(f"binding {source} at {target} failed: {reason}; try again") from None
+        _refuse_moved(descriptor, target)
 
 
 def bind_node(
-    host: Host, device: Device, source: Path, target: Path, handle: str, options: str = "bind"
+    device: Device, source: Path, target: Path, handle: str, host: Host, flags: Collection[str] | None = None
 ) -> DeviceMount:
     """Bind a device node on a file: the device's own node, or that of its read-only loop device."""
-    mount(host, str(source), target, "none", options)
+    bind(source.resolve(), target, directory=False, flags=flags)
     return verify(host, device, target, handle)
+
+
+def _refuse_moved(descriptor: int, target: Path) -> None:
+    """Undo a new mount and raise Unavailable if what it was mounted on has another path by now.
+
+    From now on it keeps that path, because the kernel renames nothing that something is mounted on.
+    """
+    found = Path(f"/proc/self/fd/{descriptor}").readlink()
+    if found == target:
+        return
+    with contextlib.suppress(OSError):
+        root = os.open(found, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if mounts.id_of(root) != mounts.id_of(descriptor):
+                mount_calls.detach(root)
+        finally:
+            os.close(root)
+    raise Unavailable(f"{target} was moved to {found} while the volume was being mounted there; try again")
 
 
 def verify(host: Host, device: Device, target: Path, handle: str) -> DeviceMount:
@@ -92,10 +130,17 @@ def unmount(host: Host, target: Path) -> None:
 
 def _unmount_topmost(host: Host, target: Path) -> None:
     try:
-        host.run("umount", "--no-canonicalize", "--", str(target))
+        with mount_paths.opened_parent(target) as parent:
+            # What is mounted there was checked, and as long as it is, nothing else can have this name.
+            host.run("umount", "--no-canonicalize", "--", f"/proc/{os.getpid()}/fd/{parent}/{target.name}")
     except CommandFailed as error:
         if mounts.at(target) is None:
             return  # another process has unmounted it
         if "busy" in error.stderr:
-            raise InUse(f"{target} is in use by a process on this node; stop it, then try again") from None
-        raise
+            raise InUse(
+                f"{target} is in use by a process on this node; stop it, then try again (a process that cannot be "
+                f"stopped may wait for a frozen filesystem; to thaw it: fsfreeze --unfreeze {target})"
+            ) from None
+        raise Unavailable(f"unmounting {target} failed with status {error.status}; see the kernel log") from None
+    except OSError as error:
+        raise Unavailable(f"{target} cannot be reached to unmount it: {os.strerror(error.errno or 0)}") from None

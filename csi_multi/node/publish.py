@@ -44,7 +44,8 @@ class PublishPlan:
 
 def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     """Mount the staged volume at the target."""
-    staging, target = mount_paths.resolve_parent(request.staging), mount_paths.resolve_parent(request.target)
+    staging = mount_paths.resolve_parent(request.staging)
+    target = mount_paths.resolve_target(request.target, request.staging)
     mount = request.capability.mount
     mount_flags.validate(mount.flags if mount else ())
     device = backend.find_device(request.handle)
@@ -143,7 +144,7 @@ def _mount_at_target(host: Host, plan: PublishPlan) -> None:
     try:
         if plan.block:
             node = _read_only_node(host, plan) if plan.read_only else plan.device.path
-            mounting.bind_node(host, plan.device, node, plan.target, plan.request.handle)
+            mounting.bind_node(plan.device, node, plan.target, plan.request.handle, host)
         else:
             _bind_filesystem(host, plan)
     except StorageError:
@@ -159,8 +160,8 @@ def _read_only_node(host: Host, plan: PublishPlan) -> Path:
 
 def _bind_filesystem(host: Host, plan: PublishPlan) -> None:
     same = mount_flags.visible(plan.staged.mount.options) == plan.visible_flags
-    options = "bind" if same else mount_flags.bind_options(plan.visible_flags)
-    mounting.mount(host, plan.staged.mount.target, plan.target, "none", options)
+    flags = None if same else mount_flags.of_bind(plan.visible_flags)
+    mounting.bind(plan.staged.path, plan.target, directory=True, flags=flags)
     mounted = mounting.verify(host, plan.device, plan.target, plan.request.handle)
     if difference := _difference(plan, mounted):
         raise FailedPrecondition(

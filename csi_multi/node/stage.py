@@ -37,6 +37,7 @@ from . import (
     mounting,
     open_volume,
     readonly_loop,
+    thaw,
 )
 from .device_mounts import DeviceCloser, DeviceMount
 from .device_records import VolumeKey
@@ -164,8 +165,8 @@ def _bind_block(host: Host, plan: StagePlan, device: Device) -> DeviceMount:
     sysfs.verify(device)
     mount_paths.make_file(node)
     # A read-only bind of a device node does not stop writes (publish does that), but it records how this was staged.
-    options = "bind,ro" if plan.read_only else "bind"
-    return mounting.bind_node(host, device, device.path, node, plan.handle, options)
+    flags = {"relatime", "ro"} if plan.read_only else None
+    return mounting.bind_node(device, device.path, node, plan.handle, host, flags)
 
 
 def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Device) -> tuple[DeviceMount, bool]:
@@ -236,9 +237,9 @@ def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> No
         _refuse_published(volume, staging)
     for path in mount_paths.of_staging(staging):
         mounting.unmount(host, path)
-    mount_paths.remove(staging / mount_paths.BLOCK_FILE)
     if not staged_elsewhere:
-        _close(host, backend, volume)
+        _close(host, backend, volume, staging)
+    mount_paths.remove(staging / mount_paths.BLOCK_FILE)  # until now it shows that this is no filesystem
     for record in volume.records:
         if staged_elsewhere:
             device_records.remove_path(record, staging)
@@ -251,13 +252,29 @@ def _refuse_published(volume: OpenVolume, staging: Path) -> None:
         raise InUse(f"volume {volume.handle!r} is still published at {published[0].path}; unpublish it first")
 
 
-def _close(host: Host, backend: DeviceCloser, volume: OpenVolume) -> None:
+def _close(host: Host, backend: DeviceCloser, volume: OpenVolume, staging: Path) -> None:
     if not volume.mounts or any(one.block for one in volume.mounts):  # a filesystem has no read-only loop device
         readonly_loop.detach_unused(host, volume.readonly_loops())
     if volume.device:
         if left := device_mounts.list_mounts(volume.device):
             raise InUse(f"volume {volume.handle!r} is still mounted at {left[0].path}; unmount it there first")
-        blank_check.await_release(volume.handle, volume.device)
+        _await_release(host, volume.handle, volume.device, staging, _filesystem(volume, staging))
     if volume.device or not volume.advice:
         with contextlib.suppress(NotFound):
             backend.close_device(volume.handle)
+
+
+def _filesystem(volume: OpenVolume, staging: Path) -> str:
+    """Return the name of the staged filesystem, "auto" when it is unmounted already, "" for raw block."""
+    if volume.mounts:
+        return "" if volume.mounts[0].block else volume.mounts[0].mount.fs_type
+    return "" if (staging / mount_paths.BLOCK_FILE).exists() else "auto"
+
+
+def _await_release(host: Host, handle: str, device: Device, staging: Path, fs_type: str) -> None:
+    try:
+        blank_check.await_release(handle, device)
+    except InUse:
+        if not fs_type or not thaw.thaw_unmounted(host, handle, device, staging, fs_type):
+            raise
+        blank_check.await_release(handle, device)

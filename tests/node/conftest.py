@@ -34,7 +34,7 @@ from csi_multi.contract import (
     VolumeRequest,
     missing,
 )
-from csi_multi.host import loopdev, mounts, sysfs
+from csi_multi.host import loopdev, mount_calls, mounts, sysfs
 from csi_multi.host.command import LocalHost
 from csi_multi.node import grow, publish, stage, volume_status
 from csi_multi.node.requests import PublishRequest, StageRequest, Usage
@@ -307,9 +307,17 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A world in which nothing may be left: neither mounts nor loop devices."""
     made = World(tmp_path)
+    bind = mount_calls.bind
+
+    def killable(*arguments: Any) -> None:
+        made.host.step()
+        bind(*arguments)
+        made.host.step()
+
+    monkeypatch.setattr(mount_calls, "bind", killable)
     yield made
     made.host.left = None
     mounted, loops = made.mounted(), made.loops()

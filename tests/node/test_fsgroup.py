@@ -152,6 +152,57 @@ def test_a_very_deep_tree_gets_the_group_too(world):
     world.unstage()
 
 
+@pytest.mark.parametrize("mounted", [False, True], ids=["alone", "with a mount inside"])
+def test_the_effort_grows_with_the_number_of_directories_and_not_with_their_depth(world, monkeypatch, mounted):
+    world.volume(size=256 * 1024 * 1024)
+    staging = world.stage(context={"fs.numberOfInodes": "32768"})
+    depth = 20_000
+    here = os.open(staging, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    if mounted:
+        (staging / "mounted").mkdir()
+        world.sh("mount", "-t", "tmpfs", "tmpfs", str(staging / "mounted"))
+    opened, real = [0], os.open
+
+    def counted(*what, **more):
+        opened[0] += 1
+        return real(*what, **more)
+
+    monkeypatch.setattr(os, "open", counted)
+    world.stage(group="4711")
+    monkeypatch.undo()
+
+    assert os.fstat(here).st_gid == 4711
+    assert opened[0] < 5 * depth
+    os.close(here)
+    if mounted:
+        world.sh("umount", str(staging / "mounted"))
+    world.unstage()
+
+
+def test_a_directory_that_is_moved_while_the_walk_is_in_it_ends_no_walk(world, outside, monkeypatch):
+    world.volume()
+    staging = world.stage()
+    for name in ("a", "b"):
+        (staging / name / "deep/er").mkdir(parents=True)
+        (staging / name / "deep/er/file").write_text("bytes")
+    (staging / "elsewhere").mkdir()
+
+    @meanwhile(monkeypatch, "file")
+    def move():
+        name = next(one for one in ("a", "b") if (staging / one / "deep/er").stat().st_gid == 4711)
+        (staging / name / "deep").rename(staging / "elsewhere/deep")
+
+    world.stage(group="4711")
+
+    assert owners(staging) == {4711}
+    world.unstage()
+
+
 def test_a_directory_that_becomes_a_link_meanwhile_is_not_followed(world, outside, monkeypatch):
     world.volume()
     staging = world.stage()

@@ -47,8 +47,8 @@ def test_the_mount_table_shows_the_effect_of_flags(words, read_only, expected):
 
 
 def test_a_bind_repeats_what_it_keeps():
-    assert mount_flags.bind_options(frozenset({"ro", "nosuid", "relatime"})) == "bind,nosuid,relatime,ro"
-    assert mount_flags.bind_options(frozenset({"ro"})) == "bind,ro,strictatime"
+    assert mount_flags.of_bind(frozenset({"ro", "nosuid", "relatime"})) == {"ro", "nosuid", "relatime"}
+    assert mount_flags.of_bind(frozenset({"ro"})) == {"ro", "strictatime"}
 
 
 @pytest.mark.root

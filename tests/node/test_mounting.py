@@ -18,6 +18,7 @@ from csi_multi.contract import (
     StorageError,
     Unavailable,
 )
+from csi_multi.host import mount_calls
 from csi_multi.host.command import LocalHost
 from csi_multi.node import mounting
 
@@ -36,6 +37,16 @@ def altered(world, old, new):
     world.host.replaced["mount"] = mount
 
 
+def altered_bind(monkeypatch, **changed):
+    """Let a bind get other arguments than it was given."""
+    bind = mount_calls.bind
+
+    def other(source, target, flags=None):
+        bind(changed.get("source", source), target, changed.get("flags", flags))
+
+    monkeypatch.setattr(mount_calls, "bind", other)
+
+
 @pytest.fixture
 def formatted(world):
     world.volume()
@@ -52,9 +63,9 @@ def test_a_stage_that_becomes_read_only_is_undone(formatted):
     assert (formatted.mounted(), formatted.loops()) == ([], [])
 
 
-def test_a_publication_that_becomes_writable_is_undone(formatted):
+def test_a_publication_that_becomes_writable_is_undone(formatted, monkeypatch):
     formatted.stage()
-    altered(formatted, ",ro", "")
+    altered_bind(monkeypatch, flags={"relatime"})
 
     with pytest.raises(FailedPrecondition, match="read-write, not as requested, so it was unpublished"):
         formatted.publish(read_only=True)
@@ -63,29 +74,35 @@ def test_a_publication_that_becomes_writable_is_undone(formatted):
 
 
 @pytest.mark.parametrize("fs", ["ext4", None], ids=["mount", "block"])
-def test_a_mount_without_effect_is_retryable(formatted, fs):
+def test_a_mount_without_effect_is_retryable(formatted, fs, monkeypatch):
     formatted.host.replaced["mount"] = lambda *_, **__: Result(0, "", "")
-    with pytest.raises(Unavailable, match="nothing is mounted at"):
-        formatted.stage(fs=fs)
+    with monkeypatch.context() as patch:
+        patch.setattr(mount_calls, "bind", lambda *_: None)
+        with pytest.raises(Unavailable, match="nothing is mounted at"):
+            formatted.stage(fs=fs)
     formatted.host.replaced.clear()
     formatted.stage(fs=fs)
-    formatted.host.replaced["mount"] = lambda *_, **__: Result(0, "", "")
-    with pytest.raises(Unavailable, match="nothing is mounted at"):
-        formatted.publish(fs=fs)
+    with monkeypatch.context() as patch:
+        patch.setattr(mount_calls, "bind", lambda *_: None)
+        with pytest.raises(Unavailable, match="nothing is mounted at"):
+            formatted.publish(fs=fs)
 
     assert not formatted.target().exists()
     formatted.unstage()
 
 
 @pytest.mark.parametrize("fs", ["ext4", None], ids=["mount", "block"])
-def test_another_device_that_was_mounted_is_unmounted(formatted, fs):
+def test_another_device_that_was_mounted_is_unmounted(formatted, fs, monkeypatch):
     formatted.volume("other")
     formatted.stage("other", fs=fs)
-    mine = formatted.attach(formatted.backend.image("v1"))
-    altered(formatted, mine, str(formatted.device("other").path))
+    mine, other = formatted.attach(formatted.backend.image("v1")), str(formatted.device("other").path)
+    altered(formatted, mine, other)
+    node = os.open(other, os.O_PATH)
+    altered_bind(monkeypatch, source=node)
 
     with pytest.raises(FailedPrecondition, match="is occupied by a mount of"):
         formatted.stage(fs=fs)
+    os.close(node)
     assert not any(path.startswith(str(formatted.staging("v1"))) for path in formatted.mounted())
     formatted.unstage("other")
 

@@ -1,0 +1,111 @@
+"""The kernel's calls for bind mounts, on open descriptors: a path could lead elsewhere by the time it is used.
+
+mount(8) takes only paths, and nothing here waits for a device, so these calls need no process of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same on all architectures with Linux 5.12
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 1
+_FROM_DESCRIPTOR_TO_DESCRIPTOR = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH
+_ALL_ATIME = 0x70  # MOUNT_ATTR__ATIME
+_MS_REMOUNT, _MS_BIND = 32, 4096
+_MNT_DETACH = 2
+# flag -> (MOUNT_ATTR_* of mount_setattr, MS_* of mount)
+_FLAGS: Mapping[str, tuple[int, int]] = {
+    "ro": (0x1, 0x1),
+    "nosuid": (0x2, 0x2),
+    "nodev": (0x4, 0x4),
+    "noexec": (0x8, 0x8),
+    "nodiratime": (0x80, 0x800),
+    "nosymfollow": (0x200000, 0x100),
+    "relatime": (0x0, 0x200000),
+    "noatime": (0x10, 0x400),
+    "strictatime": (0x20, 0x1000000),
+}
+_ALL = sum(attribute for attribute, _ in _FLAGS.values()) | _ALL_ATIME
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+def bind(source: int, target: int, flags: Collection[str] | None = None) -> None:
+    """Bind what a descriptor shows on what another one shows, with exactly these flags (None: those of the source).
+
+    The descriptors may be opened with O_PATH. Raises OSError.
+    """
+    try:
+        tree = _clone(source, flags)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):  # before Linux 5.12, or in a container that forbids it
+            raise
+        _bind_by_path(source, target, flags)
+        return
+    try:
+        _call(_MOVE_MOUNT, tree, b"", target, b"", _FROM_DESCRIPTOR_TO_DESCRIPTOR)
+    finally:
+        os.close(tree)
+
+
+def detach(root: int) -> None:
+    """Unmount the mount whose root this descriptor shows, wherever it is. Raises OSError."""
+    _check(_libc.umount2(os.fsencode(_link(root)), _MNT_DETACH))
+
+
+def _clone(source: int, flags: Collection[str] | None) -> int:
+    """Return a descriptor of a new mount that is nowhere yet."""
+    tree = _call(_OPEN_TREE, source, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    if flags is None:
+        return tree
+    wanted = sum(_FLAGS[flag][0] for flag in flags)
+    attributes = _MountAttributes(attr_set=wanted, attr_clr=_ALL & ~wanted | _ALL_ATIME)
+    try:
+        size = ctypes.sizeof(attributes)
+        _call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attributes), ctypes.c_size_t(size))
+    except OSError:
+        os.close(tree)
+        raise
+    return tree
+
+
+def _bind_by_path(source: int, target: int, flags: Collection[str] | None) -> None:
+    """Do the same with mount(2), by the paths of the descriptors in /proc, which lead to nothing else."""
+    _mount(_link(source), _link(target), _MS_BIND)
+    if flags is None:
+        return
+    root = os.open(Path(_link(target)).readlink(), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _mount("none", _link(root), _MS_BIND | _MS_REMOUNT | sum(_FLAGS[flag][1] for flag in flags))
+    except OSError:
+        detach(root)
+        raise
+    finally:
+        os.close(root)
+
+
+def _link(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    _check(_libc.mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None))
+
+
+def _call(number: int, *arguments: object) -> int:
+    return _check(_libc.syscall(ctypes.c_long(number), *arguments))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

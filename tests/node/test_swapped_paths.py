@@ -1,0 +1,165 @@
+"""A process that replaces directories by links while the driver works gets no mount, and loses none."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+
+import pytest
+
+from csi_multi.contract import FailedPrecondition, StorageError
+from csi_multi.host import mount_calls, mounts
+
+pytestmark = pytest.mark.root
+
+ROUNDS = 300
+
+
+@contextlib.contextmanager
+def swapping(path, victim):
+    """Replace a path by a link to the victim, and back, as fast as possible; give the number of times so far."""
+    done, count = threading.Event(), [0]
+
+    def swap():
+        aside = path.with_name(f"{path.name}-aside")
+        while not done.is_set():
+            with contextlib.suppress(OSError):
+                path.rename(aside)
+                path.symlink_to(victim)
+                count[0] += 1
+                path.unlink()
+                aside.rename(path)
+            with contextlib.suppress(OSError):
+                if path.is_symlink():
+                    path.unlink()
+            with contextlib.suppress(OSError):
+                aside.rmdir()
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield count
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.fixture(params=["open_tree", "mount"])
+def calls(request, monkeypatch):
+    """The kernel's calls for mounts since Linux 5.12, and the older one."""
+    if request.param == "mount":
+
+        def refuse(*_):
+            raise OSError(errno.ENOSYS, "")
+
+        monkeypatch.setattr(mount_calls, "_clone", refuse)
+
+
+@pytest.fixture
+def victim(world):
+    directory = world.directory / "victim"
+    directory.mkdir()
+    (directory / "file").write_text("precious")
+    return directory
+
+
+def elsewhere(world, allowed):
+    return [path for path in world.mounted() if path not in {str(one) for one in allowed}]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_target_that_is_swapped_for_a_link_is_never_followed(world, victim, calls, read_only):
+    world.volume()
+    staging = world.stage()
+    parent = world.directory / "pod"
+    parent.mkdir()
+    target, published = parent / "target", 0
+    with swapping(target, victim) as count:
+        for _ in range(ROUNDS):
+            with contextlib.suppress(StorageError):
+                world.publish(target=target, read_only=read_only)
+                published += 1
+            assert elsewhere(world, {staging, target}) == []
+            with contextlib.suppress(StorageError):
+                world.unpublish(target=target)
+            assert elsewhere(world, {staging, target}) == []
+    assert count[0] > ROUNDS / 10
+    print(f"{published} published, {count[0]} times swapped")
+    if target.is_symlink():
+        target.unlink()
+    world.unpublish(target=target)
+    world.unstage()
+    assert (victim / "file").read_text() == "precious"
+
+
+def test_a_parent_that_is_swapped_for_a_link_is_never_followed(world, victim, calls):
+    world.volume()
+    staging = world.stage()
+    parent = world.directory / "pod"
+    parent.mkdir()
+    target = parent / "target"
+    with swapping(parent, victim) as count:
+        for _ in range(ROUNDS):
+            with contextlib.suppress(StorageError):
+                world.publish(target=target)
+            here = [path for path in world.mounted() if path != str(staging)]
+            assert not [path for path in here if path.startswith(str(victim))]
+            for path in here:
+                with contextlib.suppress(StorageError):
+                    world.unpublish(target=world.directory / path)
+    assert count[0] > ROUNDS / 10
+    for path in world.mounted():
+        if path != str(staging):
+            world.sh("umount", path)
+    world.unstage()
+    assert os.listdir(victim) == ["file"]
+
+
+@pytest.mark.parametrize("fs", ["ext4", None], ids=["mount", "block"])
+def test_a_staging_path_that_is_swapped_for_a_link_is_never_followed(world, victim, calls, fs):
+    world.volume()
+    world.stage(fs=fs)
+    world.unstage()
+    staging = world.staging()
+    with swapping(staging, victim) as count:
+        for _ in range(ROUNDS // 4):
+            with contextlib.suppress(StorageError):
+                world.stage(staging=staging, fs=fs)
+            own = {staging, staging / "device"}
+            assert elsewhere(world, own) == []
+            with contextlib.suppress(StorageError, OSError):
+                world.unstage(staging=staging)
+    assert count[0] > ROUNDS / 10
+    if staging.is_symlink():
+        staging.unlink()
+    staging.mkdir(exist_ok=True)
+    world.unstage()
+    assert os.listdir(victim) == ["file"]
+
+
+def test_a_link_below_the_directory_of_the_orchestrator_is_refused(world, victim):
+    world.volume()
+    world.stage()
+    (world.directory / "pods").symlink_to(victim)
+
+    with pytest.raises(FailedPrecondition, match=r"a part of .*/pods/target is a symbolic link"):
+        world.publish(target=world.directory / "pods/target")
+    assert os.listdir(victim) == ["file"]
+    world.unstage()
+
+
+def test_a_bind_has_the_flags_asked_for_with_either_call(world, calls):
+    world.volume()
+    staging = world.stage(flags=("nosuid", "noatime"))
+    target = world.publish(flags=("nosuid", "noatime", "nodev", "noexec", "nodiratime", "nosymfollow"), read_only=True)
+
+    shown = {"ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime", "nosymfollow"}
+    assert mounts.at(target).options == shown
+    assert mounts.at(staging).options == {"rw", "nosuid", "noatime"}
+    world.unpublish()
+    world.publish(flags=("strictatime",))
+    assert mounts.at(target).options == {"rw", "nosuid"}
+    world.unpublish()
+    world.unstage()
