@@ -28,7 +28,7 @@ from .rules import RULES, RpcCost
 from .service_context import ServiceContext, unknown_node_segments
 from .snapshot_metadata import SnapshotMetadataService
 from .snapshots import ControllerSnapshots
-from .threads import started_pool
+from .threads import StartedThreads
 
 ChannelOptions = tuple[tuple[str, int], ...]
 
@@ -131,8 +131,8 @@ def _server(
         MessageReader(threads),
         registry.keep_open,
     )
-    server = grpc.server(started_pool(threads, "rpc"), options=channel_options)
-    instant = started_pool(INSTANT_THREADS, "instant")
+    server = grpc.server(StartedThreads(threads, "rpc"), options=channel_options)
+    instant = StartedThreads(INSTANT_THREADS, "instant")
     handlers = (_handlers(name, one, interceptor, instant) for name, one in services.items())
     server.add_generic_rpc_handlers(tuple(handlers))
     return server

@@ -7,13 +7,18 @@ for any other reason, the process ends, so that a supervisor restarts it.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import time
 import traceback
+import weakref
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -26,29 +31,98 @@ class ThreadsMissing(Exception):
     """The threads for RPCs cannot be started; the text says what to do."""
 
 
-def started_pool(count: int, prefix: str) -> ThreadPoolExecutor:
-    """Return a pool whose threads all run already. Raises ThreadsMissing."""
-    pool = ThreadPoolExecutor(count, thread_name_prefix=prefix)
-    together = threading.Barrier(count + 1)  # no thread takes a second job, so that every job starts one
-    try:
-        for _ in range(count):
-            pool.submit(_meet, together)
-        together.wait()
-    except RuntimeError as error:
-        together.abort()
-        pool.shutdown(wait=False)
-        raise ThreadsMissing(
-            f"{count} threads for RPCs cannot be started ({error}); raise the limit of processes (pids) or memory, or "
-            "lower driver.workers"
-        ) from None
-    return pool
+class StartedThreads(ThreadPoolExecutor):
+    """An executor whose threads run from the beginning to the end of the process, or of this object.
+
+    The thread that was idle last takes the next job: its memory is in the processor's caches, and the others need none.
+    """
+
+    def __init__(self, count: int, prefix: str) -> None:
+        """Raises ThreadsMissing."""
+        super().__init__(count, thread_name_prefix=prefix)
+        self._crew = _Crew()
+        end = weakref.finalize(self, self._crew.end)
+        try:
+            for number in range(count):
+                name = f"{prefix}_{number}"
+                threading.Thread(target=self._crew.work, args=(_Worker(),), name=name, daemon=True).start()
+        except RuntimeError as error:
+            end()
+            raise ThreadsMissing(
+                f"{count} threads for RPCs cannot be started ({error}); raise the limit of processes (pids) or memory, "
+                "or lower driver.workers"
+            ) from None
+
+    def submit(self, function: Callable[..., Any], /, *words: Any, **fields: Any) -> Future[Any]:
+        """Run the function in an idle thread; without one it waits, first come, first served."""
+        future: Future[Any] = Future()
+        self._crew.add(_Job(future, functools.partial(function, *words, **fields)))
+        return future
 
 
-def _meet(together: threading.Barrier) -> None:
-    try:
-        together.wait()
-    except threading.BrokenBarrierError:
-        return
+@dataclass(slots=True)
+class _Job:
+    future: Future[Any]
+    function: Callable[[], Any]
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self.function())
+        except BaseException as error:  # a thread that ended would be missing from then on
+            self.future.set_exception(error)
+
+
+class _Worker:
+    """A thread, and the job that it gets while it is idle; None ends it."""
+
+    def __init__(self) -> None:
+        self.job: _Job | None = None
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class _Crew:
+    """What the threads know: not their executor, which ends them when it is not used any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._jobs: deque[_Job] = deque()
+        self._ended = False
+
+    def add(self, job: _Job) -> None:
+        with self._lock:
+            if not self._idle:
+                self._jobs.append(job)
+                return
+            worker = self._idle.pop()
+        worker.job = job
+        worker.wake.release()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended, idle = True, self._idle
+            self._idle = []
+        for worker in idle:
+            worker.wake.release()
+
+    def work(self, worker: _Worker) -> None:
+        while job := self._next(worker):
+            job.run()
+            worker.job = job = None
+
+    def _next(self, worker: _Worker) -> _Job | None:
+        """Return the next job; wait for it. None: there are no more."""
+        with self._lock:
+            if self._jobs:
+                return self._jobs.popleft()
+            if self._ended:
+                return None
+            self._idle.append(worker)
+        worker.wake.acquire()
+        return worker.job
 
 
 def stop(server: grpc.Server, grace: float) -> Wait:

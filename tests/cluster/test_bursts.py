@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from csi_multi.rpc import server
 from tests.cluster.conftest import LocalMemory, place
 
 Code = grpc.StatusCode
@@ -93,3 +94,25 @@ def test_a_node_that_hangs_does_not_take_the_threads_of_another_ones_burst(rig: 
 
     assert ends == {Code.OK: 40}
     assert all(one.done() for one in hung)
+
+
+def test_a_connection_that_the_node_renews_costs_no_rpc(rig: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(server, "NETWORK_OPTIONS", (("grpc.max_connection_age_ms", 300),))
+    rig.start_node("node-1")
+    client = rig.start_controller()
+    volume = rig.create("v", nodes=["node-1"]).volume_id
+    end = time.monotonic() + 3
+
+    with ThreadPoolExecutor(4) as pool:
+        ends = Counter(pool.map(lambda _: until(end, client, volume), range(4)))
+
+    assert set().union(*ends) == {Code.OK}
+    assert rig.nodes.unreachable() == {}
+
+
+def until(end: float, client: Any, volume: str) -> frozenset[Code]:
+    """Call until then; return how the calls ended."""
+    ends = set()
+    while time.monotonic() < end:
+        ends.add(code_of(lambda _: client.ControllerGetVolume(volume_id=volume), 0))
+    return frozenset(ends)

@@ -39,7 +39,7 @@ BROKEN = {
     "absent": ("import absent_module_of_nobody", "cannot be imported: ModuleNotFoundError"),
     "endless": ("import time; time.sleep(600)", "its import did not return within 1 s"),
     "future": (OWN + "    contract = (9, 0)", "was written for contract (9, 0)"),
-    "half": (HEAD + "class Own(MemoryBackend, b.NodeLocal): ...", "lacks node_of: a feature is implemented whole"),
+    "half": (HEAD + "class Own(MemoryBackend, b.NodeLocal): ...", "lacks node_of; a feature must be implemented completely"),
     "unborn": (
         OWN + "    def __init__(self, *words): time.sleep(600)",
         "the constructor of 'unborn' did not return within",
@@ -141,10 +141,10 @@ def test_with_every_hostile_package_at_once_the_good_one_serves_and_each_of_the_
             pool.submit(refused, lambda n: client.CreateVolume(**wanted(f"v{n}", "hangs"), timeout=4), number)
         time.sleep(0.5)
         refusal = refused(client.CreateVolume, **wanted("more", "hangs"))
-        assert (refusal.code, "the oldest of which, CreateVolume, for" in refusal.text) == (Code.UNAVAILABLE, True)
+        assert (refusal.code, "the oldest of them CreateVolume for" in refusal.text) == (Code.UNAVAILABLE, True)
         serves(client)
 
-    assert "so no complete list can be given" in refused(client.ListVolumes).text
+    assert "no complete list is possible" in refused(client.ListVolumes).text
     assert degraded(driver) == {*BROKEN, "hangs"}
     serves(client)
     client.close()

@@ -101,6 +101,31 @@ def test_a_start_without_enough_threads_ends_with_the_reason(drive: Drive) -> No
     assert "lower driver.workers" in driver.log_tail()
 
 
+NO_THREAD = """\
+import os, threading
+start = threading.Thread.start
+def refuse(thread):
+    if os.path.exists(os.environ["HOLD"]):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = refuse
+"""
+
+
+def test_the_stop_needs_no_thread(drive: Drive, hold: Path) -> None:
+    driver = drive(custom=NO_THREAD)
+    client = driver.start()
+    create(client, 1)
+    hold.touch()
+    client.Probe(timeout=10)
+
+    driver.process.send_signal(signal.SIGTERM)
+
+    assert driver.process.wait(timeout=30) == 0
+    assert "stopping without a thread for the time limit" in driver.log.read_text()
+    client.close()
+
+
 # What ends gRPC's serving thread here is an error on its way to a handler, as of memory that is used up.
 BROKEN = """\
 import os
