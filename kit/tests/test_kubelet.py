@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,15 +52,16 @@ class Attaching(LoopBackend, Attach):
 
 
 @pytest.fixture
-def client(tmp_path: Path, driver_of: Any) -> Iterator[CsiClient]:
+def client(tmp_path: Path, driver_of: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[CsiClient]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # /tmp has directories of other runs, too
     options = Config(directory=str(tmp_path / "volumes"), reserve_percent=0, min_size=MIB)
     storage = Storage(connect=lambda host: Attaching(options, setting(host)), size=MIB, devices=True)
     client = CsiClient(storage, "kit", driver_of(storage, tmp_path))
     yield client
     client.close()
     assert not [file for file in loopdev.bound_devices().values() if file.startswith(f"{tmp_path}/")]
-    assert not [mount.target for mount in mounts.table() if "csi-multi-kit-" in mount.target]
-    assert not list(Path("/tmp").glob("csi-multi-kit-*"))
+    assert not [mount.target for mount in mounts.table() if mount.target.startswith(f"{tmp_path}/")]
+    assert not list(tmp_path.glob("csi-multi-kit-*"))
 
 
 def test_bytes_come_back(client: CsiClient) -> None:

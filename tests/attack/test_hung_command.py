@@ -103,7 +103,7 @@ def test_probe_answers_and_the_retry_is_told_who_holds_the_volume(served: Served
     with pytest.raises(grpc.RpcError) as refused:
         served.client.NodeStageVolume(**fields, volume_capability=MOUNT)
 
-    assert statistics.median(times) < 0.1
+    assert statistics.median(times) < 2  # what hangs does so until the test ends it
     assert refused.value.code() is grpc.StatusCode.ABORTED
     assert "NodeStageVolume has held volume on this node 'scratch/n1/v' for" in refused.value.details()
     served.host.released.set()
@@ -123,7 +123,7 @@ def test_probe_answers_and_new_work_is_refused_when_every_working_thread_hangs(s
     with pytest.raises(grpc.RpcError) as refused:
         served.client.NodeStageVolume(**one_more, volume_capability=MOUNT)
 
-    assert took < 1
+    assert took < 10
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     served.host.released.set()
     for thread in hung:

@@ -220,7 +220,10 @@ def test_sigterm_lets_a_running_create_finish_and_refuses_new_ones(driver: Drive
         )
     )
     copying.start()
-    time.sleep(0.15)
+    end = time.monotonic() + 60
+    while driver.log_tail(100_000).count("CreateVolume begins") < 2:
+        assert time.monotonic() < end, driver.log_tail()
+        time.sleep(0.005)
     driver.process.send_signal(signal.SIGTERM)
     code = driver.process.wait(timeout=60)
     copying.join()

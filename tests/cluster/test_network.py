@@ -289,7 +289,7 @@ def test_a_node_that_is_down_is_refused_at_once_and_found_again(network: Network
 
     assert {one.code for one in refusals} == {Code.UNAVAILABLE}
     assert "node 'node-2' (198.51.100.12:9810) has been unreachable since" in refusals[0].text
-    assert took < 5
+    assert took < 20  # each would wait for a second and more
     assert _until_done(client, lambda client, limit: client.ControllerGetVolume(volume_id=volume, timeout=limit))
     for one in (volume, elsewhere):
         client.DeleteVolume(volume_id=one)

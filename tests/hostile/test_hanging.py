@@ -126,7 +126,7 @@ def test_an_answer_over_all_instances_is_awaited_once_and_then_refused_with_the_
     refusal = refused(getattr(served.client, rpc))
 
     assert refusal.code is Code.UNAVAILABLE
-    assert f"backend 'bad' has 1 running RPC, the oldest of them {rpc} for 0." in refusal.text
+    assert f"backend 'bad' has 1 running RPC, the oldest of them {rpc} for" in refusal.text
     serves(served.client)
     served.backend("bad").go.set()
     call.result(10)
@@ -211,7 +211,7 @@ def test_a_call_of_a_backend_on_itself_counts_once_and_is_not_judged(
 
 
 def until(happens: Any) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not happens():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -250,7 +250,7 @@ def test_closing_does_not_wait_for_an_instance_that_hangs(make: Any, monkeypatch
     began = time.monotonic()
     Registry([make("bad", Stuck), make("good", Good)]).close()
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15  # it would hang for 20
     assert closed == ["good"]
     assert ["backend bad: close did not return" in line["message"] for line in errors()] == [True]
     go.set()

@@ -39,7 +39,10 @@ BROKEN = {
     "absent": ("import absent_module_of_nobody", "cannot be imported: ModuleNotFoundError"),
     "endless": ("import time; time.sleep(600)", "its import did not return within 1 s"),
     "future": (OWN + "    contract = (9, 0)", "was written for contract (9, 0)"),
-    "half": (HEAD + "class Own(MemoryBackend, b.NodeLocal): ...", "lacks node_of; a feature must be implemented completely"),
+    "half": (
+        HEAD + "class Own(MemoryBackend, b.NodeLocal): ...",
+        "lacks node_of; a feature must be implemented completely",
+    ),
     "unborn": (
         OWN + "    def __init__(self, *words): time.sleep(600)",
         "the constructor of 'unborn' did not return within",
@@ -112,8 +115,19 @@ def degraded(driver: DriverProcess) -> set[str]:
 
 
 def logged(driver: DriverProcess, level: str = "error") -> list[dict[str, Any]]:
-    lines = (line for line in driver.log.read_text().splitlines() if line.startswith("{"))
+    lines = (line for line in driver.log.read_text().splitlines() if line.startswith("{") and line.endswith("}"))
     return [row for row in map(json.loads, lines) if row["level"] == level]
+
+
+def until_begun(driver: DriverProcess, *names: str) -> None:
+    """Wait until the driver has begun the creations of these names."""
+    end = time.monotonic() + 60
+    while True:
+        begun = [row for row in logged(driver, "info") if row["message"] == "CreateVolume begins"]
+        if {*names} <= {row["request"]["name"] for row in begun}:
+            return
+        assert time.monotonic() < end, driver.log_tail()
+        time.sleep(0.02)
 
 
 def test_with_every_hostile_package_at_once_the_good_one_serves_and_each_of_the_others_is_named(
@@ -138,8 +152,8 @@ def test_with_every_hostile_package_at_once_the_good_one_serves_and_each_of_the_
 
     with ThreadPoolExecutor(10) as pool:
         for number in range(10):
-            pool.submit(refused, lambda n: client.CreateVolume(**wanted(f"v{n}", "hangs"), timeout=4), number)
-        time.sleep(0.5)
+            pool.submit(refused, lambda n: client.CreateVolume(**wanted(f"w{n}", "hangs"), timeout=4), number)
+        until_begun(driver, *(f"w{number}" for number in range(10)))
         refusal = refused(client.CreateVolume, **wanted("more", "hangs"))
         assert (refusal.code, "the oldest of them CreateVolume for" in refusal.text) == (Code.UNAVAILABLE, True)
         serves(client)
@@ -196,7 +210,7 @@ def test_the_process_ends_soon_although_a_call_hangs_and_says_which(drive: Any, 
     client = driver.start()
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(client.CreateVolume, **wanted("v", "hangs"))
-        time.sleep(0.5)
+        until_begun(driver, "v")
         began = time.monotonic()
         driver.process.send_signal(signal.SIGTERM)
         code = driver.process.wait(timeout=20)

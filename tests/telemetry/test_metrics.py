@@ -104,7 +104,7 @@ def test_while_a_backend_hangs_a_scrape_answers_and_shows_its_locks_and_threads(
         for name in ("bad", "worse"):
             shown.registry.get(name).backend.go.set()
 
-    assert took < 2  # a hang lasts for minutes
+    assert took < 15  # a hang lasts for 30
     assert samples("csi_multi_locks_held") == [4]
     assert samples("csi_multi_lock_oldest_seconds") > [0]
     assert samples("csi_multi_threads_in_use", cost="working") == [4]

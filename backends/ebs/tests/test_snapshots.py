@@ -103,22 +103,22 @@ def test_a_snapshot_whose_answer_is_lost_and_that_shows_late_is_cut_once(
 def test_a_snapshot_that_was_answered_and_shows_late_is_cut_once(
     ebs: EbsBackend, cloud: FakeEc2, origin: Volume
 ) -> None:
-    cloud.takes.appearing = seconds(0.3)
+    cloud.takes.appearing = seconds(2)
     first = taken(ebs, snapshot_request("snap-1", origin.handle))
 
     with pytest.raises(Unavailable, match=f"was created as '{first.handle}'"):
         taken(ebs, snapshot_request("snap-1", origin.handle))
-    time.sleep(0.3)
+    time.sleep(2)
     assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle == first.handle
     assert snapshots(cloud) == [first.handle]
 
 
 def test_when_no_snapshot_came_of_a_lost_call_another_is_cut(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:
-    ebs = connect(consistency_seconds=0.3)
+    ebs = connect(consistency_seconds=2)
     cloud.drop("CreateSnapshot")
     with pytest.raises(Unavailable):
         taken(ebs, snapshot_request("snap-1", origin.handle))
-    time.sleep(0.3)
+    time.sleep(2)
 
     later = taken(ebs, snapshot_request("snap-1", origin.handle))
     assert snapshots(cloud) == [later.handle]

@@ -266,24 +266,24 @@ def test_at_the_quotas_edge_a_volume_that_was_made_is_found(ebs: EbsBackend, clo
 
 
 def test_at_the_quotas_edge_nothing_is_final_while_ec2_may_not_show_it_yet(connect: Connect, cloud: FakeEc2) -> None:
-    ebs = connect(consistency_seconds=0.4)
+    ebs = connect(consistency_seconds=2)
     cloud.limits.volumes = 0
 
     with pytest.raises(Unavailable, match="does not show it yet"):
         made(ebs, volume_request())
-    time.sleep(0.4)
+    time.sleep(2)
     with pytest.raises(ResourceExhausted, match="VolumeLimitExceeded"):
         made(ebs, volume_request())
 
 
 def test_a_doubt_does_not_outlive_the_volume_that_was_made_after_it(connect: Connect, cloud: FakeEc2) -> None:
-    ebs = connect(consistency_seconds=0.4)
+    ebs = connect(consistency_seconds=2)
     cloud.limits.volumes = 0
     with pytest.raises(Unavailable):
         made(ebs, volume_request())
     cloud.limits.volumes = None
     delete(ebs, made(ebs, volume_request()))
-    time.sleep(0.4)
+    time.sleep(2)
 
     cloud.limits.volumes = 0
     with pytest.raises(Unavailable, match="does not show it yet"):

