@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..contract.machine import Host
 from ..host.privilege import LinuxCapability
-from . import kernel_features
+from . import kernel_features, mkfs_limits
 from .kernel_features import KernelVersion
 from .mkfs_options import FilesystemOptions
 
@@ -37,13 +37,18 @@ def _mkfs_ext4(host: Host, options: FilesystemOptions, kernel: KernelVersion) ->
     features += ["encrypt"] if options.ext4_encryption_support else []
     return [
         *("mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"),
-        *_argument("-b", options.block_size),
+        # A small filesystem gets blocks of 1 KiB otherwise, which cannot hold larger inodes.
+        *_argument("-b", options.block_size or (mkfs_limits.BLOCK if _large_inodes(options) else None)),
         *_argument("-I", options.inode_size),
         *_argument("-i", options.bytes_per_inode),
         *_argument("-N", options.number_of_inodes),
         *_argument("-C", options.ext4_cluster_size),
         *_argument("-O", ",".join(features) or None),
     ]
+
+
+def _large_inodes(options: FilesystemOptions) -> bool:
+    return (options.inode_size or 0) > 1024 or bool(options.ext4_cluster_size)
 
 
 def _mkfs_xfs(_: Host, options: FilesystemOptions, kernel: KernelVersion) -> list[str]:

@@ -23,6 +23,7 @@ from ..core import filesystems, idempotent, topology
 from ..core.filesystems import AUTO, FS_TYPE
 from ..core.idempotent import require
 from ..loading.instance import Instance
+from ..node import mkfs_limits
 from ..node.mkfs_options import require_supported, validate_options
 from . import convert
 from .listing import list_over_instances
@@ -60,19 +61,21 @@ class ControllerVolumes:
         has_source = request.HasField("volume_content_source")
         source = convert.source(request.volume_content_source, instance.name) if has_source else None
         capabilities = convert.capabilities(request.volume_capabilities)
-        fs_type = ""
+        fs_type, size = "", convert.size_range(request.capacity_range)
         if named := {one.mount.fs_type or parameters.fs_type for one in capabilities if one.mount}:
             named |= {parameters.fs_type} - {""}
             default = self._context.driver.default_fs_type
             fs_type = filesystems.choose(instance.backend, source, named, default)
         if fs_type not in ("", AUTO):
             validate_options(parameters.filesystem, fs_type)
+            if source is None:
+                size = mkfs_limits.fit(size, fs_type, parameters.filesystem)
         constrained = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
         return VolumeRequest(
             stamp=self._context.stamp(
                 request.name, parameters.digest, source=source, context=parameters.context(fs_type)
             ),
-            size=convert.size_range(request.capacity_range),
+            size=size,
             capabilities=capabilities,
             parameters=parameters.own,
             mutable=mutable_parameters(instance.backend, request.mutable_parameters),
