@@ -24,8 +24,8 @@ similar valid key or the valid values.
 
 `backend` names an instance of the configuration file; without it `driver.default_backend` is used. Keys that
 begin with `csi.storage.k8s.io/` belong to Kubernetes; `csi.storage.k8s.io/fstype` selects the filesystem: ext4, xfs or
-btrfs; `fsType` means the same. A copy has the filesystem of its source. A volume is at least as large as mkfs needs:
-300 MiB for xfs, 109 MiB for btrfs. These are options of mkfs:
+btrfs; `fsType` means the same. A copy has the filesystem of its source. A volume has at least what mkfs needs: 300 MiB
+for xfs, 109 MiB for btrfs. These are options of mkfs:
 
 {filesystem}"""
 SECTIONS = (

@@ -95,6 +95,8 @@ class Backend(ABC):
     SnapshotParameters: ClassVar[type[Schema]] = Schema  # VolumeSnapshotClass parameters
     GroupSnapshotParameters: ClassVar[type[Schema]] = Schema  # VolumeGroupSnapshotClass parameters
     access_modes: ClassVar[frozenset[AccessMode]] = SINGLE_NODE_MODES
+    # Whether open_device for a single-node mode fails while another node has the volume open, by the storage's means.
+    opens_exclusively: ClassVar[bool] = False
 
     def __init__(self, config: Any, setting: Setting) -> None:
         """Keep the validated `Config` and the setting. No I/O here."""

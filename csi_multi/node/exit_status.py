@@ -32,6 +32,7 @@ ANSWERS: Mapping[tuple[str, ...], Mapping[int, Answer]] = {
     ("mkfs.btrfs",): {0: Answer.DONE},
     ("resize2fs",): {0: Answer.DONE},
     ("mount",): {0: Answer.DONE, 32: Answer.REFUSED},
+    ("unshare",): {0: Answer.DONE, 32: Answer.REFUSED},  # of the mount that it runs
 }
 
 

@@ -8,12 +8,20 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ..contract.errors import FailedPrecondition, InUse, StorageError, Unavailable
-from ..contract.machine import CommandFailed, Host
+from ..contract.machine import TIME_LIMIT, CommandFailed, Host
 from ..contract.model import Device
 from ..host import mount_calls, mounts
 from . import device_mounts, exit_status, mount_paths
 from .device_mounts import DeviceMount
 from .exit_status import Answer
+from .filesystem import FilesystemType
+
+REPLAY_TIME_LIMIT = 900.0  # seconds; the work grows with the journal
+
+
+class JournalNotReplayed(FailedPrecondition):
+    """The device is read-only, and the kernel would have to write to it before it can mount the filesystem."""
+
 
 # Part of the output of mount(8) -> what it means. Only texts from here go into a message: mount and the kernel may
 # repeat the flags.
@@ -26,13 +34,13 @@ _FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
     ),
     (
         "cannot mount",  # ... read-only
-        FailedPrecondition,
+        JournalNotReplayed,
         "the device is read-only, but the journal of the filesystem must be replayed first; "
         "stage the volume once read-write",
     ),
     (
-        "can't read superblock",
-        FailedPrecondition,
+        "can't read superblock",  # btrfs
+        JournalNotReplayed,
         "the superblock cannot be read, or the device is read-only and the journal must be replayed",
     ),
     ("Structure needs cleaning", FailedPrecondition, "the filesystem is damaged; repair it by hand"),
@@ -47,22 +55,37 @@ _FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
 
 def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> None:
     """Mount a filesystem on this very directory. The caller then checks the mount table."""
-    what = f"mounting {source} ({fs_type}) at {target} failed with status"
     with mount_paths.opened(target, directory=True) as descriptor:
         path = f"/proc/{os.getpid()}/fd/{descriptor}/."  # "/.": mount(8) follows no link at the end of a path
         line = " ".join(mounts.escape(field) for field in (source, path, fs_type, options)) + " 0 0\n"
         # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
-        words = ("mount", "--no-canonicalize", "--fstab", "/dev/stdin", "--target", path)
-        try:
-            answer, result = exit_status.run(host, *words, stdin=line)
-        except CommandFailed as error:
-            raise Unavailable(f"{what} {error.status}; the kernel log on the node may say why") from None
-        if answer is Answer.REFUSED:
-            for phrase, kind, meaning in _FAILURES:
-                if phrase in result.stderr:
-                    raise kind(f"{what} {result.status}: {meaning}")
-            raise Unavailable(f"{what} {result.status}; the kernel log on the node may say why")
+        command = ("mount", "--no-canonicalize", "--fstab", "/dev/stdin", "--target", path)
+        _run(host, f"mounting {source} ({fs_type}) at {target}", *command, stdin=line)
         _refuse_moved(descriptor, target)
+
+
+def mount_for_a_moment(host: Host, device: Device, target: Path, fs_type: FilesystemType) -> None:
+    """Mount read-write and unmount, so that the kernel replays the journal.
+
+    In a mount namespace of its own: nobody can write to it, and it ends with the command, whatever becomes of the
+    driver. The flags are the engine's own.
+    """
+    options = ",".join(("rw", "nosuid", "nodev", "noexec", *fs_type.mount_options))
+    script = 'mount -t "$1" -o "$2" -- "$3" "$4" && umount -- "$4"'
+    command = ("unshare", "--mount", "sh", "-c", script, "sh", fs_type.name, options, str(device.path), str(target))
+    _run(host, f"replaying the journal of {device.path} ({fs_type.name})", *command, timeout=REPLAY_TIME_LIMIT)
+
+
+def _run(host: Host, what: str, *command: str, stdin: str | None = None, timeout: float = TIME_LIMIT) -> None:
+    try:
+        answer, result = exit_status.run(host, *command, stdin=stdin, timeout=timeout)
+    except CommandFailed as error:
+        raise Unavailable(f"{what} failed with status {error.status}; the kernel log on the node may say why") from None
+    if answer is Answer.REFUSED:
+        for phrase, kind, meaning in _FAILURES:
+            if phrase in result.stderr:
+                raise kind(f"{what} failed with status {result.status}: {meaning}")
+        raise Unavailable(f"{what} failed with status {result.status}; the kernel log on the node may say why")
 
 
 def bind(source: Path, target: Path, *, directory: bool, flags: Collection[str] | None = None) -> None:

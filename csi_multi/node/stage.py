@@ -32,6 +32,7 @@ from . import (
     format,
     fsgroup,
     grow,
+    journal,
     mount_flags,
     mount_paths,
     mounting,
@@ -172,8 +173,8 @@ def _bind_block(host: Host, plan: StagePlan, device: Device) -> DeviceMount:
 def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Device) -> tuple[DeviceMount, bool]:
     """Mount the device's filesystem; return the mount, and whether the device was formatted for it."""
     name = next((one.mount.fs_type for one in device_mounts.list_mounts(device) if not one.block), "")
-    formatted = False
-    if not name:  # otherwise it is mounted elsewhere on this node, and only the kernel may access the device
+    formatted, alone = False, not name
+    if alone:  # otherwise it is mounted elsewhere on this node, and only the kernel may access the device
         fs_type, formatted = format.ensure_filesystem(
             host, backend, plan.handle, device, plan.fs_type, plan.options, plan.request.default_fs_type
         )
@@ -183,8 +184,7 @@ def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Dev
         name = fs_type.name
     elif plan.fs_type not in ("", name):
         raise FailedPrecondition(f"volume {plan.handle!r} holds {name}, not {plan.fs_type}; request {name}")
-    sysfs.verify(device)
-    mounting.mount(host, str(device.path), plan.staging, name, _mount_options(plan, name))
+    device = _mount_at_staging(host, backend, plan, device, name, alone=alone)
     mounted = mounting.verify(host, device, plan.staging, plan.handle)
     if mounted.read_only != plan.read_only:
         mounting.unmount(host, plan.staging)
@@ -193,6 +193,23 @@ def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Dev
             f"{'read-only' if mounted.read_only else 'read-write'} only; the kernel log on the node may say why"
         )
     return mounted, formatted
+
+
+def _mount_at_staging(
+    host: Host, backend: Backend, plan: StagePlan, device: Device, name: str, *, alone: bool
+) -> Device:
+    """Mount, after a replay of the journal where a read-only mount needs it; return the device as it is open then."""
+    sysfs.verify(device)
+    options = _mount_options(plan, name)
+    try:
+        mounting.mount(host, str(device.path), plan.staging, name, options)
+    except mounting.JournalNotReplayed:
+        if not (alone and plan.read_only):
+            raise
+        device = journal.replay(host, backend, _open_request(plan), device, BY_NAME[name], plan.staging)
+        sysfs.verify(device)
+        mounting.mount(host, str(device.path), plan.staging, name, options)
+    return device
 
 
 def _mount_options(plan: StagePlan, name: str) -> str:

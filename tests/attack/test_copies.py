@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,30 @@ def test_a_volume_whose_context_pins_the_wrong_default_is_staged_as_what_it_hold
 
     assert (node.stage(copy) / "file").read_text() == "bytes"
     node.unstage(copy)
+
+
+@pytest.mark.parametrize("fs_type", ["ext4", "xfs", "btrfs"])
+def test_a_clone_of_a_killed_volume_is_staged_read_only(client: Client, tmp_path: Path, fs_type: str) -> None:
+    """The source's image is as a crash of its node leaves it: mounted, with a journal to replay."""
+    node = Node(client, tmp_path)
+    source = create(client, "source", fs_type)
+    staging = node.stage(source, fs_type)
+    for number in range(10):
+        write_through(staging / f"file{number}")
+    image = next((tmp_path / "scratch").glob("volumes/*/image"))
+    live = tmp_path / "live"
+    shutil.copyfile(image, live)
+    node.unstage(source)
+    shutil.copyfile(live, image)
+    copy = create(client, "copy", volume_content_source={"volume": {"volume_id": source.volume_id}})
+
+    staging = node.stage(copy, mode="SINGLE_NODE_READER_ONLY")
+    assert (staging / "file9").read_text() == "bytes"
+    node.unstage(copy)
+
+
+def write_through(path: Path) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, b"bytes")
+    os.fsync(descriptor)
+    os.close(descriptor)

@@ -30,6 +30,7 @@ EXPECTED = {
     "mkfs.btrfs": {0: Answer.DONE},
     "resize2fs": {0: Answer.DONE},
     "mount": {0: Answer.DONE, 32: Answer.REFUSED},
+    "unshare": {0: Answer.DONE, 32: Answer.REFUSED},
 }
 
 

@@ -9,7 +9,6 @@ import pytest
 from csi_multi.contract import (
     AccessMode,
     AlreadyExists,
-    Blank,
     FailedPrecondition,
     InUse,
     InvalidArgument,
@@ -54,21 +53,6 @@ def test_a_device_left_open_read_only_is_opened_again_to_write(world):
 
     (world.stage() / "file").write_text("bytes")
     world.unstage()
-
-
-def test_ext4_with_a_journal_to_replay_is_refused_on_a_read_only_device(world):
-    world.volume()
-    staging = world.stage()
-    (staging / "file").write_text("bytes")
-    os.sync()
-    world.volume("copy", blank=Blank.NEVER)
-    world.sh("cp", str(world.backend.image("v1")), str(world.backend.image("copy")))  # as a crash would leave it
-    world.unstage()
-
-    with pytest.raises(FailedPrecondition, match="stage the volume once read-write"):
-        world.stage("copy", mode="SINGLE_NODE_READER_ONLY")
-    assert (world.stage("copy") / "file").read_text() == "bytes"
-    world.unstage("copy")
 
 
 def test_an_unnamed_filesystem_means_the_existing_one_otherwise_the_default(world):

@@ -88,6 +88,7 @@ class RbdBackend(
     Parameters = config.Parameters
     SnapshotParameters = config.SnapshotParameters
     access_modes = frozenset(AccessMode)
+    opens_exclusively = True  # other nodes are seen as watchers of the image
 
     config: config.Config
 
