@@ -285,6 +285,9 @@ class RbdBackend(
     def formatted(self, handle: str) -> None:
         self._format_state.formatted(handle)
 
+    def has_data(self, handle: str) -> bool | None:
+        return self._format_state.has_data(handle)
+
     # Start, regular checks and end
 
     def check(self) -> None:
