@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -26,6 +26,7 @@ from csi_multi.contract import (
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
+    NotFound,
     OpenRequest,
     Page,
     PageRequest,
@@ -54,6 +55,7 @@ from .client import Client, ClusterClient
 from .command import BackgroundRunner, CommandRunner
 from .connection import keyring_available
 from .devices import DeviceManager, MapSettings
+from .errors import BrokenImage, ImageNotFound, ParentLost
 from .explain import DryRunBackgroundRunner, DryRunRequests, DryRunRunner
 from .flatten import Flattener
 from .format_state import FormatState
@@ -201,8 +203,10 @@ class RbdBackend(
             self._snapshots.delete(client, self._snapshot_images.leaf(handle))
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
+        source_id = self._image_id(source) if source is not None else ""
+
         def listed(image: ListedImage, label: Label) -> Snapshot | None:
-            if source not in (None, label.source):
+            if source not in (None, label.source) or (source_id and label.source_id not in ("", source_id)):
                 return None
             return self._to_snapshot(self._snapshot_images.leaf_of(image.name), image.size, label)
 
@@ -286,6 +290,9 @@ class RbdBackend(
     def formatted(self, handle: str) -> None:
         self._format_state.formatted(handle)
 
+    def has_data(self, handle: str) -> bool | None:
+        return self._format_state.has_data(handle)
+
     # Start, regular checks and end
 
     def check(self) -> None:
@@ -330,6 +337,12 @@ class RbdBackend(
     def _image(self, handle: str) -> str:
         """Return the name of the volume's image. Raises NotFound."""
         return self._volume_images.name(self._volume_images.leaf(handle))
+
+    def _image_id(self, handle: str) -> str:
+        """Return the id of the volume's image; "" where there is none, or none that can be opened."""
+        with suppress(NotFound, ImageNotFound, BrokenImage, ParentLost):
+            return self._client.info(self._image(handle)).id
+        return ""
 
     def _refuse_unreachable(self, wanted: TopologyRequirement | None) -> None:
         if wanted and wanted.requisite and not any(map(self._reachable, wanted.requisite)):

@@ -17,6 +17,9 @@ from .config import Config
 from .connection import keyring_available
 from .devices import DeviceManager
 from .images import OwnedImages
+from .resources import Image
+
+MOST_OBJECTS = 2048  # that are looked at one by one, within about a second
 
 
 class FormatState:
@@ -54,9 +57,9 @@ class FormatState:
                     "a new volume"
                 )
             # first, since it needs no key: the other record may fail
-            self._devices.set_blank(image, Blank.INTERRUPTED)
+            self._devices.set_blank(image.name, Blank.INTERRUPTED)
             if before != labels.FORMATTING:
-                client.set_metadata(image, labels.FORMAT, labels.FORMATTING)
+                client.set_metadata(image.name, labels.FORMAT, labels.FORMATTING)
 
     def formatted(self, handle: str) -> None:
         """Record that the volume may hold data. Raises Unavailable where the image would still say that it does not."""
@@ -65,19 +68,33 @@ class FormatState:
         else:
             with self._recorded(handle) as (client, image, before):
                 if before != labels.FORMATTED:
-                    client.set_metadata(image, labels.FORMAT, labels.FORMATTED)
+                    client.set_metadata(image.name, labels.FORMAT, labels.FORMATTED)
         self._devices.set_blank(self._image(handle), Blank.NEVER)
         self.forget_key(handle)
+
+    def has_data(self, handle: str) -> bool | None:
+        """Return whether the image has objects of its own or a parent's; None without a key, and where only a look at
+        very many objects would tell.
+        """
+        if self._without_key(handle):
+            return None
+        with self._recorded(handle) as (client, image, _):
+            if image.parent:
+                return True
+            mapped = "fast-diff" in image.features and not image.flags
+            if not mapped and image.size > MOST_OBJECTS * (image.object_size or labels.SMALLEST):
+                return None
+            return client.used_bytes(image.name, exact=not mapped) > 0
 
     def _without_key(self, handle: str) -> bool:
         return handle not in self._secrets and not keyring_available(self._config, self._setting)
 
     @contextmanager
-    def _recorded(self, handle: str) -> Iterator[tuple[Client, str, str]]:
-        """Yield a client with a key, the image's name, and the state that is recorded on it."""
+    def _recorded(self, handle: str) -> Iterator[tuple[Client, Image, str]]:
+        """Yield a client with a key, the image, and the state that is recorded on it."""
         with self._client.as_user(self._secrets.get(handle, {})) as client:
             found, _ = self._volumes.get(client, self._volumes.leaf(handle))
-            yield client, found.image.name, found.metadata.get(labels.FORMAT, "")
+            yield client, found.image, found.metadata.get(labels.FORMAT, "")
 
     def _refuse_interrupted(self, handle: str) -> None:
         device = self._devices.find(self._image(handle))

@@ -39,14 +39,16 @@ SMALLEST = MIB  # bytes of the smallest volume; the file of empty_image is small
 class Label(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON text. Some fields have shorter names there.
 
-    `depth` counts the ancestors of an image when it was created. `source` and `created` (seconds since 1970) are a
-    snapshot's. `mounter` and the options are how nodes map a volume, where its StorageClass says so.
+    `depth` counts the ancestors of an image when it was created. `source`, `source_id` (the id of the
+    source's image: another volume may get its name) and `created` (seconds since 1970) are a snapshot's. `mounter` and
+    the options are how nodes map a volume, where its StorageClass says so.
     `original_name` is the name of an imported image before. `annotations` are for people only.
     """
 
     image: str
     stamp: Stamp
     source: str = ""
+    source_id: str = ""
     created: float = msgspec.field(default=0.0, name="cut")
     depth: int = 0
     mounter: str = ""

@@ -43,6 +43,7 @@ class Image:
     size: int
     id: str = ""
     features: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()  # "object map invalid", "fast diff invalid"
     snapshots: int = 0  # including those in the trash namespace, which clones still need
     parent: Parent | None = None
     data_pool: str = ""
@@ -131,6 +132,7 @@ def image(data: Json) -> Image:
         id=data["id"],
         size=data["size"],
         features=frozenset(data["features"]),
+        flags=frozenset(data.get("flags", ())),
         snapshots=data.get("snapshot_count", 0),
         parent=parent(data["parent"]) if "parent" in data else None,
         data_pool=data.get("data_pool", ""),

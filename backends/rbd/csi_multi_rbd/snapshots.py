@@ -190,6 +190,7 @@ class SnapshotManager:
             image=spec.name,
             stamp=request.stamp,
             source=request.source,
+            source_id=volume.image.id,
             created=created,
             depth=volume.ancestors + 1,
             annotations=label_annotations(request.metadata),

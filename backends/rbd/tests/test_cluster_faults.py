@@ -235,6 +235,32 @@ def test_a_full_pool_is_said_to_be_full_and_takes_volumes_again_afterwards(
     clean(frail, make)
 
 
+@pytest.mark.parametrize("namespace", ["of its own", ""])
+@pytest.mark.parametrize("fault", [over_quota, full])
+def test_deletions_in_a_full_pool_are_not_final_and_succeed_when_there_is_space(
+    frail: Cluster,
+    make: Callable[[], RbdBackend],
+    setting: Setting,
+    fault: Callable[[Cluster], AbstractContextManager[None]],
+    namespace: str,
+) -> None:
+    backend = make() if namespace else RbdBackend(settings(frail, ""), setting)
+    volume, source = create(backend, "old"), create(backend, "source")
+    cut = snapshot(backend, "cut", source)
+    calls: Acts = {
+        "delete": lambda: idempotent.delete_volume(backend, volume.handle, {}),
+        "unsnap": lambda: idempotent.delete_snapshot(backend, cut.handle, {}),
+    }
+    with fault(frail):
+        outcomes = all_at_once(calls)
+        assert [name for name, error in outcomes.items() if not isinstance(error, ResourceExhausted)] == [], outcomes
+
+    converge(calls)
+    volumes.retried(lambda: delete(backend, source))
+    assert volumes.everything(frail, backend) == []
+    backend.close()
+
+
 @pytest.mark.ceph
 def test_an_osd_that_is_killed_loses_nothing_and_nothing_stays(
     tmp_path: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch

@@ -31,9 +31,11 @@ from csi_multi.contract import (
     Volume,
 )
 
+from .ceph import Cluster
 from .ceph_commands import Commands
+from .commands import watched
 from .fake_node import FakeKernel
-from .volumes import create, image
+from .volumes import MIB, copy, create, image, info, spec, write
 
 MANIFEST = Path(__file__).parents[3] / "config/kubernetes/rbd.yaml"
 NONE: Strings = {}
@@ -243,3 +245,55 @@ def test_a_controller_whose_keyring_is_not_there_says_so(rendered: Config, setti
         with pytest.raises(Unavailable, match=rf"keyring {rendered.keyring} does not exist here"):
             act()
     controller.close()
+
+
+FAST = "layering,exclusive-lock,object-map,fast-diff"
+SPARSE = 64 * 1024 * MIB  # of objects of 4 MiB, more than are looked at one by one
+
+
+@pytest.mark.parametrize(
+    ("features", "size"), [(FAST, SPARSE), ("layering", 64 * MIB)], ids=["with fast-diff", "without it, small"]
+)
+@pytest.mark.parametrize("at", [0, 17 * MIB + 3, 64 * MIB - 1])
+def test_bytes_put_in_from_outside_are_known_to_the_cluster(
+    cluster: Cluster, backend: RbdBackend, features: str, size: int, at: int
+) -> None:
+    volume = create(backend, "v", size, image_features=features)
+    assert backend.has_data(volume.handle) is False
+
+    write(cluster, backend, volume, b"x", at)
+
+    assert backend.has_data(volume.handle) is True
+
+
+def test_nobody_counts_the_objects_of_a_large_image_without_fast_diff(cluster: Cluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v", SPARSE, image_features="layering")
+
+    with watched() as seen:
+        assert backend.has_data(volume.handle) is None
+    assert [one for one in seen if "rbd du" in one] == []
+
+
+def test_an_object_map_that_the_cluster_calls_invalid_proves_nothing(cluster: Cluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v", SPARSE, image_features="layering,exclusive-lock")
+    write(cluster, backend, volume, b"x", 5 * MIB)
+    cluster.rbd("feature", "enable", spec(backend, volume), "object-map", "fast-diff")
+
+    assert "object map invalid" in info(cluster, backend, volume)["flags"]
+    assert backend.has_data(volume.handle) is None
+
+
+def test_a_copy_has_the_data_of_its_source(backend: RbdBackend) -> None:
+    source = create(backend, "v")
+
+    assert backend.has_data(copy(backend, "c", source).handle) is True
+
+
+def test_a_node_knows_of_data_with_the_key_of_the_request(
+    cluster: Cluster, backend: RbdBackend, node: RbdBackend, volume: Volume, given: Strings
+) -> None:
+    assert node.has_data(volume.handle) is None
+    opened(node, volume, given)
+    assert node.has_data(volume.handle) is False
+    write(cluster, backend, volume, b"x", 9 * MIB)
+    assert node.has_data(volume.handle) is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -15,7 +16,7 @@ from csi_multi.contract import InvalidToken, Page, PageRequest
 from .ceph import Cluster
 from .commands import watched
 from .test_volumes import half_made, tear
-from .volumes import copy, create, delete, snapshot, spec
+from .volumes import copy, create, delete, info, snapshot, spec
 
 T = TypeVar("T")
 ALL = PageRequest()
@@ -142,3 +143,29 @@ def test_snapshots_are_listed_by_themselves_and_by_their_volume(backend: RbdBack
     assert backend.list_snapshots(ALL, two.handle).items == (cuts[1],)
     assert backend.list_snapshots(ALL, "nothing").items == ()
     assert handles(backend) == ["v"]
+
+
+def test_a_volume_made_anew_does_not_inherit_the_snapshots_of_the_one_before(backend: RbdBackend) -> None:
+    old = create(backend, "v")
+    cut = snapshot(backend, "of-old", old)
+    delete(backend, old)
+    assert backend.list_snapshots(ALL, old.handle).items == (cut,)
+
+    new = create(backend, "v")
+    assert new.handle == old.handle
+    assert backend.list_snapshots(ALL, new.handle).items == ()
+    assert backend.list_snapshots(ALL).items == (cut,)
+
+    own = snapshot(backend, "of-new", new)
+    assert backend.list_snapshots(ALL, new.handle).items == (own,)
+
+
+def test_a_snapshot_that_does_not_say_which_image_it_is_of_is_listed(cluster: Cluster, backend: RbdBackend) -> None:
+    """Earlier versions did not record it."""
+    volume = create(backend, "v")
+    cut = snapshot(backend, "s", volume)
+    label = json.loads(cluster.rbd("image-meta", "get", spec(backend, cut), labels.KEY))
+    assert label.pop("source_id") == info(cluster, backend, volume)["id"]
+    cluster.rbd("image-meta", "set", spec(backend, cut), labels.KEY, json.dumps(label))
+
+    assert backend.list_snapshots(ALL, volume.handle).items == (cut,)
