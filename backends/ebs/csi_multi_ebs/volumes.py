@@ -185,8 +185,8 @@ class VolumeManager:
 
     def _existing(self, found: list[Ec2Volume]) -> list[Ec2Volume]:
         """Leave out volumes that are deleted or failed, also those that EC2 still shows as they were."""
-        gone = (*DELETED_STATES, "error")
-        return [one for one in found if one.state not in gone and not self._cache.was_deleted(one.id)]
+        present = [one for one in found if one.state not in (*DELETED_STATES, "error")]
+        return [one for one in present if not self._cache.was_deleted(one.id)]
 
     def _wait_usable(self, name: str, created: Ec2Volume, deadline: float) -> Ec2Volume | None:
         """Wait until the volume can be attached; None when it was deleted, so that its token is used up."""
@@ -258,13 +258,11 @@ class VolumeManager:
         then not known, and the condition of the IAM policy on the tag stands in for it.
         """
         volume = self._cache.shown_volume(handle)
-        if volume is None:
-            self._delete(handle, "not shown by EC2")
-            log.warning("volume %s was deleted, although EC2 did not show it", handle)
-            return
-        if self._cache.stamp("volume", volume).imported:
+        if volume and self._cache.stamp("volume", volume).imported:
             raise not_ours_to_delete(handle)
-        self._delete(volume.id, volume.state)
+        self._delete(handle, volume.state if volume else "not shown by EC2")
+        if not volume:
+            log.warning("volume %s was deleted, although EC2 did not show it", handle)
 
     def _delete(self, id: str, state: str) -> None:
         self._cache.detached.take(id)

@@ -29,7 +29,7 @@ from .fake_kernel import FakeKernel
 pytestmark = pytest.mark.root
 
 VOLUME = "vol-0123456789abcdef0"
-MIB, SIZE = 1 << 20, 512 << 20
+MIB, SIZE = 1 << 20, 128 << 20
 FIRST = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-01-01T00:00:00+00:00", "blank": "unused"}
 LATER = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-02-02T00:00:00+00:00", "blank": "unknown"}
 EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
