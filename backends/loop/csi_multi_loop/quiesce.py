@@ -49,7 +49,10 @@ class Quiescer:
         devices = loop_devices(image)
         mounts = [mount for device in devices for mount in loopfile.mounted(device)]
         if mounts:
-            with _said(leaf, image, reflink), self.freezer.frozen(leaf, mounts):  # which writes everything out first
+            with (
+                _logged_freeze(leaf, image, reflink),
+                self.freezer.frozen(leaf, mounts),
+            ):  # which writes everything out first
                 yield
             return
         if devices and not reflink:
@@ -75,7 +78,7 @@ class Quiescer:
 
 
 @contextmanager
-def _said(leaf: str, image: Path, reflink: bool) -> Iterator[None]:
+def _logged_freeze(leaf: str, image: Path, reflink: bool) -> Iterator[None]:
     """Say in the log when, and for how long, the users of a volume have to wait for a whole copy."""
     if not reflink:
         log.warning(
