@@ -12,7 +12,7 @@ from . import block_io, labels
 from .client import Client
 from .labels import CLONE_SOURCE_PREFIX
 from .layout import Layout
-from .operation import Instance, Operation
+from .operation import InstanceParts, Operation
 from .report import LogicalVolume
 from .snapshots import SnapshotManager
 from .volumes import VolumeManager
@@ -21,7 +21,7 @@ RETRIED = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tr
 
 
 class VolumeCopier(Operation):
-    def __init__(self, instance: Instance, volumes: VolumeManager, snapshots: SnapshotManager) -> None:
+    def __init__(self, instance: InstanceParts, volumes: VolumeManager, snapshots: SnapshotManager) -> None:
         super().__init__(instance)
         self._volumes = volumes
         self._snapshots = snapshots
@@ -29,12 +29,13 @@ class VolumeCopier(Operation):
     def restore(self, request: VolumeRequest) -> LogicalVolume:
         """Create a volume from a snapshot. Raises what VolumeManager.create raises, NotFound, FailedPrecondition."""
         source_leaf = self._owned_snapshots.leaf(_source(request, "snapshot"))  # may be another node's: before commands
-        source = self._owned_snapshots.get_cached(self._reports.get(), source_leaf)
         leaf = self._owned_volumes.leaf_for(request.name)
-        self._snapshots.refuse_overflowed(source)
-        layout = self._volumes.layout(request)
-        earlier = self._resumable(leaf, request, self._leftovers(leaf))
-        with self._removed_after_final_error(leaf):
+        found = self._leftovers(leaf)
+        with self._removed_after_final_error(leaf):  # also of a source that was deleted since an earlier try
+            source = self._owned_snapshots.get_cached(self._reports.get(), source_leaf)
+            self._snapshots.refuse_overflowed(source)
+            layout = self._volumes.layout(request)
+            earlier = self._resumable(leaf, request, found)
             if self._can_share(layout, source):
                 return self._share(leaf, request, layout, source, earlier)
             return self._copy(leaf, request, layout, source, earlier)
@@ -42,12 +43,12 @@ class VolumeCopier(Operation):
     def clone(self, request: VolumeRequest) -> LogicalVolume:
         """Create a volume from another one as it is at one moment. Raises as restore."""
         source_leaf = self._owned_volumes.leaf(_source(request, "volume"))  # may be another node's: before commands
-        source = self._owned_volumes.get_cached(self._reports.get(), source_leaf)
         leaf = self._owned_volumes.leaf_for(request.name)
-        layout = self._volumes.layout(request)
         found = self._leftovers(leaf)
         frozen = next((one for one in found if one.name == CLONE_SOURCE_PREFIX + leaf), None)
         with self._removed_after_final_error(leaf):
+            source = self._owned_volumes.get_cached(self._reports.get(), source_leaf)
+            layout = self._volumes.layout(request)
             if self._can_share(layout, source):
                 return self._share(leaf, request, layout, source, self._resumable(leaf, request, found))
             if len(found) < 2 or frozen is None or frozen.invalid or frozen.origin != source.name:
