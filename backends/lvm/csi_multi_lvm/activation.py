@@ -73,12 +73,11 @@ class Activation:
         """
         if labels.READING in volume.tags:
             self._client.change_tags(volume.name, remove=[labels.READING])
+        self.resume(volume.name, volume.pool)
         if (
             not volume.active or labels.READING in volume.tags
         ):  # the end of a read may have deactivated it at this moment
             self._activate(volume.name, volume)
-        elif volume.suspended:
-            self.resume(volume.name)
         return self._verified_device(volume)
 
     def deactivate(self, name: str, condition: str = "") -> None:
@@ -99,14 +98,16 @@ class Activation:
             if self.device(name):
                 raise error.contract_error() from None
 
-    def resume(self, name: str) -> None:
-        """Resume a volume that a killed lvm command left suspended, so that its users do not hang.
+    def resume(self, name: str, pool: str = "") -> None:
+        """Resume a volume, or a pool, that a killed lvm command left suspended, so that its users do not hang.
 
         A running command suspends a device only for a moment, which is waited for. Underlying devices are resumed
-        first: LVM's own refresh hangs in the kernel when it resumes a device above one that is still suspended.
+        first, so those of the thin pool, too: the kernel hangs when it resumes a device above one that is still
+        suspended.
         """
         deadline = time.monotonic() + SUSPENSION_SECONDS
-        while suspended := suspended_devices(device_name(self._group, name)):
+        names = [device_name(self._group, one) for one in (pool, name) if one]
+        while suspended := suspended_devices(*names):
             if time.monotonic() > deadline:
                 log.warning("logical volume %s was left suspended by a killed command; resuming it", name)
                 for device in suspended:  # its inactive table belongs to a change that was not completed
@@ -204,18 +205,29 @@ def find_device(name: str) -> ActiveDevice | None:
     return ActiveDevice(name=name, number=number, uuid=uuid) if number and uuid else None
 
 
-def suspended_devices(name: str) -> list[str]:
-    """Return the names of a logical volume's suspended devices, underlying ones first."""
+def suspended_devices(*names: str) -> list[str]:
+    """Return the names of the suspended devices of logical volumes, underlying ones first."""
+    parts = tuple(f"{name}{mark}" for name in names for mark in "-_")  # -real, -cow, -tpool, _rimage_0, _tdata
     found = []
-    for entry in SYS_BLOCK.glob("dm-*/dm"):
+    for entry in SYS_BLOCK.glob("dm-*"):
         try:
-            one = (entry / "name").read_text().strip()
-            if one.startswith(name) and (entry / "suspended").read_text().strip() == "1":
-                found.append(one)
+            one = (entry / "dm/name").read_text().strip()
+            if (one in names or one.startswith(parts)) and (entry / "dm/suspended").read_text().strip() == "1":
+                found.append(
+                    (_height(entry), -len(one), one)
+                )  # by length: a table that is not loaded yet shows nothing
         except OSError:
             continue  # it has disappeared
-    parts = (f"{name}-", f"{name}_")  # -real and -cow, _rimage_0 and _rmeta_0
-    return sorted((one for one in found if one == name or one.startswith(parts)), key=len, reverse=True)
+    return [one for _height, _length, one in sorted(found)]
+
+
+def _height(entry: Path) -> int:
+    """Return how many devices are stacked below this one."""
+    try:
+        below = os.listdir(entry / "slaves")
+    except OSError:  # a partition
+        return 0
+    return max((1 + _height(SYS_BLOCK / one) for one in below), default=0)
 
 
 def device_node(host: Host, device: ActiveDevice) -> Path:

@@ -29,12 +29,13 @@ class VolumeCopier(Operation):
     def restore(self, request: VolumeRequest) -> LogicalVolume:
         """Create a volume from a snapshot. Raises what VolumeManager.create raises, NotFound, FailedPrecondition."""
         source_leaf = self._owned_snapshots.leaf(_source(request, "snapshot"))  # may be another node's: before commands
-        source = self._owned_snapshots.get_cached(self._reports.get(), source_leaf)
         leaf = self._owned_volumes.leaf_for(request.name)
-        self._snapshots.refuse_overflowed(source)
-        layout = self._volumes.layout(request)
-        earlier = self._resumable(leaf, request, self._leftovers(leaf))
-        with self._removed_after_final_error(leaf):
+        found = self._leftovers(leaf)
+        with self._removed_after_final_error(leaf):  # also of a source that was deleted since an earlier try
+            source = self._owned_snapshots.get_cached(self._reports.get(), source_leaf)
+            self._snapshots.refuse_overflowed(source)
+            layout = self._volumes.layout(request)
+            earlier = self._resumable(leaf, request, found)
             if self._can_share(layout, source):
                 return self._share(leaf, request, layout, source, earlier)
             return self._copy(leaf, request, layout, source, earlier)
@@ -42,12 +43,12 @@ class VolumeCopier(Operation):
     def clone(self, request: VolumeRequest) -> LogicalVolume:
         """Create a volume from another one as it is at one moment. Raises as restore."""
         source_leaf = self._owned_volumes.leaf(_source(request, "volume"))  # may be another node's: before commands
-        source = self._owned_volumes.get_cached(self._reports.get(), source_leaf)
         leaf = self._owned_volumes.leaf_for(request.name)
-        layout = self._volumes.layout(request)
         found = self._leftovers(leaf)
         frozen = next((one for one in found if one.name == CLONE_SOURCE_PREFIX + leaf), None)
         with self._removed_after_final_error(leaf):
+            source = self._owned_volumes.get_cached(self._reports.get(), source_leaf)
+            layout = self._volumes.layout(request)
             if self._can_share(layout, source):
                 return self._share(leaf, request, layout, source, self._resumable(leaf, request, found))
             if len(found) < 2 or frozen is None or frozen.invalid or frozen.origin != source.name:

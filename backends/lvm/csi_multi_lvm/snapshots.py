@@ -85,13 +85,20 @@ class SnapshotManager(Operation):
         return self._to_snapshot(self._owned_snapshots.get(self._owned_snapshots.leaf(handle)))
 
     def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
-        """Return one page of this instance's snapshots, of one volume if given."""
+        """Return one page of this instance's snapshots, of one volume if given.
+
+        Where that volume was made anew under the same name, LVM knows which snapshots are of the earlier one: it takes
+        the origin from a thin snapshot when it removes the origin.
+        """
+        report = self._client.report()
+        volume = self._owned_volumes.prefix + (source or "").rpartition("/")[2]
 
         def convert(found: LogicalVolume) -> Snapshot | None:
             snapshot = self._to_snapshot(found)
-            return snapshot if source in (None, snapshot.source) else None
+            is_source = snapshot.source == source and (volume not in report.volumes or found.origin == volume)
+            return snapshot if source is None or is_source else None
 
-        return self._owned_snapshots.page(self._client.report(), page, convert)
+        return self._owned_snapshots.page(report, page, convert)
 
     def _to_snapshot(self, found: LogicalVolume) -> Snapshot:
         created = datetime.fromtimestamp(float(labels.value(found.tags, labels.CREATED_AT) or 0), UTC)

@@ -278,10 +278,12 @@ class VolumeManager(Operation):
         self._client.remove(name, f'lv_tags={{"{self._owned_volumes.owner}"}}')
 
     def resume_suspended(self, report: Report) -> None:
-        """Resume the volumes that a killed lvm command left suspended."""
+        """Resume the volumes, and the pool below them, that a killed lvm command left suspended."""
         for found in self._owned_volumes.all(report):
             if found.suspended:
-                self._activation.resume(found.name)
+                self._activation.resume(found.name, found.pool)
+        if self._config.thin_pool:
+            self._activation.resume(self._config.thin_pool)
 
 
 def _thick_snapshots(report: Report, found: LogicalVolume) -> Iterator[str]:

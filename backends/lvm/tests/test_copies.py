@@ -25,7 +25,7 @@ from csi_multi.host.command import LocalHost
 
 from . import volume_steps
 from .faulty import clear
-from .group import EXTENT, MIB, Group, Lvm, volume_group
+from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
 from .volume_steps import (
     Died,
     DyingHost,
@@ -197,3 +197,25 @@ def test_an_interrupted_copy_is_complete_and_has_integrity_after_the_retry(
     with opened(backend, volume) as device:
         assert read(device.path) == data
     delete(backend, volume, snap, source)
+
+
+@pytest.mark.parametrize("kind", ["linear", "thin"])
+def test_a_copy_whose_source_was_deleted_in_between_leaves_nothing(
+    kind: str, backend_on: BackendOn, new_group: NewGroup, setting: Setting
+) -> None:
+    """NOT_FOUND is final, and the orchestrator forgets the copy."""
+    group = new_group(disks=1, size=256 * MIB, pool=32 * MIB)
+    ours = backend_on(group)
+    one = create(ours, "one", EXTENT, type=kind)
+    source = one if kind == "thin" else snapshot(ours, "snap", one)
+    dying = backend_on(group, setting=replace(setting, host=DyingHost("lvchange", "--deltag", "csi.todo=")))
+    with pytest.raises(Died):
+        copy(dying, "two", source, type="linear")
+    assert "csi-two" in held(group)
+    delete(ours, source)
+
+    with pytest.raises(NotFound):
+        copy(ours, "two", source, type="linear")
+    assert [name for name in held(group) if "two" in name] == []
+    if kind == "linear":
+        delete(ours, one)

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 
-from csi_multi.contract import (
-    ResourceExhausted,
-)
+from csi_multi.contract import PageRequest, ResourceExhausted
 
 from .faulty import clear
 from .group import MIB, Group, Lvm, NewGroup, volume_group
@@ -103,6 +101,25 @@ def test_a_full_pool_recovers(backend_on: Make, new_group: NewGroup, impatient_p
     ours.check()
     more, snap = create(ours, "more", type="thin"), snapshot(ours, "snap", keep)
     delete(ours, snap, more, keep, greedy)
+
+
+def test_snapshots_can_be_deleted_while_the_pool_is_full(
+    backend_on: Make, new_group: NewGroup, impatient_pool: None
+) -> None:
+    """Each deletion gives back what the volume has written since, and then the volume can be written again."""
+    group = new_group(disks=1, size=128 * MIB, pool=POOL)
+    ours = backend_on(group, pool_full_percent=100)
+    one = create(ours, "one", POOL, type="thin")
+    with opened(ours, one) as device:
+        write(device.path, 0, 16)
+        first, second = snapshot(ours, "first", one), snapshot(ours, "second", one)
+        assert write(device.path, 0, POOL // MIB, ok=(1,)) == 1, "the pool did not fill up"
+
+        with in_time():
+            delete(ours, first, second)
+        assert [found.stamp.name for found in ours.list_snapshots(PageRequest()).items] == []
+        write(device.path, 0, 8)
+    delete(ours, one)
 
 
 def test_a_pool_that_is_nearly_full_refuses_new_volumes_and_its_volumes_keep_working(backend: Make) -> None:

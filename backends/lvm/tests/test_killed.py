@@ -17,7 +17,7 @@ from csi_multi.contract import AlreadyExists, NotFound, PageRequest, Snapshot, S
 from csi_multi.host.command import LocalHost
 
 from .faulty import clear
-from .group import EXTENT, MIB, Group, Lvm, volume_group
+from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
 from .matrix import once
 from .volume_steps import create, delete, open_device, snapshot
 
@@ -154,6 +154,37 @@ def test_a_suspended_thick_origin_is_resumed_lower_device_first(
     ours.close_device(one.handle)
     delete(ours, one)
     assert group.devices() == []
+
+
+@pytest.mark.parametrize("asked", ["open", "check", "open another"])
+def test_a_thin_pool_that_a_killed_growth_of_one_volume_left_suspended_is_resumed(
+    backend_on: Make, new_group: NewGroup, tmp_path: Path, asked: str
+) -> None:
+    """lvextend suspends the volume and the pool below it, so the users of all other volumes wait, too."""
+    group = new_group(disks=1, size=256 * MIB, pool=64 * MIB)
+    ours = backend_on(group)
+    one, other, closed = (create(ours, name, SIZE, type="thin") for name in ("one", "other", "closed"))
+    dm_group = group.name.replace("-", "--")
+    with busy(ours, other, tmp_path) as writer:
+        open_device(ours, one, block=False)
+        devices = [*(f"{dm_group}-pool0{part}" for part in ("_tmeta", "_tdata", "-tpool")), f"{dm_group}-csi--one"]
+        if asked != "open another":
+            dm("suspend", devices[-1])
+        for name in reversed(devices[:-1]):
+            dm("suspend", name)
+        try:
+            if asked == "check":
+                ours.check()
+            else:
+                open_device(ours, one if asked == "open" else closed, block=False)
+            assert suspended(group) == []
+        finally:
+            for name in devices:  # in the order in which the kernel does not hang
+                dm("resume", name)
+        writer.must_continue()
+    for volume in (one, other, closed):
+        ours.close_device(volume.handle)
+        delete(ours, volume)
 
 
 def test_the_table_of_an_incomplete_snapshot_is_discarded(backend_on: Make, group: Group, tmp_path: Path) -> None:

@@ -194,3 +194,26 @@ def test_volumes_created_before_tags_were_configured_still_belong_to_the_instanc
     assert lv_fields(group, volume, "lv_size")["lv_size"] == str(2 * EXTENT)
     assert lv_name(volume) in group.left()
     delete(later, volume)
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "volume"])
+def test_a_volume_made_anew_under_the_same_name_has_no_snapshot_of_the_earlier_one(
+    kind: str, backend: NewBackend
+) -> None:
+    one = backend()
+    earlier = create(one, "v", EXTENT, type="thin")
+    old = snapshot(one, "old", earlier)
+
+    def snapshots() -> list[str]:
+        return [found.stamp.name for found in one.list_snapshots(PageRequest(), earlier.handle).items]
+
+    assert snapshots() == ["old"]
+    delete(one, earlier)
+    assert snapshots() == ["old"]
+    anew = create(one, "v", EXTENT, type="thin") if kind == "volume" else copy(one, "v", old, type="thin")
+    assert anew.handle == earlier.handle
+    assert snapshots() == []
+    new = snapshot(one, "new", anew)
+    assert snapshots() == ["new"]
+    assert [found.stamp.name for found in one.list_snapshots(PageRequest()).items] == ["new", "old"]
+    delete(one, new, old, anew)

@@ -162,6 +162,39 @@ def test_a_filesystem_is_made_written_grown_in_use_and_found_again(
         nothing_is_left(disks, tmp_path)
 
 
+@pytest.mark.parametrize(("fs", "kind"), [("ext4", "linear"), ("xfs", "thin")])
+def test_a_copy_of_a_volume_in_use_is_staged_read_only(
+    client: Client, disks: Group, tmp_path: Path, fs: str, kind: str
+) -> None:
+    """Its journal must be replayed first, because the filesystem was mounted when the snapshot was created."""
+    reader = messages.capability(Capability(mode=AccessMode.SINGLE_NODE_READER_ONLY, mount=Mount(fs_type=fs)))
+    with pod(client, tmp_path, fs) as one:
+        one.make(SIZE[fs], type=kind)
+        with (one.start() / "kept").open("wb") as file:
+            file.write(b"bytes" * 1000)
+            os.fsync(file.fileno())
+        snap = client.CreateSnapshot(name=f"snap-{fs}", source_volume_id=one.id).snapshot.snapshot_id
+        source = {"snapshot": {"snapshot_id": snap}}
+        copy = client.CreateVolume(
+            name=f"copy-{fs}",
+            volume_content_source=source,
+            volume_capabilities=[reader],
+            parameters={"type": kind},
+        ).volume.volume_id
+        staging = tmp_path / "staging-copy"
+        staging.mkdir()
+        client.NodeStageVolume(volume_id=copy, staging_target_path=str(staging), volume_capability=reader)
+
+        assert (staging / "kept").read_bytes() == b"bytes" * 1000
+        with pytest.raises(OSError, match="Read-only file system"):
+            (staging / "other").touch()
+        client.NodeUnstageVolume(volume_id=copy, staging_target_path=str(staging))
+        client.DeleteVolume(volume_id=copy)
+        client.DeleteSnapshot(snapshot_id=snap)
+        one.stop()
+    nothing_is_left(disks, tmp_path)
+
+
 @pytest.mark.parametrize("kind", once("linear", "thin"))
 def test_a_raw_block_volume_is_published_written_grown_in_use_and_found_again(
     client: Client, disks: Group, tmp_path: Path, kind: str
