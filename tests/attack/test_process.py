@@ -160,6 +160,18 @@ def test_nothing_appears_beside_the_socket(driver: DriverProcess) -> None:
     driver.stop()
 
 
+def test_an_expansion_that_does_not_fit_is_refused_so_that_a_smaller_one_can_follow(client: Client) -> None:
+    made = volume(client, "grows").volume_id
+
+    with pytest.raises(grpc.RpcError) as refused:
+        client.ControllerExpandVolume(volume_id=made, capacity_range={"required_bytes": 1 << 50})
+    smaller = client.ControllerExpandVolume(volume_id=made, capacity_range={"required_bytes": 48 * MIB})
+
+    assert refused.value.code() is grpc.StatusCode.OUT_OF_RANGE
+    assert smaller.capacity_bytes == 48 * MIB
+    client.DeleteVolume(volume_id=made)
+
+
 def test_a_driver_that_is_started_with_umask_0_lets_nobody_else_connect(
     make_driver: Callable[..., DriverProcess],
 ) -> None:
