@@ -22,10 +22,15 @@ filesystems = pytest.mark.parametrize("fs", SIZES)
 def freeze(world):
     """Freeze the filesystem at a path, as a backup program does that dies then."""
 
+    paths = []
+
     def freeze(path):
         world.sh("fsfreeze", "--freeze", str(path))
+        paths.append(path)
 
-    return freeze
+    yield freeze
+    for path in paths:  # after a failed test, so that no process waits for ever
+        subprocess.run(["fsfreeze", "--unfreeze", str(path)], check=False, stderr=subprocess.DEVNULL)
 
 
 @filesystems
