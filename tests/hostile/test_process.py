@@ -39,7 +39,10 @@ BROKEN = {
     "absent": ("import absent_module_of_nobody", "cannot be imported: ModuleNotFoundError"),
     "endless": ("import time; time.sleep(600)", "its import did not return within 1 s"),
     "future": (OWN + "    contract = (9, 0)", "was written for contract (9, 0)"),
-    "half": (HEAD + "class Own(MemoryBackend, b.NodeLocal): ...", "lacks node_of; a feature must be implemented completely"),
+    "half": (
+        HEAD + "class Own(MemoryBackend, b.NodeLocal): ...",
+        "lacks node_of; a feature must be implemented completely",
+    ),
     "unborn": (
         OWN + "    def __init__(self, *words): time.sleep(600)",
         "the constructor of 'unborn' did not return within",
