@@ -15,7 +15,8 @@ from ..contract.backend import NodeLocal
 from ..loading.registry import Registry
 from ..rpc.capabilities import Mode
 from ..rpc.endpoint import EndpointError
-from ..rpc.interceptor import RequestIdPolicy, SharedRpcState
+from ..rpc.interceptor import SharedRpcState
+from ..rpc.peers import RequestIdPolicy
 from ..rpc.server import ServerOptions, build_controller_server
 from ..rpc.service_context import ServiceContext
 from ..rpc.threads import Wait, stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from ..contract.errors import PermissionDenied, Unavailable
-from ..rpc.interceptor import RemotePeerPolicy, TrailingMetadata
+from ..rpc.peers import RemotePeerPolicy, TrailingMetadata
 from .remote_node import NODE_KEY
 
 

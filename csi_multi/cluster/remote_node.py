@@ -25,8 +25,8 @@ NO_DEADLINE = 1e6  # seconds: gRPC reports more than this for an RPC without a d
 PROBE_TIMEOUT = 2.0  # seconds for a node to answer a probe
 SERVICES = ("Controller", "GroupController")
 
-# While a call runs, pings detect a broken connection. A node that is back is found within two seconds. gRPC itself
-# never sends an RPC twice.
+# While a call runs, pings detect a broken connection. A node that is back is found within two seconds. Without a retry
+# policy gRPC sends an RPC again only if the node has not seen it, as on a connection that the node has just renewed.
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 10000),
@@ -35,7 +35,7 @@ CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.enable_retries", 0),
+    ("grpc.enable_retries", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )

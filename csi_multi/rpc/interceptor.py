@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Timeout
+from ..contract.errors import InvalidArgument, OutOfRange, StorageError
 from ..contract.observer import RPC_INSTANCE, EndCallback, Listeners, Rpc
 from ..core.locks import LockKey, Locks
 from ..loading.admission import SlotPool, running_rpc
@@ -28,6 +28,7 @@ from ..loading.backend_proxy import InvalidResponse, UnexpectedError, error_text
 from ..logs.redact import SENSITIVE, scrub
 from . import sensitive, validate
 from .capabilities import AdvertisedCapabilities
+from .peers import PeerPolicy, TrailingMetadata
 from .receive import MessageReader
 from .rules import RULES, LockField, RpcCost, RpcRule
 from .status import ForwardedError, code_of
@@ -40,38 +41,6 @@ DEGRADED = "csi-multi-degraded"  # trailing metadata of Probe
 REQUEST_ID_KEY = "csi-multi-request-id"  # metadata of an RPC that one driver forwards to another
 REQUEST_ID: ContextVar[str] = ContextVar("REQUEST", default="")  # the id of the RPC that runs in this thread
 REQUEST_ID_PATTERN = re.compile(r"[-0-9A-Za-z]{1,64}")
-TrailingMetadata = tuple[tuple[str, str | bytes], ...]
-
-
-class PeerPolicy:
-    """Who may call, what the trailing metadata of every response contains, and whether RPCs get an id.
-
-    This class admits every caller. The interceptor asks the policy before it reads the message of an RPC.
-    """
-
-    assigns_request_ids = False  # to RPCs that came without an id
-
-    def admit(self, context: grpc.ServicerContext) -> TrailingMetadata:
-        """Return trailing metadata for the response. Raises PermissionDenied."""
-        return ()
-
-    def check_caller(self, context: grpc.ServicerContext) -> None:
-        """Called with all locks and slots held, right before the work begins. Raises Timeout."""
-
-
-class RequestIdPolicy(PeerPolicy):
-    """Everybody may call, and RPCs may be forwarded: the id connects the logs of the two drivers."""
-
-    assigns_request_ids = True
-
-
-class RemotePeerPolicy(PeerPolicy):
-    """Callers come over a network, which may lose them."""
-
-    def check_caller(self, context: grpc.ServicerContext) -> None:
-        """Refuse the work for a caller that is gone: by now it may have sent the request elsewhere."""
-        if not context.is_active():
-            raise Timeout("the caller disconnected before the work began")
 
 
 @dataclass(slots=True)

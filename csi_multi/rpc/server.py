@@ -20,9 +20,10 @@ from .capabilities import AdvertisedCapabilities, CurrentCapabilities, Mode, adv
 from .controller import ControllerVolumes
 from .group import GroupControllerService
 from .identity import IdentityService
-from .interceptor import Interceptor, PeerPolicy, SharedRpcState
+from .interceptor import Interceptor, SharedRpcState
 from .labels import RpcLabels
 from .node import NodeService
+from .peers import PeerPolicy
 from .receive import MessageReader
 from .rules import RULES, RpcCost
 from .service_context import ServiceContext, unknown_node_segments

@@ -18,6 +18,8 @@ from csi_multi.config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY, NODE_PL
 from csi_multi.host.command import LocalHost
 from csi_multi.process.driver_process import DriverProcess
 
+pytestmark = pytest.mark.slow
+
 Code = grpc.StatusCode
 HalfOpen = Callable[..., list[Any]]
 CREATE, LIST, PROBE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/ListVolumes", "/csi.v1.Identity/Probe"

@@ -15,6 +15,8 @@ import pytest
 
 from csi_multi.process.driver_process import DriverProcess
 
+pytestmark = pytest.mark.slow
+
 # The instance waits in the storage for as long as the file `hold` is there.
 PACKAGE = """\
 import os, time
