@@ -99,6 +99,8 @@ BY_NAME: Mapping[str, FilesystemType] = {
             grow_command=("resize2fs", "{device}"),
             grow_capability=LinuxCapability.CAP_SYS_RESOURCE,
             grow_unmounted_commands=(("e2fsck", "-f", "-p"), ("resize2fs",)),
+            # A superblock may say errors=panic: whoever can write to a volume could stop its node.
+            mount_options=("errors=remount-ro",),
             superblock_size=_ext4_size,
         ),
         FilesystemType(

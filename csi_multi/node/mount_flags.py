@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from ..contract.errors import InvalidArgument
 
-DEFAULT_VISIBLE = frozenset({"relatime"})  # what the mount table shows of a mount without flags
+KERNEL_VISIBLE = frozenset({"relatime"})  # what the mount table shows of a mount without flags
+DEFAULTS = ("nosuid", "nodev")  # before the flags of the class, which may undo them with suid and dev
+DEFAULT_VISIBLE = KERNEL_VISIBLE | frozenset(DEFAULTS)
 
 # Flags that make mount(8) do another operation, or use another source or target.
 _OPERATIONS = frozenset(

@@ -130,7 +130,10 @@ def _difference(plan: StagePlan, existing: DeviceMount) -> str:
         return ""
     if plan.fs_type not in ("", existing.mount.fs_type):
         return f"as {existing.mount.fs_type}, not {plan.fs_type}"
-    return "" if mount_flags.visible(existing.mount.options) == plan.visible_flags else "with other mount flags"
+    # An earlier version mounted without our defaults, and the volume is in use.
+    earlier = mount_flags.apply(mount_flags.KERNEL_VISIBLE, plan.mount_flags, read_only=plan.read_only)
+    same = mount_flags.visible(existing.mount.options) in (plan.visible_flags, earlier)
+    return "" if same else "with other mount flags"
 
 
 def _open_request(plan: StagePlan) -> OpenRequest:
@@ -215,7 +218,7 @@ def _mount_at_staging(
 def _mount_options(plan: StagePlan, name: str) -> str:
     required = BY_NAME[name].mount_options if name in BY_NAME else ()
     last = ("ro",) if plan.read_only else ()  # at the end, so that no flag undoes it
-    return ",".join(["ro" if plan.read_only else "rw", *required, *plan.mount_flags, *last])
+    return ",".join(["ro" if plan.read_only else "rw", *required, *mount_flags.DEFAULTS, *plan.mount_flags, *last])
 
 
 def _prepare_for_writes(

@@ -43,7 +43,20 @@ def test_other_flags_pass(flag):
     ],
 )
 def test_the_mount_table_shows_the_effect_of_flags(words, read_only, expected):
-    assert mount_flags.apply(mount_flags.DEFAULT_VISIBLE, words, read_only=read_only) == expected
+    assert mount_flags.apply(mount_flags.KERNEL_VISIBLE, words, read_only=read_only) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), {"relatime", "nosuid", "nodev"}),
+        (("suid",), {"relatime", "nodev"}),
+        (("dev", "noatime"), {"noatime", "nosuid"}),
+        (("defaults",), {"relatime"}),
+    ],
+)
+def test_the_class_undoes_what_the_driver_adds(words, expected):
+    assert mount_flags.apply(mount_flags.DEFAULT_VISIBLE, words, read_only=False) == expected
 
 
 def test_a_bind_repeats_what_it_keeps():

@@ -56,7 +56,7 @@ def formatted(world):
 
 
 def test_a_stage_that_becomes_read_only_is_undone(formatted):
-    altered(formatted, " rw ", " ro ")
+    altered(formatted, " rw,", " ro,")
 
     with pytest.raises(FailedPrecondition, match="can be mounted read-only only"):
         formatted.stage()

@@ -88,7 +88,7 @@ class TestReaders:
 
 @pytest.mark.parametrize(
     "different",
-    [{"fs": "xfs"}, {"fs": None}, {"flags": ("noexec",)}, {"flags": ("noatime",)}, {"flags": ("nosuid", "nodev")}],
+    [{"fs": "xfs"}, {"fs": None}, {"flags": ("noexec",)}, {"flags": ("noatime",)}, {"flags": ("suid", "dev")}],
     ids=str,
 )
 def test_same_target_with_another_capability_already_exists(world, different):
