@@ -85,7 +85,12 @@ STATUSES: tuple[tuple[int, str, type[StorageError], str], ...] = (
     (errno.EPERM, "EPERM", PermissionDenied, "the same, from `ceph`"),
     (errno.EACCES, "", PermissionDenied, "the user's caps do not allow it"),
     (errno.ENOENT, "failed to retrieve initial metadata", BrokenImage, "the image has no header"),
-    (errno.ENOENT, "failed to open parent image", ParentLost, "the parent that the image names does not exist"),
+    (
+        errno.ENOENT,
+        "RefreshParentRequest: failed to open parent",
+        ParentLost,
+        "the image names a parent that does not exist",
+    ),
     (errno.ENOENT, "", ObjectNotFound, "an image, snapshot, pool or namespace does not exist; a listing shows which"),
     (errno.EEXIST, "", NameTaken, "an image or snapshot has the name already"),
     (errno.ENOTEMPTY, "", HasDependents, "the image has snapshots, or clones that need it"),
