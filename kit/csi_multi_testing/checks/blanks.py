@@ -39,7 +39,9 @@ def volume_with_notes(t: CheckContext) -> Volume:
         f"{' and '.join(absent)} not overridden: the backend keeps no format notes, so the driver would format volumes "
         "with data",
     )
-    return t.volume()
+    volume = t.volume()
+    blank_of(t, volume, "a new volume")  # a note is taken of a volume that was opened
+    return volume
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)

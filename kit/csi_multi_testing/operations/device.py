@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from csi_multi.contract import Backend, Blank, Device, OpenRequest, SizeRange
+from csi_multi.contract import Attach, Backend, Blank, Device, OpenRequest, SizeRange
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..context import BLOCK_SIZE, pattern
@@ -19,8 +19,11 @@ class DeviceOperation(VolumeOperation):
 
     def prepare(self) -> None:
         super().prepare()
+        self.attach_here()
+
+    def attach_here(self) -> None:
         self.context = {}
-        for node in self.t.storage.nodes:
+        for node in self.t.storage.nodes if Attach in self.t.features else ():
             if node.name == self.t.backend.setting.node:
                 self.context = self.t.attach(self.volume, node)
 
@@ -115,7 +118,8 @@ class NoteFormatting(DeviceOperation):
     def prepare(self) -> None:
         if getattr(type(self.t.backend), self.method) is getattr(Backend, self.method):
             raise CheckSkipped(f"{self.method} is not overridden, which the checks of blanks refuse")
-        self.volume, self.context = self.t.volume(), {}
+        self.volume = self.t.volume()
+        self.attach_here()
         self.fresh = self.blank()
 
     def blank(self) -> Blank:
