@@ -53,6 +53,7 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
             # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
             host.run("mount", "--no-canonicalize", "--fstab", "/dev/stdin", "--target", path, stdin=line)
         except CommandFailed as error:
+            _refuse_moved(descriptor, target)
             what = f"mounting {source} ({fs_type}) at {target} failed with status {error.status}"
             for phrase, kind, meaning in _FAILURES:
                 if phrase in error.stderr:
