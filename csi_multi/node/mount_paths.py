@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..contract.errors import FailedPrecondition, InUse, InvalidArgument
+from ..contract.errors import FailedPrecondition, InUse, InvalidArgument, Unavailable
 
 BLOCK_FILE = "device"  # in a staging directory: the file that the node of a raw block device is bound on
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -23,7 +23,14 @@ def resolve_parent(path: Path) -> Path:
     """Return the path as the mount table has it: links are resolved in its parents, not in its last part."""
     if "\0" in str(path):
         raise InvalidArgument(f"path {str(path)!r} contains NUL")
-    return Path(os.path.realpath(path.parent)) / path.name
+    return _real(path.parent) / path.name
+
+
+def _real(directory: Path) -> Path:
+    try:
+        return Path(os.path.realpath(directory))
+    except OSError as error:  # it was replaced at this moment
+        raise Unavailable(f"{directory}: {os.strerror(error.errno or 0).lower()}; try again") from None
 
 
 def resolve_target(target: Path, staging: Path) -> Path:
@@ -35,7 +42,7 @@ def resolve_target(target: Path, staging: Path) -> Path:
     if ".." in target.parts or not (target.is_absolute() and staging.is_absolute()):
         return resolved
     shared = os.path.commonpath((target.parent, staging.parent))
-    return Path(os.path.realpath(shared)) / target.relative_to(shared)
+    return _real(Path(shared)) / target.relative_to(shared)
 
 
 def of_staging(*staging: Path | str) -> list[Path]:

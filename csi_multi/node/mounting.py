@@ -60,7 +60,11 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
         line = " ".join(mounts.escape(field) for field in (source, path, fs_type, options)) + " 0 0\n"
         # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
         command = ("mount", "--no-canonicalize", "--fstab", "/dev/stdin", "--target", path)
-        _run(host, f"mounting {source} ({fs_type}) at {target}", *command, stdin=line)
+        try:
+            _run(host, f"mounting {source} ({fs_type}) at {target}", *command, stdin=line)
+        except StorageError:
+            _refuse_moved(descriptor, target)
+            raise
         _refuse_moved(descriptor, target)
 
 
