@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,20 @@ def opened(path: Path, *, directory: bool) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def await_renames(directory: int) -> None:
+    """Wait for the end of a rename of this directory, given as a descriptor, that is under way now.
+
+    The kernel locks a directory while an entry of it is renamed or removed. A file needs no wait: it is locked itself
+    while it is renamed, and while something is mounted on it.
+    """
+    with contextlib.suppress(OSError):
+        parent = os.open("..", _PATH | os.O_DIRECTORY, dir_fd=directory)
+        try:
+            os.rmdir(f".{uuid.uuid4().hex}", dir_fd=parent)  # takes the lock; there is nothing with this name
+        finally:
+            os.close(parent)
 
 
 def require_directory(path: Path) -> None:

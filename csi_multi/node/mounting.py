@@ -117,8 +117,10 @@ def bind_node(
 def _refuse_moved(descriptor: int, target: Path) -> None:
     """Undo a new mount and raise Unavailable if what it was mounted on has another path by now.
 
-    From now on it keeps that path, because the kernel renames nothing that something is mounted on.
+    From now on it keeps that path, because the kernel renames nothing that something is mounted on. A rename that
+    looked for mounts before this one may still be under way, so it is waited for.
     """
+    mount_paths.await_renames(descriptor)
     found = Path(f"/proc/self/fd/{descriptor}").readlink()
     if found == target:
         return

@@ -102,6 +102,9 @@ class Looped(MemoryBackend, b.NodeHealthReporter):
     def formatted(self, handle: str) -> None:
         self.notes[handle] = Blank.NEVER
 
+    def has_data(self, handle: str) -> bool | None:
+        return any(self.file(handle).read_bytes())
+
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
         return self.volume_health(handle, {})
 

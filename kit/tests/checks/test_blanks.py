@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import blanks
 
 from csi_multi.contract import (
@@ -108,13 +107,6 @@ class Stamped(Noteless):
         return self.notes.get(handle, Blank.STAMPED)
 
 
-class Knowing(Looped):
-    """Knows which bytes are not zeros."""
-
-    def has_data(self, handle: str) -> bool | None:
-        return any(self.file(handle).read_bytes())
-
-
 class HeadReader(Looped):
     """Looks at the first block only."""
 
@@ -170,9 +162,3 @@ BROKEN = [
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
-
-
-def test_storage_that_knows_what_was_written_passes(judged: Any) -> None:
-    outcome = judged(blanks.has_data_tells_a_written_volume_from_a_new_one, looped(Knowing))
-
-    assert outcome.state is CheckState.PASSED, outcome.text
