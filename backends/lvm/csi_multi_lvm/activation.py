@@ -60,11 +60,17 @@ class Activation:
         lvs shows a rounded percentage, which is 0.00 for the first blocks of a large volume. The kernel's status has
         the number, or "Fail" and "Error" (its Documentation/admin-guide/device-mapper/thin-provisioning.rst).
         """
+        if self._status(device)[0] != "thin":
+            return None
         path = self.path(device)
         with os_errors_as_unavailable(path), open_descriptor(path) as descriptor:
             os.fsync(descriptor)  # what another program wrote may be in the page cache only
-        _start, _length, target, *status = self._host.run("dmsetup", "status", device.name).stdout.split() or [""] * 3
-        return int(status[0]) if target == "thin" and status and status[0].isdigit() else None
+        _target, *status = self._status(device)
+        return int(status[0]) if status and status[0].isdigit() else None
+
+    def _status(self, device: ActiveDevice) -> list[str]:
+        """Return the target of the device's first segment, and what the kernel says of it."""
+        return self._host.run("dmsetup", "status", device.name).stdout.split()[2:] or [""]
 
     def activate(self, volume: LogicalVolume) -> ActiveDevice:
         """Activate a volume that is opened, and resume it if a killed command left it suspended.
