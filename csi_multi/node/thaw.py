@@ -32,7 +32,7 @@ def thaw_unmounted(host: Host, handle: str, device: Device, staging: Path, fs_ty
         options = "ro" if sysfs.read_only(device.number) else "rw"
         mounting.mount(host, str(device.path), staging, fs_type, options)
     except StorageError as error:
-        log.info("volume %s: what keeps %s busy is no filesystem that can be mounted: %s", handle, device.path, error)
+        log.info("volume %s: %s stays busy, and not with a frozen filesystem: %s", handle, device.path, error)
         return False
     try:
         mounting.verify(host, device, staging, handle)
@@ -40,7 +40,9 @@ def thaw_unmounted(host: Host, handle: str, device: Device, staging: Path, fs_ty
     finally:
         mounting.unmount(host, staging)
     if thawed:
-        log.warning("volume %s was unmounted while another program had frozen its filesystem; it is thawed", handle)
+        log.warning(
+            "volume %s: another program had frozen its filesystem, so its device stayed busy; it is thawed", handle
+        )
     return thawed
 
 
@@ -55,7 +57,7 @@ def _thaw(device: Device, staging: Path) -> bool:
         fcntl.ioctl(descriptor, FITHAW, 0)
     except OSError as error:
         if error.errno != errno.EINVAL:  # it is not frozen
-            log.warning("%s could not be thawed: %s", device.path, error)
+            log.warning("the frozen filesystem on %s could not be thawed: %s", device.path, error)
         return False
     finally:
         os.close(descriptor)

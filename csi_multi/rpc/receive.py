@@ -59,7 +59,9 @@ class MessageReader:
             self._waiting.pop(context, None)
             context.cancel()
         if late:
-            log.warning("%d RPCs are ended because their message did not come within %g s", len(late), limit)
+            log.warning(
+                "%d RPCs are cancelled, because their callers did not send the request within %g s", len(late), limit
+            )
 
 
 def _watch(reader: weakref.ref[MessageReader]) -> None:

@@ -116,7 +116,7 @@ class SnapshotManager:
         shown = self._cache.shown_snapshot(handle)
         self._delete(handle)
         if not shown:
-            log.warning("snapshot %s was deleted, although EC2 did not show it", handle)
+            log.warning("snapshot %s is deleted now; EC2 had not shown it before", handle)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""
