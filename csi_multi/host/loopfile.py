@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from pathlib import Path
 
 from ..contract.errors import InUse, StorageError, Unavailable
 from ..contract.machine import CommandFailed, Host
 from ..contract.model import Blank, Device
-from . import exclusive, loopdev, mounts, sysfs
+from . import exclusive, loopdev, mounts, release, sysfs
 from .mounts import MountPoint
 
 log = logging.getLogger(__name__)
 
-RELEASE_TIMEOUT = 1.0  # seconds: btrfs releases its device only after umount has returned
 SYS_BLOCK = Path("/sys/block")
 
 
@@ -114,7 +112,7 @@ class LoopDevices:
 
     def _detach(self, device: Path) -> None:
         backing = _backing(device)
-        if _stays_in_use(device):
+        if release.stays_in_use(lambda: in_use(device), lambda: bool(mounted(device))):
             raise InUse(f"{device}, attached to {backing}, is in use; unmount it first")
         try:
             loopdev.detach(self._host, device)
@@ -165,16 +163,6 @@ def in_use(device: Path) -> bool:
     if any(mount.fs_type == "devtmpfs" and mount.root == f"/{device.name}" for mount in mounts.table()):
         return True
     return exclusive.is_held(device)
-
-
-def _stays_in_use(device: Path) -> bool:
-    """Whether the device is in use for longer than btrfs needs to release it after umount."""
-    deadline = time.monotonic() + RELEASE_TIMEOUT
-    while in_use(device):
-        if mounted(device) or time.monotonic() > deadline:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def mounted(device: Path) -> list[MountPoint]:

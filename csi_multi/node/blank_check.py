@@ -6,13 +6,12 @@ import contextlib
 import errno
 import mmap
 import os
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..contract.errors import FailedPrecondition, InUse, Unavailable
 from ..contract.model import Device
-from ..host import exclusive, sysfs
+from ..host import exclusive, release, sysfs
 
 END_BYTES = 1024 * 1024  # read at the start and at the end
 SAMPLE_BYTES = 4096
@@ -22,7 +21,6 @@ SUPERBLOCK_COPIES = tuple(mib * 1024 * 1024 for mib in (8, 32, 64, 128, 384, 256
 _ZEROS = bytes(END_BYTES)
 # Populated at once: page faults would cost more than the reads.
 _BUFFER_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-RELEASE_TIMEOUT = 2.0  # seconds: btrfs releases its device only after umount has returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +113,11 @@ def await_release(handle: str, device: Device) -> None:
     Raises InUse when something keeps holding it. A mount in another mount namespace does so, although it is not in
     the mount table that this process sees.
     """
-    deadline = time.monotonic() + RELEASE_TIMEOUT
-    while exclusive.is_held(device.path):
-        if time.monotonic() > deadline:
-            raise InUse(
-                f"volume {handle!r}: {device.path} is in use on this node, but not by a mount that the driver can see; "
-                "look for a process or container that uses it"
-            )
-        time.sleep(0.01)
+    if release.stays_in_use(lambda: exclusive.is_held(device.path)):
+        raise InUse(
+            f"volume {handle!r}: {device.path} is in use on this node, but not by a mount that the driver can see; "
+            "look for a process or container that uses it"
+        )
 
 
 def wipe_start(device: Device) -> None:

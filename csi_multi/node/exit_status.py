@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ..contract.machine import TIME_LIMIT, Host, Result
 
 
-class Answer(enum.Enum):
+class CommandOutcome(enum.Enum):
     DONE = "done"  # found, sound, corrected, made, mounted
     NOTHING = "nothing"  # blkid: no signature
     AMBIGUOUS = "ambiguous"  # blkid: signatures of several kinds
@@ -20,24 +20,24 @@ class Answer(enum.Enum):
     REFUSED = "refused"  # mount: the kernel's answer, which its text explains
 
 
-_DAMAGED = Answer.DAMAGED
-ANSWERS: Mapping[tuple[str, ...], Mapping[int, Answer]] = {
-    ("blkid",): {0: Answer.DONE, 2: Answer.NOTHING, 8: Answer.AMBIGUOUS},
+_DAMAGED = CommandOutcome.DAMAGED
+OUTCOMES: Mapping[tuple[str, ...], Mapping[int, CommandOutcome]] = {
+    ("blkid",): {0: CommandOutcome.DONE, 2: CommandOutcome.NOTHING, 8: CommandOutcome.AMBIGUOUS},
     # A sum of bits. 1 and 2: errors were corrected, 4: errors are left, 8: it could not work.
-    ("e2fsck",): {**dict.fromkeys(range(4), Answer.DONE), **dict.fromkeys(range(4, 8), _DAMAGED)},
-    ("xfs_repair",): {0: Answer.DONE, 1: _DAMAGED, 2: _DAMAGED},  # 2: the log must be replayed
-    ("btrfs", "check"): {0: Answer.DONE, 1: _DAMAGED},
-    ("mkfs.ext4",): {0: Answer.DONE},
-    ("mkfs.xfs",): {0: Answer.DONE},
-    ("mkfs.btrfs",): {0: Answer.DONE},
-    ("resize2fs",): {0: Answer.DONE},
-    ("mount",): {0: Answer.DONE, 32: Answer.REFUSED},
-    ("unshare",): {0: Answer.DONE, 32: Answer.REFUSED},  # of the mount that it runs
+    ("e2fsck",): {**dict.fromkeys(range(4), CommandOutcome.DONE), **dict.fromkeys(range(4, 8), _DAMAGED)},
+    ("xfs_repair",): {0: CommandOutcome.DONE, 1: _DAMAGED, 2: _DAMAGED},  # 2: the log must be replayed
+    ("btrfs", "check"): {0: CommandOutcome.DONE, 1: _DAMAGED},
+    ("mkfs.ext4",): {0: CommandOutcome.DONE},
+    ("mkfs.xfs",): {0: CommandOutcome.DONE},
+    ("mkfs.btrfs",): {0: CommandOutcome.DONE},
+    ("resize2fs",): {0: CommandOutcome.DONE},
+    ("mount",): {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
+    ("unshare",): {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},  # of the mount that it runs
 }
 
 
-def run(host: Host, *argv: str, stdin: str | None = None, timeout: float = TIME_LIMIT) -> tuple[Answer, Result]:
+def run(host: Host, *argv: str, stdin: str | None = None, timeout: float = TIME_LIMIT) -> tuple[CommandOutcome, Result]:
     """Run one of the commands above. Raises CommandFailed, which is not final, when it gives no answer."""
-    answers = next(found for program, found in ANSWERS.items() if argv[: len(program)] == program)
-    result = host.run(*argv, stdin=stdin, ok=tuple(answers), timeout=timeout)
-    return answers[result.status], result
+    outcomes = next(found for program, found in OUTCOMES.items() if argv[: len(program)] == program)
+    result = host.run(*argv, stdin=stdin, ok=tuple(outcomes), timeout=timeout)
+    return outcomes[result.status], result

@@ -13,7 +13,7 @@ from ..contract.machine import Host
 from ..contract.model import Blank, Device
 from ..host import sysfs
 from . import blank_check, exit_status, kernel_features
-from .exit_status import Answer
+from .exit_status import CommandOutcome
 from .filesystem import BY_NAME, FilesystemType
 from .mkfs_options import DEFAULT, FilesystemOptions
 
@@ -92,13 +92,13 @@ def _probe(host: Host, handle: str, device: Device) -> str:
 
     Raises Unavailable when blkid gave no answer, as after it was killed.
     """
-    answer, result = exit_status.run(host, "blkid", "-p", "-o", "export", str(device.path))
-    if answer is Answer.AMBIGUOUS:
+    outcome, result = exit_status.run(host, "blkid", "-p", "-o", "export", str(device.path))
+    if outcome is CommandOutcome.AMBIGUOUS:
         raise FailedPrecondition(
             f"volume {handle!r}: blkid gives no clear answer about {device.path} (status {result.status}), so it is "
             "not touched; look at it with wipefs, and remove the signature that does not belong there"
         )
-    if answer is Answer.NOTHING:
+    if outcome is CommandOutcome.NOTHING:
         return ""
     facts = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     found, table = facts.get("TYPE", ""), facts.get("PTTYPE", "")
@@ -134,8 +134,8 @@ def _holds_unknown(handle: str, device: Device, offset: int) -> FailedPreconditi
 
 
 def _is_complete(host: Host, device: Device, fs_type: FilesystemType) -> bool:
-    answer, _ = exit_status.run(host, *fs_type.check_command, str(device.path), timeout=LONG_TIME_LIMIT)
-    return answer is Answer.DONE
+    outcome, _ = exit_status.run(host, *fs_type.check_command, str(device.path), timeout=LONG_TIME_LIMIT)
+    return outcome is CommandOutcome.DONE
 
 
 def repair(host: Host, handle: str, device: Device, fs_type: FilesystemType) -> None:
@@ -146,8 +146,8 @@ def repair(host: Host, handle: str, device: Device, fs_type: FilesystemType) -> 
 
 def run_repair(host: Host, handle: str, device: Device, command: Sequence[str]) -> None:
     """Run a command that repairs. Raises FailedPrecondition when it leaves errors; Unavailable when it cannot work."""
-    answer, result = exit_status.run(host, *command, str(device.path), timeout=LONG_TIME_LIMIT)
-    if answer is Answer.DAMAGED:
+    outcome, result = exit_status.run(host, *command, str(device.path), timeout=LONG_TIME_LIMIT)
+    if outcome is CommandOutcome.DAMAGED:
         raise FailedPrecondition(
             f"volume {handle!r}: the filesystem on {device.path} needs repair by hand: {command[0]} exited with "
             f"status {result.status}; run {command[0]} on the device while the volume is not staged"

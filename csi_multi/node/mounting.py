@@ -13,7 +13,7 @@ from ..contract.model import Device
 from ..host import mount_calls, mounts
 from . import device_mounts, exit_status, mount_paths
 from .device_mounts import DeviceMount
-from .exit_status import Answer
+from .exit_status import CommandOutcome
 from .filesystem import FilesystemType
 
 REPLAY_TIME_LIMIT = 900.0  # seconds; the work grows with the journal
@@ -82,10 +82,10 @@ def mount_for_a_moment(host: Host, device: Device, target: Path, fs_type: Filesy
 
 def _run(host: Host, what: str, *command: str, stdin: str | None = None, timeout: float = TIME_LIMIT) -> None:
     try:
-        answer, result = exit_status.run(host, *command, stdin=stdin, timeout=timeout)
+        outcome, result = exit_status.run(host, *command, stdin=stdin, timeout=timeout)
     except CommandFailed as error:
         raise Unavailable(f"{what} failed with status {error.status}; the kernel log on the node may say why") from None
-    if answer is Answer.REFUSED:
+    if outcome is CommandOutcome.REFUSED:
         for phrase, kind, meaning in _FAILURES:
             if phrase in result.stderr:
                 raise kind(f"{what} failed with status {result.status}: {meaning}")

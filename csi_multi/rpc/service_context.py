@@ -131,7 +131,7 @@ def _take_filesystem(backend: type[Backend], parameters: dict[str, str]) -> str:
         return ""
     found = [key for key in parameters if key.lower() == "fstype"]
     if len(found) > 1:
-        raise InvalidArgument(f"parameters: {found[0]!r} and {found[1]!r} are one key; keep {CLASS_KEY!r} alone")
+        raise InvalidArgument(f"parameters: {found[0]!r} and {found[1]!r} are one key; keep only {CLASS_KEY!r}")
     return parameters.pop(found[0]) if found else ""
 
 

@@ -40,12 +40,12 @@ class StartedThreads(ThreadPoolExecutor):
     def __init__(self, count: int, prefix: str) -> None:
         """Raises ThreadsMissing."""
         super().__init__(count, thread_name_prefix=prefix)
-        self._crew = _Crew()
-        end = weakref.finalize(self, self._crew.end)
+        self._waiting = _WaitingWork()
+        end = weakref.finalize(self, self._waiting.end)
         try:
             for number in range(count):
                 name = f"{prefix}_{number}"
-                threading.Thread(target=self._crew.work, args=(_Worker(),), name=name, daemon=True).start()
+                threading.Thread(target=self._waiting.work, args=(_Worker(),), name=name, daemon=True).start()
         except RuntimeError as error:
             end()
             raise ThreadsMissing(
@@ -56,7 +56,7 @@ class StartedThreads(ThreadPoolExecutor):
     def submit(self, function: Callable[..., Any], /, *words: Any, **fields: Any) -> Future[Any]:
         """Run the function in an idle thread; without one it waits, first come, first served."""
         future: Future[Any] = Future()
-        self._crew.add(_Job(future, functools.partial(function, *words, **fields)))
+        self._waiting.add(_Job(future, functools.partial(function, *words, **fields)))
         return future
 
 
@@ -83,8 +83,8 @@ class _Worker:
         self.wake.acquire()
 
 
-class _Crew:
-    """What the threads know: not their executor, which ends them when it is not used any more."""
+class _WaitingWork:
+    """Idle threads and waiting jobs. The threads keep this alive, not their executor, whose end is theirs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

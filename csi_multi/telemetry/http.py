@@ -111,7 +111,7 @@ class _HttpServer(ThreadingHTTPServer):
             self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.warning("metrics port: a request could not be answered: %r", sys.exception())
+        log.warning("metrics port: a request failed: %r", sys.exception())
 
 
 def _end(connection: socket.socket) -> None:

@@ -11,26 +11,26 @@ import pytest
 from csi_multi.contract import Blank, CommandFailed, FailedPrecondition, Result, Unavailable
 from csi_multi.host.command import LocalHost
 from csi_multi.node import exit_status, mounting
-from csi_multi.node.exit_status import Answer
+from csi_multi.node.exit_status import CommandOutcome
 from csi_multi.node.filesystem import BY_NAME
 
 MiB = 1024 * 1024
 
 # From the manual pages: blkid(8), e2fsck(8), xfs_repair(8), btrfs-check(8), mount(8).
 EXPECTED = {
-    "blkid": {0: Answer.DONE, 2: Answer.NOTHING, 8: Answer.AMBIGUOUS},
+    "blkid": {0: CommandOutcome.DONE, 2: CommandOutcome.NOTHING, 8: CommandOutcome.AMBIGUOUS},
     "e2fsck": {
-        **dict.fromkeys((0, 1, 2, 3), Answer.DONE),
-        **dict.fromkeys((4, 5, 6, 7), Answer.DAMAGED),
+        **dict.fromkeys((0, 1, 2, 3), CommandOutcome.DONE),
+        **dict.fromkeys((4, 5, 6, 7), CommandOutcome.DAMAGED),
     },
-    "xfs_repair": {0: Answer.DONE, 1: Answer.DAMAGED, 2: Answer.DAMAGED},
-    "btrfs check": {0: Answer.DONE, 1: Answer.DAMAGED},
-    "mkfs.ext4": {0: Answer.DONE},
-    "mkfs.xfs": {0: Answer.DONE},
-    "mkfs.btrfs": {0: Answer.DONE},
-    "resize2fs": {0: Answer.DONE},
-    "mount": {0: Answer.DONE, 32: Answer.REFUSED},
-    "unshare": {0: Answer.DONE, 32: Answer.REFUSED},
+    "xfs_repair": {0: CommandOutcome.DONE, 1: CommandOutcome.DAMAGED, 2: CommandOutcome.DAMAGED},
+    "btrfs check": {0: CommandOutcome.DONE, 1: CommandOutcome.DAMAGED},
+    "mkfs.ext4": {0: CommandOutcome.DONE},
+    "mkfs.xfs": {0: CommandOutcome.DONE},
+    "mkfs.btrfs": {0: CommandOutcome.DONE},
+    "resize2fs": {0: CommandOutcome.DONE},
+    "mount": {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
+    "unshare": {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
 }
 
 
@@ -51,8 +51,8 @@ class Exiting:
 def test_every_status_is_an_answer_or_is_not_final(command):
     for status in range(-64, 256):
         if status in EXPECTED[command]:
-            answer, _ = exit_status.run(Exiting(status), *command.split(), "/dev/x")
-            assert answer is EXPECTED[command][status]
+            outcome, _ = exit_status.run(Exiting(status), *command.split(), "/dev/x")
+            assert outcome is EXPECTED[command][status]
         else:
             with pytest.raises(Unavailable, match=f"status {status}|signal {-status}"):
                 exit_status.run(Exiting(status), *command.split(), "/dev/x")

@@ -162,7 +162,7 @@ def test_the_old_key_of_the_filesystem_is_understood(key: str, create: Any) -> N
     [
         ({"fsType": "xfs"}, "ext4", "one filesystem, but ['ext4', 'xfs']"),
         ({"fsType": "ntfs"}, "", "'ntfs' is not supported; supported: ext4, xfs, btrfs"),
-        ({"fsType": "xfs", "fstype": "xfs"}, "", "keep 'csi.storage.k8s.io/fstype' alone"),
+        ({"fsType": "xfs", "fstype": "xfs"}, "", "keep only 'csi.storage.k8s.io/fstype'"),
     ],
 )
 def test_an_old_key_that_does_not_fit_is_refused(

@@ -132,4 +132,4 @@ def test_what_goes_wrong_is_no_end_of_it(stream: Any, fetch: Any) -> None:
         fetch(page.address)
     assert fetch(page.address) == (200, "fine\n")
     page.close()
-    assert "a request could not be answered: KeyError('x')" in stream.getvalue()
+    assert "a request failed: KeyError('x')" in stream.getvalue()

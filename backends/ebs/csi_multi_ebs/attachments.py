@@ -82,7 +82,9 @@ class AttachmentManager:
         begun = {instance for instance in wanted if self._begin_detach(handle, instance, shown=instance in shown)}
         if not begun | (wanted & shown):
             if node is None and self._begin_detach(handle, ""):
-                raise Unavailable(f"volume {handle!r} is being detached from an instance that is not shown; try again")
+                raise Unavailable(
+                    f"volume {handle!r} is being detached from an instance that EC2 does not name yet; try again"
+                )
             raise NotFound(f"volume {handle!r} is not attached to {repr(node.name) if node else 'any node'}")
         for instance in begun | (wanted & shown):
             self._wait_detached(handle, instance, deadline, shown=instance in shown)

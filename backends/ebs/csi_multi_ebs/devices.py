@@ -22,6 +22,7 @@ from csi_multi.contract import (
     Unavailable,
     missing,
 )
+from csi_multi.host import release
 
 from . import device_identity
 from .blankness import Blankness
@@ -33,7 +34,6 @@ MODEL = "device/model"
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
 POLL_SECONDS = 0.1  # between two reads of /sys; udev events often do not reach a container
 APPEAR_SECONDS = 20.0  # the kernel shows a volume a little after EC2 calls it attached
-RELEASE_SECONDS = 2.0  # btrfs releases its device a little after umount has returned
 GROW_SECONDS = 5.0  # the kernel may take so long to notice a new size
 
 
@@ -196,11 +196,8 @@ class DeviceManager:
         )
 
     def _refuse_in_use(self, handle: str, path: Path, mode: str) -> None:
-        end = time.monotonic() + RELEASE_SECONDS
-        while self._kernel.in_use(path):
-            if time.monotonic() > end or self._kernel.is_node_bound(path):
-                raise InUse(f"{path} of volume {handle} is {mode} on this node; unpublish and unstage it first")
-            time.sleep(POLL_SECONDS)
+        if release.stays_in_use(lambda: self._kernel.in_use(path), lambda: self._kernel.is_node_bound(path)):
+            raise InUse(f"{path} of volume {handle} is {mode} on this node; unpublish and unstage it first")
 
     def _size(self, disk: str) -> int:
         return int(self._kernel.text(disk, "size") or 0) * 512  # sysfs counts in 512-byte sectors

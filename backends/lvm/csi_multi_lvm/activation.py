@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi_multi.contract import FailedPrecondition, Host, InUse, Unavailable
-from csi_multi.host import exclusive, mounts, sysfs
+from csi_multi.host import exclusive, mounts, release, sysfs
 from csi_multi.host.blockdev import BlockDevices, open_descriptor, os_errors_as_unavailable
 
 from . import labels
@@ -35,7 +35,6 @@ DEV = Path("/dev")
 READING_CONDITION = f'lv_tags={{"{labels.READING}"}}'
 POOL_FAILED_CONDITION = 'lv_health_status="failed"'  # as the kernel reports it
 SUSPENSION_SECONDS = 10.0  # seconds: no running command suspends a device for longer
-RELEASE_SECONDS = 2.0  # seconds: btrfs may use its device for a moment after umount has returned
 
 
 class Activation:
@@ -91,11 +90,9 @@ class Activation:
         device = self.device(name)
         if device is None:
             return
-        deadline = time.monotonic() + RELEASE_SECONDS
-        while in_use(self.path(device), device.number) and time.monotonic() < deadline:
-            if mounts.is_node_bound(device.number):
-                break
-            time.sleep(0.01)
+        release.stays_in_use(
+            lambda: in_use(self.path(device), device.number), lambda: mounts.is_node_bound(device.number)
+        )
         try:
             if mounts.is_node_bound(device.number):
                 raise InUse(f"device {device.name} is in use on this node; unpublish and unstage the volume first")

@@ -21,6 +21,7 @@ from csi_multi.contract import (
     StorageError,
     Unavailable,
 )
+from csi_multi.host import release
 from csi_multi.host.blockdev import BlockDevices
 from csi_multi.host.device_notes import DeviceNotes
 
@@ -38,7 +39,6 @@ from .watchers import wait_until_unwatched, watch_lost
 log = logging.getLogger(__name__)
 
 NOTES = "csi-multi-rbd"  # below /dev
-RELEASE_SECONDS = 2.0  # seconds: btrfs releases its device only after umount has returned
 GROW_SECONDS = 10.0  # seconds within which the kernel notices a new size
 POLL_SECONDS = 0.1
 RESTARTS_AT_ONCE = 16
@@ -108,16 +108,15 @@ class DeviceManager:
     def close(self, image: str) -> None:
         """End all mappings of the image. Raises InUse, Unavailable."""
         for mapping in self._mapper.find(image):
-            ends = time.monotonic() + RELEASE_SECONDS
-            while self._in_use(mapping):
-                path = self._mapper.device_path(mapping)
-                if time.monotonic() > ends or self._kernel.is_node_bound(path):
-                    raise InUse(
-                        f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it "
-                        "first"
-                    )
-                time.sleep(POLL_SECONDS)
+            self._refuse_in_use(image, mapping)
             self._unmap(self._client, image, mapping)
+
+    def _refuse_in_use(self, image: str, mapping: MappedImage) -> None:
+        path = self._mapper.device_path(mapping)
+        if release.stays_in_use(lambda: self._in_use(mapping), lambda: self._kernel.is_node_bound(path)):
+            raise InUse(
+                f"{path} of image {self._client.spec(image)} is in use on this node; unpublish and unstage it first"
+            )
 
     def refresh(self, image: str) -> None:
         """Make the device show the image's size. Raises NotFound when it is not open, Unavailable."""

@@ -64,7 +64,7 @@ class Flattener:
             try:
                 found = images.find(self._client, images.leaf_of(one.name))
             except (FailedPrecondition, BrokenImage, ParentLost) as error:
-                log.warning("image %s cannot be looked up for flattening: %s", one.name, error)
+                log.warning("image %s is not flattened, because it cannot be read: %s", one.name, error)
                 continue
             if found and found.ancestors >= self._config.flatten_depth:
                 self.schedule(one.name)

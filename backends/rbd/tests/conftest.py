@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from csi_multi.contract import Setting
+from csi_multi.host import release
 from csi_multi.host.command import LocalHost
 
 from .matrix import left_out
@@ -131,7 +132,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (watchers, devices, mapping):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(watchers, "MAX_WAIT", 0.01)
-    monkeypatch.setattr(devices, "RELEASE_SECONDS", 0.01)
+    monkeypatch.setattr(release, "RELEASE_SECONDS", 0.01)
     monkeypatch.setattr(devices, "GROW_SECONDS", 0.01)
     monkeypatch.setattr(mapping, "APPEAR_SECONDS", 0.01)
     monkeypatch.setattr(mapping, "DISAPPEAR_SECONDS", 0.01)
