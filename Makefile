@@ -1,5 +1,7 @@
 # Everything a developer, CI or a curious visitor runs. `make help` lists the targets.
 SHELL := /bin/sh
+# Compiled tests are kept, also where the environment says otherwise: to compile them takes longer than to run most.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 BIN := .venv/bin
 DISTRIBUTIONS := kit $(wildcard backends/*) $(wildcard examples/*-backend)
