@@ -90,7 +90,7 @@ def show(tmp_path: Path, make: Any) -> Iterator[Callable[..., Shown]]:
     def serve(*instances: Any, broken: Any = None, default: str = "", survey: int = 0) -> Shown:
         shown = exporter.MetricsExporter("127.0.0.1:0", survey)
         registry = Registry(instances, broken, default)
-        driver = Driver(name="multi.csi.example.com", node="node-1", alpha=True, default_backend=default, workers=8)
+        driver = Driver(name="multi.csi.example.com", node="node-1", alpha=True, default_backend=default, workers=16)
         traffic = SharedRpcState(driver.workers, (shown.listener,))
         server = build_server(driver, registry, LocalHost(), Mode.ALL, traffic)
         endpoint = f"unix:{tmp_path}/{len(ends)}.sock"
