@@ -1,5 +1,7 @@
 # Everything a developer, CI or a curious visitor runs. `make help` lists the targets.
 SHELL := /bin/sh
+# Compiled tests are kept, also where the environment says otherwise: to compile them takes longer than to run most.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 BIN := .venv/bin
 DISTRIBUTIONS := kit $(wildcard backends/*) $(wildcard examples/*-backend)
@@ -77,7 +79,7 @@ ebs: dev ## the ebs backend on moto's EC2, and in a guest that is an EC2 instanc
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@$(PYTEST) -q -n 2 --dist worksteal -m ec2
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(BIN)/python -m backends.ebs.tests.hotplug --timeout 1800 -- \
-		$(PYTEST) -q $(NVME)
+		$(PYTEST) -q -p no:hypothesispytest $(NVME)
 
 rbd: dev ## the rbd backend on a real Ceph cluster, and in a guest whose kernel maps its images (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)

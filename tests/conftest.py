@@ -122,7 +122,7 @@ def _servers(directory: Path) -> Iterator[Serve]:
         mode: Mode = Mode.ALL,
         default: str = "",
         broken: dict[str, str] | None = None,
-        workers: int = 16,
+        workers: int = 8,
         **driver: Any,
     ) -> Served:
         registry = Registry(instances, broken, default)

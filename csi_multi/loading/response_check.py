@@ -25,6 +25,7 @@ Check = Callable[[Any], str]
 MAX_INTEGER = (1 << 63) - 1  # the largest integer of CSI messages
 
 
+@cache
 def check_of_method(function: Callable[..., Any]) -> Check:
     """Return the check of a contract method's response."""
     hints = typing.get_type_hints(function, vars(contract))

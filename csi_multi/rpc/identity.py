@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -17,13 +18,12 @@ class IdentityService:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._version = version("csi-multi")
 
     def GetPluginInfo(self, request: Any, deadline: float | None) -> pb.GetPluginInfoResponse:
         kinds = {f"backend.{instance.name}": instance.kind for instance in self._context.registry}
         if sum(len(key) + len(value) for key, value in kinds.items()) > MAP_LIMIT:
             kinds = {"backends": str(len(kinds))}
-        return pb.GetPluginInfoResponse(name=self._context.driver.name, vendor_version=self._version, manifest=kinds)
+        return pb.GetPluginInfoResponse(name=self._context.driver.name, vendor_version=_version(), manifest=kinds)
 
     def GetPluginCapabilities(self, request: Any, deadline: float | None) -> pb.GetPluginCapabilitiesResponse:
         advertised, service, growth = self._context.advertised, pb.PluginCapability.Service, pb.PluginCapability
@@ -39,3 +39,8 @@ class IdentityService:
         and their own RPCs fail with the reason.
         """
         return pb.ProbeResponse(ready=BoolValue(value=True))
+
+
+@cache
+def _version() -> str:
+    return version("csi-multi")

@@ -132,8 +132,10 @@ def _server(
         MessageReader(threads),
         registry.keep_open,
     )
-    server = grpc.server(StartedThreads(threads, "rpc"), options=channel_options)
-    instant = StartedThreads(INSTANT_THREADS, "instant")
+    usual, instant = StartedThreads(threads, "rpc"), StartedThreads(INSTANT_THREADS, "instant")
+    server = grpc.server(usual, options=channel_options)
+    for pool in (usual, instant):
+        pool.end_with(server)
     handlers = (_handlers(name, one, interceptor, instant) for name, one in services.items())
     server.add_generic_rpc_handlers(tuple(handlers))
     return server

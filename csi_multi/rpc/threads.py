@@ -41,17 +41,24 @@ class StartedThreads(ThreadPoolExecutor):
         """Raises ThreadsMissing."""
         super().__init__(count, thread_name_prefix=prefix)
         self._waiting = _WaitingWork()
-        end = weakref.finalize(self, self._waiting.end)
+        weakref.finalize(self, self._waiting.end)
         try:
             for number in range(count):
                 name = f"{prefix}_{number}"
                 threading.Thread(target=self._waiting.work, args=(_Worker(),), name=name, daemon=True).start()
         except RuntimeError as error:
-            end()
+            self._waiting.end()
             raise ThreadsMissing(
                 f"{count} threads for RPCs cannot be started ({error}); raise the limit of processes (pids) or memory, "
                 "or lower driver.workers"
             ) from None
+
+    def end_with(self, owner: object) -> None:
+        """End the threads, after what they run and what waits for them, when the owner is not used any more.
+
+        This object itself may be in use for longer, by the traceback of an error.
+        """
+        weakref.finalize(owner, self._waiting.end)
 
     def submit(self, function: Callable[..., Any], /, *words: Any, **fields: Any) -> Future[Any]:
         """Run the function in an idle thread; without one it waits, first come, first served."""

@@ -59,7 +59,7 @@ class InProcess:
     def start(self) -> Client:
         instances = Registry([Instance("kit", "memory", self._storage.connect(LocalHost()))])
         instances.get("kit").resume()
-        driver = Driver(name=DRIVER, cluster=CLUSTER, node=NODE, alpha=True, workers=16)
+        driver = Driver(name=DRIVER, cluster=CLUSTER, node=NODE, alpha=True, workers=8)
         self._server = build_server(driver, instances, LocalHost(), Mode.ALL)
         assert self._server.add_insecure_port(self._address)
         self._server.start()

@@ -124,7 +124,7 @@ def test_a_hostile_request_gets_a_clear_answer_and_touches_nothing_else(rpc: str
     before = state(attacked.outside)
     call = getattr(attacked.client, rpc)
 
-    @settings(max_examples=EACH, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EACH, database=None, suppress_health_check=list(HealthCheck))
     @given(requests.request(rpc, attacked.known))
     def attack(message: Any) -> None:
         began = time.monotonic()

@@ -51,6 +51,7 @@ from csi_multi.rpc.server import ServerOptions, build_controller_server, build_s
 
 DRIVER = "multi.csi.example.com"
 NAMES = ("node-1", "node-2", "node-3")
+WORKERS = 8  # the fewest that the configuration admits: each is five threads
 MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 
 
@@ -161,12 +162,12 @@ class Rig:
         default = more.pop("default", "disk")
         machine.backend = self.kind(self.kind.Config(capacity=machine.capacity), setting, machine.storage)
         registry = Registry([Instance("disk", "memory", machine.backend)], None, default)
-        driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=16)
+        driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=WORKERS)
         part = ServerOptions(
             attach_required=more.pop("attach", True),
             peer_policy=ControllerOnlyPolicy(name, more.pop("identity", CONTROLLER_IDENTITY)),
         )
-        machine.server = build_controller_server(driver, registry, SharedRpcState(16), part)
+        machine.server = build_controller_server(driver, registry, SharedRpcState(WORKERS), part)
         credentials = Credentials(more.pop("tls", None) or self.tls(f"nodes/{name}")).server()
         machine.port = machine.server.add_secure_port(f"127.0.0.1:{machine.port}", credentials)
         machine.server.start()
@@ -190,7 +191,7 @@ class Rig:
         self.nodes = RemoteNodes(cluster, ConfiguredNodes(cluster.nodes), Credentials(tls))
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node="controller", host=LocalHost())
         local = Instance("disk", "memory", self.kind(self.kind.Config(), setting, MemoryStorage()), remote=True)
-        driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=16)
+        driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=WORKERS)
         registry = Registry([local, *others], None, default)
         server = build_server(
             driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_options(cluster, self.nodes)

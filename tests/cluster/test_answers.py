@@ -15,6 +15,7 @@ import pytest
 
 from csi_multi._proto import csi_pb2 as pb
 from tests.cluster import lying_node
+from tests.cluster.conftest import Rig
 
 Code = grpc.StatusCode
 DRIVER = "multi.csi.example.com"
@@ -58,17 +59,27 @@ class Liar:
         self.process.stdout.close()
 
 
-@pytest.fixture
-def liar(rig: Any, tmp_path: Path) -> Iterator[Liar]:
+@pytest.fixture(scope="module")
+def taken_over(authority: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
     """A cluster whose first node was taken over; the second one has a volume with a snapshot."""
-    made = Liar(rig, tmp_path / "answers.json")
+    directory = tmp_path_factory.mktemp("liar")
+    rig = Rig(directory, authority)
+    made = Liar(rig, directory / "answers.json")
     rig.start_node("node-2")
     rig.start_controller()
     assert rig.create("victim", nodes=["node-2"]).volume_id == VICTIM
     assert rig.client.CreateSnapshot(name="cut", source_volume_id=VICTIM).snapshot.snapshot_id == VICTIM_SNAPSHOT
-    rig.nodes.answers.refused = 0  # node-1 was asked for these names, too
     yield made
+    rig.close()
     made.close()
+
+
+@pytest.fixture
+def liar(taken_over: Liar) -> Liar:
+    """That cluster, whose first node so far answers nothing at all."""
+    taken_over.answers()
+    taken_over.rig.nodes.answers.refused = 0
+    return taken_over
 
 
 def wanted(name: str = "v", **fields: Any) -> dict[str, Any]:

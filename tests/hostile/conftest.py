@@ -32,17 +32,17 @@ def beside(serve: Any, make: Any) -> Callable[..., Any]:
 
 @pytest.fixture
 def serves(wanted: Any) -> Callable[..., None]:
-    """Assert that an instance serves a whole lifecycle within a short time."""
+    """Assert that an instance serves a whole lifecycle, and waits for nothing that hangs (`Hanging`: 30 s)."""
 
     def whole_life(client: Any, name: str = "good") -> None:
-        volume = client.CreateVolume(**wanted("alive", name), timeout=5).volume.volume_id
-        assert client.ControllerGetVolume(volume_id=volume, timeout=5).volume.volume_id == volume
-        client.CreateSnapshot(name="alive", source_volume_id=volume, timeout=5)
-        listed = client.ListSnapshots(source_volume_id=volume, timeout=5).entries
+        volume = client.CreateVolume(**wanted("alive", name), timeout=20).volume.volume_id
+        assert client.ControllerGetVolume(volume_id=volume, timeout=20).volume.volume_id == volume
+        client.CreateSnapshot(name="alive", source_volume_id=volume, timeout=20)
+        listed = client.ListSnapshots(source_volume_id=volume, timeout=20).entries
         assert [one.snapshot.source_volume_id for one in listed] == [volume]
-        assert client.GetCapacity(parameters={"backend": name}, timeout=5).available_capacity
-        client.DeleteSnapshot(snapshot_id=f"{name}/alive", timeout=5)
-        client.DeleteVolume(volume_id=volume, timeout=5)
+        assert client.GetCapacity(parameters={"backend": name}, timeout=20).available_capacity
+        client.DeleteSnapshot(snapshot_id=f"{name}/alive", timeout=20)
+        client.DeleteVolume(volume_id=volume, timeout=20)
 
     return whole_life
 

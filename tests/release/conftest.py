@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tree(original: Path, tmp_path: Path) -> Path:
-    """A copy of that repository, to be changed."""
-    return shutil.copytree(original, tmp_path / "tree")
+def tree(original: Path) -> Iterator[Path]:
+    """That repository, to be changed: git takes every change back, commits too."""
+    commit = git(original, "rev-parse", "HEAD").strip()
+    yield original
+    git(original, "reset", "--quiet", "--hard", commit)
+    git(original, "clean", "--quiet", "-ffdx")

@@ -116,6 +116,7 @@ for number in range(100000):
 """
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_moment_leaves_whole_volumes_only(connect, requests, image, tmp_path, leftovers):
     backend = connect(min_size=4096)
     source = backend.create_volume(requests.volume("source", 4 * MIB)).handle

@@ -8,7 +8,7 @@ from csi_multi_lvm import layout as layouts
 from csi_multi_lvm.config import Config, Parameters
 from csi_multi_lvm.layout import MIB, TYPES
 from csi_multi_lvm.report import Group, LogicalVolume, PhysicalVolume, Report
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csi_multi.contract import (
@@ -368,7 +368,6 @@ def test_the_maximum_holds_for_the_rounded_size():
         capacity.admit(group(10, 10), of("striped"), 10 * EXTENT + 1, bounded)
 
 
-@settings(deadline=None)
 @given(storages())
 def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
     report, layout, cfg = storage
@@ -384,7 +383,6 @@ def test_the_capacity_is_admitted_and_one_row_of_extents_more_is_not(storage):
             capacity.admit(report, layout, found.maximum + 1, cfg)
 
 
-@settings(deadline=None)
 @given(storages(), st.integers(1, 4000))
 def test_what_is_admitted_leaves_the_reserve_free(storage, size):
     report, layout, cfg = storage

@@ -7,7 +7,7 @@ import re
 import pytest
 from csi_multi_lvm import labels
 from csi_multi_lvm.labels import MAX_DEVICE_NAME, SNAPSHOT_PREFIX, Handles, device_name, parse_handle
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csi_multi.contract import (
@@ -30,7 +30,6 @@ def stamp(name: str = "pvc-1", **more: object) -> Stamp:
     return Stamp(name=name, **facts)  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=5))
 def test_any_stamp_fits_into_tags_and_comes_back(name: str, cluster: str, context: dict[str, str]) -> None:
     written = stamp(name, cluster=cluster, context=context)
@@ -119,7 +118,6 @@ def test_a_handle_of_another_form_is_not_found(handle: str) -> None:
         parse_handle("volume", handle)
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1, max_size=128), st.integers(1, 63), st.integers(1, 63))
 def test_every_name_fits_or_the_configuration_is_refused(name: str, node: int, group: int) -> None:
     handles = Handles("n" * node, "g" * group)

@@ -3,7 +3,7 @@
 import pytest
 from csi_multi_lvm import lvcreate_options
 from csi_multi_lvm.lvcreate_options import OPTIONS, RAID, THICK
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csi_multi.contract import InvalidArgument
@@ -69,7 +69,6 @@ def test_an_option_is_refused_for_types_that_it_is_not_for(name):
             lvcreate_options.parse(name if OPTIONS[name].pattern is None else f"{name} y", kind)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40), st.sampled_from(["thin", *THICK]))
 def test_any_text_becomes_listed_options_with_valid_values_or_is_refused(text, kind):
     try:
@@ -79,7 +78,6 @@ def test_any_text_becomes_listed_options_with_valid_values_or_is_refused(text, k
     assert all(word in OPTIONS or word.isalnum() for word in words)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([*OPTIONS, "y", "n", "cling", "1", "2m", "-Zy", ";", "=", "--alloc=normal"]), max_size=6)
 )

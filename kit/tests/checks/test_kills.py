@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,9 +24,53 @@ from .killable import judged_killed
 STEP = 0.001  # seconds that one call takes which can be killed
 
 
+class Clock:
+    """The time that backends take, in place of the machine's: a kill falls at the step where the check wants it.
+
+    Only backends advance it. One that works in a thread of its own is to be killed: it stops at the step during which
+    the one who sleeps meanwhile wakes up, until it is dead.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._left: float | None = None  # of the sleep
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._left = seconds
+        until(lambda: self._left is None)
+
+    def work(self, owner: Mortal, seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._now += seconds
+            return
+        until(lambda: owner.dead or self._left is not None)
+        if owner.dead or self._left is None:
+            return
+        if self._left >= seconds:
+            self._left -= seconds
+            return
+        self._left = None
+        until(lambda: owner.dead)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.0001)
+
+
+CLOCK = Clock()
+NUMBER = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAUSES", (0, 0))
+    monkeypatch.setattr(kills, "time", CLOCK)
 
 
 class Mortal(MemoryBackend):
@@ -48,7 +95,7 @@ class _Through:
 
         def change(*args: Any) -> Any:
             if not self._owner.dead:
-                time.sleep(STEP)
+                CLOCK.work(self._owner, STEP)
             if self._owner.dead:
                 raise ProcessDied(name)
             return found(*args)
@@ -61,7 +108,7 @@ class Torn(Mortal):
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         for _ in range(3):
-            self.storage.put(self.storage.data, f"draft {time.monotonic()}", {})
+            self.storage.put(self.storage.data, f"draft {next(NUMBER)}", {})
         made = super().create_volume(request)
         for key in [key for key in self.storage.data if key.startswith("draft")][-3:]:
             self.storage.drop(self.storage.data, key)
@@ -71,7 +118,7 @@ class Torn(Mortal):
         self.get_volume(handle)
         self.storage.put(self.storage.data, handle, {})
         self.storage.drop(self.storage.volumes, handle)
-        time.sleep(5 * STEP)
+        CLOCK.work(self, 5 * STEP)
         self.storage.drop(self.storage.data, handle)
 
 
@@ -82,7 +129,7 @@ class TornCopies(Mortal):
         made = super().create_snapshot(request)
         blocks = self.storage.data[f"@{made.handle}"]
         self.storage.data[f"@{made.handle}"] = {}
-        time.sleep(5 * STEP)
+        CLOCK.work(self, 5 * STEP)
         self.storage.put(self.storage.data, f"@{made.handle}", blocks)
         return made
 
@@ -90,7 +137,7 @@ class TornCopies(Mortal):
         blocks = self.storage.data.get(request.handle, {})
         grown = super().expand_volume(request)
         self.storage.data[request.handle] = {}
-        time.sleep(5 * STEP)
+        CLOCK.work(self, 5 * STEP)
         self.storage.put(self.storage.data, request.handle, blocks)
         return grown
 
