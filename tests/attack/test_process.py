@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
+from csi_multi.node import device_records
 from csi_multi.process.driver_process import DriverProcess, NotServing
 from csi_multi.rpc.client import Client
 
@@ -180,6 +181,48 @@ def test_a_driver_that_is_started_with_umask_0_lets_nobody_else_connect(
 
     assert stat.S_IMODE(driver.socket.stat().st_mode) == 0o770
     driver.stop()
+
+
+def test_a_driver_that_is_started_with_umask_0_makes_nothing_that_all_may_write(
+    make_driver: Callable[..., DriverProcess], tmp_path: Path
+) -> None:
+    (tmp_path / "staging").mkdir()
+    driver = make_driver(wrapper=("sh", "-c", 'umask 0; exec "$@"', "sh"))
+    file = tmp_path / "csi.yaml"
+    text = file.read_text().replace(f"{tmp_path}/scratch", f"{tmp_path}/missing/parent/scratch")
+    file.write_text(text)
+    client = driver.start()
+    made = volume(client, "v").volume_id
+    fields = {"volume_id": made, "staging_target_path": str(tmp_path / "staging")}
+    client.NodeStageVolume(**fields, volume_capability=MOUNT)
+
+    note = device_records.NOTES / device_number(tmp_path / "staging")
+    found = [note, tmp_path / "missing", *(tmp_path / "missing").rglob("*")]
+    assert [str(path) for path in found if path.stat().st_mode & stat.S_IWOTH] == []
+    assert len(found) > 8
+    client.NodeUnstageVolume(**fields)
+    client.DeleteVolume(volume_id=made)
+    client.close()
+    driver.stop()
+
+
+def device_number(path: Path) -> str:
+    number = path.stat().st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
+def test_a_driver_without_standard_streams_serves_and_gives_their_numbers_to_no_other_file(
+    make_driver: Callable[..., DriverProcess], closed: str
+) -> None:
+    driver = make_driver(wrapper=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    client = driver.start()
+
+    assert client.Probe().ready.value
+    streams = {os.readlink(f"/proc/{driver.process.pid}/fd/{number}") for number in range(3)}
+    assert streams <= {os.devnull}
+    client.close()
+    assert driver.stop() == 0
 
 
 def test_a_log_that_nobody_reads_holds_up_no_rpc(make_driver: Callable[..., DriverProcess], tmp_path: Path) -> None:
