@@ -258,7 +258,7 @@ def test_a_driver_without_standard_streams_serves_and_gives_their_numbers_to_no_
     client = driver.start()
 
     assert client.Probe().ready.value
-    streams = {os.readlink(f"/proc/{driver.process.pid}/fd/{number}") for number in range(3)}
+    streams = {str(Path(f"/proc/{driver.process.pid}/fd/{number}").readlink()) for number in range(3)}
     assert streams <= {os.devnull}
     client.close()
     assert driver.stop() == 0

@@ -25,9 +25,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""  # in files from before it was written; then it counts as the node that asks
 
     def __str__(self) -> str:
-        return (
-            f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r} on node {self.node!r}"
-        )
+        return f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r} on node {self.node!r}"
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
