@@ -37,9 +37,8 @@ BROAD = {
     "loading.reload",
     "loading.backend_validation",
     "loading.backend_proxy",
-    "loading.supervised",
+    "host.supervised",
     "logs.handlers",
-    "host.bounded",  # passes every failure of another thread on to the caller
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -22,6 +23,8 @@ VERB_PACKAGES = {"conformance": "csi-multi-testing"}  # verbs of this project th
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; return the exit code: 0 done, 1 a problem was found, 2 bad usage or configuration."""
+    _open_standard_streams()
+    os.umask(os.umask(0o077) | 0o002)  # what the driver makes (labels, notes, directories) is not for all to write
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in VERB_PACKAGES and (package := _missing_packages().get(given[0])):
         print(
@@ -35,6 +38,15 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, EndpointError, ThreadsMissing) as error:
         print(f"csi-multi: {error}", file=sys.stderr)
         return 2
+
+
+def _open_standard_streams() -> None:
+    """Open those of descriptors 0 to 2 that are closed, so that no device gets their numbers: libraries write to 2."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..contract.errors import Unavailable
+from .supervised import CallHung, CallNotStarted, SupervisedCall
 
 Answer = TypeVar("Answer")
 
-_unanswered: set[str] = set()  # what hangs, as far as this process has asked: it is not asked again until it answers
+_unanswered: dict[str, SupervisedCall[Any]] = {}  # what hangs, as far as this process has asked
 _lock = threading.Lock()
 
 
@@ -18,36 +19,23 @@ def ask(what: str, question: Callable[[], Answer], seconds: float) -> Answer:
     """Return the answer to a question about `what`, or raise what the question raises.
 
     The question runs in a thread of its own, which is left behind when it hangs: nothing can end a call that waits in
-    the kernel. At most the callers of the first `seconds` leave one each. Raises Unavailable without an answer in time.
+    the kernel. What hangs is not asked again until it answers, so at most the callers of the first `seconds` leave a
+    thread each. Raises Unavailable without an answer in time.
     """
     with _lock:
         if what in _unanswered:
-            raise _no_answer(what, seconds)
-    answers: list[Answer] = []
-    errors: list[BaseException] = []
-    answered = threading.Event()
-
-    def run() -> None:
-        try:
-            answers.append(question())
-        except BaseException as error:
-            errors.append(error)
-        with _lock:
-            answered.set()
-            _unanswered.discard(what)
-
-    try:
-        threading.Thread(target=run, name="bounded question", daemon=True).start()
-    except RuntimeError as error:
-        raise Unavailable(f"no thread could be started to ask about {what}: {error}; try again") from None
-    if not answered.wait(seconds):
-        with _lock:
-            if not answered.is_set():
-                _unanswered.add(what)
+            if not _unanswered[what].done(0):
                 raise _no_answer(what, seconds)
-    if errors:
-        raise errors[0]
-    return answers[0]
+            del _unanswered[what]
+    call = SupervisedCall("bounded question", question)
+    try:
+        return call.result(seconds)
+    except CallNotStarted as error:
+        raise Unavailable(f"no thread could be started to ask about {what}: {error}; try again") from None
+    except CallHung:
+        with _lock:
+            _unanswered[what] = call
+        raise _no_answer(what, seconds) from None
 
 
 def _no_answer(what: str, seconds: float) -> Unavailable:

@@ -23,11 +23,11 @@ from ..contract.errors import StorageError
 from ..contract.machine import Host
 from ..contract.observer import Listeners, Observer, observed
 from ..contract.params import unknown
+from ..host.supervised import CallHung, SupervisedCall
 from .backend_proxy import error_text
 from .backend_validation import why_unusable
 from .instance import Instance
 from .registry import Registry
-from .supervised import CallHung, SupervisedCall
 
 log = logging.getLogger(__name__)
 

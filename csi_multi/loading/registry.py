@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from ..contract.backend import Backend
 from ..contract.errors import InvalidArgument, NotFound, Unavailable
 from ..contract.params import unknown
+from ..host.supervised import SupervisedCall
 from .backend_proxy import error_text
 from .instance import Instance
-from .supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 

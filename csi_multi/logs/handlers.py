@@ -50,6 +50,8 @@ class DescriptorHandler(logging.Handler):
     A pipe that is full is waited for once; from then on lines are dropped and counted, until it is read again.
     """
 
+    dropped_ever = 0  # lines, by all handlers of this process
+
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
@@ -71,6 +73,7 @@ class DescriptorHandler(logging.Handler):
             if self._dropped or not self._offer(self._line(record)):
                 with self._counting:
                     self._dropped += 1
+                    DescriptorHandler.dropped_ever += 1
         except Exception:  # a full disk must not make an RPC fail
             self.handleError(record)
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from ..loading.registry import Registry
 from ..loading.reload import ConfigReloader
+from ..logs.handlers import DescriptorHandler
 from ..rpc.interceptor import SharedRpcState
 from .survey import BackgroundSurvey
 
@@ -59,6 +60,11 @@ class StateCollector(Collector):
             "csi_multi_node_answers_refused",
             "Answers of nodes of the cluster that named what is not on the node.",
             value=self._refused_answers(),
+        )
+        yield Counter(
+            "csi_multi_log_lines_dropped",
+            "Log lines that were dropped because nobody read them.",
+            value=DescriptorHandler.dropped_ever,
         )
         yield Gauge(
             "csi_multi_config_last_reload_successful",

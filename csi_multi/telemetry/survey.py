@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from ..contract.backend import Capacity, ListVolumes, NodeLocal
 from ..contract.errors import StorageError
 from ..contract.model import UNLIMITED, CapacityRequest, PageRequest
+from ..host.supervised import SupervisedCall
 from ..loading.backend_proxy import UnexpectedError
 from ..loading.instance import Instance
 from ..loading.registry import Registry
-from ..loading.supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 

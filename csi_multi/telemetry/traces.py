@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from ..config.document import ConfigError
 from ..contract.observer import OK, OUTGOING, EndCallback, Rpc
-from ..loading.supervised import SupervisedCall
+from ..host.supervised import SupervisedCall
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,17 @@ from typing import Any
 import grpc
 import pytest
 
+from csi_multi.config.settings import Driver
+from csi_multi.node import device_records
 from csi_multi.process.driver_process import DriverProcess, NotServing
 from csi_multi.rpc.client import Client
+from csi_multi.rpc.interceptor import SharedRpcState
+from csi_multi.rpc.rules import RpcCost
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MIB = 1 << 20
+KUBELET_TIMEOUT = 120.0  # seconds that kubelet waits for NodeStageVolume
 MOUNT = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 
 
@@ -71,6 +76,41 @@ def test_no_volume_is_called_busy_because_others_are_staged_at_the_same_time(cli
     assert refusals == []
     for handle in made:
         client.DeleteVolume(volume_id=handle)
+
+
+def test_50_stagings_at_once_are_more_than_the_slots_and_none_is_refused(
+    make_driver: Callable[..., DriverProcess], tmp_path: Path
+) -> None:
+    # In a mount namespace of its own, because one that another process copies meanwhile keeps devices in use.
+    driver = make_driver(wrapper=("unshare", "--mount", "--propagation", "private"))
+    client = driver.start()
+    made = [volume(client, f"v{number}").volume_id for number in range(50)]
+    assert SharedRpcState(Driver(name="x.example").workers).slots[RpcCost.WORKING].total < len(made)
+    all_ready = threading.Barrier(len(made))
+
+    def fields(handle: str) -> dict[str, str]:
+        path = tmp_path / f"staging-{made.index(handle)}"
+        path.mkdir(exist_ok=True)
+        return {"volume_id": handle, "staging_target_path": str(path)}
+
+    def answer(rpc: Callable[..., Any], handle: str, **more: Any) -> str:
+        all_ready.wait(60)
+        try:
+            rpc(**fields(handle), **more, timeout=KUBELET_TIMEOUT)
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return "OK"
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        for _ in range(2):  # with mkfs and without
+            staged = Counter(pool.map(lambda one: answer(client.NodeStageVolume, one, volume_capability=MOUNT), made))
+            assert staged == {"OK": len(made)}
+            unstaged = Counter(pool.map(lambda one: answer(client.NodeUnstageVolume, one), made))
+            assert unstaged == {"OK": len(made)}
+    for handle in made:
+        client.DeleteVolume(volume_id=handle)
+    client.close()
+    assert driver.stop() == 0
 
 
 def test_a_second_driver_on_a_live_socket_is_refused(make_driver: Callable[..., DriverProcess]) -> None:
@@ -180,6 +220,48 @@ def test_a_driver_that_is_started_with_umask_0_lets_nobody_else_connect(
 
     assert stat.S_IMODE(driver.socket.stat().st_mode) == 0o770
     driver.stop()
+
+
+def test_a_driver_that_is_started_with_umask_0_makes_nothing_that_all_may_write(
+    make_driver: Callable[..., DriverProcess], tmp_path: Path
+) -> None:
+    (tmp_path / "staging").mkdir()
+    driver = make_driver(wrapper=("sh", "-c", 'umask 0; exec "$@"', "sh"))
+    file = tmp_path / "csi.yaml"
+    text = file.read_text().replace(f"{tmp_path}/scratch", f"{tmp_path}/missing/parent/scratch")
+    file.write_text(text)
+    client = driver.start()
+    made = volume(client, "v").volume_id
+    fields = {"volume_id": made, "staging_target_path": str(tmp_path / "staging")}
+    client.NodeStageVolume(**fields, volume_capability=MOUNT)
+
+    note = device_records.NOTES / device_number(tmp_path / "staging")
+    found = [note, tmp_path / "missing", *(tmp_path / "missing").rglob("*")]
+    assert [str(path) for path in found if path.stat().st_mode & stat.S_IWOTH] == []
+    assert len(found) > 8
+    client.NodeUnstageVolume(**fields)
+    client.DeleteVolume(volume_id=made)
+    client.close()
+    driver.stop()
+
+
+def device_number(path: Path) -> str:
+    number = path.stat().st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
+def test_a_driver_without_standard_streams_serves_and_gives_their_numbers_to_no_other_file(
+    make_driver: Callable[..., DriverProcess], closed: str
+) -> None:
+    driver = make_driver(wrapper=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    client = driver.start()
+
+    assert client.Probe().ready.value
+    streams = {str(Path(f"/proc/{driver.process.pid}/fd/{number}").readlink()) for number in range(3)}
+    assert streams <= {os.devnull}
+    client.close()
+    assert driver.stop() == 0
 
 
 def test_a_log_that_nobody_reads_holds_up_no_rpc(make_driver: Callable[..., DriverProcess], tmp_path: Path) -> None:

@@ -117,6 +117,26 @@ def test_a_process_shows_what_it_did_how_its_storage_is_and_what_is_there(drive:
     assert driver.process.stop() == 0
 
 
+def test_log_lines_that_nobody_reads_are_counted(read: Any, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = Driver(tmp_path, f"metrics: '{address}'").text("a")
+    script = 'mkfifo "$0"; exec 3<>"$0"; exec "$@" 2>&3 3>&-'
+    process = DriverProcess(tmp_path, config, wrapper=("sh", "-c", script, str(tmp_path / "unread")))
+    client = process.start()
+    try:
+        assert read(address)("csi_multi_log_lines_dropped_total") == [0]
+        for _ in range(100):  # each logs more than a kilobyte, and a pipe holds 64 of them
+            with pytest.raises(grpc.RpcError):
+                client.CreateVolume(name="v", volume_capabilities=[MOUNT], parameters={"x" * 1000: "y"})
+
+        assert read(address)("csi_multi_log_lines_dropped_total") >= [50]
+    finally:
+        client.close()
+        process.kill()
+
+
 def test_the_node_engines_commands_count_for_the_volumes_backend(drive: Any, read: Any, tmp_path: Path) -> None:
     driver = drive()
     client = driver.process.start()

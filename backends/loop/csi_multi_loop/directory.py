@@ -10,7 +10,7 @@ from pathlib import Path
 from csi_multi.contract import Setting, Unavailable
 from csi_multi.host import mounts, sysfs
 
-from . import neighbours, owner
+from . import owner, shared_filesystem
 from .client import Client
 from .config import Config
 
@@ -38,7 +38,7 @@ class Directory:
                     self._client.write_owner(self.path / owner.FILE, owner.new_marker(self._owner))
             self.require_ready()
         if self._token:
-            neighbours.register(self, self.path)
+            shared_filesystem.register(self, self.path)
         for name in (VOLUMES, SNAPSHOTS, FROZEN):
             self._client.create_directory(self.path / name)
 
@@ -93,7 +93,7 @@ class Directory:
 
     def sharing(self) -> list[Path]:
         """Return the directories on this filesystem, of this and of other instances."""
-        return neighbours.sharing(self.path)
+        return shared_filesystem.sharing(self.path)
 
     def check(self) -> None:
         """Raise Unavailable when nothing can be stored here now."""

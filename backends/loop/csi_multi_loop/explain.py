@@ -16,7 +16,7 @@ from .config import Config
 from .directory import Directory
 from .freeze import Freezer
 from .labels import Label
-from .neighbours import mount_of
+from .shared_filesystem import mount_of
 from .store import GONE
 
 REFLINK_FILESYSTEMS = frozenset({"btrfs", "xfs"})  # with the defaults of their mkfs

@@ -1,8 +1,9 @@
 """Which instance a directory belongs to: <directory>/owner.json, written on first use.
 
-An owner is an instance of a driver in a cluster, and not a process: the controller part and the node part on one
-machine, or the old and the new process of an update, are the same owner. The file also marks the directory: where a
-process has seen it and does not see it any more, the disk is gone, and not the volumes.
+An owner is an instance of a driver on a node, and not a process: the controller part and the node part on one machine,
+or the old and the new process of an update, are the same owner. Another node is another owner, because two nodes with
+one directory (NFS) would mount one image at the same time. The file also marks the directory: where a process has seen
+it and does not see it any more, the disk is gone, and not the volumes.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     cluster: str
     instance: str
+    node: str = ""  # in files from before it was written; then it counts as the node that asks
 
     def __str__(self) -> str:
-        return f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r}"
+        return f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r} on node {self.node!r}"
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +36,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner_of(setting: Setting) -> Owner:
-    return Owner(driver=setting.driver, cluster=setting.cluster, instance=setting.instance)
+    return Owner(driver=setting.driver, cluster=setting.cluster, instance=setting.instance, node=setting.node)
 
 
 def new_marker(owner: Owner) -> bytes:
@@ -51,9 +53,10 @@ def token_of(directory: Path, data: bytes, own: Owner) -> str:
             f"{directory / FILE} is damaged: {error}; restore it from a backup, or remove it when no other instance "
             "or driver uses the directory"
         ) from None
-    if marker.owner != own:
+    owner = marker.owner if marker.owner.node else msgspec.structs.replace(marker.owner, node=own.node)
+    if owner != own:
         raise Unavailable(
-            f"{directory} belongs to {marker.owner}, and not to {own}; give each its own directory, or remove "
+            f"{directory} belongs to {owner}, and not to {own}; give each its own directory, or remove "
             f"{directory / FILE} when the first does not use it any more"
         )
     return marker.token

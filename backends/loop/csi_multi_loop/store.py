@@ -214,15 +214,23 @@ class Store(Generic[L]):
         return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX) and not os.path.lexists(self.label_file(leaf))
 
     def remove_leftovers(self) -> None:
-        """Remove the incomplete entries that interrupted creations and removals left."""
+        """Remove the incomplete entries that interrupted creations and removals left, as far as they can be removed."""
         for name in os.listdir(self.path):
-            if LEAF_SHAPE.fullmatch(name) and self._half_removed(name):
-                self.finish_removal(name)
-            prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
-            if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
-                with suppress(FileNotFoundError, BlockingIOError), self._client.lock_entry(self.path / name):
-                    log.info("removing %s, which an interrupted operation left", self.path / name)
-                    self._client.remove(self.path / name)
+            try:
+                self._remove_leftover(name)
+            except (FileNotFoundError, NotADirectoryError, BlockingIOError):
+                continue  # removed meanwhile, foreign, in use
+            except OSError as error:
+                log.warning("what an interrupted operation left cannot be removed yet: %s", error)
+
+    def _remove_leftover(self, name: str) -> None:
+        if LEAF_SHAPE.fullmatch(name) and self._half_removed(name):
+            self.finish_removal(name)
+        prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
+        if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
+            with self._client.lock_entry(self.path / name):
+                log.info("removing %s, which an interrupted operation left", self.path / name)
+                self._client.remove(self.path / name)
 
     def _claim(self, new: Path, stack: ExitStack) -> None:
         for _ in range(10):  # remove_leftovers() may remove the directory before it is locked

@@ -1,6 +1,7 @@
 """One owner per directory, whatever process acts for it; and a directory that vanishes. Root only to mount."""
 
 import dataclasses
+import json
 import shutil
 
 import pytest
@@ -10,9 +11,9 @@ from csi_multi.contract import CapacityRequest, NotFound, PageRequest, Unavailab
 MIB = 2**20
 
 
-def uses(backend, requests):
+def uses(backend, requests, node="node-1"):
     """Yield everything that an instance is asked for."""
-    handle = "node-1/v"
+    handle = f"{node}/v"
     yield from (
         backend.check,
         backend.resume,
@@ -21,9 +22,9 @@ def uses(backend, requests):
         lambda: backend.create_snapshot(requests.snapshot("s", handle)),
         lambda: backend.expand_volume(requests.expand(handle, 64 * MIB)),
         lambda: backend.delete_volume(handle, {}),
-        lambda: backend.delete_snapshot("node-1/none", {}),
+        lambda: backend.delete_snapshot(f"{node}/none", {}),
         lambda: backend.get_volume(handle),
-        lambda: backend.get_snapshot("node-1/none"),
+        lambda: backend.get_snapshot(f"{node}/none"),
         lambda: backend.find_volume("v"),
         lambda: backend.find_volume("none"),
         lambda: backend.find_snapshot("none"),
@@ -36,15 +37,18 @@ def uses(backend, requests):
     )
 
 
-@pytest.mark.parametrize("change", [{"instance": "fast"}, {"driver": "other.csi.test"}, {"cluster": "other"}])
+@pytest.mark.parametrize(
+    "change", [{"instance": "fast"}, {"driver": "other.csi.test"}, {"cluster": "other"}, {"node": "node-2"}]
+)
 def test_a_second_owner_of_a_directory_is_refused_and_both_are_named(backend, connect, setting, requests, change):
     backend.create_volume(requests.volume("v"))
     second = dataclasses.replace(setting, **change)
     other = connect(setting=second)
-    for attempt in uses(other, requests):
+    for attempt in uses(other, requests, second.node):
         with pytest.raises(Unavailable, match=r"belongs to instance 'scratch' of driver 'multi\.csi\.test'") as refused:
             attempt()
         assert f"not to instance {second.instance!r} of driver {second.driver!r}" in str(refused.value)
+        assert f"on node {second.node!r}" in str(refused.value)
 
     assert [volume.handle for volume in backend.list_volumes(PageRequest()).items] == ["node-1/v"]
 
@@ -53,7 +57,6 @@ def test_the_processes_of_one_instance_are_one_owner(connect, setting, requests)
     """The next process, one beside it during an update, and the node part beside the controller part."""
     old, new = connect(), connect()
     node = connect(setting=dataclasses.replace(setting, controller=False))
-    connect(setting=dataclasses.replace(setting, node="host-of-the-controller")).check()
     for number, backend in enumerate((old, new, node, connect(), old)):
         backend.check()
         backend.create_volume(requests.volume(f"v{number}"))
@@ -69,6 +72,16 @@ def test_a_directory_from_before_owners_were_written_is_taken_over(connect, requ
     backend.check()
 
     assert (tmp_path / "pool/owner.json").exists()
+
+
+def test_an_owner_from_before_nodes_were_written_is_the_node_that_asks(connect, requests, tmp_path):
+    connect().create_volume(requests.volume("v"))
+    file = tmp_path / "pool/owner.json"
+    marker = json.loads(file.read_text())
+    del marker["owner"]["node"]
+    file.write_text(json.dumps(marker))
+
+    assert connect().get_volume("node-1/v")
 
 
 def test_a_damaged_owner_is_named(connect, requests, tmp_path):

@@ -35,6 +35,20 @@ def test_what_a_dead_copy_left_never_shows_in_an_empty_volume(backend, requests,
     assert sorted(os.listdir(image(backend, handle).parent)) == ["image", "volume.json"]
 
 
+def test_one_leftover_that_cannot_be_removed_keeps_no_other_and_the_instance_stays_up(backend, tmp_path, caplog):
+    backend.check()
+    volumes = tmp_path / "pool/volumes"
+    (volumes / ".new-a/strange").mkdir(parents=True)  # as a file that a file server keeps (.nfs...) does
+    (volumes / ".new-b").write_text("foreign")
+    for leftover in (*(volumes / f".new-v{number}" for number in range(20)), tmp_path / "pool/snapshots/.gone-s"):
+        leftover.mkdir()
+    backend.check()
+
+    assert sorted(os.listdir(volumes)) == [".new-a", ".new-b"]
+    assert os.listdir(tmp_path / "pool/snapshots") == []
+    assert "cannot be removed yet" in caplog.text
+
+
 def test_leftovers_of_a_living_process_are_not_removed(backend, tmp_path):
     backend.check()
     new = tmp_path / "pool/volumes/.new-v"

@@ -4,7 +4,7 @@ import dataclasses
 import threading
 
 import pytest
-from csi_multi_loop import neighbours
+from csi_multi_loop import shared_filesystem
 
 from csi_multi.contract import CapacityRequest, ResourceExhausted
 
@@ -56,7 +56,7 @@ def test_two_instances_on_one_filesystem_do_not_promise_the_same_space(two, requ
 def test_instances_of_two_drivers_beside_each_other_count_together(two, connect, setting, requests, tmp_path):
     first, other = two
     first.create_volume(requests.volume("v", 40 * MIB))
-    neighbours._filesystems.clear()  # in another process they do not know each other
+    shared_filesystem._filesystems.clear()  # in another process they do not know each other
     with pytest.raises(ResourceExhausted):
         other.create_volume(requests.volume("v", 40 * MIB))
 
@@ -92,4 +92,4 @@ def test_an_instance_that_is_gone_and_one_on_another_filesystem_do_not_count(fil
     other.create_volume(requests.volume("v", 40 * MIB))
 
     assert available(first) == before
-    assert len(neighbours.sharing(first._directory.path)) == 1
+    assert len(shared_filesystem.sharing(first._directory.path)) == 1

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from csi_multi.loading.supervised import CallExited, CallHung, SupervisedCall
+from csi_multi.host.supervised import CallExited, CallHung, SupervisedCall
 
 
 def test_a_result_arrives() -> None:

@@ -1,4 +1,4 @@
-"""Backend code that may hang runs in a thread of its own, and the caller stops waiting for it after a limit.
+"""Code that may hang runs in a thread of its own, and the caller stops waiting for it after a limit.
 
 Python cannot end a thread from outside; this one is a daemon, so it does not keep the process alive.
 """
@@ -23,6 +23,10 @@ class CallExited(Exception):
     """The call tried to end the process or its thread; the text names the exception it raised."""
 
 
+class CallNotStarted(Exception):
+    """No thread could be started for the call; the text says why."""
+
+
 class SupervisedCall(Generic[T]):
     """A function that runs in a thread of this name."""
 
@@ -34,7 +38,7 @@ class SupervisedCall(Generic[T]):
             threading.Thread(target=self._run, name=name, daemon=True).start()
         except RuntimeError as error:  # no thread can be started now, which ends neither the caller nor its thread
             log.error("%s was not done: %s", name, error)
-            self._error = error
+            self._error = CallNotStarted(str(error))
             self._ended.set()
 
     def _run(self) -> None:
