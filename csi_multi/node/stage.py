@@ -160,7 +160,7 @@ def _close_on_final_error(backend: Backend, handle: str, device: Device) -> Iter
         if not device_mounts.list_mounts(device):
             with contextlib.suppress(StorageError):
                 backend.close_device(handle)
-                device_records.remove(device.number)
+                device_records.remove(VolumeKey.of(backend, handle), device.number)
         raise
 
 
@@ -253,7 +253,7 @@ def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> No
     volume.require_own(*mount_paths.of_staging(staging))
     other_paths = mount_paths.of_staging(*volume.staging_paths - {staging})
     staged_elsewhere = any(one.path in other_paths for one in volume.mounts)
-    if not staged_elsewhere:
+    if volume.records and not staged_elsewhere:  # without a record, another mount may be that of a staging path
         _refuse_published(volume, staging)
     for path in mount_paths.of_staging(staging):
         mounting.unmount(host, path)
@@ -264,7 +264,7 @@ def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> No
         if staged_elsewhere:
             device_records.remove_path(record, staging)
         else:
-            device_records.remove(record.number)
+            device_records.remove(volume.key, record.number)
 
 
 def _refuse_published(volume: OpenVolume, staging: Path) -> None:
