@@ -10,15 +10,23 @@ from ..contract.errors import Unavailable
 
 Answer = TypeVar("Answer")
 
+
+class NoAnswer(Unavailable):
+    """The kernel has not answered yet."""
+
+
 _unanswered: set[str] = set()  # what hangs, as far as this process has asked: it is not asked again until it answers
 _lock = threading.Lock()
 
 
-def ask(what: str, question: Callable[[], Answer], seconds: float) -> Answer:
+def ask(
+    what: str, question: Callable[[], Answer], seconds: float, progress: Callable[[], object] = lambda: None
+) -> Answer:
     """Return the answer to a question about `what`, or raise what the question raises.
 
     The question runs in a thread of its own, which is left behind when it hangs: nothing can end a call that waits in
-    the kernel. At most the callers of the first `seconds` leave one each. Raises Unavailable without an answer in time.
+    the kernel. At most the callers of the first `seconds` leave one each. Raises NoAnswer without an answer in time.
+    A question of many steps may take longer, as long as `progress` returns something else every `seconds`.
     """
     with _lock:
         if what in _unanswered:
@@ -40,9 +48,11 @@ def ask(what: str, question: Callable[[], Answer], seconds: float) -> Answer:
         threading.Thread(target=run, name="bounded question", daemon=True).start()
     except RuntimeError as error:
         raise Unavailable(f"no thread could be started to ask about {what}: {error}; try again") from None
-    if not answered.wait(seconds):
+    seen = progress()
+    while not answered.wait(seconds):
+        before, seen = seen, progress()
         with _lock:
-            if not answered.is_set():
+            if seen == before and not answered.is_set():
                 _unanswered.add(what)
                 raise _no_answer(what, seconds)
     if errors:
@@ -50,8 +60,8 @@ def ask(what: str, question: Callable[[], Answer], seconds: float) -> Answer:
     return answers[0]
 
 
-def _no_answer(what: str, seconds: float) -> Unavailable:
-    return Unavailable(
+def _no_answer(what: str, seconds: float) -> NoAnswer:
+    return NoAnswer(
         f"{what} did not answer within {seconds:g} s; check the disk, the network and the server below its file, "
         "then try again"
     )
