@@ -173,6 +173,7 @@ class _Walk:
     def _move(self, descriptor: int) -> None:
         os.close(self._here)
         self._here = descriptor
+        self._progress.step()
 
     def _is_mount(self, name: str) -> bool:
         """Whether another filesystem is mounted here."""
