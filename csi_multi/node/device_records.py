@@ -112,10 +112,10 @@ def remove_path(record: DeviceRecord, path: Path) -> None:
             _write(replace(record, staging=record.staging - {str(path)}, groups=groups))
 
 
-def remove(key: VolumeKey, number: str) -> None:
-    """Forget a device of a volume that was closed, and those that were before."""
+def remove(key: VolumeKey, *numbers: str) -> None:
+    """Forget the devices of a volume that was closed, and those that were closed before."""
     outdated = [record.number for record in _all().values() if record.key == key and not record.valid]
-    for closed in (number, *outdated):
+    for closed in (*numbers, *outdated):
         with _changing:
             known = _read(closed)
             if known is None or known.key == key:

@@ -260,11 +260,11 @@ def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> No
     if not staged_elsewhere:
         _close(host, backend, volume, staging)
     mount_paths.remove(staging / mount_paths.BLOCK_FILE)  # until now it shows that this is no filesystem
-    for record in volume.records:
-        if staged_elsewhere:
+    if staged_elsewhere:
+        for record in volume.records:
             device_records.remove_path(record, staging)
-        else:
-            device_records.remove(volume.key, record.number)
+    else:
+        device_records.remove(volume.key, *(record.number for record in volume.records))
 
 
 def _refuse_published(volume: OpenVolume, staging: Path) -> None:

@@ -292,6 +292,21 @@ def test_a_record_stays_when_its_device_number_went_to_another_volume_meanwhile(
     device_records.remove(other, device.number)
 
 
+def test_nothing_is_recorded_of_a_volume_whose_unstage_died_after_it_had_closed_the_device(world, monkeypatch):
+    world.volume()
+    world.stage()
+
+    def die(*_):
+        raise world.Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device_records, "remove", die)
+        with pytest.raises(world.Killed):
+            world.unstage()
+    world.unstage()
+    assert [record for record in device_records._all().values() if record.key == KEY] == []
+
+
 def test_a_mount_inside_of_the_target_is_named(world):
     world.volume()
     world.stage()
