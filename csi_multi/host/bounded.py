@@ -7,20 +7,28 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..contract.errors import Unavailable
-from .supervised import CallHung, CallNotStarted, SupervisedCall
+from .supervised import CallNotStarted, SupervisedCall
 
 Answer = TypeVar("Answer")
+
+
+class NoAnswer(Unavailable):
+    """The kernel has not answered yet."""
+
 
 _unanswered: dict[str, SupervisedCall[Any]] = {}  # what hangs, as far as this process has asked
 _lock = threading.Lock()
 
 
-def ask(what: str, question: Callable[[], Answer], seconds: float) -> Answer:
+def ask(
+    what: str, question: Callable[[], Answer], seconds: float, progress: Callable[[], object] = lambda: None
+) -> Answer:
     """Return the answer to a question about `what`, or raise what the question raises.
 
     The question runs in a thread of its own, which is left behind when it hangs: nothing can end a call that waits in
     the kernel. What hangs is not asked again until it answers, so at most the callers of the first `seconds` leave a
-    thread each. Raises Unavailable without an answer in time.
+    thread each. Raises NoAnswer without an answer in time. A question of many steps may take longer, as long as
+    `progress` returns something else every `seconds`.
     """
     with _lock:
         if what in _unanswered:
@@ -28,18 +36,21 @@ def ask(what: str, question: Callable[[], Answer], seconds: float) -> Answer:
                 raise _no_answer(what, seconds)
             del _unanswered[what]
     call = SupervisedCall("bounded question", question)
+    seen = progress()
+    while not call.done(seconds):
+        before, seen = seen, progress()
+        if seen == before:
+            with _lock:
+                _unanswered[what] = call
+            raise _no_answer(what, seconds)
     try:
-        return call.result(seconds)
+        return call.result(0)
     except CallNotStarted as error:
         raise Unavailable(f"no thread could be started to ask about {what}: {error}; try again") from None
-    except CallHung:
-        with _lock:
-            _unanswered[what] = call
-        raise _no_answer(what, seconds) from None
 
 
-def _no_answer(what: str, seconds: float) -> Unavailable:
-    return Unavailable(
+def _no_answer(what: str, seconds: float) -> NoAnswer:
+    return NoAnswer(
         f"{what} did not answer within {seconds:g} s; check the disk, the network and the server below its file, "
         "then try again"
     )

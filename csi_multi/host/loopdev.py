@@ -16,7 +16,7 @@ from pathlib import Path
 from ..contract.errors import InUse, Unavailable
 from ..contract.machine import CommandFailed, Host
 from .bounded import ask
-from .sysfs import attribute, number_of
+from .sysfs import attribute, find_number, node_of, number_of
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,30 @@ def above(device: Path) -> list[Path]:
 
 def is_over_device(number: str) -> bool:
     """Whether the loop device with this number shows another block device, not a file."""
+    return bool(_shown_device(number))
+
+
+def device_behind(number: str) -> str:
+    """Return the number of the block device that a loop device shows, "" for any other device.
+
+    A file that it shows is not asked for, because its filesystem may hang.
+    """
+    node = _shown_device(number)
+    if node is None:
+        return ""
+    sure = attribute(number, "loop/backing_file") == str(node)
+    return find_number(node) if sure or _may_be_bound_to(node_of(number), node) else ""
+
+
+def _shown_device(number: str) -> Path | None:
+    """Return the node of the block device that a loop device seems to show, None when it shows a file."""
     backing = attribute(number, "loop/backing_file") or ""
-    return backing.startswith("/dev/") or (backing.count("/") == 1 and (BLOCK / backing[1:]).exists())
+    if backing.startswith("/dev/"):
+        return Path(backing)
+    # Attached in a container that was replaced, so its mount of /dev is gone.
+    if backing.count("/") == 1 and backing != "/" and (BLOCK / backing[1:]).exists():
+        return Path("/dev") / backing[1:]
+    return None
 
 
 def _ends_alike(backing: str, path: str, parts: int) -> bool:

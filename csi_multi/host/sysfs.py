@@ -36,6 +36,11 @@ def find_number(path: Path | str, *, follow: bool = True) -> str:
     return format_number(status.st_rdev) if stat.S_ISBLK(status.st_mode) else ""
 
 
+def node_of(number: str) -> Path:
+    """Return the device node that the kernel makes for a block device."""
+    return Path("/dev") / (BLOCK / number).resolve().name
+
+
 def format_number(device: int) -> str:
     """Return a device number (st_rdev, st_dev) as the kernel writes it: "major:minor"."""
     return f"{os.major(device)}:{os.minor(device)}"

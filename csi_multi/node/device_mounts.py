@@ -10,7 +10,7 @@ from typing import Protocol
 from ..contract.backend import Backend, Setting
 from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Device
-from ..host import mounts, sysfs
+from ..host import loopdev, mounts, sysfs
 from ..host.mounts import MountPoint
 from . import mount_paths
 
@@ -77,8 +77,7 @@ def bound_node_number(entry: MountPoint) -> str:
 
 def backing_number(number: str) -> str:
     """Return the number of the device behind a read-only loop device, "" for any other device."""
-    backing = sysfs.attribute(number, "loop/backing_file")
-    return _number(backing) if backing and sysfs.read_only(number) else ""
+    return loopdev.device_behind(number) if number and sysfs.read_only(number) else ""
 
 
 def outside(found: Sequence[DeviceMount], paths: Collection[Path], table: Sequence[MountPoint]) -> list[DeviceMount]:

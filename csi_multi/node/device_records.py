@@ -8,6 +8,7 @@ exists is still the one that the record is about.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from . import device_mounts
 from .device_mounts import DeviceCloser
 
 NOTES = Path("/dev/csi-multi")
+_changing = threading.Lock()  # the kernel gives the number of a closed device to another volume at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +77,12 @@ class DeviceRecord:
 
 def write(key: VolumeKey, path: Path, number: str) -> DeviceRecord:
     """Record for which volume a device is open, unless that is recorded. Raises Unavailable."""
-    known = _read(number)
-    if known and known.key == key and known.current:
-        return known
-    record = DeviceRecord(key=key, number=number, path=path, sequence=_sequence(number))
-    _write(record)
+    with _changing:
+        known = _read(number)
+        if known and known.key == key and known.current:
+            return known
+        record = DeviceRecord(key=key, number=number, path=path, sequence=_sequence(number))
+        _write(record)
     return record
 
 
@@ -87,26 +90,36 @@ def add_staging(key: VolumeKey, device: Device, staging: Path) -> None:
     """Record a staging path of an open device, before it is mounted there."""
     record = write(key, device.path, device.number)
     if str(staging) not in record.staging:
-        _write(replace(record, staging=record.staging | {str(staging)}))
+        with _changing:
+            _write(replace(record, staging=record.staging | {str(staging)}))
 
 
 def add_target(key: VolumeKey, path: Path, number: str, target: Path, group: str) -> None:
     """Record a target path of a device, before it is mounted there, and its volume_mount_group."""
     record = write(key, path, number)
     if record.groups.get(str(target)) != group:
-        _write(replace(record, groups={**record.groups, str(target): group}))
+        with _changing:
+            _write(replace(record, groups={**record.groups, str(target): group}))
 
 
 def remove_path(record: DeviceRecord, path: Path) -> None:
     """Forget a staging or target path that is not mounted any more."""
-    if str(path) in record.paths:
-        groups = {target: group for target, group in record.groups.items() if target != str(path)}
-        _write(replace(record, staging=record.staging - {str(path)}, groups=groups))
+    if str(path) not in record.paths:
+        return
+    groups = {target: group for target, group in record.groups.items() if target != str(path)}
+    with _changing:
+        if _read(record.number) == record:
+            _write(replace(record, staging=record.staging - {str(path)}, groups=groups))
 
 
-def remove(number: str) -> None:
-    """Forget a device that was closed."""
-    DeviceNotes(NOTES).remove(number)
+def remove(key: VolumeKey, *numbers: str) -> None:
+    """Forget the devices of a volume that was closed, and those that were closed before."""
+    outdated = [record.number for record in _all().values() if record.key == key and not record.valid]
+    for closed in (*numbers, *outdated):
+        with _changing:
+            known = _read(closed)
+            if known is None or known.key == key:
+                DeviceNotes(NOTES).remove(closed)
 
 
 def of_device(number: str) -> DeviceRecord | None:

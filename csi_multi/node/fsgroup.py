@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract.errors import InvalidArgument, Unavailable
-from ..host import mounts
+from ..host import bounded, mounts
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +18,7 @@ _DIRECTORY_BITS = stat.S_ISGID | 0o070
 _FILE_BITS = 0o060
 MAX_GROUP_ID = 2**32 - 2
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+STALL_TIMEOUT = 10.0  # seconds for one step
 _PASSES = 3  # at most, over a tree that changes at the same time
 
 
@@ -35,20 +37,53 @@ def apply(root: Path, gid: int) -> None:
     The root loses its set-group-id bit first and gets it back last. So an interrupted chgrp is never treated as
     complete, neither for the new group nor for the former one.
     """
+    progress = _Progress()
     try:
         status = root.stat()
-        if status.st_mode & stat.S_ISGID:
-            if status.st_gid == gid:
-                return
-            root.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_ISGID)
-        for _ in range(_PASSES):
-            if _change_tree(root, gid):
-                break
-        os.chown(root, -1, gid)
-        root.chmod(stat.S_IMODE(root.stat().st_mode) | _DIRECTORY_BITS)
+        if status.st_mode & stat.S_ISGID and status.st_gid == gid:
+            return
+        what = f"the filesystem at {root}"
+        bounded.ask(what, lambda: _change_all(root, gid, progress), STALL_TIMEOUT, progress.count)
+    except bounded.NoAnswer:
+        raise Unavailable(
+            f"changing the group of {root} to {gid} takes more than {STALL_TIMEOUT:g} s for one file: its disk hangs, "
+            f"or another program froze the filesystem; to thaw it: fsfreeze --unfreeze {root}"
+        ) from None
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise Unavailable(f"changing the group of {root} to {gid} failed: {reason}; the next try repeats it") from None
+    finally:
+        progress.wanted = False
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the changes are. One that hangs is the last one, also if it ends some time."""
+
+    steps: int = 0
+    wanted: bool = True
+
+    def count(self) -> int:
+        return self.steps
+
+    def step(self) -> None:
+        """Raise TimeoutError when nobody waits for the changes any more."""
+        if not self.wanted:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        self.steps += 1
+
+
+def _change_all(root: Path, gid: int, progress: _Progress) -> None:
+    mode = stat.S_IMODE(root.stat().st_mode)
+    if mode & stat.S_ISGID:
+        root.chmod(mode & ~stat.S_ISGID)
+    for _ in range(_PASSES):
+        if _change_tree(root, gid, progress):
+            break
+    progress.step()
+    os.chown(root, -1, gid)
+    progress.step()
+    root.chmod(stat.S_IMODE(root.stat().st_mode) | _DIRECTORY_BITS)
 
 
 @dataclass(slots=True)
@@ -63,9 +98,10 @@ class _Directory:
 class _Walk:
     """A walk over a tree of any depth with one open directory: no recursion, no path, and no link is followed."""
 
-    def __init__(self, root: Path, gid: int) -> None:
+    def __init__(self, root: Path, gid: int, progress: _Progress) -> None:
         self._root = root
         self._gid = gid
+        self._progress = progress
         self.complete = True  # False: a directory vanished before it was reached, perhaps to a place visited before
         self._here = os.open(root, _OPEN)
         has_mounts = any(mount.target.startswith(f"{root}/") for mount in mounts.table())
@@ -89,6 +125,7 @@ class _Walk:
         self._way.append(_Directory(name, _identity(self._here), pending := []))
         with os.scandir(self._here) as entries:
             for entry in entries:
+                self._progress.step()
                 if self._mount_id is not None and self._is_mount(entry.name):
                     continue
                 _change_entry(entry.name, self._here, self._gid)
@@ -136,6 +173,7 @@ class _Walk:
     def _move(self, descriptor: int) -> None:
         os.close(self._here)
         self._here = descriptor
+        self._progress.step()
 
     def _is_mount(self, name: str) -> bool:
         """Whether another filesystem is mounted here."""
@@ -149,9 +187,9 @@ class _Walk:
             os.close(descriptor)
 
 
-def _change_tree(root: Path, gid: int) -> bool:
+def _change_tree(root: Path, gid: int, progress: _Progress) -> bool:
     """Return False when a directory vanished before it was reached."""
-    walk = _Walk(root, gid)
+    walk = _Walk(root, gid, progress)
     walk.run()
     return walk.complete
 

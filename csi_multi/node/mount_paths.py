@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ..contract.errors import FailedPrecondition, InUse, InvalidArgument, Unavailable
@@ -44,6 +44,15 @@ def resolve_target(target: Path, staging: Path) -> Path:
         return resolved
     shared = os.path.commonpath((target.parent, staging.parent))
     return _real(Path(shared)) / target.relative_to(shared)
+
+
+def leads_through_link(target: Path, staging: Collection[Path]) -> bool:
+    """Whether a link leads to this target below the orchestrator's directory, which holds the staging paths."""
+    for parent in target.parents:
+        real = _real(parent)
+        if any(path.is_relative_to(real) for path in staging):
+            return real / target.relative_to(parent) != resolve_parent(target)
+    return False
 
 
 def of_staging(*staging: Path | str) -> list[Path]:

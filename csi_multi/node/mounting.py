@@ -165,6 +165,8 @@ def _unmount_topmost(host: Host, target: Path) -> None:
     except CommandFailed as error:
         if mounts.at(target) is None:
             return  # another process has unmounted it
+        if inside := [one.target for one in mounts.table() if one.target.startswith(f"{target}/")]:
+            raise InUse(f"{target} cannot be unmounted while {inside[-1]} is mounted; unmount that first") from None
         if "busy" in error.stderr:
             raise InUse(
                 f"{target} is in use by a process on this node; stop it, then try again (a process that cannot be "

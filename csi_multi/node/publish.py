@@ -181,9 +181,15 @@ def _roll_back(host: Host, plan: PublishPlan) -> None:
 
 def unpublish(host: Host, backend: DeviceCloser, handle: str, target: Path) -> None:
     """Unmount the target and remove it. Raises FailedPrecondition for a mount that is not this volume's."""
-    target = mount_paths.resolve_parent(target)
+    requested, target = target, mount_paths.resolve_parent(target)
     volume = open_volume.find(backend, handle, target)
     volume.require_own(target)
+    recorded = any(str(target) in record.groups for record in volume.records)  # published without a link
+    if recorded and mount_paths.leads_through_link(requested, volume.staging_paths):
+        raise FailedPrecondition(
+            f"{requested} leads through a symbolic link to {target}, where volume {handle!r} is published; "
+            "remove the link, or unpublish the volume there"
+        )
     existing = [one for one in volume.mounts if one.path == target]
     loops: list[Path] = []
     if not existing or existing[-1].block:  # a filesystem has no read-only loop device

@@ -35,7 +35,7 @@ def refresh(host: Host, device: Device) -> None:
 def loops_bound_at(target: Path) -> list[Path]:
     """Return the read-only loop devices bound at a target, also when the device behind them is not known any more."""
     numbers = {device_mounts.bound_node_number(entry) for entry in mounts.all_at(target)}
-    return [Path("/dev") / (sysfs.BLOCK / number).resolve().name for number in numbers if is_read_only_loop(number)]
+    return [sysfs.node_of(number) for number in numbers if is_read_only_loop(number)]
 
 
 def detach_unused(host: Host, loops: Sequence[Path]) -> None:

@@ -12,39 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract.backend import Backend
-from ..contract.errors import (
-    AlreadyExists,
-    Busy,
-    FailedPrecondition,
-    InUse,
-    NotFound,
-    StorageError,
-    Timeout,
-    Unavailable,
-)
+from ..contract.errors import AlreadyExists, Busy, FailedPrecondition, StorageError, Timeout, Unavailable
 from ..contract.machine import Host
 from ..contract.model import Blank, Device, OpenRequest
 from ..host import sysfs
-from . import (
-    blank_check,
-    device_mounts,
-    device_records,
-    format,
-    fsgroup,
-    grow,
-    journal,
-    mount_flags,
-    mount_paths,
-    mounting,
-    open_volume,
-    readonly_loop,
-    thaw,
-)
-from .device_mounts import DeviceCloser, DeviceMount
+from . import device_mounts, device_records, format, fsgroup, grow, journal, mount_flags, mount_paths, mounting
+from .device_mounts import DeviceMount
 from .device_records import VolumeKey
 from .filesystem import BY_NAME
 from .mkfs_options import FilesystemOptions, from_context, validate_options
-from .open_volume import OpenVolume
 from .requests import StageRequest
 
 RETRYABLE = (Busy, Unavailable, Timeout)  # after these the orchestrator calls stage or unstage again
@@ -160,7 +136,7 @@ def _close_on_final_error(backend: Backend, handle: str, device: Device) -> Iter
         if not device_mounts.list_mounts(device):
             with contextlib.suppress(StorageError):
                 backend.close_device(handle)
-                device_records.remove(device.number)
+                device_records.remove(VolumeKey.of(backend, handle), device.number)
         raise
 
 
@@ -241,60 +217,3 @@ def record_use(backend: Backend, handle: str, device: Device) -> None:
     """Have the backend record on the resource that it may hold data, before anything can write to it."""
     if device.blank is not Blank.NEVER:
         backend.formatted(handle)
-
-
-def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> None:
-    """Unmount at this staging path; close the device unless it is staged at another path too.
-
-    The staging directory belongs to the caller and stays.
-    """
-    staging = mount_paths.resolve_parent(staging)
-    volume = open_volume.find(backend, handle, staging)
-    volume.require_own(*mount_paths.of_staging(staging))
-    other_paths = mount_paths.of_staging(*volume.staging_paths - {staging})
-    staged_elsewhere = any(one.path in other_paths for one in volume.mounts)
-    if not staged_elsewhere:
-        _refuse_published(volume, staging)
-    for path in mount_paths.of_staging(staging):
-        mounting.unmount(host, path)
-    if not staged_elsewhere:
-        _close(host, backend, volume, staging)
-    mount_paths.remove(staging / mount_paths.BLOCK_FILE)  # until now it shows that this is no filesystem
-    for record in volume.records:
-        if staged_elsewhere:
-            device_records.remove_path(record, staging)
-        else:
-            device_records.remove(record.number)
-
-
-def _refuse_published(volume: OpenVolume, staging: Path) -> None:
-    if published := device_mounts.outside(volume.mounts, mount_paths.of_staging(staging), volume.table):
-        raise InUse(f"volume {volume.handle!r} is still published at {published[0].path}; unpublish it first")
-
-
-def _close(host: Host, backend: DeviceCloser, volume: OpenVolume, staging: Path) -> None:
-    if not volume.mounts or any(one.block for one in volume.mounts):  # a filesystem has no read-only loop device
-        readonly_loop.detach_unused(host, volume.readonly_loops())
-    if volume.device:
-        if left := device_mounts.list_mounts(volume.device):
-            raise InUse(f"volume {volume.handle!r} is still mounted at {left[0].path}; unmount it there first")
-        _await_release(host, volume.handle, volume.device, staging, _filesystem(volume, staging))
-    if volume.device or not volume.advice:
-        with contextlib.suppress(NotFound):
-            backend.close_device(volume.handle)
-
-
-def _filesystem(volume: OpenVolume, staging: Path) -> str:
-    """Return the name of the staged filesystem, "auto" when it is unmounted already, "" for raw block."""
-    if volume.mounts:
-        return "" if volume.mounts[0].block else volume.mounts[0].mount.fs_type
-    return "" if (staging / mount_paths.BLOCK_FILE).exists() else "auto"
-
-
-def _await_release(host: Host, handle: str, device: Device, staging: Path, fs_type: str) -> None:
-    try:
-        blank_check.await_release(handle, device)
-    except InUse:
-        if not fs_type or not thaw.thaw_unmounted(host, handle, device, staging, fs_type):
-            raise
-        blank_check.await_release(handle, device)

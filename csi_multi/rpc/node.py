@@ -15,7 +15,7 @@ from ..contract.model import Segments, Strings
 from ..core.filesystems import AUTO, FS_TYPE
 from ..core.idempotent import require
 from ..core.topology import node_segments
-from ..node import grow, publish, stage, volume_status
+from ..node import grow, publish, stage, unstage, volume_status
 from ..node.device_mounts import DeviceCloser
 from ..node.open_volume import UnconfiguredBackend
 from ..node.requests import PublishRequest, StageRequest
@@ -91,7 +91,7 @@ class NodeService:
         self, request: pb.NodeUnstageVolumeRequest, deadline: float | None
     ) -> pb.NodeUnstageVolumeResponse:
         backend, handle = self._backend_to_undo(request.volume_id)
-        stage.unstage(self._host, backend, handle, Path(request.staging_target_path))
+        unstage.unstage(self._host, backend, handle, Path(request.staging_target_path))
         return pb.NodeUnstageVolumeResponse()
 
     def NodePublishVolume(

@@ -46,22 +46,29 @@ class HangingLoop:
 
 
 @contextlib.contextmanager
-def hanging_loop(directory: Path) -> Iterator[HangingLoop]:
-    """Attach the file `image` of a filesystem of its own at this directory, in a mount namespace of its own."""
+def hanging_loop(directory: Path, *, visible: bool = False, read_only: bool = False) -> Iterator[HangingLoop]:
+    """Attach the file `image` of a filesystem of its own at this directory.
+
+    `visible`: in the mount namespace of the test. Otherwise in one of its own, so that its path leads nowhere here.
+    """
     directory.mkdir(parents=True)
-    words = ["unshare", "--mount", "--propagation", "private", sys.executable, str(SERVER), str(directory), str(MIB)]
+    apart = [] if visible else ["unshare", "--mount", "--propagation", "private"]
+    words = [*apart, sys.executable, str(SERVER), str(directory), str(MIB)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as server:
         assert server.stdout
         assert server.stdout.readline() == b"ready\n"
         host = LocalHost()
         inside = ("nsenter", "--mount", "--target", str(server.pid))
-        shown = host.run(*inside, "losetup", "--find", "--show", str(directory / "image")).stdout
+        mode = ["--read-only"] if read_only else []
+        shown = host.run(*inside, "losetup", "--find", "--show", *mode, str(directory / "image")).stdout
         device = Path(shown.strip())
         try:
             yield HangingLoop(device, server.pid)
         finally:
             host.run("losetup", "--detach", str(device))
             server.kill()
+            if visible:
+                host.run("umount", "--lazy", str(directory))
 
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:

@@ -36,7 +36,7 @@ from csi_multi.contract import (
 )
 from csi_multi.host import loopdev, mount_calls, mounts, sysfs
 from csi_multi.host.command import LocalHost
-from csi_multi.node import grow, publish, stage, volume_status
+from csi_multi.node import grow, publish, stage, unstage, volume_status
 from csi_multi.node.requests import PublishRequest, StageRequest, Usage
 
 MiB = 1024 * 1024
@@ -248,7 +248,7 @@ class World:
         publish.unpublish(self.host, self.backend, handle, target or self.target())
 
     def unstage(self, handle: str = "v1", staging: Path | None = None) -> None:
-        stage.unstage(self.host, self.backend, handle, staging or self.staging(handle))
+        unstage.unstage(self.host, self.backend, handle, staging or self.staging(handle))
 
     def expand(self, handle: str, path: Path, size: SizeRange) -> int:
         return grow.expand(self.host, self.backend, handle, path, size)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from csi_multi.contract import InUse
-from csi_multi.host import mounts
+from csi_multi.contract import InUse, Unavailable
+from csi_multi.host import bounded, mounts
+from csi_multi.node import fsgroup
+from tests.host.hanging import within
 
 pytestmark = pytest.mark.root
 
@@ -107,4 +109,57 @@ def test_a_device_that_is_held_by_something_else_is_left_alone(world):
             world.unstage()
         assert mounts.at(world.staging()) is None
         holder.communicate(b"\n")
+    world.unstage()
+
+
+SHARED = {"mode": "SINGLE_NODE_MULTI_WRITER"}
+
+
+def publish_when_possible(world, **request):
+    """Repeat as the kubelet does."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return world.publish(**request)
+        except Unavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@filesystems
+def test_a_group_for_a_frozen_volume_is_refused_with_the_remedy_until_it_is_thawed(world, freeze, fs, monkeypatch):
+    monkeypatch.setattr(fsgroup, "STALL_TIMEOUT", 0.5)
+    world.volume(size=SIZES[fs])
+    staging = world.stage(fs=fs, **SHARED)
+    (staging / "file").write_text("bytes")
+    freeze(staging)
+
+    for _ in range(3):
+        with pytest.raises(Unavailable, match=f"fsfreeze --unfreeze {staging}"):
+            within(30, lambda: world.publish(fs=fs, group="4711", **SHARED))
+    assert not world.target().exists()
+    world.sh("fsfreeze", "--unfreeze", str(staging))
+    publish_when_possible(world, fs=fs, group="4711", **SHARED)
+    assert {(staging / "file").stat().st_gid, staging.stat().st_gid} == {4711}
+    world.unpublish()
+    world.unstage()
+
+
+def test_a_walk_that_was_given_up_changes_nothing_more_when_the_filesystem_is_thawed(world, freeze, monkeypatch):
+    monkeypatch.setattr(fsgroup, "STALL_TIMEOUT", 0.5)
+    world.volume()
+    staging = world.stage(**SHARED)
+    for name in ("a", "b", "c"):
+        (staging / name).write_text("bytes")
+    freeze(staging)
+    with pytest.raises(Unavailable):
+        within(30, lambda: world.publish(group="4711", **SHARED))
+    world.sh("fsfreeze", "--unfreeze", str(staging))
+
+    assert all(call.done(60) for call in bounded._unanswered.values())
+    changed = [path for path in (staging, *staging.iterdir()) if path.stat().st_gid]
+    assert len(changed) <= 1  # the one that hung
+    world.publish(group="4712", **SHARED)
+    assert {path.stat().st_gid for path in (staging, *staging.iterdir())} == {4712}
+    world.unpublish()
     world.unstage()

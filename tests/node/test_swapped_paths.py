@@ -165,3 +165,29 @@ def test_a_bind_has_the_flags_asked_for_with_either_call(world, calls):
     assert mounts.at(target).options == {"rw", "nosuid", "nodev"}
     world.unpublish()
     world.unstage()
+
+
+def test_a_link_to_another_target_of_the_volume_does_not_unpublish_that_one(world):
+    shared = {"mode": "SINGLE_NODE_MULTI_WRITER"}
+    real, kubelet = world.directory / "data/kubelet", world.directory / "kubelet"
+    pods = [real / f"pods/{name}" for name in ("one", "two")]
+    for directory in (real / "staging", *pods):
+        directory.mkdir(parents=True)
+    kubelet.symlink_to(real)  # as operators do
+    staging, targets = kubelet / "staging", [kubelet / f"pods/{pod.name}/mount" for pod in pods]
+    world.volume()
+    world.stage(staging=staging, **shared)
+    for target in targets:
+        world.publish(target=target, staging=staging, **shared)
+    moved = pods[0].rename(real / "moved")
+    pods[0].symlink_to(pods[1])
+    before = world.mounted()
+
+    with pytest.raises(FailedPrecondition, match="leads through a symbolic link"):
+        world.unpublish(target=targets[0])
+    assert world.mounted() == before
+    pods[0].unlink()
+    moved.rename(pods[0])
+    for target in targets:
+        world.unpublish(target=target)
+    world.unstage(staging=staging)

@@ -109,7 +109,7 @@ def test_without_a_record_nothing_is_unmounted_and_the_remedy_is_named(
         if record and str(paths.staging) in record.staging | {
             str(Path(one).parent / "staging") for one in record.groups
         }:
-            device_records.remove(number)
+            device_records.remove(record.key, number)
 
     client = configured(ONE)
     undo = [

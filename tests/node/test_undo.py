@@ -7,10 +7,12 @@ import pytest
 from csi_multi.contract import AlreadyExists, Blank, FailedPrecondition, InUse, Unavailable
 from csi_multi.host import mounts
 from csi_multi.node import device_records
+from csi_multi.node.device_records import VolumeKey
 
 pytestmark = pytest.mark.root
 
 MiB = 1024 * 1024
+KEY = VolumeKey(driver="test", volume="test/v1")
 
 kinds = pytest.mark.parametrize(
     ("fs", "read_only"), [("ext4", False), ("xfs", False), ("btrfs", False), (None, False), (None, True)], ids=str
@@ -111,7 +113,7 @@ def test_without_a_record_the_backend_says_whose_mount_it_is(world, fs):
     world.volume(size=SIZES[fs])
     world.stage(fs=fs)
     world.publish(fs=fs)
-    device_records.remove(world.device().number)
+    device_records.remove(KEY, world.device().number)
 
     world.unpublish()
     world.unstage()
@@ -155,6 +157,21 @@ def test_each_of_two_staging_paths_is_undone_by_itself(world, fs, first):
     assert len(world.loops()) == 1
     world.unpublish(target=target)
     world.unstage(staging=second)
+    assert (world.mounted(), world.loops()) == ([], [])
+
+
+@pytest.mark.parametrize("fs", ["ext4", None], ids=["mount", "block"])
+def test_two_staging_paths_of_a_driver_without_records_are_undone(world, fs):
+    world.volume()
+    paths = [world.staging(name) for name in ("rw", "ro")]
+    for path in paths:
+        world.stage(staging=path, fs=fs)
+    device_records.remove(KEY, world.device().number)
+
+    with pytest.raises(InUse, match="/staging-ro"):
+        world.unstage(staging=paths[0])
+    for path in reversed(paths):
+        world.unstage(staging=path)
     assert (world.mounted(), world.loops()) == ([], [])
 
 
@@ -256,3 +273,50 @@ def test_nothing_is_recorded_of_a_volume_that_is_closed(world):
         world.stage("used")
 
     assert not (device_records.NOTES / number).exists()
+
+
+def test_a_record_stays_when_its_device_number_went_to_another_volume_meanwhile(world, monkeypatch):
+    world.volume()
+    world.stage()
+    device, close = world.device(), world.backend.close_device
+    other = VolumeKey(driver="test", volume="test/other")
+
+    def close_and_reuse(handle):
+        close(handle)
+        device_records.write(other, device.path, device.number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.backend, "close_device", close_and_reuse)
+        world.unstage()
+    assert device_records.of_device(device.number).key == other
+    device_records.remove(other, device.number)
+
+
+def test_nothing_is_recorded_of_a_volume_whose_unstage_died_after_it_had_closed_the_device(world, monkeypatch):
+    world.volume()
+    world.stage()
+    record = device_records.of_device(world.device().number)
+
+    def die(*_):
+        raise world.Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device_records, "remove", die)
+        with pytest.raises(world.Killed):
+            world.unstage()
+    world.unstage()
+    assert record not in device_records._all().values()
+
+
+def test_a_mount_inside_of_the_target_is_named(world):
+    world.volume()
+    world.stage()
+    inside = world.publish() / "inside"
+    inside.mkdir()
+    world.sh("mount", "-t", "tmpfs", "foreign", str(inside))
+
+    with pytest.raises(InUse, match=r"while .*/target/inside is mounted"):
+        world.unpublish()
+    world.sh("umount", str(inside))
+    world.unpublish()
+    world.unstage()
