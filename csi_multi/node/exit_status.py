@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from ..contract.machine import TIME_LIMIT, Host, Result
+from ..contract.machine import TIME_LIMIT, CommandFailed, Host, Result
 
 
 class Answer(enum.Enum):
@@ -17,7 +17,7 @@ class Answer(enum.Enum):
     NOTHING = "nothing"  # blkid: no signature
     AMBIGUOUS = "ambiguous"  # blkid: signatures of several kinds
     DAMAGED = "damaged"  # not complete, or with errors that need a person
-    REFUSED = "refused"  # mount: the kernel's answer, which its text explains
+    REFUSED = "refused"  # mount: the kernel's answer, which its text explains; resize2fs: it does not grow this one
 
 
 _DAMAGED = Answer.DAMAGED
@@ -30,7 +30,7 @@ ANSWERS: Mapping[tuple[str, ...], Mapping[int, Answer]] = {
     ("mkfs.ext4",): {0: Answer.DONE},
     ("mkfs.xfs",): {0: Answer.DONE},
     ("mkfs.btrfs",): {0: Answer.DONE},
-    ("resize2fs",): {0: Answer.DONE},
+    ("resize2fs",): {0: Answer.DONE, 1: Answer.REFUSED},
     ("mount",): {0: Answer.DONE, 32: Answer.REFUSED},
     ("unshare",): {0: Answer.DONE, 32: Answer.REFUSED},  # of the mount that it runs
 }
@@ -40,4 +40,6 @@ def run(host: Host, *argv: str, stdin: str | None = None, timeout: float = TIME_
     """Run one of the commands above. Raises CommandFailed, which is not final, when it gives no answer."""
     answers = next(found for program, found in ANSWERS.items() if argv[: len(program)] == program)
     result = host.run(*argv, stdin=stdin, ok=tuple(answers), timeout=timeout)
+    if answers[result.status] is Answer.NOTHING and result.stderr.strip():
+        raise CommandFailed(argv, result)  # blkid could not open the device, which has the same status
     return answers[result.status], result
