@@ -155,7 +155,7 @@ def test_a_device_that_blkid_cannot_open_is_not_taken_for_empty(world, used):
     script = 'echo "blkid: error: $0: Operation not permitted" >&2; exit 2'  # as where a cgroup forbids the device
     world.host.replaced["blkid"] = lambda *argv, **more: LocalHost().run("sh", "-c", script, argv[-1], **more)
 
-    with pytest.raises(Unavailable, match="exited with status 2: .*Operation not permitted"):
+    with pytest.raises(Unavailable, match=r"exited with status 2: .*Operation not permitted"):
         world.stage()
     assert world.digest() == before
     world.host.replaced.clear()

@@ -127,7 +127,7 @@ def test_an_unmounted_growth_that_was_killed_is_tried_again(world, monkeypatch):
     before = total(world, staging)
     world.unstage()
     resize(world, 2 * SIZES["ext4"])
-    world.host.replaced["resize2fs"] = lambda *argv, **more: LocalHost().run("sh", "-c", "kill -9 $$", **more)
+    world.host.replaced["resize2fs"] = lambda *_, **more: LocalHost().run("sh", "-c", "kill -9 $$", **more)
 
     with pytest.raises(Unavailable):
         world.stage()
