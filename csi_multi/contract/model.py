@@ -77,6 +77,7 @@ class SizeRange:
 
     required: int = 0
     limit: int = 0
+    least: int = 0  # what the volume's filesystem needs, where nothing is required: a smaller default is raised to it
 
     def holds(self, size: int) -> bool:
         return size >= self.required and (not self.limit or size <= self.limit)
@@ -87,7 +88,7 @@ class SizeRange:
         `granularity`, `minimum`, `maximum` (0: none) describe the backend; `default` is the size when
         the caller requires none. Raises OutOfRange when no size fits (csi-spec CreateVolume, 11).
         """
-        wanted = max(self.required or min(default, self.limit or default), minimum)
+        wanted = max(self.required or min(default, self.limit or default), self.least, minimum)
         size = -(-wanted // granularity) * granularity
         if maximum and size > maximum:
             raise OutOfRange(f"{wanted} bytes is above the maximum of {maximum} bytes")
@@ -171,6 +172,7 @@ class VolumeRequest:
     metadata: Strings = field(default_factory=dict)  # PVC name and namespace, PV name: for tags
     secrets: Strings = field(default_factory=dict, repr=False)
     deadline: float | None = None  # time.monotonic() at which the caller stops waiting
+    largest_sector: int = 0  # bytes of a block of the new filesystem, which mkfs refuses on larger sectors; 0: any
 
     @property
     def name(self) -> str:

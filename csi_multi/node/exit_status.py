@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from ..contract.machine import TIME_LIMIT, Host, Result
+from ..contract.machine import TIME_LIMIT, CommandFailed, Host, Result
 
 
 class CommandOutcome(enum.Enum):
@@ -17,7 +17,7 @@ class CommandOutcome(enum.Enum):
     NOTHING = "nothing"  # blkid: no signature
     AMBIGUOUS = "ambiguous"  # blkid: signatures of several kinds
     DAMAGED = "damaged"  # not complete, or with errors that need a person
-    REFUSED = "refused"  # mount: the kernel's answer, which its text explains
+    REFUSED = "refused"  # mount: the kernel's answer, which its text explains; resize2fs: it does not grow this one
 
 
 _DAMAGED = CommandOutcome.DAMAGED
@@ -30,7 +30,7 @@ OUTCOMES: Mapping[tuple[str, ...], Mapping[int, CommandOutcome]] = {
     ("mkfs.ext4",): {0: CommandOutcome.DONE},
     ("mkfs.xfs",): {0: CommandOutcome.DONE},
     ("mkfs.btrfs",): {0: CommandOutcome.DONE},
-    ("resize2fs",): {0: CommandOutcome.DONE},
+    ("resize2fs",): {0: CommandOutcome.DONE, 1: CommandOutcome.REFUSED},
     ("mount",): {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
     ("unshare",): {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},  # of the mount that it runs
 }
@@ -40,4 +40,6 @@ def run(host: Host, *argv: str, stdin: str | None = None, timeout: float = TIME_
     """Run one of the commands above. Raises CommandFailed, which is not final, when it gives no answer."""
     outcomes = next(found for program, found in OUTCOMES.items() if argv[: len(program)] == program)
     result = host.run(*argv, stdin=stdin, ok=tuple(outcomes), timeout=timeout)
+    if outcomes[result.status] is CommandOutcome.NOTHING and result.stderr.strip():
+        raise CommandFailed(argv, result)  # blkid could not open the device, which has the same status
     return outcomes[result.status], result

@@ -37,8 +37,8 @@ def _mkfs_ext4(host: Host, options: FilesystemOptions, kernel: KernelVersion) ->
     features += ["encrypt"] if options.ext4_encryption_support else []
     return [
         *("mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"),
-        # A small filesystem gets blocks of 1 KiB otherwise, which cannot hold larger inodes.
-        *_argument("-b", options.block_size or (mkfs_limits.BLOCK if _large_inodes(options) else None)),
+        # A small filesystem gets blocks of 1 KiB otherwise, with which the limits of these options are others.
+        *_argument("-b", options.block_size or (mkfs_limits.BLOCK if _depends_on_block(options) else None)),
         *_argument("-I", options.inode_size),
         *_argument("-i", options.bytes_per_inode),
         *_argument("-N", options.number_of_inodes),
@@ -47,8 +47,8 @@ def _mkfs_ext4(host: Host, options: FilesystemOptions, kernel: KernelVersion) ->
     ]
 
 
-def _large_inodes(options: FilesystemOptions) -> bool:
-    return (options.inode_size or 0) > 1024 or bool(options.ext4_cluster_size)
+def _depends_on_block(options: FilesystemOptions) -> bool:
+    return (options.inode_size or 0) > 1024 or options.ext4_big_alloc
 
 
 def _mkfs_xfs(_: Host, options: FilesystemOptions, kernel: KernelVersion) -> list[str]:

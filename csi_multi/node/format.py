@@ -9,7 +9,7 @@ from contextvars import copy_context
 
 from ..contract.backend import Backend
 from ..contract.errors import FailedPrecondition
-from ..contract.machine import Host
+from ..contract.machine import Host, Result
 from ..contract.model import Blank, Device
 from ..host import sysfs
 from . import blank_check, exit_status, kernel_features
@@ -144,11 +144,15 @@ def repair(host: Host, handle: str, device: Device, fs_type: FilesystemType) -> 
         run_repair(host, handle, device, fs_type.repair_command)
 
 
-def run_repair(host: Host, handle: str, device: Device, command: Sequence[str]) -> None:
-    """Run a command that repairs. Raises FailedPrecondition when it leaves errors; Unavailable when it cannot work."""
+def run_repair(host: Host, handle: str, device: Device, command: Sequence[str]) -> tuple[CommandOutcome, Result]:
+    """Run a command that repairs or grows; return its answer, DONE or REFUSED.
+
+    Raises FailedPrecondition when it leaves errors; Unavailable when it cannot work.
+    """
     outcome, result = exit_status.run(host, *command, str(device.path), timeout=LONG_TIME_LIMIT)
     if outcome is CommandOutcome.DAMAGED:
         raise FailedPrecondition(
             f"volume {handle!r}: the filesystem on {device.path} needs repair by hand: {command[0]} exited with "
             f"status {result.status}; run {command[0]} on the device while the volume is not staged"
         )
+    return outcome, result

@@ -13,6 +13,7 @@ from ..host import sysfs
 from ..host.privilege import held
 from . import blank_check, device_mounts, format, readonly_loop
 from .device_mounts import DeviceMount
+from .exit_status import CommandOutcome
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, FilesystemType
 from .format import LONG_TIME_LIMIT
 
@@ -68,11 +69,20 @@ def _grow_mounted(host: Host, handle: str, device: Device, mounted: DeviceMount)
 def before_mount(host: Host, handle: str, device: Device, fs_type: FilesystemType) -> None:
     """Grow an unmounted filesystem, where this process may not grow it once it is mounted.
 
-    This is the second choice, because the whole filesystem has to be checked first.
+    This is the second choice, because the whole filesystem has to be checked first. One that cannot grow (resize2fs
+    refuses bigalloc) is logged: it is still usable.
     """
-    if _obstacle(fs_type, device) and fs_type.grow_unmounted_commands and _device_is_larger(device, fs_type):
-        for command in fs_type.grow_unmounted_commands:
-            format.run_repair(host, handle, device, command)
+    if not _obstacle(fs_type, device) or not _device_is_larger(device, fs_type):
+        return
+    for command in fs_type.grow_unmounted_commands:
+        outcome, result = format.run_repair(host, handle, device, command)
+        if outcome is CommandOutcome.REFUSED:
+            log.warning(
+                "volume %s: %s stays smaller than %s: %s exited with status %d: %s",
+                *(handle, fs_type.name, device.path, command[0], result.status, " ".join(result.stderr.split())),
+            )
+            format.repair(host, handle, device, fs_type)
+            return
 
 
 def at_stage(host: Host, device: Device, mounted: DeviceMount) -> None:

@@ -61,7 +61,7 @@ class ControllerVolumes:
         has_source = request.HasField("volume_content_source")
         source = convert.source(request.volume_content_source, instance.name) if has_source else None
         capabilities = convert.capabilities(request.volume_capabilities)
-        fs_type, size = "", convert.size_range(request.capacity_range)
+        fs_type, size, largest_sector = "", convert.size_range(request.capacity_range), 0
         if named := {one.mount.fs_type or parameters.fs_type for one in capabilities if one.mount}:
             named |= {parameters.fs_type} - {""}
             default = self._context.driver.default_fs_type
@@ -70,6 +70,7 @@ class ControllerVolumes:
             validate_options(parameters.filesystem, fs_type)
             if source is None:
                 size = mkfs_limits.fit(size, fs_type, parameters.filesystem)
+                largest_sector = mkfs_limits.largest_sector(fs_type, parameters.filesystem)
         constrained = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
         return VolumeRequest(
             stamp=self._context.stamp(
@@ -85,6 +86,7 @@ class ControllerVolumes:
             metadata=parameters.metadata,
             secrets=dict(request.secrets),
             deadline=deadline,
+            largest_sector=largest_sector,
         )
 
     def DeleteVolume(self, request: pb.DeleteVolumeRequest, deadline: float | None) -> pb.DeleteVolumeResponse:

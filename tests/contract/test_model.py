@@ -52,6 +52,10 @@ def test_the_default_counts_only_when_nothing_is_required() -> None:
     assert SizeRange().choose(default=1 << 30) == 1 << 30
     assert SizeRange(limit=4096).choose(default=1 << 30) == 4096
     assert SizeRange(required=5).choose(default=1 << 30) == 5
+    assert SizeRange(least=8192).choose(default=4096) == 8192
+    assert SizeRange(least=8192).choose(default=1 << 30) == 1 << 30
+    with pytest.raises(OutOfRange):
+        SizeRange(least=8192, limit=4096).choose(default=1 << 30)
 
 
 def test_a_size_above_the_maximum_is_refused() -> None:

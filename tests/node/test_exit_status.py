@@ -28,7 +28,7 @@ EXPECTED = {
     "mkfs.ext4": {0: CommandOutcome.DONE},
     "mkfs.xfs": {0: CommandOutcome.DONE},
     "mkfs.btrfs": {0: CommandOutcome.DONE},
-    "resize2fs": {0: CommandOutcome.DONE},
+    "resize2fs": {0: CommandOutcome.DONE, 1: CommandOutcome.REFUSED},
     "mount": {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
     "unshare": {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
 }
@@ -143,6 +143,23 @@ def test_any_status_of_blkid_that_says_nothing_is_not_final(world, status):
     with pytest.raises(Unavailable, match=f"blkid exited with status {status}"):
         world.stage()
     assert world.digest() == before
+    world.unstage()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("used", [True, False])
+def test_a_device_that_blkid_cannot_open_is_not_taken_for_empty(world, used):
+    """It exits with 2 then, too, as for a device without any signature; only the text of the error differs."""
+    used_volume(world) if used else world.volume()
+    before = world.digest()
+    script = 'echo "blkid: error: $0: Operation not permitted" >&2; exit 2'  # as where a cgroup forbids the device
+    world.host.replaced["blkid"] = lambda *argv, **more: LocalHost().run("sh", "-c", script, argv[-1], **more)
+
+    with pytest.raises(Unavailable, match=r"exited with status 2: .*Operation not permitted"):
+        world.stage()
+    assert world.digest() == before
+    world.host.replaced.clear()
+    world.stage()
     world.unstage()
 
 

@@ -11,6 +11,7 @@ from csi_multi.contract import (
     SizeRange,
     Unavailable,
 )
+from csi_multi.host.command import LocalHost
 from csi_multi.host.privilege import LinuxCapability, held
 
 pytestmark = pytest.mark.root
@@ -98,6 +99,41 @@ def test_small_btrfs_cannot_grow_to_what_the_kernel_refuses(world):
         expand(world, staging)
     world.unstage()
     world.stage(fs="btrfs")  # and is of use nevertheless
+    world.unstage()
+
+
+@pytest.mark.parametrize("context", [{"fs.ext4BigAlloc": "true"}], ids=str)
+def test_a_volume_whose_filesystem_cannot_grow_unmounted_is_staged_at_its_old_size(world, monkeypatch, caplog, context):
+    """resize2fs refuses bigalloc unmounted. Without CAP_SYS_RESOURCE it cannot grow mounted either."""
+    monkeypatch.setattr("csi_multi.node.grow.held", lambda _: False)
+    world.volume(size=SIZES["ext4"])
+    staging = world.stage(context=context)
+    (staging / "file").write_text("bytes")
+    before = total(world, staging)
+    world.unstage()
+    resize(world, 2 * SIZES["ext4"])
+
+    world.stage(context=context)
+    assert (staging / "file").read_text() == "bytes"
+    assert total(world, staging) == before
+    assert "resize2fs exited with status 1" in caplog.text
+    world.unstage()
+
+
+def test_an_unmounted_growth_that_was_killed_is_tried_again(world, monkeypatch):
+    monkeypatch.setattr("csi_multi.node.grow.held", lambda _: False)
+    world.volume(size=SIZES["ext4"])
+    staging = world.stage()
+    before = total(world, staging)
+    world.unstage()
+    resize(world, 2 * SIZES["ext4"])
+    world.host.replaced["resize2fs"] = lambda *_, **more: LocalHost().run("sh", "-c", "kill -9 $$", **more)
+
+    with pytest.raises(Unavailable):
+        world.stage()
+    world.host.replaced.clear()
+    world.stage()
+    assert total(world, staging) > 1.8 * before
     world.unstage()
 
 

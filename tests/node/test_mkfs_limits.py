@@ -14,6 +14,7 @@ from csi_multi.node.mkfs_options import FilesystemOptions, to_context
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+LARGEST_FILE = 4096 * GIB  # that every filesystem of a tester has
 BLOCKS = (None, 1024, 2048, 4096, 8192, 65536)
 INODES = (None, 128, 256, 512, 1024, 2048, 4096)
 
@@ -46,6 +47,17 @@ def combinations(fs_type):
             yield FilesystemOptions(inode_size=inode, bytes_per_inode=number)
         for block, cluster in itertools.product((None, 1024), (2048, 3000, 4096, 65536, MIB, 64 * MIB, 256 * MIB)):
             yield FilesystemOptions(block_size=block, ext4_cluster_size=cluster, ext4_big_alloc=True)
+        for block, number in itertools.product((None, 1024, 4096), (16, 100000, 1 << 20, 1 << 24)):
+            yield FilesystemOptions(block_size=block, inode_size=128, number_of_inodes=number)
+            for cluster in (None, 65536, 16 * MIB):
+                yield FilesystemOptions(
+                    block_size=block, number_of_inodes=number, ext4_cluster_size=cluster, ext4_big_alloc=True
+                )
+        for inode, number in itertools.product((None, 2048), (4096, 16384, 65536, 67108864)):
+            for cluster in (None, 65536, 16 * MIB):
+                yield FilesystemOptions(
+                    inode_size=inode, bytes_per_inode=number, ext4_cluster_size=cluster, ext4_big_alloc=True
+                )
 
 
 @pytest.mark.parametrize("fs_type", ["ext4", "xfs"])
@@ -56,8 +68,11 @@ def test_mkfs_takes_every_option_that_is_accepted_at_the_smallest_size(tmp_path,
             size = fitted(fs_type, options).required
         except InvalidArgument:
             continue
+        if size > LARGEST_FILE:
+            continue
         assert formats(tmp_path / "file", fs_type, options, size), (to_context(options), size)
-        assert formats(tmp_path / "file", fs_type, options, 2 * GIB), to_context(options)
+        for larger in (2 * GIB, 100 * GIB):
+            assert size > larger or formats(tmp_path / "file", fs_type, options, larger), (to_context(options), larger)
         accepted.append(options)
     assert len(accepted) >= 20
 
@@ -71,6 +86,8 @@ def test_mkfs_takes_every_option_that_is_accepted_at_the_smallest_size(tmp_path,
         ("ext4", {"number_of_inodes": 1}),
         ("ext4", {"ext4_cluster_size": 2048, "block_size": 4096, "ext4_big_alloc": True}),
         ("ext4", {"ext4_cluster_size": 256 * MIB, "ext4_big_alloc": True}),
+        ("ext4", {"bytes_per_inode": 16384, "ext4_big_alloc": True}),
+        ("ext4", {"bytes_per_inode": 4096, "ext4_cluster_size": 8192, "ext4_big_alloc": True}),
         ("xfs", {"inode_size": 128}),
         ("xfs", {"inode_size": 256}),
         ("xfs", {"inode_size": 4096}),
@@ -83,7 +100,8 @@ def test_what_mkfs_refuses_is_an_invalid_argument(tmp_path, fs_type, options):
 
     with pytest.raises(InvalidArgument, match="change or remove the parameter"):
         fitted(fs_type, chosen)
-    size = MIB if "number_of_inodes" in options else GIB  # mkfs rounds up where there is space
+    # mkfs rounds up where there is space, and one group of blocks can have more inodes than clusters.
+    size = MIB if "number_of_inodes" in options else 10 * GIB
     assert not formats(tmp_path / "file", fs_type, chosen, size)
 
 
@@ -111,7 +129,7 @@ def test_sizes_are_raised_where_the_limit_allows(fs_type, minimum):
     assert fitted(fs_type, plain, 20 * MIB) == SizeRange(required=minimum)
     assert fitted(fs_type, plain, 20 * MIB, minimum) == SizeRange(required=minimum, limit=minimum)
     assert fitted(fs_type, plain, GIB, 2 * GIB) == SizeRange(required=GIB, limit=2 * GIB)
-    assert fitted(fs_type, plain, 0) == SizeRange()
+    assert fitted(fs_type, plain, 0) == SizeRange(least=minimum)
     for required in (0, 20 * MIB):
         with pytest.raises(OutOfRange, match=f"{fs_type} with these options needs at least {minimum} bytes"):
             fitted(fs_type, plain, required, minimum - 1)

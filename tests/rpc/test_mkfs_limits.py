@@ -32,6 +32,15 @@ def test_a_small_volume_is_made_as_large_as_its_filesystem_needs(
     assert client.CreateVolume(asked(creation, fs_type, 20 * MIB)).volume == made
 
 
+def test_a_default_size_below_what_the_filesystem_needs_is_raised_too(client: Any, creation: Any) -> None:
+    """The default size of these backends is 1 GiB."""
+    request = asked(creation, "ext4", numberOfInodes=str(4 * MIB))
+    request.ClearField("capacity_range")
+
+    for _ in range(2):
+        assert client.CreateVolume(request).volume.capacity_bytes == 2048 * MIB
+
+
 @pytest.mark.parametrize(
     ("fs_type", "parameters"),
     [("ext4", {"blockSize": "65536"}), ("", {"blockSize": "65536"}), ("xfs", {"inodeSize": "128"})],

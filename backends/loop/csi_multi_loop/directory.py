@@ -17,6 +17,7 @@ from .config import Config
 VOLUMES = "volumes"
 SNAPSHOTS = "snapshots"
 FROZEN = "frozen"
+SMALLEST_SECTOR = 512  # bytes: fits any filesystem
 LARGEST_SECTOR = 4096  # bytes: direct I/O in these units works on any disk and filesystem
 
 

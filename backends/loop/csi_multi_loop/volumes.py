@@ -28,7 +28,7 @@ from .capacity import GRANULARITY, CapacityAccounting, ImageUsage, allocated
 from .client import Client, sync_path
 from .config import Config, Parameters
 from .devices import refuse_attached
-from .directory import LARGEST_SECTOR, Directory
+from .directory import LARGEST_SECTOR, SMALLEST_SECTOR, Directory
 from .errors import translated
 from .health import complete_size
 from .labels import Format, SnapshotLabel, VolumeLabel, new_token
@@ -67,7 +67,7 @@ class VolumeManager:
             label = VolumeLabel(
                 stamp=request.stamp,
                 size=size,
-                sector_size=_parameters(request).sector_size or self._sector_size(new),
+                sector_size=_requested_sector(request) or self._sector_size(new, request.largest_sector),
                 format=Format.FRESH,
                 family=new_token(),
                 id=new_token(),
@@ -196,9 +196,13 @@ class VolumeManager:
             self.client.truncate(new / IMAGE, size)
         return label.to_volume(self.volumes.handle(leaf))
 
-    def _sector_size(self, new: Path) -> int:
-        """Return what direct I/O needs: whole blocks where blocks may come to be shared, else sectors."""
-        return LARGEST_SECTOR if self.client.can_reflink(new) else self.directory.sector_size()
+    def _sector_size(self, new: Path, largest: int) -> int:
+        """Return what direct I/O needs: whole blocks where blocks may come to be shared, else sectors.
+
+        A filesystem of smaller blocks needs smaller sectors; where direct I/O then is refused, the page cache is used.
+        """
+        size = LARGEST_SECTOR if self.client.can_reflink(new) else self.directory.sector_size()
+        return size if not largest or size <= largest else SMALLEST_SECTOR
 
     def _size(self, requested: SizeRange, source: int = 0) -> int:
         """Choose a size. Raises OutOfRange, also when the source does not fit in what is requested."""
@@ -217,6 +221,17 @@ def _source_leaf(store: Store[VolumeLabel] | Store[SnapshotLabel], request: Volu
     if request.source is None or request.source.kind.value != store.kind:
         raise InvalidArgument(f"the content source must be a {store.kind}; name one")
     return store.leaf(request.source.handle)
+
+
+def _requested_sector(request: VolumeRequest) -> int | None:
+    """Return the class's sectorSize. Raises InvalidArgument for one that the filesystem's blocks are too small for."""
+    size = _parameters(request).sector_size
+    if size and request.largest_sector and size > request.largest_sector:
+        raise InvalidArgument(
+            f"sectorSize {size} is larger than a block of the filesystem, blockSize {request.largest_sector}; "
+            "remove one of the parameters"
+        )
+    return size
 
 
 def _parameters(request: VolumeRequest) -> Parameters:
