@@ -25,7 +25,8 @@ _RULE = (
 )
 
 _ATIME = frozenset({"noatime", "relatime"})
-# flag -> (what it adds to the flags that the mount table shows, what it removes from them)
+# mount(8) ignores "defaults", so it is not here.
+# flag -> (what it adds to the flags that the mount table shows, what it removes from them).
 _EFFECTS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     **{flag: (frozenset({flag}), frozenset()) for flag in ("ro", "nosuid", "nodev", "noexec", "nodiratime")},
     "nosymfollow": (frozenset({"nosymfollow"}), frozenset()),
@@ -38,7 +39,6 @@ _EFFECTS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "exec": (frozenset(), frozenset({"noexec"})),
     "diratime": (frozenset(), frozenset({"nodiratime"})),
     "symfollow": (frozenset(), frozenset({"nosymfollow"})),
-    "defaults": (frozenset(), frozenset({"ro", "nosuid", "nodev", "noexec"})),
     **dict.fromkeys(("user", "users"), (frozenset({"nosuid", "nodev", "noexec"}), frozenset())),
     **dict.fromkeys(("owner", "group"), (frozenset({"nosuid", "nodev"}), frozenset())),
 }

@@ -52,7 +52,7 @@ def test_the_mount_table_shows_the_effect_of_flags(words, read_only, expected):
         ((), {"relatime", "nosuid", "nodev"}),
         (("suid",), {"relatime", "nodev"}),
         (("dev", "noatime"), {"noatime", "nosuid"}),
-        (("defaults",), {"relatime"}),
+        (("defaults",), {"relatime", "nosuid", "nodev"}),
     ],
 )
 def test_the_class_undoes_what_the_driver_adds(words, expected):
