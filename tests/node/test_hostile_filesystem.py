@@ -87,7 +87,7 @@ def test_the_class_may_allow_them(world, flags, shown):
     world.unstage()
 
 
-@pytest.mark.parametrize("flags", [("defaults",), ("noexec", "defaults"), ("defaults,noatime",)], ids=str)
+@pytest.mark.parametrize("flags", [("defaults",), ("noexec", "defaults"), ("defaults,noatime,relatime",)], ids=str)
 def test_the_flag_defaults_allows_nothing(world, flags):
     world.volume()
     staging = world.stage(flags=flags)
