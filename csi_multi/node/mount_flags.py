@@ -25,12 +25,14 @@ _RULE = (
 )
 
 _ATIME = frozenset({"noatime", "relatime"})
-# flag -> (what it adds to the flags that the mount table shows, what it removes from them)
+_RELATIVE = ("relatime", "nostrictatime")
+# mount(8) ignores "defaults", so it is not here.
+# flag -> (what it adds to the flags that the mount table shows, what it removes from them).
 _EFFECTS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     **{flag: (frozenset({flag}), frozenset()) for flag in ("ro", "nosuid", "nodev", "noexec", "nodiratime")},
     "nosymfollow": (frozenset({"nosymfollow"}), frozenset()),
     "noatime": (frozenset({"noatime"}), _ATIME),
-    **dict.fromkeys(("relatime", "atime", "nostrictatime"), (frozenset({"relatime"}), _ATIME)),
+    **dict.fromkeys((*_RELATIVE, "atime"), (frozenset({"relatime"}), _ATIME)),
     "strictatime": (frozenset(), _ATIME),
     "rw": (frozenset(), frozenset({"ro"})),
     "suid": (frozenset(), frozenset({"nosuid"})),
@@ -38,7 +40,6 @@ _EFFECTS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "exec": (frozenset(), frozenset({"noexec"})),
     "diratime": (frozenset(), frozenset({"nodiratime"})),
     "symfollow": (frozenset(), frozenset({"nosymfollow"})),
-    "defaults": (frozenset(), frozenset({"ro", "nosuid", "nodev", "noexec"})),
     **dict.fromkeys(("user", "users"), (frozenset({"nosuid", "nodev", "noexec"}), frozenset())),
     **dict.fromkeys(("owner", "group"), (frozenset({"nosuid", "nodev"}), frozenset())),
 }
@@ -65,6 +66,8 @@ def apply(base: frozenset[str], flags: Iterable[str], *, read_only: bool) -> fro
     """Return what the mount table shows after these flags are applied to `base`, in order."""
     result = base
     for word in (word for flag in flags for word in flag.split(",")):
+        if word in _RELATIVE and "noatime" in result:
+            continue  # the kernel knows both, and noatime counts
         adds, removes = _EFFECTS.get(word, (frozenset(), frozenset()))
         result = (result - removes) | adds
     return result | {"ro"} if read_only else result

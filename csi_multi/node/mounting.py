@@ -68,13 +68,18 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
         _refuse_moved(descriptor, target)
 
 
+def own_options(fs_type: FilesystemType, *, read_only: bool = False) -> str:
+    """Return the options of a mount that only the driver uses. The contents, a tenant's, get no effect on the node."""
+    return ",".join(("ro" if read_only else "rw", "nosuid", "nodev", "noexec", *fs_type.mount_options))
+
+
 def mount_for_a_moment(host: Host, device: Device, target: Path, fs_type: FilesystemType) -> None:
     """Mount read-write and unmount, so that the kernel replays the journal.
 
     In a mount namespace of its own: nobody can write to it, and it ends with the command, whatever becomes of the
     driver. The flags are the engine's own.
     """
-    options = ",".join(("rw", "nosuid", "nodev", "noexec", *fs_type.mount_options))
+    options = own_options(fs_type)
     script = 'mount -t "$1" -o "$2" -- "$3" "$4" && umount -- "$4"'
     command = ("unshare", "--mount", "sh", "-c", script, "sh", fs_type.name, options, str(device.path), str(target))
     _run(host, f"replaying the journal of {device.path} ({fs_type.name})", *command, timeout=REPLAY_TIME_LIMIT)

@@ -5,6 +5,7 @@ The kernel keeps such a filesystem and its device busy, and no path leads to it 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -16,6 +17,7 @@ from ..contract.machine import Host
 from ..contract.model import Device
 from ..host import mounts, sysfs
 from . import device_mounts, mount_paths, mounting
+from .filesystem import BY_NAME, FilesystemType
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +27,12 @@ FITHAW = 0xC0045878  # linux/fs.h
 def thaw_unmounted(host: Host, handle: str, device: Device, staging: Path, fs_type: str) -> bool:
     """Return whether the filesystem on a busy device was frozen, and is thawed and unmounted now.
 
-    It is mounted for a moment at the staging path. That succeeds only for the filesystem that keeps the device busy.
+    `fs_type`: "auto" if it is not known. It is mounted for a moment at the staging path. That succeeds only for the
+    filesystem that keeps the device busy, or for any once the device is free.
     """
     try:
         mount_paths.require_directory(staging)
-        options = "ro" if sysfs.read_only(device.number) else "rw"
-        mounting.mount(host, str(device.path), staging, fs_type, options)
+        _mount(host, device, staging, fs_type)
     except StorageError as error:
         log.info("volume %s: %s stays busy, and not with a frozen filesystem: %s", handle, device.path, error)
         return False
@@ -44,6 +46,20 @@ def thaw_unmounted(host: Host, handle: str, device: Device, staging: Path, fs_ty
             "volume %s: another program had frozen its filesystem, so its device stayed busy; it is thawed", handle
         )
     return thawed
+
+
+def _mount(host: Host, device: Device, staging: Path, fs_type: str) -> None:
+    """Mount it as the one of the supported filesystems that it is. Raises as mounting.mount does."""
+    *others, last = [BY_NAME[fs_type]] if fs_type in BY_NAME else BY_NAME.values()
+    for one in others:
+        with contextlib.suppress(StorageError):
+            return _mount_as(host, device, staging, one)
+    return _mount_as(host, device, staging, last)
+
+
+def _mount_as(host: Host, device: Device, staging: Path, fs_type: FilesystemType) -> None:
+    options = mounting.own_options(fs_type, read_only=sysfs.read_only(device.number))
+    mounting.mount(host, str(device.path), staging, fs_type.name, options)
 
 
 def _thaw(device: Device, staging: Path) -> bool:

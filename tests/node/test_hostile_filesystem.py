@@ -6,8 +6,10 @@ import os
 
 import pytest
 
-from csi_multi.contract import AlreadyExists
+from csi_multi.contract import AlreadyExists, OpenRequest
 from csi_multi.host import mounts
+from csi_multi.host.command import LocalHost
+from csi_multi.node import thaw
 
 pytestmark = pytest.mark.root
 
@@ -27,6 +29,27 @@ def test_a_superblock_that_wants_a_panic_is_mounted_with_another_reaction(world,
     assert "errors=panic" not in mounted.super_options
     assert "errors=remount-ro" in mounted.super_options
     world.unstage()
+
+
+@pytest.mark.parametrize("fs", ["ext4", "auto"])
+def test_a_filesystem_that_is_mounted_to_be_thawed_is_mounted_like_any_other(world, fs):
+    """What kept its device busy has ended meanwhile, so that the kernel reads the superblock anew."""
+    world.volume()
+    staging = world.stage()
+    world.unstage()
+    world.sh("tune2fs", "-e", "panic", str(world.backend.image("v1")))
+    device = world.backend.open_device(OpenRequest(handle="v1"))
+    seen = []
+
+    def unmount(*argv, **options):
+        seen.append(mounts.at(staging))
+        return LocalHost().run(*argv, **options)
+
+    world.host.replaced["umount"] = unmount
+    assert not thaw.thaw_unmounted(world.host, "v1", device, staging, fs)
+    world.backend.close_device("v1")
+    assert "errors=remount-ro" in seen[0].super_options
+    assert seen[0].options >= HARDENED
 
 
 @pytest.mark.parametrize("fs", list(SIZES))
@@ -58,6 +81,20 @@ def test_the_class_may_allow_them(world, flags, shown):
 
     for path in (staging, target):
         assert mounts.at(path).options & HARDENED == shown
+    world.stage(flags=flags)
+    world.publish(flags=flags)
+    world.unpublish()
+    world.unstage()
+
+
+@pytest.mark.parametrize("flags", [("defaults",), ("noexec", "defaults"), ("defaults,noatime,relatime",)], ids=str)
+def test_the_flag_defaults_allows_nothing(world, flags):
+    world.volume()
+    staging = world.stage(flags=flags)
+    target = world.publish(flags=flags)
+
+    for path in (staging, target):
+        assert mounts.at(path).options >= HARDENED | ({"noexec"} & set(flags))
     world.stage(flags=flags)
     world.publish(flags=flags)
     world.unpublish()

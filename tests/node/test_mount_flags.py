@@ -34,6 +34,9 @@ def test_other_flags_pass(flag):
         ((), False, {"relatime"}),
         (("noatime",), False, {"noatime"}),
         (("strictatime",), False, set()),
+        (("noatime,relatime",), False, {"noatime"}),
+        (("noatime", "nostrictatime"), False, {"noatime"}),
+        (("noatime", "atime"), False, {"relatime"}),
         (("noexec,nosuid", "suid"), False, {"relatime", "noexec"}),
         (("ro",), False, {"relatime", "ro"}),
         (("ro", "rw"), False, {"relatime"}),
@@ -52,7 +55,7 @@ def test_the_mount_table_shows_the_effect_of_flags(words, read_only, expected):
         ((), {"relatime", "nosuid", "nodev"}),
         (("suid",), {"relatime", "nodev"}),
         (("dev", "noatime"), {"noatime", "nosuid"}),
-        (("defaults",), {"relatime"}),
+        (("defaults",), {"relatime", "nosuid", "nodev"}),
     ],
 )
 def test_the_class_undoes_what_the_driver_adds(words, expected):

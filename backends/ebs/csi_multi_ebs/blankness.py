@@ -55,7 +55,7 @@ class FormatNotes:
     def read(self, handle: str) -> FormatNote | None:
         """Return the note, None without one. One that is not readable says that the volume was used."""
         facts = self._notes.read(handle)
-        if not facts:
+        if not facts and handle not in self._notes.names():
             return None
         try:
             blank = Blank(facts["blank"]) if facts["blank"] else None
@@ -104,6 +104,8 @@ class Blankness:
             self._write(handle, note)
             return note.blank
         if not read:
+            if note:  # what was read so far may be written now
+                self._write(handle, FormatNote(blank=None, attachment=attachment))
             return Blank.NEVER
         return self._read(handle, disk, path, note or FormatNote(blank=None, attachment=attachment))
 

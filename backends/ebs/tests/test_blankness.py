@@ -191,9 +191,9 @@ def test_a_note_that_cannot_be_read_says_that_the_volume_was_used(kernel: FakeKe
     plug(kernel)
     opened(devices, FIRST)
     file = kernel.dev / blankness.NOTES_DIRECTORY / ONE
-    file.write_text('{"blank": "perhaps"}')
-
-    assert opened(devices, FIRST).blank is Blank.NEVER
+    for text in ('{"blank": "perhaps"}', "", '{"blank": ', "[]", "{}"):
+        file.write_text(text)
+        assert opened(devices, FIRST).blank is Blank.NEVER
 
 
 def test_mkfs_is_not_noted_for_a_volume_that_was_not_opened(devices: DeviceManager) -> None:

@@ -147,6 +147,25 @@ def test_a_used_volume_whose_beginning_shows_nothing_is_never_formatted(node: No
     node.refuses(LATER)
 
 
+def test_a_volume_that_was_used_as_raw_blocks_while_it_was_being_read_is_not_formatted(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.attach()
+    with monkeypatch.context() as short:
+        short.setattr(blankness, "READ_SECONDS", -1.0)
+        for done in (1, 2, 3):
+            with pytest.raises(Unavailable, match=f": {done} of 128 MiB"):
+                node.stage(LATER)
+    device = node.backend._devices.open_attached(VOLUME, LATER, read_only=False, block=True)
+    node_stage.record_use(node.backend, VOLUME, device)  # as the engine does before it publishes raw blocks
+    node.backend.close_device(VOLUME)
+    with node.file.open("r+b") as disk:
+        disk.seek(2 * MIB + 8192)
+        disk.write(b"raw data" * 512)
+
+    node.refuses(LATER)
+
+
 def test_a_volume_whose_first_mkfs_never_ran_gets_its_filesystem_on_the_next_node(node: Node) -> None:
     node.attach()
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from csi_multi.contract import LEAF_SHAPE, FailedPrecondition, Host, Unavailable
+from csi_multi.contract import LEAF_SHAPE, CommandFailed, FailedPrecondition, Host, Unavailable
 from csi_multi.host import loopfile, mounts
 from csi_multi.host.mounts import MountPoint
 
@@ -120,13 +120,21 @@ class Freezer:
     def _thaw_unmounted(self, device: Path) -> None:
         """Reach a frozen filesystem that was unmounted, by mounting it once more."""
         with tempfile.TemporaryDirectory(prefix="csi-multi-thaw-") as path:
-            self._host.run("mount", str(device), path)
+            self._mount(device, path)
             try:
                 if mount := mounts.at(Path(path)):
                     with _opened(mount) as descriptor:
                         self._thaw(descriptor, path)
             finally:
                 self._host.run("umount", path)
+
+    def _mount(self, device: Path, path: str) -> None:
+        """Mount what a tenant wrote so that it has no effect on the node, as one of the filesystems there are."""
+        command = ("mount", "--options", "nosuid,nodev,noexec", "--types")
+        try:  # a superblock of ext4 may say errors=panic
+            self._host.run(*command, "ext4", "--options", "errors=remount-ro", str(device), path)
+        except CommandFailed:
+            self._host.run(*command, "xfs,btrfs", str(device), path)
 
     def _remove_marker(self, marker: Path) -> None:
         marker.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from csi_multi_loop.freeze import FreezeCalls, Freezer, _opened
@@ -221,3 +222,23 @@ def test_another_filesystem_at_the_path_is_not_frozen(staged, requests, host, le
         pass
 
     assert frozen_descriptors == []
+
+
+@pytest.mark.parametrize("fs_type", ["ext4", "xfs", "btrfs"])
+def test_a_filesystem_that_is_mounted_to_be_thawed_has_no_effect_on_the_node(staged, host, fs_type):
+    _backend, _handle, target = staged(fs_type=fs_type, size=320 * MIB)
+    device = Path(mounts.at(target).source)
+    host.run("umount", str(target))
+    if fs_type == "ext4":
+        host.run("tune2fs", "-e", "panic", str(device))
+    seen = []
+
+    class Watching(FreezeCalls):
+        def thaw(self, descriptor):
+            seen.extend(one for one in mounts.table() if one.id == mounts.id_of(descriptor))
+            super().thaw(descriptor)
+
+    Freezer(host, target.parent, Watching())._thaw_unmounted(device)
+    assert [one.fs_type for one in seen] == [fs_type]
+    assert seen[0].options >= {"nosuid", "nodev", "noexec"}
+    assert ("errors=remount-ro" in seen[0].super_options) == (fs_type == "ext4")
