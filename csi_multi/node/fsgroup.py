@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ..contract.errors import InvalidArgument, Unavailable
 from ..host import bounded, mounts
+from ..host.mounts import MountPoint
+from . import mount_paths
 
 log = logging.getLogger(__name__)
 
@@ -31,19 +33,20 @@ def parse(group: str) -> int | None:
     return int(group)
 
 
-def apply(root: Path, gid: int) -> None:
-    """Change group and permissions of the tree, unless its root shows that this is complete.
+def apply(mounted: MountPoint, gid: int) -> None:
+    """Change group and permissions of a mounted tree, unless its root shows that this is complete.
 
     The root loses its set-group-id bit first and gets it back last. So an interrupted chgrp is never treated as
     complete, neither for the new group nor for the former one.
     """
+    root = Path(mounted.target)
     progress = _Progress()
     try:
         status = root.stat()
         if status.st_mode & stat.S_ISGID and status.st_gid == gid:
             return
         what = f"the filesystem at {root}"
-        bounded.ask(what, lambda: _change_all(root, gid, progress), STALL_TIMEOUT, progress.count)
+        bounded.ask(what, lambda: _change_all(mounted, gid, progress), STALL_TIMEOUT, progress.count)
     except bounded.NoAnswer:
         raise Unavailable(
             f"changing the group of {root} to {gid} takes more than {STALL_TIMEOUT:g} s for one file: its disk hangs, "
@@ -73,17 +76,21 @@ class _Progress:
         self.steps += 1
 
 
-def _change_all(root: Path, gid: int, progress: _Progress) -> None:
-    mode = stat.S_IMODE(root.stat().st_mode)
-    if mode & stat.S_ISGID:
-        root.chmod(mode & ~stat.S_ISGID)
-    for _ in range(_PASSES):
-        if _change_tree(root, gid, progress):
-            break
-    progress.step()
-    os.chown(root, -1, gid)
-    progress.step()
-    root.chmod(stat.S_IMODE(root.stat().st_mode) | _DIRECTORY_BITS)
+def _change_all(mounted: MountPoint, gid: int, progress: _Progress) -> None:
+    with mount_paths.opened(Path(mounted.target), directory=True) as descriptor:
+        if mounts.id_of(descriptor) != mounted.id:
+            raise Unavailable(f"something else is mounted at {mounted.target} by now; try again")
+        root = f"/proc/self/fd/{descriptor}/."
+        if (mode := stat.S_IMODE(os.stat(root).st_mode)) & stat.S_ISGID:  # noqa: PTH116
+            os.chmod(root, mode & ~stat.S_ISGID)  # noqa: PTH101
+        inside = any(one.target.startswith(f"{mounted.target}/") for one in mounts.table())
+        for _ in range(_PASSES):
+            if _change_tree(root, gid, progress, mounted.id if inside else None):
+                break
+        progress.step()
+        os.chown(root, -1, gid)
+        progress.step()
+        os.chmod(root, stat.S_IMODE(os.stat(root).st_mode) | _DIRECTORY_BITS)  # noqa: PTH101, PTH116
 
 
 @dataclass(slots=True)
@@ -98,14 +105,13 @@ class _Directory:
 class _Walk:
     """A walk over a tree of any depth with one open directory: no recursion, no path, and no link is followed."""
 
-    def __init__(self, root: Path, gid: int, progress: _Progress) -> None:
+    def __init__(self, root: str, gid: int, progress: _Progress, mount_id: int | None) -> None:
         self._root = root
         self._gid = gid
         self._progress = progress
         self.complete = True  # False: a directory vanished before it was reached, perhaps to a place visited before
         self._here = os.open(root, _OPEN)
-        has_mounts = any(mount.target.startswith(f"{root}/") for mount in mounts.table())
-        self._mount_id = mounts.id_of(self._here) if has_mounts else None
+        self._mount_id = mount_id  # None: nothing is mounted inside
         self._way: list[_Directory] = []
 
     def run(self) -> None:
@@ -187,9 +193,9 @@ class _Walk:
             os.close(descriptor)
 
 
-def _change_tree(root: Path, gid: int, progress: _Progress) -> bool:
+def _change_tree(root: str, gid: int, progress: _Progress, mount_id: int | None) -> bool:
     """Return False when a directory vanished before it was reached."""
-    walk = _Walk(root, gid, progress)
+    walk = _Walk(root, gid, progress, mount_id)
     walk.run()
     return walk.complete
 

@@ -170,8 +170,8 @@ def _unmount_topmost(host: Host, target: Path) -> None:
     except CommandFailed as error:
         if mounts.at(target) is None:
             return  # another process has unmounted it
-        if inside := [one.target for one in mounts.table() if one.target.startswith(f"{target}/")]:
-            raise InUse(f"{target} cannot be unmounted while {inside[-1]} is mounted; unmount that first") from None
+        if obstacle := _other_mount(target):
+            raise InUse(f"{target} cannot be unmounted while {obstacle} is mounted; unmount that first") from None
         if "busy" in error.stderr:
             raise InUse(
                 f"{target} is in use by a process on this node; stop it, then try again (a process that cannot be "
@@ -180,3 +180,13 @@ def _unmount_topmost(host: Host, target: Path) -> None:
         raise Unavailable(f"unmounting {target} failed with status {error.status}; see the kernel log") from None
     except OSError as error:
         raise Unavailable(f"{target} cannot be reached to unmount it: {os.strerror(error.errno or 0)}") from None
+
+
+def _other_mount(target: Path) -> str:
+    """Return what is mounted inside of the mount at the target, or over a directory above it; "" for nothing."""
+    table = mounts.table()
+    inside = [entry for entry in table if entry.target.startswith(f"{target}/")]
+    above = [entry for entry in table if Path(entry.target) in target.parents]
+    entry = mounts.at(target, table)
+    hiding = [above[-1]] if entry and above and above[-1].id != entry.parent else []
+    return next((one.target for one in (*reversed(inside), *hiding)), "")

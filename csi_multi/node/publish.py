@@ -67,7 +67,7 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     if not plan.read_only:
         record_use(backend, request.handle, device)
         if plan.group is not None:
-            fsgroup.apply(staged.path, plan.group)
+            fsgroup.apply(staged.mount, plan.group)
     _mount_at_target(host, plan)
 
 

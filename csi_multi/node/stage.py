@@ -210,7 +210,7 @@ def _prepare_for_writes(
         grow.at_stage(host, device, mounted)
     # A kubelet that restarts stages again: a volume that is published already has the group of its last pod.
     if plan.group is not None and len(device_mounts.list_mounts(device)) == 1:
-        fsgroup.apply(mounted.path, plan.group)
+        fsgroup.apply(mounted.mount, plan.group)
 
 
 def record_use(backend: Backend, handle: str, device: Device) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from csi_multi.contract import FailedPrecondition, StorageError
 from csi_multi.host import mount_calls, mounts
+from csi_multi.node import fsgroup
 
 pytestmark = pytest.mark.root
 
@@ -191,3 +192,32 @@ def test_a_link_to_another_target_of_the_volume_does_not_unpublish_that_one(worl
     for target in targets:
         world.unpublish(target=target)
     world.unstage(staging=staging)
+
+
+def test_a_group_is_not_given_to_a_directory_that_a_link_leads_to_meanwhile(world, monkeypatch):
+    parent, aside, victim = (world.directory / name for name in ("plugin", "aside", "victim"))
+    for directory in (parent / "staging", victim / "staging"):
+        directory.mkdir(parents=True)
+    file = victim / "staging/file"
+    file.touch(mode=0o600)
+    world.volume()
+    world.stage(staging=parent / "staging", mode="SINGLE_NODE_MULTI_WRITER")
+    ask = fsgroup.bounded.ask
+
+    def swap_first(*question):
+        parent.rename(aside)
+        parent.symlink_to(victim)
+        try:
+            return ask(*question)
+        finally:
+            parent.unlink()
+            aside.rename(parent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fsgroup.bounded, "ask", swap_first)
+        with pytest.raises(FailedPrecondition, match="is a symbolic link or no directory"):
+            world.publish(staging=parent / "staging", mode="SINGLE_NODE_MULTI_WRITER", group="4711")
+    assert (file.stat().st_gid, file.stat().st_mode & 0o777) == (0, 0o600)
+    world.publish(staging=parent / "staging", mode="SINGLE_NODE_MULTI_WRITER", group="4711")
+    world.unpublish()
+    world.unstage(staging=parent / "staging")

@@ -320,3 +320,18 @@ def test_a_mount_inside_of_the_target_is_named(world):
     world.sh("umount", str(inside))
     world.unpublish()
     world.unstage()
+
+
+def test_a_mount_that_hides_the_target_is_named(world):
+    world.volume()
+    world.stage()
+    parent = world.directory / "pod"
+    parent.mkdir()
+    world.publish(target=parent / "target")
+    world.sh("mount", "-t", "tmpfs", "foreign", str(parent))
+
+    with pytest.raises(InUse, match=r"while .*/pod is mounted"):
+        world.unpublish(target=parent / "target")
+    world.sh("umount", str(parent))
+    world.unpublish(target=parent / "target")
+    world.unstage()
