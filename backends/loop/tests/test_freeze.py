@@ -48,11 +48,12 @@ def test_a_freeze_is_lifted_when_the_copy_fails(staged, requests, crash, leftove
 def test_a_filesystem_frozen_by_another_program_stays_frozen(staged, requests, host, leftovers):
     backend, handle, target = staged()
     host.run("fsfreeze", "--freeze", str(target))
-    with pytest.raises(Unavailable, match="could not be frozen"):
+    with pytest.raises(Unavailable, match="could not be frozen") as refusal:
         backend.create_snapshot(requests.snapshot("s", handle))
     backend.resume()
     backend.check()
 
+    assert f"fsfreeze --unfreeze {target}" in str(refusal.value)
     assert not writable(target, 0.5)
     host.run("fsfreeze", "--unfreeze", str(target))
     assert leftovers(backend) == []
