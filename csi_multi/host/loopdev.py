@@ -70,6 +70,19 @@ def find(file: Path, *, name_parts: int = 1) -> list[Path]:
     return found
 
 
+def find_lost(file: Path, *, name_parts: int) -> list[Path]:
+    """Return the loop devices that may be bound to a file of this path on a disk that is not mounted any more.
+
+    The kernel shows the path of such a file from the root of its disk, so it is the end of the path that it had.
+    """
+    path = os.path.realpath(file)
+    return [
+        device
+        for device, backing in bound_devices().items()
+        if path.endswith(backing) and backing.count("/") >= name_parts and not is_bound_to(device, file)
+    ]
+
+
 def is_bound_to(device: Path, file: Path) -> bool:
     """Whether the device's backing file is the file that has this path now (same inode).
 

@@ -126,14 +126,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class ConsoleFormatter(logging.Formatter):
-    """`12:00:00.123 info  message key=value ...`; a traceback follows in lines of its own."""
+    """`12:00:00.123 info  message key=value ...`; a traceback follows in indented lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={value}" for key, value in scrub_all(getattr(record, "fields", {})).items())
         clock = _time(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
         line = f"{clock} {record.levelname.lower():<7} {scrub(record.getMessage())} {fields}".rstrip()
         trace = scrub(self.formatException(record.exc_info)).split("\n") if record.exc_info else []
-        return "\n".join(one.translate(ESCAPES) for one in (line, *trace))
+        return "\n".join(one.translate(ESCAPES) for one in (line, *(f"    {one}" for one in trace)))
 
 
 def _time(seconds: float) -> datetime.datetime:

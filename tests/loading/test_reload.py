@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,24 @@ def test_no_file_whatever_is_in_it_ends_the_driver(world: World, stream: Any, fi
     assert not world.reload.successful
     assert "the new configuration is not used" in stream.getvalue()
     assert world.names() == ["a", "b"]
+
+
+def test_an_unexpected_error_of_a_reload_changes_nothing_and_the_next_one_succeeds(
+    world: World, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaced_just_now(*_: Any) -> Registry:
+        raise PackageNotFoundError("csi-good")
+
+    world.write("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.reload, "_make", replaced_just_now)
+        world.reload.reload()
+
+    assert not world.reload.successful
+    assert "the new configuration is not used" in stream.getvalue()
+    assert world.names() == ["a", "b"]
+    world.reload.reload()
+    assert (world.reload.successful, world.names()) == (True, ["a"])
 
 
 def test_a_part_of_the_instances_follows(world: World) -> None:

@@ -189,5 +189,6 @@ def test_a_terminal_gets_no_control_characters_and_one_line_per_message() -> Non
     assert "a\\x1b[2J" in first
     assert "b\\nfake 12:00" in first
     assert first.count("fake") == 3
-    assert rest[0] == "Traceback (most recent call last):"
+    assert rest[0] == "    Traceback (most recent call last):"
+    assert all(line.startswith("    ") for line in rest), "no text of an error looks like a line of the log"
     assert not any(character in text.getvalue() for character in "\x1b\x07\r\x9b\u202e")

@@ -14,7 +14,7 @@ from .directory import Directory
 from .errors import translated
 from .health import complete_size
 from .labels import UnreadableLabel, VolumeLabel
-from .store import Store, loop_devices
+from .store import Store, loop_devices, refuse_lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,7 @@ class DeviceManager:
         image = self.volumes.image(self.volumes.leaf(handle))
         if not image.exists():
             self.directory.require_ready()  # else its devices cannot be known
+            refuse_lost(image)
         self.loop_files.close(image)
 
     @translated("refreshing a device")

@@ -23,6 +23,7 @@ from csi_multi.contract import (
     FailedPrecondition,
     NotFound,
     Setting,
+    Unavailable,
     WrongNode,
     missing,
     split_local,
@@ -47,6 +48,15 @@ TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename to a name 
 def loop_devices(image: Path) -> list[Path]:
     """Return the loop devices bound to an image. Raises Unavailable when one of them does not answer."""
     return loopdev.find(image, name_parts=NAME_PARTS)
+
+
+def refuse_lost(image: Path) -> None:
+    """Raise Unavailable when an image that is not here may be on a disk that is not mounted: a device shows it."""
+    if lost := loopdev.find_lost(image, name_parts=NAME_PARTS):
+        raise Unavailable(
+            f"{image} is not here, but {lost[0]} shows an image of this name; mount its disk again and restart the "
+            f"driver, or detach the device (losetup --detach {lost[0]}) when it belongs to nothing that is needed"
+        )
 
 
 class Store(Generic[L]):
@@ -143,6 +153,7 @@ class Store(Generic[L]):
     def _missing(self, leaf: str) -> NotFound:
         """Return that an entry does not exist. Raises Unavailable when the directory has vanished instead."""
         self.directory.require_ready()
+        refuse_lost(self.image(leaf))
         return missing(self.kind, self.handle(leaf))
 
     # Entries

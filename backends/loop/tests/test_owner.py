@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from csi_multi.contract import CapacityRequest, NotFound, PageRequest, Unavailable
+from csi_multi.host import loopdev
 
 MIB = 2**20
 
@@ -138,3 +139,32 @@ def test_a_disk_that_is_unmounted_takes_no_volume_with_it(filesystem, mount, con
     assert backend.find_device(handle)
     backend.close_device(handle)
     assert backend.get_volume(handle)
+
+
+@pytest.mark.root
+def test_a_volume_that_is_attached_is_not_called_gone_by_a_driver_that_starts_without_its_disk(
+    filesystem, mount, connect, requests, host, tmp_path
+):
+    disk = filesystem("tmpfs", 64 * MIB)
+    backend = connect(mount(disk, tmp_path / "bound", "--bind"))
+    handle = backend.create_volume(requests.volume("lost")).handle
+    other = backend.create_volume(requests.volume("w")).handle
+    backend.open_device(requests.open(handle))
+    host.run("umount", "--lazy", str(tmp_path / "bound"))
+    host.run("umount", "--lazy", str(disk))
+    started = connect(tmp_path / "bound")
+    started.check()
+    for attempt in (
+        lambda: started.delete_volume(handle, {}),
+        lambda: started.get_volume(handle),
+        lambda: started.find_device(handle),
+        lambda: started.close_device(handle),
+    ):
+        with pytest.raises(Unavailable, match="mount its disk again"):
+            attempt()
+    with pytest.raises(NotFound):
+        started.get_volume(other)  # nothing of it is left on this node
+    (device,) = loopdev.find_lost(tmp_path / "bound/volumes/lost/image", name_parts=2)
+    loopdev.detach(host, device)
+    with pytest.raises(NotFound):
+        started.get_volume(handle)
