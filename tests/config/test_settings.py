@@ -220,7 +220,15 @@ def test_a_value_that_no_setting_can_have_is_refused_with_its_line(
 
 @pytest.mark.parametrize(
     "value",
-    ["!!int ''", "!!float ''", "!!bool maybe", "!!timestamp soon", "1" + ":1" * 400 + ".0", "!!int 0x", '"\\UFFFFFFFF"'],
+    [
+        "!!int ''",
+        "!!float ''",
+        "!!bool maybe",
+        "!!timestamp soon",
+        "1" + ":1" * 400 + ".0",
+        "!!int 0x",
+        '"\\UFFFFFFFF"',
+    ],
 )
 def test_a_value_that_is_none_of_its_yaml_type_is_refused(value: str, refusal: Callable[[str], str]) -> None:
     assert "not valid YAML" in refusal(GOOD.replace("4096", value))
