@@ -48,7 +48,7 @@ class BoundedLoader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Build the value of a node. PyYAML raises anything for `!!int ''`, `!!bool maybe` or the date 2024-13-45."""
         try:
-            return super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+            return super().construct_object(node, deep)
         except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
             raise _error(node, f"a value is no {kind}: {error}") from None
