@@ -2,8 +2,8 @@
 
 A node that was taken over could otherwise answer with the id of another node's volume. The orchestrator would store it,
 and a later deletion would reach that volume. So every id, source and topology in an answer must belong to the node and
-to the instance of the request; a size must be within the requested range. An answer that does not is refused with a
-code that is not final, logged, and counted (`csi_multi_node_answers_refused_total`).
+to the instance of the request; a size must be within the requested range; and the answer must be one that CSI allows.
+Any other is refused with a code that is not final, logged, and counted (`csi_multi_node_answers_refused_total`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from .._proto import csi_pb2 as pb
 from ..contract import ids
 from ..contract.backend import NodeLocal
-from ..contract.errors import StorageError, Unavailable
+from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Unavailable
 from ..core import topology
 from ..loading.registry import Registry
+from ..rpc import validate
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +41,20 @@ class AnswerCheck:
         self._lock = threading.Lock()
         self.refused = 0
 
-    def check(self, node: str, rpc: str, request: Any, response: Any) -> None:
-        """Raise RefusedAnswer for an answer that is wrong."""
-        check = CHECKS.get(rpc)
-        if check is None or not (problem := check(NodeObjects(node, self._driver, self._registry), request, response)):
-            return
+    def check(self, node: str, rpc: str, request: Any, answer: bytes) -> Any:
+        """Return the response. Raises RefusedAnswer for an answer that is wrong."""
+        response = getattr(pb, f"{rpc}Response")()
+        try:
+            response.ParseFromString(answer)
+            validate.response(response)
+            check = CHECKS.get(rpc)
+            problem = check(NodeObjects(node, self._driver, self._registry), request, response) if check else ""
+        except DecodeError:
+            problem = f"it is not a {response.DESCRIPTOR.full_name}"
+        except (InvalidArgument, OutOfRange) as error:
+            problem = f"it breaks a rule of CSI: {error}"
+        if not problem:
+            return response
         with self._lock:
             self.refused += 1
         text = f"the answer of node {node!r} to {rpc} is refused: {problem}"

@@ -81,20 +81,24 @@ class Placement:
 
     def _find_existing(self, names: Sequence[str], request: pb.CreateVolumeRequest, deadline: float | None) -> str:
         """Return the node that has a volume of this name already, "" when all of them answer that they have not."""
-        found = []
+        found, refusals = [], []
         probes = self._probe_requests(names, request)
         for name, outcome in self._nodes.call_many(names, "CreateVolume", probes, deadline).items():
             code = outcome.code if isinstance(outcome, ForwardedError) else None
             if code is Code.ALREADY_EXISTS or isinstance(outcome, pb.CreateVolumeResponse):
                 found.append(name)
-            elif isinstance(outcome, ForwardedError) and code is not Code.RESOURCE_EXHAUSTED:
+            elif isinstance(outcome, ForwardedError) and code in (Code.ABORTED, Code.UNAVAILABLE):
                 raise outcome
+            elif isinstance(outcome, ForwardedError) and code is not Code.RESOURCE_EXHAUSTED:
+                refusals.append(outcome)
             elif not isinstance(outcome, ForwardedError):
                 raise Unavailable(
                     f"an earlier try may have created volume {request.name!r} on a node that does not answer: "
                     f"{outcome}; repair the node, declare it lost (cluster.lost), or use StorageClasses with "
                     "volumeBindingMode WaitForFirstConsumer, whose volumes request one node"
                 )
+        if refusals and not found:
+            raise refusals[0]  # all others have answered that they have not the volume, so the code may be final
         if len(found) > 1:
             log.error(
                 "several nodes have a volume of the same name", extra={"fields": {"name": request.name, "nodes": found}}

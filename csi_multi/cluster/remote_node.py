@@ -53,18 +53,18 @@ class PendingCall:
     def outcome(self) -> Any:
         """Wait; return the response, or the StorageError in its place."""
         try:
-            response = self._future.result()
+            answer = self._future.result()
         except grpc.RpcError as error:
             return self._node.to_storage_error(error, probe=False)  # probes one by one would take too long
         except grpc.FutureCancelledError:
             return Timeout(f"{self._node.label}: the RPC was cancelled")
         try:
-            return self._node.checked(self._rpc, self._request, response)
+            return self._node.checked(self._rpc, self._request, answer)
         except StorageError as error:
             return error
 
 
-CheckAnswer = Callable[[str, str, Any, Any], None]  # (node, rpc, request, response); raises StorageError
+CheckAnswer = Callable[[str, str, Any, bytes], Any]  # (node, rpc, request, answer) -> response; raises StorageError
 
 
 class RemoteNode:
@@ -95,10 +95,10 @@ class RemoteNode:
             if self.breaker.admit():
                 self._probe()
             try:
-                response = self._methods[rpc](request, timeout=self._remaining(deadline), metadata=self._metadata())
+                answer = self._methods[rpc](request, timeout=self._remaining(deadline), metadata=self._metadata())
             except grpc.RpcError as error:
                 raise self.to_storage_error(error) from None
-            return self.checked(rpc, request, response)
+            return self.checked(rpc, request, answer)
 
     def start_call(self, rpc: str, request: Any, seconds: float) -> PendingCall:
         """Send an RPC without waiting for its response. Raises Unavailable for a node that is unreachable."""
@@ -106,11 +106,10 @@ class RemoteNode:
         future = self._methods[rpc].future(request, timeout=seconds, metadata=self._metadata())
         return PendingCall(self, rpc, request, future)
 
-    def checked(self, rpc: str, request: Any, response: Any) -> Any:
-        """Return a response of the node. Raises StorageError for one that names what is not the node's."""
+    def checked(self, rpc: str, request: Any, answer: bytes) -> Any:
+        """Return the response in an answer. Raises StorageError for one that names what is not the node's."""
         self.breaker.record_success()
-        self._check(self.name, rpc, request, response)
-        return response
+        return self._check(self.name, rpc, request, answer)
 
     def to_storage_error(self, error: Any, *, probe: bool = True) -> StorageError:
         """Return ForwardedError for an error of the driver on the node, otherwise Unavailable or Timeout.
@@ -179,6 +178,7 @@ class RemoteNode:
                 self._channel.close()
 
     def _all_methods(self) -> Iterator[tuple[str, Any]]:
+        """Yield every RPC by name. It returns bytes: gRPC would make a final code of what it cannot read."""
         for name in SERVICES:
             service = csi_pb2.DESCRIPTOR.services_by_name[name]
             for method in service.methods:
@@ -187,7 +187,6 @@ class RemoteNode:
                     self._channel.unary_unary(
                         f"/{service.full_name}/{method.name}",
                         request_serializer=GetMessageClass(method.input_type).SerializeToString,
-                        response_deserializer=GetMessageClass(method.output_type).FromString,
                     ),
                 )
 

@@ -59,8 +59,8 @@ class RemoteNodes:
             node.retire()
         return self._nodes[name]
 
-    def _check(self, node: str, rpc: str, request: Any, response: Any) -> None:
-        self.answers.check(node, rpc, request, response)
+    def _check(self, node: str, rpc: str, request: Any, answer: bytes) -> Any:
+        return self.answers.check(node, rpc, request, answer)
 
     def call_many(self, names: Iterable[str], rpc: str, requests: Any, deadline: float | None) -> dict[str, Any]:
         """Send one RPC to many nodes in parallel; return by name the response, or the StorageError in its place.

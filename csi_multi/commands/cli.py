@@ -36,7 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(options.run(options) or 0)
     except (ConfigError, EndpointError, ThreadsMissing) as error:
-        print(f"csi-multi: {error}", file=sys.stderr)
+        from ..logs.handlers import ESCAPES
+
+        print(f"csi-multi: {error}".translate(ESCAPES), file=sys.stderr)  # the text may have keys of the file
         return 2
 
 

@@ -45,6 +45,14 @@ class BoundedLoader(yaml.SafeLoader):
             self._values[node] = self._total - before
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Build the value of a node. PyYAML raises anything for `!!int ''`, `!!bool maybe` or the date 2024-13-45."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise _error(node, f"a value is no {kind}: {error}") from None
 
-def _error(event: yaml.Event, text: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=text, problem_mark=event.start_mark)  # type: ignore[arg-type]
+
+def _error(place: yaml.Event | yaml.Node, text: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=text, problem_mark=place.start_mark)  # type: ignore[arg-type]

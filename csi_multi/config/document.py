@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,7 +80,10 @@ def read_documents(file: Path) -> Iterator[Document]:
 
 
 def _read(file: Path) -> str:
-    with file.open("rb") as opened:
+    """Read a regular file. It is opened without waiting: for a writer of a pipe, a reload would wait for ever."""
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ConfigError(f"{file} is not a regular file; write the configuration to one")
         found = opened.read(MAX_BYTES + 1)
     if len(found) > MAX_BYTES:
         raise ConfigError(f"{file}:1: the file is larger than {MAX_BYTES} bytes")
@@ -87,7 +92,7 @@ def _read(file: Path) -> str:
 
 def _document(file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode) -> Document:
     lines: dict[KeyPath, int] = {}
-    _walk(file, loader, node, (), lines)
+    _walk(file, node, (), lines)
     document = Document(file, loader.construct_document(node), lines)
     _check_values(document, (), document.values)
     return document
@@ -102,13 +107,11 @@ def _as_config_error(file: Path) -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"{file}:1: not valid YAML: {error}") from None
 
 
-def _walk(
-    file: Path, loader: yaml.SafeLoader, node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int]
-) -> None:
+def _walk(file: Path, node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int]) -> None:
     """Record the line of every key. A key merged by `<<` has none, because it may be overridden."""
     for key_node, value in node.value:
         key, line = str(key_node.value), key_node.start_mark.line + 1
@@ -120,28 +123,21 @@ def _walk(
             raise ConfigError(f"{file}:{line}: key {key!r} is given twice, first on line {lines[*path, key]}")
         lines[*path, key] = line
         if isinstance(value, yaml.MappingNode):
-            _walk(file, loader, value, (*path, key), lines)
-        elif isinstance(value, yaml.ScalarNode):
-            _check_scalar(file, loader, value, key)
-
-
-def _check_scalar(file: Path, loader: yaml.SafeLoader, node: yaml.ScalarNode, key: str) -> None:
-    """Add file and line to the ValueError that PyYAML raises for a date such as 2024-13-45."""
-    try:
-        loader.construct_object(node)
-    except ValueError as error:
-        raise ConfigError(f"{file}:{node.start_mark.line + 1}: {key!r}: not valid YAML: {error}") from None
+            _walk(file, value, (*path, key), lines)
 
 
 def _check_values(document: Document, path: KeyPath, value: Any) -> None:
     """Raise ConfigError for a value that YAML has, but no setting: it would fail later, where nobody expects it."""
     if isinstance(value, Mapping):
         for key, item in value.items():
+            _check_values(document, path, key)
             _check_values(document, (*path, str(key)), item)
     elif isinstance(value, list):
         for item in value:
             _check_values(document, path, item)
     elif isinstance(value, str) and "\0" in value:
         raise document.error(path, f"{'.'.join(path)}: contains the character NUL")
+    elif isinstance(value, str) and any(0xD800 <= ord(one) < 0xE000 for one in value):
+        raise document.error(path, f"{'.'.join(path)}: contains a surrogate, which is half of a character")
     elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
         raise document.error(path, f"{'.'.join(path)}: {str(value)[:20]} is not a number up to {MAX_NUMBER:g}")

@@ -114,18 +114,27 @@ class Registry:
                     root._changed.notify_all()
 
     def replace_with(self, other: Registry, check_seconds: float) -> None:
-        """Take over the content of another registry; what is not in it is closed once no RPC can use it."""
+        """Take over the content of another registry; what is not in it is closed once no RPC can use it.
+
+        Raises RuntimeError, and changes nothing, when the threads that check the new instances cannot be started.
+        """
+        added = [one for one in other if not any(one is old for old in self)]
+        self._check_seconds, before_seconds = check_seconds, self._check_seconds
+        try:
+            for instance in added:
+                self._start_checks(instance)
+        except RuntimeError:
+            self._check_seconds = before_seconds
+            for instance in added:
+                instance.retired.set()
+            raise
         with self._changed:
             before, generation = [*self], self.generation
             self._replace(other)
-            added = [one for one in self if not any(one is old for old in before)]
             removed = [one for one in before if not any(one is new for new in self)]
             self._retiring += removed
-        self._check_seconds = check_seconds
         for instance in self:
             instance.proxy.admission.unshared = len(self._instances) == 1
-        for instance in added:
-            self._start_checks(instance)
         for instance in removed:
             instance.retired.set()
             SupervisedCall(f"retire-{instance.name}", functools.partial(self._retire, instance, generation))

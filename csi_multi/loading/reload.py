@@ -74,9 +74,13 @@ class ConfigReloader:
             _close(added)
             name, why = next(iter(reasons.items()))
             raise wanted.document.error(("backends", name), f"backends.{name}: {why}")
-        if (wanted.driver.log_level, wanted.driver.log_style) != _logging(self.settings):
+        try:
+            self._registry.replace_with(other, wanted.driver.check_seconds)
+        except RuntimeError:
+            _close(added)
+            raise
+        if _logging(wanted) != _logging(self.settings):
             set_up_logging(*_logging(wanted))
-        self._registry.replace_with(other, wanted.driver.check_seconds)
         self.settings, self.successful, self.succeeded_at = wanted, True, time.time()
         names = {one.name for one in wanted.instances}
         changes = {

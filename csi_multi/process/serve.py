@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,13 +26,15 @@ from ..rpc import endpoint
 from ..rpc.capabilities import Mode
 from ..rpc.interceptor import SharedRpcState
 from ..rpc.server import build_server
-from ..rpc.threads import Wait, exit_with_serving_thread, stop
+from ..rpc.threads import Stopping, exit_with_serving_thread
 from ..telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 DRAIN_LIMIT = 600.0  # seconds for running RPCs after SIGTERM; a supervisor may send SIGKILL before, which is safe too
 REMINDER_INTERVAL = 15.0  # seconds between log messages about RPCs that still run
+DELIVERY_LIMIT = 5.0  # seconds for callers to take their responses, when no RPC runs any more
+DRAIN_CHECK = 0.5  # seconds between two checks whether an RPC runs
 
 
 def serve(file: Path, mode: Mode, node: str = "") -> None:
@@ -65,8 +68,8 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         _wait(signals, reloader)
         log.info("stopping: no new RPCs are accepted; waiting for running ones")
         telemetry.on_stopping()
-        for stopped in (stop(server, DRAIN_LIMIT), membership.stop(DRAIN_LIMIT)):
-            _drain(stopped, instances)
+        for stopping in (Stopping(server, DRAIN_LIMIT), *membership.stop(DRAIN_LIMIT)):
+            _drain(stopping, shared, instances)
         endpoint.remove(path, own)
         membership.close()
         instances.close()
@@ -88,10 +91,21 @@ def _wait(signals: socket.socket, reloader: ConfigReloader) -> None:
         reloader.reload()
 
 
-def _drain(stopped: Wait, instances: Registry) -> None:
-    """Wait until no RPC runs, or DRAIN_LIMIT is over."""
-    while not stopped(REMINDER_INTERVAL):
-        log.warning("stopping: waiting for %s", "; ".join(instances.running_rpcs()) or "an RPC")
+def _drain(stopping: Stopping, shared: SharedRpcState, instances: Registry) -> None:
+    """Wait until no RPC runs, or DRAIN_LIMIT is over. A caller that does not take its response is left after a while:
+    it may never do, and a supervisor waits for the end of the process."""
+    reminded = busy = time.monotonic()
+    while not stopping.wait(DRAIN_CHECK):
+        now = time.monotonic()
+        if shared.busy:
+            busy = now
+        elif now - busy > DELIVERY_LIMIT:
+            log.warning("stopping: no RPC runs any more; connections whose callers do not read are closed")
+            stopping.cut()
+            busy = now
+        if now - reminded > REMINDER_INTERVAL:
+            log.warning("stopping: waiting for %s", "; ".join(instances.running_rpcs()) or "an RPC")
+            reminded = now
 
 
 def _exit_if_rpcs_hang(instances: Registry) -> None:

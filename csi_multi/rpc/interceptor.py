@@ -66,6 +66,11 @@ class SharedRpcState:
         """How many threads are enough for the RPCs that run, and for all that wait because of instances that hang."""
         return self.workers * 5
 
+    @property
+    def busy(self) -> bool:
+        """Whether an RPC runs, or waits for a slot."""
+        return any(slots.waiting or slots.free < slots.total for slots in self.slots.values())
+
 
 class Interceptor:
     """Wraps service methods.

@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Message)
 
 MESSAGE_LIMIT = 5.0  # seconds between the headers of an RPC and its message
 CROWDED_LIMIT = 0.5  # the same, while half of the threads wait for messages
-CHECK_INTERVAL = 0.25  # seconds
+CHECK_INTERVAL = 0.25  # seconds between two checks while an RPC waits for its message
 
 
 class MessageReader:
@@ -32,11 +32,16 @@ class MessageReader:
         """Start the thread that ends RPCs; it ends with this object."""
         self._crowd = threads // 2
         self._waiting: dict[grpc.ServicerContext, float] = {}  # the contexts of RPCs, oldest first, and since when
-        threading.Thread(target=_watch, args=(weakref.ref(self),), name="messages", daemon=True).start()
+        self._begun = threading.Event()  # an RPC waits, or this object is not used any more
+        weakref.finalize(self, self._begun.set)
+        watch = (weakref.ref(self), self._begun)
+        threading.Thread(target=_watch, args=watch, name="messages", daemon=True).start()
 
     def read(self, request_class: type[M], messages: Iterator[bytes], context: grpc.ServicerContext) -> M:
         """Return the one message of an RPC. Ends the RPC when there is none, or when it cannot be read."""
         self._waiting[context] = time.monotonic()
+        if not self._begun.is_set():
+            self._begun.set()
         try:
             message = next(messages, None)
         finally:
@@ -50,8 +55,8 @@ class MessageReader:
             context.abort(grpc.StatusCode.INTERNAL, f"the request is not a {request_class.DESCRIPTOR.full_name}")
             raise
 
-    def end_late(self) -> None:
-        """End the RPCs whose message is late. The callers get CANCELLED."""
+    def end_late(self) -> bool:
+        """End the RPCs whose message is late; return whether others wait. The callers get CANCELLED."""
         waiting = [*self._waiting.items()]
         limit = CROWDED_LIMIT if len(waiting) >= self._crowd else MESSAGE_LIMIT
         late = [context for context, since in waiting if time.monotonic() - since > limit]
@@ -62,10 +67,18 @@ class MessageReader:
             log.warning(
                 "%d RPCs are cancelled, because their callers did not send the request within %g s", len(late), limit
             )
+        return bool(self._waiting)
 
 
-def _watch(reader: weakref.ref[MessageReader]) -> None:
-    while one := reader():
-        one.end_late()
-        del one
-        time.sleep(CHECK_INTERVAL)
+def _watch(reader: weakref.ref[MessageReader], begun: threading.Event) -> None:
+    while begun.wait():
+        begun.clear()  # before the check, which finds all RPCs that began until now
+        while _end_late(reader):
+            time.sleep(CHECK_INTERVAL)
+        if reader() is None:
+            return
+
+
+def _end_late(reader: weakref.ref[MessageReader]) -> bool:
+    one = reader()
+    return one.end_late() if one else False

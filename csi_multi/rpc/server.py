@@ -43,8 +43,13 @@ CHANNEL_OPTIONS: ChannelOptions = (
 )
 
 
+# A connection costs a descriptor, and 1024 are all that a process may have by default: what is above is closed at once,
+# so that connections alone never leave none for commands and devices.
+LOCAL_OPTIONS: ChannelOptions = (("grpc.max_allowed_incoming_connections", 512),)
+
 # A caller over a network comes back with its present certificate after an hour.
 NETWORK_OPTIONS: ChannelOptions = (
+    ("grpc.max_allowed_incoming_connections", 256),
     ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_idle_ms", 900_000),
 )
@@ -90,7 +95,9 @@ def build_server(
         "Node": NodeService(context, observed(host, "", shared.listeners)),
     }
     forwarding = options.forwarding_services(context) if options.forwarding_services else {}
-    return _server(context, services | dict(forwarding), shared, options, shared.threads, CHANNEL_OPTIONS)
+    return _server(
+        context, services | dict(forwarding), shared, options, shared.threads, CHANNEL_OPTIONS + LOCAL_OPTIONS
+    )
 
 
 def build_controller_server(

@@ -24,8 +24,6 @@ import grpc
 
 log = logging.getLogger(__name__)
 
-Wait = Callable[[float], bool]  # wait at most so many seconds; return whether what is waited for has happened
-
 
 class ThreadsMissing(Exception):
     """The threads for RPCs cannot be started; the text says what to do."""
@@ -132,23 +130,34 @@ class _WaitingWork:
         return worker.job
 
 
-def stop(server: grpc.Server, grace: float) -> Wait:
-    """Accept no more RPCs, and end after `grace` seconds those that still run. Return how to wait for that."""
-    try:
-        ended: threading.Event = server.stop(grace)
-        return ended.wait
-    except RuntimeError:  # gRPC could not start its thread for `grace`, so who waits looks at the clock
-        log.warning("stopping without a thread for the time limit, because none can be started")
-    end = time.monotonic() + grace
+class Stopping:
+    """A server that accepts no more RPCs, and ends after `grace` seconds those that still run."""
 
-    def wait(seconds: float) -> bool:
-        remaining = end - time.monotonic()
+    def __init__(self, server: grpc.Server, grace: float) -> None:
+        self._server = server
+        self._end = time.monotonic() + grace
+        self._ended: threading.Event | None = None
+        try:
+            self._ended = server.stop(grace)
+        except RuntimeError:  # gRPC could not start its thread for `grace`, so who waits looks at the clock
+            log.warning("stopping without a thread for the time limit, because none can be started")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so many seconds; return whether no RPC and no connection is left."""
+        if self._ended:
+            return self._ended.wait(seconds)
+        remaining = self._end - time.monotonic()
         if remaining <= 0:
-            server.stop(None)
+            self._server.stop(None)
             return True
-        return not server.wait_for_termination(min(seconds, remaining))
+        return not self._server.wait_for_termination(min(seconds, remaining))
 
-    return wait
+    def cut(self) -> None:
+        """End all connections, also those whose callers do not take the responses."""
+        try:
+            self._server.stop(0)
+        except RuntimeError:
+            self._end = time.monotonic()
 
 
 def exit_with_serving_thread(args: threading.ExceptHookArgs) -> None:

@@ -38,8 +38,8 @@ class MetricsServer:
         host, port = parse_address(address)
         try:
             self._http = _HttpServer(host, port, self, render)
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name of DNS has such a label
+            reason = getattr(error, "strerror", None) or error
             raise EndpointError(
                 f"driver.metrics: cannot listen on {address}: {reason}; choose another address or port"
             ) from None

@@ -50,7 +50,10 @@ class Liar:
 
     def answers(self, **responses: Any) -> None:
         messages = {rpc: getattr(pb, f"{rpc}Response")(**fields) for rpc, fields in responses.items()}
-        self._file.write_text(json.dumps({rpc: one.SerializeToString().hex() for rpc, one in messages.items()}))
+        self.answers_with({rpc: one.SerializeToString() for rpc, one in messages.items()})
+
+    def answers_with(self, messages: dict[str, bytes]) -> None:
+        self._file.write_text(json.dumps({rpc: one.hex() for rpc, one in messages.items()}))
 
     def close(self) -> None:
         self.process.kill()
@@ -216,6 +219,30 @@ LIES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"group_snapshot": {"group_snapshot_id": "disk/node-2/g", "snapshots": [IN_GROUP]}},
         "the request was for 'disk/node-1/g'",
     ),
+    "a text that CSI does not allow": (
+        "CreateVolume",
+        wanted(),
+        {"volume": {**OWN, "volume_context": {"a": "b" * 5000}}},
+        "breaks a rule of CSI: volume.volume_context has 5001 bytes",
+    ),
+    "a topology that CSI does not allow": (
+        "CreateVolume",
+        wanted(),
+        {"volume": {**OWN, "accessible_topology": [{"segments": {**place("node-1")["segments"], "zone": "\n"}}]}},
+        "is not a topology value",
+    ),
+    "less than no space": (
+        "GetCapacity",
+        {"parameters": {"backend": "disk"}, "accessible_topology": place("node-1")},
+        {"available_capacity": -GIB},
+        "must not be negative",
+    ),
+    "a list with a token that CSI does not allow": (
+        "ListVolumes",
+        {},
+        {"entries": [{"volume": OWN}], "next_token": "t" * 200},
+        "next_token has 200 bytes",
+    ),
     "a longer page than requested": (
         "ListVolumes",
         {"max_entries": 1},
@@ -241,6 +268,30 @@ def test_an_answer_that_names_what_is_not_the_nodes_is_refused_logged_and_counte
     assert liar.rig.nodes.answers.refused == 1
     assert liar.rig.nodes.unreachable() == {}, "it answers, so it is not unreachable"
     assert liar.rig.machines["node-2"].volumes == ["victim"]
+
+
+@pytest.mark.parametrize("rpc", ["CreateVolume", "ListVolumes", "DeleteVolume"])
+def test_an_answer_that_cannot_be_read_is_refused_and_never_final(
+    rpc: str, liar: Liar, refused: Callable[..., Any]
+) -> None:
+    liar.answers_with({rpc: b"\xff" * 50})
+    request = {"CreateVolume": wanted(), "ListVolumes": {}, "DeleteVolume": {"volume_id": "disk/node-1/v"}}[rpc]
+
+    refusal = refused(getattr(liar.rig.client, rpc), **request)
+
+    assert refusal.code is Code.UNAVAILABLE, "the node may have made the volume"
+    assert f"node 'node-1' to {rpc} is refused: it is not a csi.v1.{rpc}Response" in refusal.text
+    assert liar.rig.nodes.answers.refused == 1
+
+
+def test_the_capacity_of_the_cluster_is_that_of_the_nodes_whose_answers_are_true(liar: Liar) -> None:
+    own = liar.rig.client.GetCapacity(parameters={"backend": "disk"}, accessible_topology=place("node-2"))
+    liar.answers(GetCapacity={"available_capacity": -GIB})
+
+    total = liar.rig.client.GetCapacity(parameters={"backend": "disk"})
+
+    assert total.available_capacity == own.available_capacity > 0
+    assert liar.rig.nodes.answers.refused == 1
 
 
 def test_what_an_orchestrator_deletes_after_a_forged_answer_is_never_another_nodes_volume(

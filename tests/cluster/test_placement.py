@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.contract import ResourceExhausted, Unavailable
+from csi_multi.contract import InvalidArgument, ResourceExhausted, Unavailable
 
 Code = grpc.StatusCode
 GIB = 1 << 30
@@ -115,6 +115,27 @@ def test_no_second_volume_is_made_while_a_node_that_may_have_the_first_is_down(c
     cluster.nodes.get("node-2").breaker.record_success()  # or wait for the pause to end
     cluster.start_controller()
     assert cluster.create("v") == first
+
+
+def test_a_refusal_by_one_node_is_not_final_while_another_one_may_have_the_volume(cluster: Any, refused: Any) -> None:
+    """The answer was lost; then one node was configured anew, and the one that has the volume does not answer."""
+    cluster.create("v", preferred=["node-2"])
+    cluster.machines["node-1"].backend.find_volume = refuse
+    cluster.stop_node("node-2")
+
+    assert refused(cluster.attempt, name="v").code is Code.UNAVAILABLE
+    assert where(cluster, "v") == ["node-2"]
+
+
+def test_a_refusal_by_one_node_does_not_hide_the_volume_of_another(cluster: Any) -> None:
+    first = cluster.create("v", preferred=["node-2"])
+    cluster.machines["node-1"].backend.find_volume = refuse
+
+    assert cluster.create("v") == first
+
+
+def refuse(_name: str) -> Any:
+    raise InvalidArgument("this node knows no such parameter")
 
 
 def test_one_node_that_is_asked_for_is_enough(cluster: Any) -> None:

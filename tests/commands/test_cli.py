@@ -111,3 +111,15 @@ def test_without_arguments_the_usage_names_all_verbs(capsys: pytest.CaptureFixtu
 )
 def test_every_verb_has_a_function_that_runs_it(arguments: list[str], run: str) -> None:
     assert parser(arguments).parse_args(arguments).run.__name__ == run
+
+
+def test_an_error_about_a_key_does_not_pass_its_control_characters_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "csi.yaml"
+    file.write_text('driver: {name: multi.csi}\nbackends: {"\\e[31mred\\nline": {kind: loop}}\n')
+
+    code = main(["check", str(file)])
+
+    assert code == 2
+    assert "backends.\\x1b[31mred\\nline: an instance name" in capsys.readouterr().err

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -215,6 +218,27 @@ def test_a_value_that_no_setting_can_have_is_refused_with_its_line(
     assert words in text
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!int ''",
+        "!!float ''",
+        "!!bool maybe",
+        "!!timestamp soon",
+        "1" + ":1" * 400 + ".0",
+        "!!int 0x",
+        '"\\UFFFFFFFF"',
+    ],
+)
+def test_a_value_that_is_none_of_its_yaml_type_is_refused(value: str, refusal: Callable[[str], str]) -> None:
+    assert "not valid YAML" in refusal(GOOD.replace("4096", value))
+
+
+@pytest.mark.parametrize("text", ['x: "/srv/\\ud800"', '"\\ud800": 1', 'x: {"\\udfff": 1}', 'x: {"a\\0": 1}'])
+def test_a_text_that_no_path_or_message_can_have_is_refused(text: str, refusal: Callable[[str], str]) -> None:
+    assert refusal(GOOD.replace("capacity: 4096", text)).startswith("5: backends.fast")
+
+
 def test_such_a_value_is_refused_where_it_is_merged_too(refusal: Callable[[str], str]) -> None:
     assert "backends.fast.x: .inf" in refusal(GOOD.replace("capacity: 4096", "<<: {x: .inf}")).replace(
         "inf is", ".inf is"
@@ -253,6 +277,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for file in (tmp_path / "absent.yaml", tmp_path):
         with pytest.raises(ConfigError, match=f"{file} cannot be read"):
             load_config(file)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_a_device_is_no_configuration_and_is_not_waited_for(
+    kind: str, tmp_path: Path, written: Callable[[str], Path]
+) -> None:
+    file = tmp_path / "csi.fifo" if kind == "pipe" else Path("/dev/zero")
+    if kind == "pipe":
+        os.mkfifo(file)
+    program = f"from csi_multi.config.settings import load_config; import pathlib; load_config(pathlib.Path('{file}'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+    assert f"ConfigError: {file} is not a regular file" in done.stderr
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:

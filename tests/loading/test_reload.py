@@ -378,3 +378,33 @@ def test_the_log_level_can_change(world: World, stream: Any) -> None:
     world.reload.reload()
 
     assert logging.getLogger().level == logging.ERROR
+
+
+def test_a_reload_whose_checks_cannot_be_started_changes_nothing_and_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.registry.start(3600)
+    before, kept = world.backend("b"), world.backend("a")
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("check-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    world.write("a", "b: {kind: good, capacity: 5}", "c")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        world.reload.reload()
+    assert not world.reload.successful
+    assert world.names() == ["a", "b"]
+    assert world.backend("b") is before
+    assert not before.closed.is_set()
+
+    world.reload.reload()
+
+    assert world.reload.successful
+    assert world.backend("b").config.capacity == 5
+    assert world.backend("a") is kept
+    assert before.closed.wait(10)
+    assert world.backend("c").checked.acquire(timeout=10)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import grpc
 import pytest
+from google.protobuf.message import DecodeError
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.commands.certificates import CertificateAuthority
 from csi_multi.config.cluster import CONTROLLER_IDENTITY, NODE_IDENTITY, NODE_PLACEHOLDER
 from csi_multi.host.command import LocalHost
 from csi_multi.process.driver_process import DriverProcess
+from csi_multi.rpc.client import Client
+from csi_multi.rpc.receive import MessageReader
+from tests.process.conftest import silent_caller
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +102,38 @@ def test_the_driver_stops_although_rpcs_are_half_open(
 
     assert driver.process.wait(timeout=45) == 0
     assert time.monotonic() - began < 40
+
+
+def test_the_driver_stops_although_a_caller_does_not_take_its_responses(driver: DriverProcess) -> None:
+    with silent_caller(driver.socket, LIST, 50) as caller:
+        assert caller.recv(9), "the driver has begun to answer"
+        began = time.monotonic()
+
+        driver.process.send_signal(signal.SIGTERM)
+
+        assert driver.process.wait(timeout=90) == 0
+        assert time.monotonic() - began < 40, "a supervisor kills it by then"
+
+
+def test_while_no_rpc_waits_for_its_message_nothing_looks_for_one() -> None:
+    before = set(threading.enumerate())
+    reader = MessageReader(16)
+    (watch,) = {*threading.enumerate()} - before
+    with pytest.raises(DecodeError):
+        reader.read(pb.ProbeRequest, iter((b"\xff",)), MagicMock())
+
+    end = time.monotonic() + 30
+    while not waits_for_a_signal(watch):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    del reader
+    watch.join(30)
+    assert not watch.is_alive()
+
+
+def waits_for_a_signal(thread: threading.Thread) -> bool:
+    frame = sys._current_frames()[thread.ident or 0]
+    return any(one.f_code.co_name == "wait" for one, _ in traceback.walk_stack(frame))
 
 
 def test_an_rpc_without_a_message_is_told_so(channels: Any) -> None:
@@ -172,3 +213,19 @@ def test_the_controllers_certificate_holds_the_threads_for_a_moment_only(node: N
 
     assert answered(controller, LIST, 30)
     assert pb.ListVolumesResponse.FromString(controller.unary_unary(LIST)(b"", timeout=30)) is not None
+
+
+def test_connections_that_say_nothing_do_not_take_all_descriptors_of_a_node(node: Node) -> None:
+    process, limit, port = node.driver.process.pid, 450, int(node.address.rpartition(":")[2])
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (limit, limit))
+    local = Client(f"unix:{node.driver.socket}")
+    local.NodeGetInfo(timeout=20)
+    opened = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(600)]
+
+    for _ in range(5):
+        assert local.Probe(timeout=PROMPT).ready.value
+        assert len([*Path(f"/proc/{process}/fd").iterdir()]) < limit - 100
+    local.NodeGetInfo(timeout=PROMPT)
+    for one in opened:
+        one.close()
+    local.close()

@@ -70,6 +70,11 @@ def test_a_host_that_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         MetricsServer("host:1", show)
 
 
+def test_a_host_that_can_be_no_name_is_an_error() -> None:
+    with pytest.raises(EndpointError, match=r"cannot listen on a{100}:1: .*choose another address"):
+        MetricsServer("a" * 100 + ":1", show)
+
+
 @pytest.fixture
 def connect(page: MetricsServer) -> Iterator[Callable[[], socket.socket]]:
     opened: list[socket.socket] = []
