@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from csi_multi.contract import UNOBSERVED, Observer
+from csi_multi.contract import UNOBSERVED, NotFound, Observer, Unavailable
 
 from . import botocore_model, errors, session
 from .config import Config
@@ -225,13 +225,21 @@ class Client:
         self._session.close()
 
     def _all(self, call: str, items: str, **fields: Any) -> list[dict[str, Any]]:
-        """Return what all pages of a response hold under the key `items`."""
+        """Return what all pages of a response hold under the key `items`.
+
+        A search with a filter finds something or nothing: NotFound is no answer to it, and proves no absence.
+        """
 
         def fetch(token: str) -> tuple[list[dict[str, Any]], str]:
             response = self._call(call, **fields, NextToken=token or None)
             return response[items], response.get("NextToken") or ""
 
-        return every_page(fetch)
+        try:
+            return every_page(fetch)
+        except NotFound as error:
+            if "Filters" in fields:
+                raise Unavailable(f"{error}; try again") from error
+            raise
 
     def _search(self, call: str, items: str, key: str, values: list[str], **fields: Any) -> list[dict[str, Any]]:
         """Return the items that EC2 shows with one of these values under the key of a filter."""

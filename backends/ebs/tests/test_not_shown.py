@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
@@ -84,6 +85,27 @@ def test_an_error_that_names_every_id_leaves_no_volume(connect: Connect, cloud: 
     cloud.fail("DescribeVolumes", "InvalidVolume.NotFound", message=f"The volumes '{', '.join(handles)}' do not exist.")
 
     run_together(*[lambda handle=handle: idempotent.delete_volume(after, handle, {}) for handle in handles])
+    assert cloud.everything() == ()
+
+
+def test_a_search_that_ec2_answers_with_not_found_leaves_no_volume(connect: Connect, cloud: FakeEc2) -> None:
+    ebs = connect(zones=(A,))
+    handles = [ebs.create_volume(volume_request(f"pvc-{number}")).handle for number in range(5)]
+    after = connect(zones=(A,))
+    searching = cloud.fail(
+        "DescribeVolumes", "InvalidVolume.NotFound", times=math.inf, when=lambda call: bool(call.get("Filter.1.Name"))
+    )
+    absent = cloud.fail("DescribeVolumes", "InvalidVolume.NotFound", times=math.inf)
+
+    outcomes = run_together(*[lambda one=one: idempotent.delete_volume(after, one, {}) for one in handles])
+
+    assert {type(one) for one in outcomes} <= {Unavailable, type(None)}
+    assert cloud.everything() == tuple(sorted(one for one, outcome in zip(handles, outcomes, strict=True) if outcome))
+    with pytest.raises(Unavailable):
+        after.find_volume("pvc-1")
+    searching.times = absent.times = 0
+    for handle in handles:
+        idempotent.delete_volume(after, handle, {})
     assert cloud.everything() == ()
 
 
