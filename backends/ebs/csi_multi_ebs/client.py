@@ -225,21 +225,13 @@ class Client:
         self._session.close()
 
     def _all(self, call: str, items: str, **fields: Any) -> list[dict[str, Any]]:
-        """Return what all pages of a response hold under the key `items`.
-
-        A search with a filter finds something or nothing: NotFound is no answer to it, and proves no absence.
-        """
+        """Return what all pages of a response hold under the key `items`."""
 
         def fetch(token: str) -> tuple[list[dict[str, Any]], str]:
             response = self._call(call, **fields, NextToken=token or None)
             return response[items], response.get("NextToken") or ""
 
-        try:
-            return every_page(fetch)
-        except NotFound as error:
-            if "Filters" in fields:
-                raise Unavailable(f"{error}; try again") from error
-            raise
+        return every_page(fetch)
 
     def _search(self, call: str, items: str, key: str, values: list[str], **fields: Any) -> list[dict[str, Any]]:
         """Return the items that EC2 shows with one of these values under the key of a filter."""
@@ -249,7 +241,10 @@ class Client:
         return found
 
     def _call(self, call: str, **fields: Any) -> dict[str, Any]:
-        """Make a call of botocore_model.CALLS, with the fields that are not None."""
+        """Make a call of botocore_model.CALLS, with the fields that are not None.
+
+        NotFound is no answer to a search with filters, and proves no absence: it becomes Unavailable.
+        """
         from botocore import xform_name
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
         from botocore.parsers import ResponseParserError
@@ -262,7 +257,10 @@ class Client:
             except ParamValidationError:
                 raise  # a bug of this module
             except ClientError as error:  # of this call, or of STS
-                raise errors.from_response(error.operation_name, error.response) from error
+                failure = errors.from_response(error.operation_name, error.response)
+                if "Filters" in fields and isinstance(failure, NotFound):
+                    failure = Unavailable(f"{failure}; try again")
+                raise failure from error
             except (BotoCoreError, ResponseParserError) as error:
                 raise errors.from_botocore(call, error) from error
             return response

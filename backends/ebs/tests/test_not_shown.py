@@ -9,7 +9,7 @@ import time
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi.contract import FailedPrecondition, Node, NotFound, Unavailable
+from csi_multi.contract import FailedPrecondition, Node, NotFound, PageRequest, Unavailable
 from csi_multi.core import idempotent
 
 from .backend_requests import (
@@ -101,8 +101,9 @@ def test_a_search_that_ec2_answers_with_not_found_leaves_no_volume(connect: Conn
 
     assert {type(one) for one in outcomes} <= {Unavailable, type(None)}
     assert cloud.everything() == tuple(sorted(one for one, outcome in zip(handles, outcomes, strict=True) if outcome))
-    with pytest.raises(Unavailable):
-        after.find_volume("pvc-1")
+    for search in (lambda: after.find_volume("pvc-1"), lambda: after.list_volumes(PageRequest())):
+        with pytest.raises(Unavailable):
+            search()
     searching.times = absent.times = 0
     for handle in handles:
         idempotent.delete_volume(after, handle, {})
