@@ -130,6 +130,12 @@ class Client:
         found = [Ec2Instance.read(one) for reservation in reservations for one in reservation["Instances"]]
         return {one.id: one for one in found}
 
+    def instances_tagged(self, key: str, values: Collection[str]) -> list[str]:
+        """Return the ids of the instances whose tag `key` matches one of these values, in which * is anything."""
+        filters = [{"Name": f"tag:{key}", "Values": list(values)}]
+        reservations = self._all("DescribeInstances", "Reservations", Filters=filters)
+        return [one["InstanceId"] for reservation in reservations for one in reservation["Instances"]]
+
     def modify(self, volume: str, spec: VolumeSpec) -> Ec2Modification:
         """Begin to change what the spec sets; size 0: unchanged.
 

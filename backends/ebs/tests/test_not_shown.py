@@ -172,6 +172,17 @@ def test_a_volume_that_does_not_show_is_detached(connect: Connect, node: Node, c
         show(cloud)
 
 
+def test_a_volume_that_does_not_show_is_detached_from_a_node_that_is_known_by_name_only(
+    connect: Connect, node: Node, cloud: FakeEc2
+) -> None:
+    made = connect(zones=(A,)).create_volume(volume_request())
+    connect().attach(attach_request(node, made))
+    hide(cloud, made.handle)
+
+    idempotent.detach(connect(), made.handle, Node(name=node.name, fact="", id=node.name), {})
+    assert row(cloud, made.handle).held == {}
+
+
 def test_of_fifty_detachments_none_leaves_an_attachment_though_lookups_leave_some_out(
     connect: Connect, node: Node, cloud: FakeEc2
 ) -> None:
