@@ -243,11 +243,12 @@ class AttachmentManager:
     def _instances_of(self, handle: str, node: Node, shown: set[str]) -> set[str]:
         """Return the node's instance, and those of `shown` that had the name of the node before it was replaced.
 
-        A node id without the instance's id counts as the name alone. Raises FailedPrecondition when two instances of
+        A node id without the instance's id counts as the name alone, which the tags of all instances are searched for
+        where a lookup shows none. Raises FailedPrecondition when two instances of
         one name are running.
         """
         if not node.fact:
-            return set(self._node_names.with_name(node.name, shown))
+            return set(self._node_names.with_name(node.name, shown) or self._node_names.with_name(node.name))
         if not shown - {node.fact}:
             return {node.fact}
         namesakes = self._node_names.with_name(node.name, shown - {node.fact})

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from csi_multi.contract import UNOBSERVED, Observer
+from csi_multi.contract import UNOBSERVED, NotFound, Observer, Unavailable
 
 from . import botocore_model, errors, session
 from .config import Config
@@ -130,6 +130,12 @@ class Client:
         found = [Ec2Instance.read(one) for reservation in reservations for one in reservation["Instances"]]
         return {one.id: one for one in found}
 
+    def instances_tagged(self, key: str, values: Collection[str]) -> list[str]:
+        """Return the ids of the instances whose tag `key` matches one of these values, in which * is anything."""
+        filters = [{"Name": f"tag:{key}", "Values": list(values)}]
+        reservations = self._all("DescribeInstances", "Reservations", Filters=filters)
+        return [one["InstanceId"] for reservation in reservations for one in reservation["Instances"]]
+
     def modify(self, volume: str, spec: VolumeSpec) -> Ec2Modification:
         """Begin to change what the spec sets; size 0: unchanged.
 
@@ -241,7 +247,10 @@ class Client:
         return found
 
     def _call(self, call: str, **fields: Any) -> dict[str, Any]:
-        """Make a call of botocore_model.CALLS, with the fields that are not None."""
+        """Make a call of botocore_model.CALLS, with the fields that are not None.
+
+        NotFound is no answer to a search with filters, and proves no absence: it becomes Unavailable.
+        """
         from botocore import xform_name
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
         from botocore.parsers import ResponseParserError
@@ -254,7 +263,10 @@ class Client:
             except ParamValidationError:
                 raise  # a bug of this module
             except ClientError as error:  # of this call, or of STS
-                raise errors.from_response(error.operation_name, error.response) from error
+                failure = errors.from_response(error.operation_name, error.response)
+                if "Filters" in fields and isinstance(failure, NotFound):
+                    failure = Unavailable(f"{failure}; try again")
+                raise failure from error
             except (BotoCoreError, ResponseParserError) as error:
                 raise errors.from_botocore(call, error) from error
             return response

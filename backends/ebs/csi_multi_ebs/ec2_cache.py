@@ -271,8 +271,10 @@ class NodeNames:
             self._known |= {id: node_id for id, one in found.items() if (node_id := self._tagged(one))}
         return {one: self._known.get(one, one) for one in instances}
 
-    def with_name(self, name: str, instances: Collection[str]) -> dict[str, Ec2Instance]:
-        """Return those whose tag names this node now. A tag that was copied from another instance does not count."""
+    def with_name(self, name: str, instances: Collection[str] | None = None) -> dict[str, Ec2Instance]:
+        """Return those (None: of all) whose tag names this node now. A tag that was copied from another counts not."""
+        if instances is None:
+            instances = self._cache.client.instances_tagged(self._key, (name, f"{name}/*"))
         found = self._cache.instances.many(instances, self._cache.wait_deadline(None))
         node_ids = {id: self._tagged(one) for id, one in found.items()}
         return {id: found[id] for id in found if node_ids[id].partition(";")[0] == name and id in node_ids[id]}

@@ -92,8 +92,7 @@ class SnapshotManager:
 
     def _refuse_second(self, name: str, snapshot: Ec2Snapshot) -> None:
         """Raise AlreadyExists when another process created one before: the oldest stays, for all callers."""
-        found = self._cache.snapshots_by_name.get(leaf(name), self._cache.wait_deadline(None)) or []
-        good = _not_failed(found)
+        good = _not_failed(self._shown(name))
         if good and good[0].id != snapshot.id and (good[0].created, good[0].id) < (snapshot.created, snapshot.id):
             self._delete(snapshot.id)
             raise AlreadyExists(f"snapshot {name!r} already exists as {good[0].id!r}")
@@ -140,11 +139,16 @@ class SnapshotManager:
 
         Raises Unavailable while EC2 may not show a recent one.
         """
-        found = self._cache.snapshots_by_name.get(leaf(name), self._cache.wait_deadline(None)) or []
+        found = self._shown(name)
         until, known = self._recent.get(name, (0.0, ""))
         if not found and time.monotonic() < until:
             raise Unavailable(f"snapshot {name!r} {known} a moment ago, and EC2 does not show it yet; try again")
         return found
+
+    def _shown(self, name: str) -> list[Ec2Snapshot]:
+        """Return what EC2 shows under this name, without what this process has deleted."""
+        found = self._cache.snapshots_by_name.get(leaf(name), self._cache.wait_deadline(None)) or []
+        return [one for one in found if not self._cache.was_deleted(one.id)]
 
     def _refuse_unknown_zones(self, zones: tuple[str, ...]) -> None:
         """Raise InvalidArgument for zones that do not exist, before a snapshot is created."""

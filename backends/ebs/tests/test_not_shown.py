@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
 import pytest
 from csi_multi_ebs.backend import EbsBackend
 
-from csi_multi.contract import FailedPrecondition, Node, NotFound, Unavailable
+from csi_multi.contract import FailedPrecondition, Node, NotFound, PageRequest, Unavailable
 from csi_multi.core import idempotent
 
 from .backend_requests import (
@@ -87,6 +88,28 @@ def test_an_error_that_names_every_id_leaves_no_volume(connect: Connect, cloud: 
     assert cloud.everything() == ()
 
 
+def test_a_search_that_ec2_answers_with_not_found_leaves_no_volume(connect: Connect, cloud: FakeEc2) -> None:
+    ebs = connect(zones=(A,))
+    handles = [ebs.create_volume(volume_request(f"pvc-{number}")).handle for number in range(5)]
+    after = connect(zones=(A,))
+    searching = cloud.fail(
+        "DescribeVolumes", "InvalidVolume.NotFound", times=math.inf, when=lambda call: bool(call.get("Filter.1.Name"))
+    )
+    absent = cloud.fail("DescribeVolumes", "InvalidVolume.NotFound", times=math.inf)
+
+    outcomes = run_together(*[lambda one=one: idempotent.delete_volume(after, one, {}) for one in handles])
+
+    assert {type(one) for one in outcomes} <= {Unavailable, type(None)}
+    assert cloud.everything() == tuple(sorted(one for one, outcome in zip(handles, outcomes, strict=True) if outcome))
+    for search in (lambda: after.find_volume("pvc-1"), lambda: after.list_volumes(PageRequest())):
+        with pytest.raises(Unavailable):
+            search()
+    searching.times = absent.times = 0
+    for handle in handles:
+        idempotent.delete_volume(after, handle, {})
+    assert cloud.everything() == ()
+
+
 def test_a_volume_of_somebody_else_that_shows_late_is_not_deleted(connect: Connect, cloud: FakeEc2) -> None:
     theirs = cloud.client().create_volume(AvailabilityZone=A, Size=1)["VolumeId"]
     looks = iter([True, True, True])
@@ -147,6 +170,17 @@ def test_a_volume_that_does_not_show_is_detached(connect: Connect, node: Node, c
             idempotent.detach(after, made.handle, wanted, {})
         assert row(cloud, made.handle).held == {}
         show(cloud)
+
+
+def test_a_volume_that_does_not_show_is_detached_from_a_node_that_is_known_by_name_only(
+    connect: Connect, node: Node, cloud: FakeEc2
+) -> None:
+    made = connect(zones=(A,)).create_volume(volume_request())
+    connect().attach(attach_request(node, made))
+    hide(cloud, made.handle)
+
+    idempotent.detach(connect(), made.handle, Node(name=node.name, fact="", id=node.name), {})
+    assert row(cloud, made.handle).held == {}
 
 
 def test_of_fifty_detachments_none_leaves_an_attachment_though_lookups_leave_some_out(

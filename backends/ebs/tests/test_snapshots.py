@@ -159,6 +159,19 @@ def test_a_name_can_be_used_again_after_deletion(ebs: EbsBackend, cloud: FakeEc2
     assert snapshots(cloud) == [second.handle] != [first.handle]
 
 
+def test_a_snapshot_that_was_deleted_and_still_shows_is_not_taken_for_one_of_the_name(
+    ebs: EbsBackend, cloud: FakeEc2, origin: Volume
+) -> None:
+    first = taken(ebs, snapshot_request("snap-1", origin.handle))
+    cloud.takes.vanishing = FOREVER
+    ebs.delete_snapshot(first.handle, {})
+
+    second = taken(ebs, snapshot_request("snap-1", origin.handle))
+
+    assert snapshots(cloud) == [second.handle] != [first.handle]
+    assert ebs.find_snapshot("snap-1").handle == second.handle
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_snapshot_that_failed_after_it_was_told_is_never_replaced(
     connect: Connect, cloud: FakeEc2, origin: Volume, restarted: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -11,6 +12,8 @@ from . import labels
 from .client import Client
 from .labels import Handles
 from .report import LogicalVolume, Report
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -87,9 +90,20 @@ class OwnedVolumes:
         return [one for one in found if self.owns(one) and not incomplete(one)]
 
     def page(self, report: Report, page: PageRequest, convert: Callable[[LogicalVolume], T | None]) -> Page[T]:
-        """Return a page of them, each as `convert` returns it, without those for which that is None."""
+        """Return a page of them, each as `convert` returns it, without those for which that is None.
+
+        One with a damaged stamp is left out, so that the others are listed.
+        """
         found = {one.name.removeprefix(self.prefix): one for one in self.all(report)}
-        return paged(sorted(found), page, lambda leaf: convert(found[leaf]))
+
+        def load(leaf: str) -> T | None:
+            try:
+                return convert(found[leaf])
+            except FailedPrecondition as error:
+                log.warning("logical volume %s is left out of the listing: %s", found[leaf].name, error)
+                return None
+
+        return paged(sorted(found), page, load)
 
 
 def incomplete(found: LogicalVolume) -> bool:

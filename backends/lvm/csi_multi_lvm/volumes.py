@@ -178,7 +178,7 @@ class VolumeManager(Operation):
             if not one.thick_snapshot:
                 self._activation.deactivate(one.name)
             self._client.remove(one.name, condition, active=one.thick_snapshot)
-        except (CommandRefused, OSError) as error:
+        except (CommandRefused, InUse, OSError) as error:
             raise Busy(
                 f"logical volume {one.name}, left by an earlier attempt, cannot be removed yet: {error}; try again"
             ) from None

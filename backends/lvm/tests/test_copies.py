@@ -15,6 +15,7 @@ from csi_multi_lvm import block_io, labels
 from csi_multi_lvm.backend import LvmBackend
 
 from csi_multi.contract import (
+    Busy,
     NotFound,
     PageRequest,
     Setting,
@@ -142,6 +143,17 @@ def test_an_incomplete_copy_is_not_listed_and_can_be_deleted(torn: Torn, group: 
     with suppress(NotFound):
         ours.delete_volume(handle, {})
     assert held(group) == ["csi-one", "csis-snap"]
+    ours.resume()  # the source was active only to be read
+
+
+def test_while_an_incomplete_copy_is_open_elsewhere_its_name_is_busy(torn: Torn, group: Group) -> None:
+    """Nothing final is answered while something half-made is left: the orchestrator would forget it."""
+    ours, one, _, _ = torn
+    with device_of(group, "two").open("rb"):
+        for act in (lambda: create(ours, "two", SIZE), lambda: copy(ours, "two", one)):
+            with pytest.raises(Busy):
+                act()
+    delete(ours, create(ours, "two", SIZE, type="linear"))
     ours.resume()  # the source was active only to be read
 
 

@@ -217,3 +217,22 @@ def test_a_volume_made_anew_under_the_same_name_has_no_snapshot_of_the_earlier_o
     assert snapshots() == ["new"]
     assert [found.stamp.name for found in one.list_snapshots(PageRequest()).items] == ["new", "old"]
     delete(one, new, old, anew)
+
+
+def test_a_volume_whose_stamp_is_damaged_does_not_keep_the_others_from_being_listed(
+    backend: NewBackend, group: Group
+) -> None:
+    one = backend()
+    first, second = create(one, "a", EXTENT, type="thin"), create(one, "b", EXTENT, type="thin")
+    old, new = snapshot(one, "old", second), snapshot(one, "new", second)
+    for name in ("csi-a", "csis-old"):
+        (tags,) = group.lvm.run("lvs", "--noheadings", "-o", "lv_tags", f"{group.name}/{name}")
+        (part,) = (tag for tag in tags.split(",") if tag.startswith("csi.0="))
+        group.lvm.run("lvchange", "-qq", "--deltag", part, f"{group.name}/{name}")
+
+    assert [found.handle for found in one.list_volumes(PageRequest()).items] == [second.handle]
+    for source in (None, second.handle):
+        assert [found.handle for found in one.list_snapshots(PageRequest(), source).items] == [new.handle]
+    with pytest.raises(FailedPrecondition, match="is missing; restore it"):
+        one.get_volume(first.handle)
+    delete(one, old, new, first, second)
