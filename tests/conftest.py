@@ -16,7 +16,7 @@ import pytest
 from csi_multi_testing.memory import MemoryBackend, MemoryStorage
 from stevedore.extension import ExtensionManager
 
-from csi_multi.config.settings import Driver
+from csi_multi.config.settings import Config, Driver, load_config
 from csi_multi.contract import Backend, Host, Setting
 from csi_multi.host.command import LocalHost
 from csi_multi.loading.instance import Instance
@@ -26,6 +26,7 @@ from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.interceptor import SharedRpcState
 from csi_multi.rpc.server import build_server
+from tests.cluster_section import HEAD
 
 DRIVER = "multi.csi.example.com"
 NODE = "node-1"
@@ -141,6 +142,18 @@ def _servers(directory: Path) -> Iterator[Serve]:
     for client, server in running:
         client.close()
         server.stop(0).wait()
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[str], Config]:
+    """Load a file with these lines in its `cluster:` section."""
+
+    def loaded(lines: str) -> Config:
+        file = tmp_path / "c.yaml"
+        file.write_text(HEAD + lines)
+        return load_config(file)
+
+    return loaded
 
 
 @pytest.fixture

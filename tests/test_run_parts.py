@@ -17,6 +17,10 @@ bad:
 \t@echo "2 failed, 5 passed, 1 error in 63.10s (0:01:03)"; false
 silent:
 \t@false
+killed:
+\t@echo "........ [ 12%]"; kill -9 $$$$
+alone: # make itself is killed
+\t@kill -9 $$PPID
 """
 
 
@@ -45,8 +49,10 @@ def test_all_parts_that_pass_make_a_success(run: Any) -> None:
     assert done.stdout.splitlines()[-1] == "6 passed, 0 failed, 2 skipped"
 
 
-def test_a_part_that_fails_without_a_test_fails_the_whole(run: Any) -> None:
-    done = run("silent", "good")
+@pytest.mark.parametrize("part", ["silent", "killed", "alone", "absent"])
+def test_a_part_that_ends_without_the_last_line_of_its_tests_is_one_failure(run: Any, part: str) -> None:
+    done = run(part, "good")
 
     assert done.returncode == 1
-    assert "FAILED: silent" in done.stdout
+    assert f"FAILED: {part};" in done.stdout
+    assert done.stdout.splitlines()[-1] == "3 passed, 1 failed, 1 skipped"

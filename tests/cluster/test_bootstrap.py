@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from csi_multi.cluster.bootstrap import ClusterMembership
 from csi_multi.config.document import ConfigError
-from csi_multi.config.settings import load_config
 from csi_multi.loading.registry import Registry
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.endpoint import EndpointError
 from csi_multi.rpc.interceptor import SharedRpcState
-
-HEAD = """\
-driver: {name: multi.csi.example.com, node: node-1}
-backends:
-  scratch: {kind: loop, directory: /srv/scratch}
-cluster:
-"""
-TLS = "  tls: {ca: /tls/ca.pem, certificate: /tls/certificate.pem, key: /tls/key.pem}\n"
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Any:
-    """Load a file with these lines in its section."""
-
-    def loaded(lines: str) -> Any:
-        file = tmp_path / "c.yaml"
-        file.write_text(HEAD + lines)
-        return load_config(file)
-
-    return loaded
+from tests.cluster_section import TLS
 
 
 def test_certificates_that_are_not_there_are_named(load: Any) -> None:

@@ -11,26 +11,7 @@ from csi_multi.commands.cli import main
 from csi_multi.config.cluster import Cluster
 from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import load_config
-
-HEAD = """\
-driver: {name: multi.csi.example.com, node: node-1}
-backends:
-  scratch: {kind: loop, directory: /srv/scratch}
-cluster:
-"""
-TLS = "  tls: {ca: /tls/ca.pem, certificate: /tls/certificate.pem, key: /tls/key.pem}\n"
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Any:
-    """Load a file with these lines in its section."""
-
-    def loaded(lines: str) -> Any:
-        file = tmp_path / "c.yaml"
-        file.write_text(HEAD + lines)
-        return load_config(file)
-
-    return loaded
+from tests.cluster_section import HEAD, TLS
 
 
 def test_a_file_without_the_section_has_no_cluster(tmp_path: Path) -> None:

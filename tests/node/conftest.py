@@ -51,7 +51,7 @@ class KillableHost:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
-        self.loops: set[str] = set()
+        self.loops: set[tuple[str, str | None]] = set()  # each as `attachment` describes it
         self.left: int | None = None  # steps to live
         self.replaced: dict[str, Any] = {}  # program -> callable to run instead
         self._real = LocalHost()
@@ -69,9 +69,14 @@ class KillableHost:
             return self.replaced[argv[0]](*argv, stdin=stdin, ok=ok, timeout=timeout)
         result = self._real.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
         if argv[:3] == ("losetup", "--find", "--show"):
-            self.loops.add(result.stdout.strip())
+            self.loops.add(attachment(result.stdout.strip()))
         self.step()
         return result
+
+
+def attachment(loop: str) -> tuple[str, str | None]:
+    """A loop device, and the number that it gets with each file: the next file may be another program's."""
+    return loop, sysfs.attribute(sysfs.number_of(Path(loop)), "diskseq")
 
 
 class FileBackend(Expand):
@@ -291,11 +296,11 @@ class World:
         return [mount.target for mount in mounts.table() if mount.target.startswith(str(self.directory))]
 
     def loops(self) -> list[str]:
-        """Return the loop devices bound to our files, or layered over our devices."""
+        """Return the loop devices bound to our files, and those that were attached for us, whatever is below."""
         return sorted(
             str(loop)
             for loop, backing in loopdev.bound_devices().items()
-            if backing.startswith(str(self.directory)) or (str(loop) in self.host.loops and backing in self.host.loops)
+            if backing.startswith(str(self.directory)) or attachment(str(loop)) in self.host.loops
         )
 
     def sweep(self) -> None:

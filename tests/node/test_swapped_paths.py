@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
 
@@ -15,7 +16,16 @@ from csi_multi.node import fsgroup
 
 pytestmark = pytest.mark.root
 
-ROUNDS = 120
+ROUNDS = 40 if "MATRIX" not in os.environ else 400  # one in fifteen hits a driver that mounts by path
+
+
+def rounds(count, share=1):
+    """So many rounds, and on a busy machine more, until the path was swapped during a tenth of them."""
+    for number in itertools.count():
+        if number >= ROUNDS // share and count[0] > ROUNDS / 10:
+            return
+        assert number < 100 * ROUNDS, f"swapped {count[0]} times only"
+        yield number
 
 
 @contextlib.contextmanager
@@ -78,7 +88,7 @@ def test_a_target_that_is_swapped_for_a_link_is_never_followed(world, victim, ca
     parent.mkdir()
     target, published = parent / "target", 0
     with swapping(target, victim) as count:
-        for _ in range(ROUNDS):
+        for _ in rounds(count):
             with contextlib.suppress(StorageError):
                 world.publish(target=target, read_only=read_only)
                 published += 1
@@ -86,7 +96,6 @@ def test_a_target_that_is_swapped_for_a_link_is_never_followed(world, victim, ca
             with contextlib.suppress(StorageError):
                 world.unpublish(target=target)
             assert elsewhere(world, {staging, target}) == []
-    assert count[0] > ROUNDS / 10
     print(f"{published} published, {count[0]} times swapped")
     if target.is_symlink():
         target.unlink()
@@ -102,7 +111,7 @@ def test_a_parent_that_is_swapped_for_a_link_is_never_followed(world, victim, ca
     parent.mkdir()
     target = parent / "target"
     with swapping(parent, victim) as count:
-        for _ in range(ROUNDS):
+        for _ in rounds(count):
             with contextlib.suppress(StorageError):
                 world.publish(target=target)
             here = [path for path in world.mounted() if path != str(staging)]
@@ -110,7 +119,6 @@ def test_a_parent_that_is_swapped_for_a_link_is_never_followed(world, victim, ca
             for path in here:
                 with contextlib.suppress(StorageError):
                     world.unpublish(target=world.directory / path)
-    assert count[0] > ROUNDS / 10
     for path in world.mounted():
         if path != str(staging):
             world.sh("umount", path)
@@ -125,14 +133,13 @@ def test_a_staging_path_that_is_swapped_for_a_link_is_never_followed(world, vict
     world.unstage()
     staging = world.staging()
     with swapping(staging, victim) as count:
-        for _ in range(ROUNDS // 4):
+        for _ in rounds(count, 4):
             with contextlib.suppress(StorageError):
                 world.stage(staging=staging, fs=fs)
             # The directory may be renamed with what is mounted in it, but nothing may be mounted on the victim.
             assert not [path for path in world.mounted() if path.startswith(str(victim))]
             with contextlib.suppress(StorageError, OSError):
                 world.unstage(staging=staging)
-    assert count[0] > ROUNDS / 10
     for path in reversed(world.mounted()):
         world.sh("umount", path)
     if staging.is_symlink():

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.devicemapper
 
 SIZE = 8 * EXTENT
 MARK = b"!" * 4096
-SOON = 30.0  # seconds, for a process in an emulated guest
+SOON = 120.0  # seconds, for a process in an emulated guest
 Make = Callable[..., LvmBackend]
 
 
@@ -89,7 +89,9 @@ def kill_in_the_middle(group: Group, name: str, work: Callable[[], object]) -> i
         assert time.monotonic() < ends
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL, "the copy was completed, or failed"
-    while LocalHost().run("pgrep", "-P", "1", "-x", "lvm", ok=(0, 1)).status == 0:
+    ends = time.monotonic() + SOON
+    while LocalHost().run("pgrep", "-P", "1", "-x", "-f", f"lvm .*{group.name}.*", ok=(0, 1)).status == 0:
+        assert time.monotonic() < ends
         time.sleep(0.05)  # the last command outlives the driver
     return copied(group, name)
 

@@ -38,7 +38,7 @@ with open(sys.argv[1], "wb", buffering=0) as file, open(sys.argv[2], "w") as cou
 """
 STUCK = 3.0  # seconds instead of ten after which a suspended device is resumed
 SIZE = 8 * EXTENT
-SOON = 30.0  # seconds, for a process in an emulated guest
+SOON = 120.0  # seconds, for a process in an emulated guest
 
 Make = Callable[..., LvmBackend]
 

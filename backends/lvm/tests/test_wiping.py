@@ -48,7 +48,7 @@ BackendOn = Callable[..., LvmBackend]
 DISK = 25 * MIB  # six extents and LVM's own MiB
 START = MIB  # where the first extent is
 ROOM = 12 * EXTENT  # of the group
-SOON = 60.0  # seconds, for a thread in a slow guest
+SOON = 120.0  # seconds, for a thread in a slow guest
 FILESYSTEM = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
 
 

@@ -37,7 +37,7 @@ from csi_multi.host.command import LocalHost
 
 from .group import EXTENT, Group
 
-TIME_LIMIT = 30.0  # seconds for some calls in a slow guest: less than the minute that a full pool lets writers wait
+TIME_LIMIT = 55.0  # seconds for some calls in a slow guest: less than the minute that a full pool lets writers wait
 SECRET = b"a secret of the deleted volume;"
 PATTERN = SECRET * (-(-EXTENT // len(SECRET)))  # it begins elsewhere in every extent
 
