@@ -34,5 +34,5 @@ class Parameters(Schema, frozen=True, kw_only=True):
 
     sector_size: Annotated[
         Literal[512, 4096] | None,
-        Doc("bytes per sector of the device; default: the source's, else what the disk below needs for direct I/O"),
+        Doc("bytes per sector of the device; default: the source's, else what direct I/O or `blockSize` needs"),
     ] = None
