@@ -90,11 +90,7 @@ class _HttpServer(ThreadingHTTPServer):
                 del self._open[oldest]
                 _end(oldest)
             self._open[request] = None
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread can be started
-            self._forget(request)
-            raise
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
