@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..contract.errors import Unavailable
-from .supervised import CallNotStarted, SupervisedCall
+from .supervised import CallExited, CallNotStarted, SupervisedCall
 
 Answer = TypeVar("Answer")
 
@@ -47,6 +47,8 @@ def ask(
         return call.result(0)
     except CallNotStarted as error:
         raise Unavailable(f"no thread could be started to ask about {what}: {error}; try again") from None
+    except CallExited as error:
+        raise error.__cause__ or error from None
 
 
 def _no_answer(what: str, seconds: float) -> NoAnswer:

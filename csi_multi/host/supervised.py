@@ -48,6 +48,7 @@ class SupervisedCall(Generic[T]):
             self._error = error
         except BaseException as error:  # a real Ctrl-C arrives in the main thread, so this one is the function's own
             self._error = CallExited(type(error).__name__)
+            self._error.__cause__ = error
         finally:
             self._ended.set()
 

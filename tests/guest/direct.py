@@ -27,6 +27,7 @@ def run(task: Task) -> int:
         except BlockingIOError:
             print("waiting for another task of this kind on this machine", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that started us with & had it ignored
         process = subprocess.Popen(task.command, start_new_session=True)
         try:
             status = process.wait(task.timeout)

@@ -38,6 +38,7 @@ from csi_multi.host.command import LocalHost
 from csi_multi.host.sysfs import DeviceGone
 from csi_multi.node import grow, publish
 from csi_multi.node import stage as node_stage
+from csi_multi.node import unstage as node_unstage
 from csi_multi.node.requests import PublishRequest, StageRequest
 
 from .hotplug_target import growing
@@ -256,7 +257,7 @@ def stage(
 
 
 def unstage(backend: EbsBackend, volume: str, staging: Path) -> None:
-    node_stage.unstage(LocalHost(), backend, volume, staging)
+    node_unstage.unstage(LocalHost(), backend, volume, staging)
 
 
 def test_data_outlives_unstage_detach_attach_and_stage(

@@ -21,6 +21,7 @@ from csi_multi.contract import AccessMode, Capability, Device, FailedPreconditio
 from csi_multi.host import loopdev, mounts
 from csi_multi.host.command import LocalHost
 from csi_multi.node import stage as node_stage
+from csi_multi.node import unstage
 from csi_multi.node.requests import StageRequest
 
 from .backend_requests import setting
@@ -97,7 +98,7 @@ class Node:
         node_stage.stage(LocalHost(), self.backend, request)
 
     def unstage(self) -> None:
-        node_stage.unstage(LocalHost(), self.backend, VOLUME, self.staging)
+        unstage.unstage(LocalHost(), self.backend, VOLUME, self.staging)
 
     def refuses(self, context: Strings) -> None:
         """Require that the volume is refused, and not changed."""

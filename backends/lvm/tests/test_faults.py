@@ -30,7 +30,7 @@ from csi_multi.contract import (
 )
 from csi_multi.host import mounts
 from csi_multi.host.command import LocalHost
-from csi_multi.node import stage
+from csi_multi.node import stage, unstage
 from csi_multi.node.requests import StageRequest
 
 from . import volume_steps
@@ -255,7 +255,7 @@ class Node:
         stage.stage(self.host, self._backend, StageRequest(handle=one.handle, staging=self.staging, capability=EXT4))
 
     def unstage(self, one: Volume) -> None:
-        stage.unstage(self.host, self._backend, one.handle, self.staging)
+        unstage.unstage(self.host, self._backend, one.handle, self.staging)
 
     @contextmanager
     def staged(self, one: Volume) -> Iterator[Path]:

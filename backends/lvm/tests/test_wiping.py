@@ -19,7 +19,7 @@ from csi_multi_lvm.backend import LvmBackend
 from csi_multi.contract import AccessMode, Blank, Capability, CapacityRequest, FailedPrecondition, Mount, Setting
 from csi_multi.host import loopdev
 from csi_multi.host.command import LocalHost
-from csi_multi.node import stage
+from csi_multi.node import stage, unstage
 from csi_multi.node.requests import StageRequest
 
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
@@ -145,7 +145,7 @@ def staged(backend: LvmBackend, handle: str, staging: Path) -> None:
     try:
         assert [one.name for one in staging.iterdir()] == ["lost+found"]
     finally:
-        stage.unstage(LocalHost(), backend, handle, staging)
+        unstage.unstage(LocalHost(), backend, handle, staging)
 
 
 @pytest.mark.parametrize("wipe", ["auto", "zero", "none"])
