@@ -126,8 +126,20 @@ def health(volume_id: str, entries: Iterable[HealthEntry]) -> pb.VolumeHealth:
 def storage_health(found: Iterable[tuple[str, StorageHealthEntry]]) -> list[Any]:
     """Return the entries of all instances, given with their name, one per status and reason (csi-spec)."""
     kind = pb.NodeGetStorageHealthResponse.StorageBackendHealth
-    rows = ((entry.status.name, entry.reason, f"backend {name}: {entry.message}") for name, entry in found)
-    return [kind(status=status, reason=reason, message=text) for status, reason, text in _merged(rows)]
+    rows = list(found)
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for name, entry in rows:
+        names.setdefault((entry.status.name, entry.reason), {})[name] = None
+
+    def message(status: str, reason: str, text: str) -> str:
+        """The names come first: the text may be cut to the limit of CSI."""
+        affected = list(names[status, reason])
+        return f"backend{'s' if affected[1:] else ''} {', '.join(affected)}: {text}"
+
+    merged = _merged((entry.status.name, entry.reason, entry.message) for _, entry in rows)
+    return [
+        kind(status=status, reason=reason, message=message(status, reason, text)) for status, reason, text in merged
+    ]
 
 
 def _merged(rows: Iterable[tuple[str, str, str]]) -> Iterable[tuple[Any, str, str]]:

@@ -11,7 +11,7 @@ from ..contract import ids
 from ..contract.backend import Expand, NodeFacts, NodeHealthReporter, Setting
 from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from ..contract.machine import Host
-from ..contract.model import Segments, Strings
+from ..contract.model import Segments, StorageHealth, StorageHealthEntry, Strings
 from ..core.filesystems import AUTO, FS_TYPE
 from ..core.idempotent import require
 from ..core.topology import node_segments
@@ -170,6 +170,9 @@ class NodeService:
             if isinstance(instance.backend, NodeHealthReporter)
             for entry in instance.backend.node_storage_health(secrets)
         ]
+        unreachable = StorageHealth.STORAGE_UNREACHABLE
+        for name, reason in sorted(self._context.registry.broken.items()):
+            found.append((name, StorageHealthEntry(status=unreachable, reason="BackendBroken", message=reason)))
         return pb.NodeGetStorageHealthResponse(backend_health=convert.storage_health(found))
 
 

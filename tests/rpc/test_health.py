@@ -65,7 +65,7 @@ def test_two_instances_that_are_down_make_one_entry_that_names_both(serve: Any, 
         (pb.STORAGE_UNREACHABLE, "NoAnswer"),
         (pb.STORAGE_DEGRADED, "NoAnswer"),
     ]
-    assert answer.backend_health[0].message == "backend fast: no monitor; backend slow: no monitor"
+    assert answer.backend_health[0].message == "backends fast, slow: no monitor"
 
 
 @pytest.mark.parametrize("rpc", ["ControllerGetVolumeHealth", "NodeGetVolumeHealth", "ControllerListVolumeHealth"])
@@ -90,6 +90,22 @@ class Wordy(Sick):
 
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
         return (StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason="Wordy", message=self.text),)
+
+
+def test_every_instance_that_is_down_is_named_however_long_the_texts_are(serve: Any, make: Any) -> None:
+    (entry,) = serve(make("fast", Wordy), make("slow", Wordy)).client.NodeGetStorageHealth().backend_health
+
+    assert entry.message.startswith("backends fast, slow: é")
+    assert len(entry.message.encode()) <= LIMIT
+
+
+def test_an_instance_that_could_not_be_loaded_is_not_healthy(serve: Any, make: Any) -> None:
+    found = serve(make("fast", Sick), broken={"bad": "no library"}).client.NodeGetStorageHealth().backend_health
+
+    assert [(one.status, one.reason, one.message) for one in found][-1] == (
+        *(pb.STORAGE_UNREACHABLE, "BackendBroken"),
+        "backend bad: no library",
+    )
 
 
 @pytest.mark.parametrize("rpc", ["ControllerGetVolumeHealth", "NodeGetVolumeHealth", "NodeGetStorageHealth"])

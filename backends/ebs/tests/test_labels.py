@@ -133,6 +133,11 @@ def test_a_stamp_that_was_edited_is_no_stamp(damage: dict[str, str]) -> None:
 def test_what_has_no_tags_is_not_ours() -> None:
     assert labels.read_stamp({}) is None
     assert labels.snapshot_source({}) == ""
+
+
+@pytest.mark.parametrize("text", ["", "vol-", "x" * 256, "vol-0a vol-0b"])
+def test_a_source_that_is_no_volume_is_not_taken_for_one(text: str) -> None:
+    assert labels.snapshot_source({labels.SOURCE: text}) == ""
     assert not labels.is_ours({}, SETTING)
 
 

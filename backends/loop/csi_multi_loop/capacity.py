@@ -19,9 +19,11 @@ import msgspec
 
 from csi_multi.contract import LEAF_SHAPE, CapacityReport, ResourceExhausted
 
+from .client import NoLabel, read_label
 from .config import Config
 from .directory import Directory
 from .errors import translated
+from .labels import Number
 from .store import IMAGE, NEW
 
 STAT_BLOCK = 512  # bytes: st_blocks counts in these on every filesystem
@@ -44,8 +46,8 @@ class _CountedFields(msgspec.Struct, frozen=True):
     """The fields of a label that count here."""
 
     family: str
-    size: int = 0
-    data: int = 0
+    size: Number = 0
+    data: Number = 0
     reflinked: bool = False
 
 
@@ -130,7 +132,7 @@ class CapacityAccounting:
         self, path: Path, file: str, directory: int, cache: dict[str, tuple[_FileKey, _CountedFields]]
     ) -> _CountedFields:
         """Read a label, unless it is the one that was read before."""
-        status = os.stat(file, dir_fd=directory)
+        status = os.stat(file, dir_fd=directory, follow_symlinks=False)
         key = (status.st_ino, status.st_ctime_ns)
         name = f"{path}/{file}"
         cached = self._cache.get(name)
@@ -146,11 +148,10 @@ def allocated(image: os.stat_result) -> int:
 
 
 def _read(file: str, directory: int) -> _CountedFields:
-    with open(file, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=directory)) as reading:
-        try:
-            return msgspec.json.decode(reading.read(), type=_CountedFields)
-        except msgspec.DecodeError:
-            return _CountedFields(family=file)  # damaged or foreign: it shares blocks with no known image
+    try:
+        return msgspec.json.decode(read_label(file, directory), type=_CountedFields)
+    except (NoLabel, msgspec.DecodeError, RecursionError):
+        return _CountedFields(family=file)  # damaged or foreign: it shares blocks with no known image
 
 
 def _usage(kind: str, name: str, fields: _CountedFields, status: os.stat_result) -> ImageUsage:

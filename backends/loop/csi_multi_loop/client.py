@@ -9,6 +9,7 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -32,10 +33,15 @@ ENTRY_FILES = (
     *("image", "sample", "probe", ".volume.json.new", ".snapshot.json.new"),
     *("volume.json", "snapshot.json"),
 )
+MAX_LABEL = 2**20  # bytes; a label has a few hundred
 REMOVED = 0o1700  # mode of a directory that is removed in place: rwx for the owner, and the sticky bit
 REMOVE_ATTEMPTS = 10  # at a directory that another process renames anew
 NO_HOLES = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
+
+
+class NoLabel(OSError):
+    """What has a label's name is no file, or too large for a label."""
 
 
 class Client:
@@ -90,7 +96,8 @@ class Client:
             directory.rmdir()
 
     def read(self, file: Path) -> bytes:
-        return file.read_bytes()
+        """Return what a label holds. Raises NoLabel."""
+        return read_label(file)
 
     def write_label(self, file: Path, label: Label) -> None:
         """Write a label atomically. It becomes durable when its entry is complete."""
@@ -166,6 +173,25 @@ def locked(directory: Path, *, shared: bool = False, wait: bool = False) -> Iter
             yield
     finally:
         os.close(descriptor)
+
+
+def read_label(file: str | Path, directory: int | None = None) -> bytes:
+    """Return what a file holds; nothing else with its name can make the caller wait. Raises NoLabel, OSError."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # symbolic links in a circle, a socket
+            raise NoLabel(error.strerror) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NoLabel("it is not a file")
+        data = os.read(descriptor, MAX_LABEL + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_LABEL:
+        raise NoLabel(f"it has more than {MAX_LABEL} bytes")
+    return data
 
 
 def sync_path(path: Path) -> None:

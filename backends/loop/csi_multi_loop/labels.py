@@ -6,13 +6,18 @@ import enum
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from csi_multi.contract import Blank, FailedPrecondition, Snapshot, Stamp, Volume
 
 VERSION = 1
+
+# What a field can hold; any other value is damage.
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Handle = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]{1,107}\Z")]
+Token = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]{0,16}\Z")]
 
 
 class Format(enum.Enum):
@@ -38,11 +43,11 @@ class VolumeLabel(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     stamp: Stamp
-    size: int
-    sector_size: int
+    size: Number
+    sector_size: Number
     format: Format
     family: str
-    id: str = ""
+    id: Token = ""
     version: int = VERSION
 
     def to_volume(self, handle: str) -> Volume:
@@ -53,14 +58,14 @@ class SnapshotLabel(msgspec.Struct, frozen=True, kw_only=True):
     """snapshot.json. `data` is how many bytes the complete image holds on disk, `source_id` the source's id."""
 
     stamp: Stamp
-    source: str
-    created: int  # nanoseconds since 1970, UTC
-    size: int
-    sector_size: int
-    data: int
+    source: Handle
+    created: Number  # nanoseconds since 1970, UTC
+    size: Number
+    sector_size: Number
+    data: Number
     family: str
     reflinked: bool
-    source_id: str = ""
+    source_id: Token = ""
     version: int = VERSION
 
     def to_snapshot(self, handle: str, source: str) -> Snapshot:
@@ -95,7 +100,7 @@ def decode(file: Path, data: bytes, form: type[L]) -> L:
     """Return the label that a file holds. Raises UnreadableLabel."""
     try:
         label = msgspec.json.decode(data, type=form)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableLabel(
             f"label {file} is damaged: {error}; restore it from a backup, or move {file.parent} away"
         ) from None

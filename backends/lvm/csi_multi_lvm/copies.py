@@ -77,7 +77,7 @@ class VolumeCopier(Operation):
         if (
             (has_integrity or not self._volumes.layout(request).integrity)
             and self._owned_volumes.stamp(volume) == request.stamp
-            and request.size.holds(labels.byte_count(volume.tags, labels.INTENDED_SIZE))
+            and request.size.holds(labels.byte_count(volume.name, volume.tags, labels.INTENDED_SIZE))
         ):
             return volume
         self._volumes.remove_incomplete(volume)
@@ -100,7 +100,7 @@ class VolumeCopier(Operation):
         if earlier is None and not larger:
             return self._owned_volumes.new(leaf, size, self._volumes.tags(request, layout))
         volume = self._client.find(name)[name]
-        size = labels.byte_count(volume.tags, labels.INTENDED_SIZE)
+        size = labels.byte_count(name, volume.tags, labels.INTENDED_SIZE)
         if volume.size < size:
             self._client.extend_thin(name, size)
         return self._complete(volume, size, [])
@@ -116,7 +116,7 @@ class VolumeCopier(Operation):
                 tags = [*self._volumes.tags(request, layout), *_incomplete_tags(size)]
                 self._volumes.allocate(leaf, layout, size, report, tags)
         volume = self._client.find(name)[name]
-        size = labels.byte_count(volume.tags, labels.INTENDED_SIZE)
+        size = labels.byte_count(name, volume.tags, labels.INTENDED_SIZE)
         progress = _CopyProgress(self._client, volume)
         with self._activation.reading(source) as origin, self._activation.reading(volume) as target:
             self._refuse_overflowed(source)
@@ -171,7 +171,7 @@ class _CopyProgress:
         self._client = client
         self._name = volume.name
         self.tags = labels.with_prefix(volume.tags, labels.BYTES_COPIED)
-        self.done = labels.byte_count(volume.tags, labels.BYTES_COPIED)
+        self.done = labels.byte_count(volume.name, volume.tags, labels.BYTES_COPIED)
 
     def record(self, offset: int) -> None:
         current = f"{labels.BYTES_COPIED}{offset}"
@@ -186,7 +186,7 @@ def _incomplete_tags(size: int) -> list[str]:
 
 def _data_size(source: LogicalVolume) -> int:
     """Return the bytes to copy: of a snapshot, the size of its volume when it was created."""
-    return labels.byte_count(source.tags, labels.SOURCE_SIZE) or source.size
+    return labels.byte_count(source.name, source.tags, labels.SOURCE_SIZE) or source.size
 
 
 def _source(request: VolumeRequest, kind: str) -> str:

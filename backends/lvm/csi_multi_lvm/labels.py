@@ -34,6 +34,10 @@ PREFIXES = (VOLUME_PREFIX, SNAPSHOT_PREFIX, CLONE_SOURCE_PREFIX, ZEROED_SPACE_PR
 GROUP = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_.+-]*")
 MAX_DEVICE_NAME = 127 - len("_rimage_10_imeta")  # bytes: the kernel's limit less the suffixes of LVM
 
+BYTES = re.compile(r"[0-9]{1,18}")
+SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]*)?")
+EXTENSION = re.compile(r"[0-9]{1,3}:[0-9]{1,6}")
+
 TAG_PREFIX = "csi."  # of every tag that the driver writes
 OWNER = "csi.owner="  # driver and cluster
 STAMP = "csi."  # followed by a digit: the stamp in parts
@@ -179,6 +183,8 @@ def read_stamp(name: str, tags: Tags) -> Stamp:
             "/etc/lvm/archive"
         )
     kind, _, handle = fields.get("source", "").partition(":")
+    if kind not in ("", *(one.value for one in SourceKind)):
+        raise _damaged(name, f"{STAMP}0", f"{kind!r} is no kind of source")
     return Stamp(
         driver=unescape(driver),
         cluster=unescape(cluster),
@@ -194,13 +200,49 @@ def value(tags: Tags, prefix: str) -> str:
     return max((tag[len(prefix) :] for tag in tags if tag.startswith(prefix)), default="")
 
 
-def byte_count(tags: Tags, prefix: str) -> int:
-    """Return the number in the tag with this prefix, 0 when there is none.
+def byte_count(name: str, tags: Tags, prefix: str) -> int:
+    """Return the number in the tag with this prefix, 0 when there is none. Raises FailedPrecondition.
 
     Of several, which an interrupted update leaves, the smallest.
     """
-    found = [int(tag[len(prefix) :]) for tag in tags if tag.startswith(prefix)]
-    return min(found, default=0)
+    texts = [tag[len(prefix) :] for tag in tags if tag.startswith(prefix)]
+    if bad := [text for text in texts if not BYTES.fullmatch(text)]:
+        raise _damaged(name, prefix, f"{bad[0]!r} is no number of bytes")
+    return min(map(int, texts), default=0)
+
+
+def created_at(name: str, tags: Tags) -> float:
+    """Return the seconds since 1970 in the tag CREATED_AT, 0 without it. Raises FailedPrecondition."""
+    text = value(tags, CREATED_AT)
+    if with_prefix(tags, CREATED_AT) and not SECONDS.fullmatch(text):
+        raise _damaged(name, CREATED_AT, f"{text!r} is no time")
+    return float(text or 0)
+
+
+def source_handle(name: str, tags: Tags) -> str:
+    """Return the handle in the tag SOURCE_HANDLE of a snapshot. Raises FailedPrecondition."""
+    handle = unescape(value(tags, SOURCE_HANDLE))
+    try:
+        parse_handle("volume", handle)
+    except NotFound:
+        raise _damaged(name, SOURCE_HANDLE, f"{handle!r} is no handle of a volume") from None
+    return handle
+
+
+def auto_extend(name: str, tags: Tags) -> tuple[int, int]:
+    """Return (threshold, percent) in the tag AUTO_EXTEND, (0, 0) without it. Raises FailedPrecondition."""
+    text = value(tags, AUTO_EXTEND)
+    if with_prefix(tags, AUTO_EXTEND) and not EXTENSION.fullmatch(text):
+        raise _damaged(name, AUTO_EXTEND, f"{text!r} is not <threshold>:<percent>")
+    threshold, _, percent = text.partition(":")
+    return int(threshold or 0), int(percent or 0)
+
+
+def _damaged(name: str, tag: str, reason: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"the tag {tag} of logical volume {name} is damaged: {reason}; correct it with lvchange --deltag and --addtag "
+        "from a backup in /etc/lvm/archive"
+    )
 
 
 def with_prefix(tags: Tags, *prefixes: str) -> list[str]:

@@ -101,11 +101,11 @@ class SnapshotManager(Operation):
         return self._owned_snapshots.page(report, page, convert)
 
     def _to_snapshot(self, found: LogicalVolume) -> Snapshot:
-        created = datetime.fromtimestamp(float(labels.value(found.tags, labels.CREATED_AT) or 0), UTC)
+        created = datetime.fromtimestamp(labels.created_at(found.name, found.tags), UTC)
         return Snapshot(
             handle=self._owned_snapshots.handle(found),
-            source=labels.unescape(labels.value(found.tags, labels.SOURCE_HANDLE)),
-            size=labels.byte_count(found.tags, labels.SOURCE_SIZE) or found.size,
+            source=labels.source_handle(found.name, found.tags),
+            size=labels.byte_count(found.name, found.tags, labels.SOURCE_SIZE) or found.size,
             created=created,
             stamp=self._owned_snapshots.stamp(found),
             ready=not overflowed(found),
@@ -177,9 +177,13 @@ class SnapshotManager(Operation):
             if found.invalid and labels.INVALID not in found.tags:
                 log.error("snapshot %s overflowed and lost its data; delete it", found.name)
                 self._client.change_tags(found.name, add=[labels.INVALID])
-            threshold, _, percent = labels.value(found.tags, labels.AUTO_EXTEND).partition(":")
-            if percent and not overflowed(found) and (found.data_percent or 0) >= int(threshold):
-                self._extend(report, found, int(percent))
+            try:
+                threshold, percent = labels.auto_extend(found.name, found.tags)
+            except FailedPrecondition as error:
+                log.warning("snapshot %s is not extended and may overflow: %s", found.name, error)
+                continue
+            if percent and not overflowed(found) and (found.data_percent or 0) >= threshold:
+                self._extend(report, found, percent)
 
     def _extend(self, report: Report, found: LogicalVolume, percent: int) -> None:
         origin = report.volumes[found.origin]

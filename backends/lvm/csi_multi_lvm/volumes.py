@@ -268,8 +268,8 @@ class VolumeManager(Operation):
             copy = report.volumes.get(VOLUME_PREFIX + found.name.removeprefix(CLONE_SOURCE_PREFIX))
             if copy is None or not incomplete(copy):
                 self.remove_incomplete(found)
-        since = labels.value(found.tags, labels.CREATED_AT)
-        if incomplete(found) and since and time.time() - float(since) > ABANDONED:
+        since = labels.created_at(found.name, found.tags)
+        if incomplete(found) and since and time.time() - since > ABANDONED:
             self.remove_incomplete(found)
 
     def remove_zeroed_space(self, name: str) -> None:

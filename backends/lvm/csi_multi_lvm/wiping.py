@@ -81,7 +81,7 @@ def _zero(client: Client, volume: LogicalVolume, path: Path, confirm: Callable[[
         progress, before = f"{labels.BYTES_ZEROED}{offset}", labels.with_prefix(current.tags, labels.BYTES_ZEROED)
         current = _change_tags(client, current, add=[progress], remove=[tag for tag in before if tag != progress])
 
-    block_io.zero(path, labels.byte_count(volume.tags, labels.BYTES_ZEROED), volume.size, record, confirm)
+    block_io.zero(path, labels.byte_count(volume.name, volume.tags, labels.BYTES_ZEROED), volume.size, record, confirm)
     obsolete = labels.with_prefix(current.tags, labels.BYTES_ZEROED, labels.DIRTY, labels.NEW, labels.ZERO)
     return _change_tags(client, current, add=[labels.FRESH], remove=[tag for tag in obsolete if tag != labels.FRESH])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from csi_multi_lvm import labels
@@ -70,8 +71,8 @@ def test_a_volume_without_its_stamp_is_refused_with_the_remedy() -> None:
 
 
 def test_of_two_records_of_progress_the_smaller_one_counts() -> None:
-    assert labels.byte_count({"csi.copied=4096", "csi.copied=8192"}, labels.BYTES_COPIED) == 4096
-    assert labels.byte_count({"csi.new"}, labels.BYTES_COPIED) == 0
+    assert labels.byte_count("v", {"csi.copied=4096", "csi.copied=8192"}, labels.BYTES_COPIED) == 4096
+    assert labels.byte_count("v", {"csi.new"}, labels.BYTES_COPIED) == 0
 
 
 def test_long_metadata_is_shortened_to_a_tag() -> None:
@@ -138,3 +139,26 @@ def test_a_name_full_of_dashes_is_hashed_because_the_kernel_doubles_them() -> No
 
 def test_the_kernels_name_doubles_dashes() -> None:
     assert device_name("vg-0", "csi-a-b") == "vg--0-csi--a--b"
+
+
+@pytest.mark.parametrize(
+    ("read", "tag"),
+    [
+        (labels.created_at, "csi.at="),
+        (labels.created_at, "csi.at=nan"),
+        (labels.created_at, "csi.at=1e300"),
+        (labels.created_at, "csi.at=yesterday"),
+        (labels.source_handle, "csi.source="),
+        (labels.source_handle, "csi.source=node-1/vg0/s!00"),
+        (labels.auto_extend, "csi.extend=x:y"),
+        (labels.auto_extend, "csi.extend=70"),
+        (lambda name, tags: labels.byte_count(name, tags, labels.SOURCE_SIZE), "csi.size="),
+        (lambda name, tags: labels.byte_count(name, tags, labels.SOURCE_SIZE), "csi.size=-1"),
+        (lambda name, tags: labels.byte_count(name, tags, labels.SOURCE_SIZE), "csi.size=9999999999999999999"),
+        (labels.read_stamp, "csi.0=name=v&source=nonsense:x"),
+    ],
+)
+def test_a_damaged_tag_is_a_refusal_that_names_it(read: Callable[[str, set[str]], object], tag: str) -> None:
+    named = tag.partition("=")[0]
+    with pytest.raises(FailedPrecondition, match=rf"the tag {named}.* of logical volume csis-s is damaged"):
+        read("csis-s", {tag})

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from csi_multi_lvm.backend import LvmBackend
+from csi_multi_lvm.labels import owner_tag
 
 from csi_multi.contract import (
     AlreadyExists,
@@ -236,3 +237,55 @@ def test_a_volume_whose_stamp_is_damaged_does_not_keep_the_others_from_being_lis
     with pytest.raises(FailedPrecondition, match="is missing; restore it"):
         one.get_volume(first.handle)
     delete(one, old, new, first, second)
+
+
+def retag(group: Group, name: str, prefix: str, damaged: str) -> None:
+    """Replace a volume's tags with this prefix."""
+    (tags,) = group.lvm.run("lvs", "--noheadings", "-o", "lv_tags", f"{group.name}/{name}")
+    for tag in tags.strip().split(","):
+        if tag.startswith(prefix):
+            group.lvm.run("lvchange", "-qq", "--deltag", tag, f"{group.name}/{name}")
+    group.lvm.run("lvchange", "-qq", "--addtag", damaged, f"{group.name}/{name}")
+
+
+def test_no_damaged_tag_of_one_resource_stops_lists_checks_or_the_start(backend: NewBackend, group: Group) -> None:
+    one = backend()
+    volume = create(one, "a", EXTENT, type="thin")
+    create(one, "b", EXTENT, type="thin")
+    new = snapshot(one, "new", volume)
+    snapshot(one, "old", volume)
+    group.lvm.run("lvchange", "-qq", "--addtag", "csi.todo=1", f"{group.name}/csi-b")  # an abandoned copy
+    group.lvm.run("lvchange", "-qq", "--addtag", "csi.at=1", f"{group.name}/csi-b")
+    group.lvm.run(
+        "lvcreate", "-qq", "-an", "-Zn", "-Wn", "-l", "1", "-n", "csi-0", "--addtag", one_owner(one), group.name
+    )
+    for tag in ("csi.at=", "csi.todo=x"):
+        group.lvm.run("lvchange", "-qq", "--addtag", tag, f"{group.name}/csi-0")
+
+    one.resume()
+
+    assert "csi-b" not in names(group)
+    for prefix, damaged in (
+        ("csi.at=", "csi.at=nan"),
+        ("csi.size=", "csi.size=-1"),
+        ("csi.source=", "csi.source=x"),
+        ("csi.extend=", "csi.extend=x:y"),
+        ("csi.0=", "csi.0=name=old&source=x:y"),
+    ):
+        retag(group, "csis-old", prefix, damaged)
+        again = backend()
+        again.resume()
+        again.check()
+        assert [found.handle for found in again.list_snapshots(PageRequest()).items][:1] == [new.handle], damaged
+        assert [found.handle for found in again.list_volumes(PageRequest()).items] == [volume.handle]
+    for name in ("csi-0", "csis-old"):
+        group.lvm.run("lvremove", "-qq", "-y", f"{group.name}/{name}")
+    delete(backend(), new, volume)
+
+
+def names(group: Group) -> list[str]:
+    return [name.strip() for name in group.lvm.run("lvs", "--noheadings", "-o", "lv_name", group.name)]
+
+
+def one_owner(backend: LvmBackend) -> str:
+    return owner_tag(backend.setting.driver, backend.setting.cluster)

@@ -362,6 +362,11 @@ class RbdBackend(
         return self._to_volume(self._volume_images.leaf_of(image.name), image.size, label)
 
     def _to_snapshot(self, handle: str, size: int, label: Label) -> Snapshot:
+        if not label.source:
+            raise FailedPrecondition(
+                f"image-meta {labels.KEY} of image {label.image} is damaged: it does not name the snapshot's source; "
+                "write it again with 'rbd image-meta set', see Recovery in docs/rbd.md"
+            )
         return Snapshot(
             handle=handle,
             source=label.source,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -33,6 +34,7 @@ FORMAT = "csi-multi-format"  # the key that records how far mkfs has come
 FORMATTING = "began"
 FORMATTED = "done"
 VERSION = 1
+LAST_SECOND = 253_402_300_799  # of the year 9999, since 1970
 SMALLEST = MIB  # bytes of the smallest volume; the file of empty_image is smaller
 
 
@@ -47,9 +49,9 @@ class Label(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     image: str
     stamp: Stamp
-    source: str = ""
+    source: Annotated[str, msgspec.Meta(pattern=r"\A[!-~]{0,107}\Z")] = ""
     source_id: str = ""
-    created: float = msgspec.field(default=0.0, name="cut")
+    created: Annotated[float, msgspec.Meta(ge=0, le=LAST_SECOND)] = msgspec.field(default=0.0, name="cut")
     depth: int = 0
     mounter: str = ""
     map_options: str = ""
@@ -72,7 +74,7 @@ def decode(image: str, metadata: Mapping[str, str], size: int) -> Label | None:
         return None
     try:
         label = msgspec.json.decode(metadata[KEY], type=Label)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FailedPrecondition(
             f"image-meta {KEY} of image {image} is damaged: {error}; write it again with 'rbd image-meta set', see "
             "Recovery in docs/rbd.md, or rename the image"

@@ -46,7 +46,11 @@ class Listing:
 
         def load(leaf: str) -> T | None:
             label = self._label(images[leaf])
-            return convert(images[leaf], label) if label else None
+            try:
+                return convert(images[leaf], label) if label else None
+            except FailedPrecondition as error:
+                log.warning("image %s is left out of the listing: %s", images[leaf].name, error)
+                return None
 
         leaves = sorted(images)
         self._fetch(images[leaf] for leaf in [leaf for leaf in leaves if leaf > request.cursor][: limit + 1])

@@ -126,3 +126,16 @@ def test_the_keys_of_the_json_text_never_change() -> None:
     label = Label(image="csi-snap-1-s", stamp=STAMP, created=1.5, original_name="data", annotations={"pvc": "x"})
 
     assert json.loads(labels.encode(label)).keys() == {"image", "stamp", "cut", "was", "people"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"image": "i", "stamp": {"driver": "d", "cluster": "c", "name": "n", "digest": ""}, ' + field + "}"
+        for field in ('"cut": 1e300', '"cut": -1', '"source": "a\\u0000"', f'"source": "{"x" * 300}"')
+    ]
+    + ['{"a":' * 50_000],
+)
+def test_a_value_that_no_label_can_hold_is_damage(text: str) -> None:
+    with pytest.raises(FailedPrecondition, match=r"csi-multi of image i .*damaged"):
+        labels.decode("i", {labels.KEY: text}, SIZE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TypeVar
 
 import pytest
@@ -92,6 +93,20 @@ def test_only_finished_images_of_ours_are_listed(cluster: Cluster, backend: RbdB
     cluster.rbd("create", "--size", "1M", f"{cluster.pool}/{backend.config.namespace}/by-hand")
 
     assert handles(backend) == ["v"]
+
+
+def test_a_damaged_label_of_a_snapshot_does_not_hide_the_others(cluster: Cluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v")
+    old, new = snapshot(backend, "old", volume), snapshot(backend, "new", volume)
+    image = spec(backend, "old").replace("-vol-", "-snap-")
+    label = json.loads(cluster.rbd("image-meta", "get", image, labels.KEY))
+    for damage in ({"cut": 1e300}, {"source": ""}, {"source": "a\0"}):
+        cluster.rbd("image-meta", "set", image, labels.KEY, json.dumps(label | damage))
+        with closing(RbdBackend(backend.config, backend.setting)) as again:  # which has read no label yet
+            found = again.list_snapshots(ALL)
+        assert [one.handle for one in found.items] == [new.handle]
+    cluster.rbd("image-meta", "set", image, labels.KEY, json.dumps(label))
+    assert [one.handle for one in backend.list_snapshots(ALL).items] == [new.handle, old.handle]
 
 
 def test_a_name_without_an_image_does_not_hide_the_others(cluster: Cluster, backend: RbdBackend) -> None:
