@@ -54,6 +54,11 @@ def attribute(number: str, name: str) -> str | None:
         return None
 
 
+def exists(number: str) -> bool:
+    """Whether a block device has this number now."""
+    return attribute(number, "dev") == number
+
+
 def size_of(number: str) -> int:
     """Return a block device's size in bytes. Raises DeviceGone."""
     sectors = attribute(number, "size")

@@ -75,6 +75,11 @@ def bound_node_number(entry: MountPoint) -> str:
     return _number(entry.target) if entry.binds_node else ""
 
 
+def is_node_bound_at(path: Path, number: str) -> bool:
+    """Whether the node of a device with this number is bound at this path."""
+    return any(bound_node_number(entry) == number for entry in mounts.all_at(path))
+
+
 def backing_number(number: str) -> str:
     """Return the number of the device behind a read-only loop device, "" for any other device."""
     return loopdev.device_behind(number) if number and sysfs.read_only(number) else ""

@@ -1,8 +1,9 @@
 """Which volume a device of this node was opened for, so that it can be unmounted whatever its backend says.
 
 A record is a note in /dev, one per device number: it outlives the driver, and is gone after a boot, as all mounts are.
-The kernel gives a device number to no other device as long as a mount holds it. Its diskseq shows whether a device that
-exists is still the one that the record is about.
+The kernel gives a device number to no other device as long as a filesystem is mounted from it; a device node that is
+bound does not keep the number. So no device gets a record while nodes with its number are bound at the paths of another
+volume. Its diskseq shows whether a device that exists is still the one that the record is about.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import ids
+from ..contract.errors import Unavailable
 from ..contract.model import Blank, Device
 from ..host import sysfs
 from ..host.device_notes import DeviceNotes
 from ..host.mounts import MountPoint
-from . import device_mounts
+from . import device_mounts, mount_paths
 from .device_mounts import DeviceCloser
 
 NOTES = Path("/dev/csi-multi")
@@ -57,12 +59,26 @@ class DeviceRecord:
     @property
     def current(self) -> bool:
         """Whether the device exists, and is the one that was opened."""
-        return exists(self.number) and self.sequence == _sequence(self.number)
+        return sysfs.exists(self.number) and self.sequence == _sequence(self.number)
 
     @property
     def valid(self) -> bool:
-        """Whether a mount that has the device's number is a mount of this device."""
-        return self.current or not exists(self.number)
+        """Whether a mount may be one of this device."""
+        return self._is_last or bool(self.bound_paths())
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no other device has got the number since, so that every mount that has it is one of this device."""
+        return self.current or not sysfs.exists(self.number)
+
+    def bound_paths(self) -> list[Path]:
+        """Return the recorded paths at which a node with the device's number is bound, whatever has the number now."""
+        recorded = (*map(Path, self.groups), *mount_paths.of_staging(*self.staging))
+        return [path for path in recorded if device_mounts.is_node_bound_at(path, self.number)]
+
+    def owns(self, entry: MountPoint) -> bool:
+        """Whether a mount that has the device's number is one of this device."""
+        return self._is_last or Path(entry.target) in self.bound_paths()
 
     def device(self) -> Device:
         """Return the device for unmounting: the record is its proof, and it is never formatted."""
@@ -76,14 +92,29 @@ class DeviceRecord:
 
 
 def write(key: VolumeKey, path: Path, number: str) -> DeviceRecord:
-    """Record for which volume a device is open, unless that is recorded. Raises Unavailable."""
+    """Record for which volume a device is open, unless that is recorded.
+
+    Raises Unavailable, also while the number leads to this device from the mounts of another volume that had it before.
+    """
     with _changing:
         known = _read(number)
         if known and known.key == key and known.current:
             return known
+        if known:
+            _refuse_bound(key, path, known)
         record = DeviceRecord(key=key, number=number, path=path, sequence=_sequence(number))
         _write(record)
     return record
+
+
+def _refuse_bound(key: VolumeKey, path: Path, former: DeviceRecord) -> None:
+    same_device = former.current and former.sequence  # then each of the two ids means the same data
+    if former.key != key and not same_device and (bound := former.bound_paths()):
+        raise Unavailable(
+            f"volume {key.volume!r}: {path} has the number {former.number} of a device that was taken away from volume "
+            f"{former.key.volume!r}, whose node is still bound at {bound[0]}, so this volume would be seen there; stop "
+            "the workload there, so that it is unpublished and unstaged, then try again"
+        )
 
 
 def add_staging(key: VolumeKey, device: Device, staging: Path) -> None:
@@ -144,12 +175,7 @@ def _of_mount(entry: MountPoint, records: Mapping[str, DeviceRecord]) -> DeviceR
     candidates = [records.get(number), records.get(device_mounts.backing_number(number))]
     if not number and entry.fs_type == "btrfs":  # its source is the only trace of a device that vanished
         candidates += [record for record in records.values() if str(record.path) == entry.source]
-    return next((record for record in candidates if record and record.valid), None)
-
-
-def exists(number: str) -> bool:
-    """Whether a block device has this number now."""
-    return sysfs.attribute(number, "dev") == number
+    return next((record for record in candidates if record and record.owns(entry)), None)
 
 
 def _sequence(number: str) -> str:

@@ -93,7 +93,8 @@ def find(backend: DeviceCloser, handle: str, *paths: Path) -> OpenVolume:
     foreign: list[tuple[MountPoint, DeviceRecord | None]] = []
     for entry, owner in zip(table, device_records.of_mounts(table), strict=True):
         recorded = owner and owner.key == key and (owner in records or Path(entry.target) in paths)
-        if recorded or (device and device_mounts.match(entry, device)):
+        of_former_device = owner and owner.key != key and not owner.current  # which had the number before
+        if recorded or (device and not of_former_device and device_mounts.match(entry, device)):
             own.append(device_mounts.as_mount(entry))
         else:
             foreign.append((entry, owner))
