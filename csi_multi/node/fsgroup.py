@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract.errors import InvalidArgument, Unavailable
-from ..host import bounded, mounts
+from ..host import mounts
 from ..host.mounts import MountPoint
-from . import mount_paths
+from . import frozen
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ _DIRECTORY_BITS = stat.S_ISGID | 0o070
 _FILE_BITS = 0o060
 MAX_GROUP_ID = 2**32 - 2
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-STALL_TIMEOUT = 10.0  # seconds for one step
 _PASSES = 3  # at most, over a tree that changes at the same time
 
 
@@ -41,20 +40,15 @@ def apply(mounted: MountPoint, gid: int) -> None:
     """
     root = Path(mounted.target)
     progress = _Progress()
+    what = f"changing the group of {root} to {gid}"
     try:
         status = root.stat()
         if status.st_mode & stat.S_ISGID and status.st_gid == gid:
             return
-        what = f"the filesystem at {root}"
-        bounded.ask(what, lambda: _change_all(mounted, gid, progress), STALL_TIMEOUT, progress.count)
-    except bounded.NoAnswer:
-        raise Unavailable(
-            f"changing the group of {root} to {gid} takes more than {STALL_TIMEOUT:g} s for one file: its disk hangs, "
-            f"or another program froze the filesystem; to thaw it: fsfreeze --unfreeze {root}"
-        ) from None
+        frozen.write(mounted, what, lambda opened: _change_all(mounted, opened, gid, progress), progress.count)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
-        raise Unavailable(f"changing the group of {root} to {gid} failed: {reason}; the next try repeats it") from None
+        raise Unavailable(f"{what} failed: {reason}; the next try repeats it") from None
     finally:
         progress.wanted = False
 
@@ -76,21 +70,18 @@ class _Progress:
         self.steps += 1
 
 
-def _change_all(mounted: MountPoint, gid: int, progress: _Progress) -> None:
-    with mount_paths.opened(Path(mounted.target), directory=True) as descriptor:
-        if mounts.id_of(descriptor) != mounted.id:
-            raise Unavailable(f"something else is mounted at {mounted.target} by now; try again")
-        root = f"/proc/self/fd/{descriptor}/."
-        if (mode := stat.S_IMODE(os.stat(root).st_mode)) & stat.S_ISGID:  # noqa: PTH116
-            os.chmod(root, mode & ~stat.S_ISGID)  # noqa: PTH101
-        inside = any(one.target.startswith(f"{mounted.target}/") for one in mounts.table())
-        for _ in range(_PASSES):
-            if _change_tree(root, gid, progress, mounted.id if inside else None):
-                break
-        progress.step()
-        os.chown(root, -1, gid)
-        progress.step()
-        os.chmod(root, stat.S_IMODE(os.stat(root).st_mode) | _DIRECTORY_BITS)  # noqa: PTH101, PTH116
+def _change_all(mounted: MountPoint, opened: int, gid: int, progress: _Progress) -> None:
+    root = f"/proc/self/fd/{opened}/."
+    if (mode := stat.S_IMODE(os.stat(root).st_mode)) & stat.S_ISGID:  # noqa: PTH116
+        os.chmod(root, mode & ~stat.S_ISGID)  # noqa: PTH101
+    inside = any(one.target.startswith(f"{mounted.target}/") for one in mounts.table())
+    for _ in range(_PASSES):
+        if _change_tree(root, gid, progress, mounted.id if inside else None):
+            break
+    progress.step()
+    os.chown(root, -1, gid)
+    progress.step()
+    os.chmod(root, stat.S_IMODE(os.stat(root).st_mode) | _DIRECTORY_BITS)  # noqa: PTH101, PTH116
 
 
 @dataclass(slots=True)

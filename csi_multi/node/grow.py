@@ -11,7 +11,7 @@ from ..contract.machine import Host
 from ..contract.model import Device, SizeRange
 from ..host import sysfs
 from ..host.privilege import held
-from . import blank_check, device_mounts, format, readonly_loop
+from . import blank_check, device_mounts, format, frozen, readonly_loop
 from .device_mounts import DeviceMount
 from .exit_status import CommandOutcome
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, FilesystemType
@@ -116,4 +116,5 @@ def _obstacle(fs_type: FilesystemType, device: Device) -> str:
 
 def _run(host: Host, command: tuple[str, ...], device: Device, mounted: DeviceMount) -> None:
     path = mounted.mount.target
+    frozen.require_writable(mounted.mount, f"growing the filesystem at {path}")
     host.run(*(word.format(device=device.path, path=path) for word in command), timeout=LONG_TIME_LIMIT)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from csi_multi.contract import InUse, Unavailable
+from csi_multi.contract import InUse, SizeRange, Unavailable
 from csi_multi.host import bounded, mounts
-from csi_multi.node import fsgroup
+from csi_multi.host.privilege import LinuxCapability, held
+from csi_multi.node import frozen
 from tests.host.hanging import within
 
 pytestmark = pytest.mark.root
@@ -115,12 +117,12 @@ def test_a_device_that_is_held_by_something_else_is_left_alone(world):
 SHARED = {"mode": "SINGLE_NODE_MULTI_WRITER"}
 
 
-def publish_when_possible(world, **request):
+def repeat_while_unavailable(call):
     """Repeat as the kubelet does."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            return world.publish(**request)
+            return call()
         except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -128,7 +130,7 @@ def publish_when_possible(world, **request):
 
 @filesystems
 def test_a_group_for_a_frozen_volume_is_refused_with_the_remedy_until_it_is_thawed(world, freeze, fs, monkeypatch):
-    monkeypatch.setattr(fsgroup, "STALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(frozen, "STALL_TIMEOUT", 0.5)
     world.volume(size=SIZES[fs])
     staging = world.stage(fs=fs, **SHARED)
     (staging / "file").write_text("bytes")
@@ -139,14 +141,43 @@ def test_a_group_for_a_frozen_volume_is_refused_with_the_remedy_until_it_is_thaw
             within(30, lambda: world.publish(fs=fs, group="4711", **SHARED))
     assert not world.target().exists()
     world.sh("fsfreeze", "--unfreeze", str(staging))
-    publish_when_possible(world, fs=fs, group="4711", **SHARED)
+    repeat_while_unavailable(lambda: world.publish(fs=fs, group="4711", **SHARED))
     assert {(staging / "file").stat().st_gid, staging.stat().st_gid} == {4711}
     world.unpublish()
     world.unstage()
 
 
+@filesystems
+@pytest.mark.parametrize("step", ["expand", "stage"])
+def test_a_frozen_volume_does_not_grow_and_the_remedy_is_named_until_it_is_thawed(world, freeze, fs, step, monkeypatch):
+    monkeypatch.setattr("csi_multi.node.grow.held", lambda _: True)
+    monkeypatch.setattr(frozen, "STALL_TIMEOUT", 0.5)
+    size = 2 * max(SIZES[fs], 256 * MiB)
+    world.volume(size=SIZES[fs])
+    staging = world.stage(fs=fs)
+    os.truncate(world.backend.image("v1"), size)
+    world.backend.refresh_device("v1")
+    freeze(staging)
+    world.host.calls.clear()
+
+    grow = {
+        "expand": lambda: world.expand("v1", staging, SizeRange(required=size)),
+        "stage": lambda: world.stage(fs=fs),  # as kubelet does after its restart
+    }[step]
+    for _ in range(3):
+        with pytest.raises(Unavailable, match=f"fsfreeze --unfreeze {staging}"):
+            within(30, grow)
+    assert not {"resize2fs", "xfs_growfs", "btrfs"} & {call[0] for call in world.host.calls}
+    world.sh("fsfreeze", "--unfreeze", str(staging))
+    if fs != "ext4" or held(LinuxCapability.CAP_SYS_RESOURCE):
+        repeat_while_unavailable(grow)
+        assert world.usage("v1", staging)[0].total > 1.5 * SIZES[fs]
+    assert all(call.done(60) for call in bounded._unanswered.values())  # until then the mount is in use
+    world.unstage()
+
+
 def test_a_walk_that_was_given_up_changes_nothing_more_when_the_filesystem_is_thawed(world, freeze, monkeypatch):
-    monkeypatch.setattr(fsgroup, "STALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(frozen, "STALL_TIMEOUT", 0.5)
     world.volume()
     staging = world.stage(**SHARED)
     for name in ("a", "b", "c"):
