@@ -12,7 +12,7 @@ from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Device
 from ..host import loopdev, mounts, sysfs
 from ..host.mounts import MountPoint
-from . import mount_paths
+from . import mount_flags, mount_paths
 
 
 class DeviceCloser(Protocol):
@@ -42,6 +42,18 @@ class DeviceMount:
     @property
     def read_only(self) -> bool:
         return self.mount.read_only or (self.block and sysfs.read_only(self.bound_node))
+
+    def difference(self, *, block: bool, visible_flags: frozenset[str], earlier: frozenset[str] | None = None) -> str:
+        """Return how the volume is mounted here, if not as requested, otherwise "".
+
+        `visible_flags`: what the mount table shows of the request. `earlier`: what it shows of an earlier version's.
+        """
+        if self.block != block:
+            return "as a raw block device" if self.block else "with a filesystem"
+        if self.read_only != ("ro" in visible_flags):
+            return "read-only" if self.read_only else "read-write"
+        same = self.block or mount_flags.visible(self.mount.options) in (visible_flags, earlier)
+        return "" if same else "with other mount flags"
 
 
 def list_mounts(device: Device, table: Sequence[MountPoint] | None = None) -> list[DeviceMount]:

@@ -102,14 +102,8 @@ def _conflict_with_stage(plan: PublishPlan) -> str:
 
 def _difference(plan: PublishPlan, existing: DeviceMount) -> str:
     """Return how the volume is published at this target differently, "" when it is published as requested."""
-    where = f"is published at {plan.target}"
-    if existing.block != plan.block:
-        return f"{where} {'as a raw block device' if existing.block else 'with a filesystem'}"
-    if existing.read_only != plan.read_only:
-        return f"{where} {'read-only' if existing.read_only else 'read-write'}"
-    if not plan.block and mount_flags.visible(existing.mount.options) != plan.visible_flags:
-        return f"{where} with other mount flags"
-    return ""
+    difference = existing.difference(block=plan.block, visible_flags=plan.visible_flags)
+    return f"is published at {plan.target} {difference}" if difference else ""
 
 
 def _group_difference(plan: PublishPlan) -> str:

@@ -98,18 +98,11 @@ def make_plan(request: StageRequest) -> StagePlan:
 
 def _difference(plan: StagePlan, existing: DeviceMount) -> str:
     """Return how the volume is staged differently, "" when it is staged as requested."""
-    if plan.block != existing.block:
-        return "as a raw block device" if existing.block else "with a filesystem"
-    if existing.read_only != plan.read_only:
-        return "read-only" if existing.read_only else "read-write"
-    if existing.block:
-        return ""
-    if plan.fs_type not in ("", existing.mount.fs_type):
+    if not plan.block and not existing.block and plan.fs_type not in ("", existing.mount.fs_type):
         return f"as {existing.mount.fs_type}, not {plan.fs_type}"
     # An earlier version mounted without our defaults, and the volume is in use.
     earlier = mount_flags.apply(mount_flags.KERNEL_VISIBLE, plan.mount_flags, read_only=plan.read_only)
-    same = mount_flags.visible(existing.mount.options) in (plan.visible_flags, earlier)
-    return "" if same else "with other mount flags"
+    return existing.difference(block=plan.block, visible_flags=plan.visible_flags, earlier=earlier)
 
 
 def _open_request(plan: StagePlan) -> OpenRequest:
