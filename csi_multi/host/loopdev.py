@@ -16,6 +16,7 @@ from pathlib import Path
 from ..contract.errors import InUse, Unavailable
 from ..contract.machine import CommandFailed, Host
 from .bounded import ask
+from .mounts import is_node_bound
 from .sysfs import attribute, find_number, node_of, number_of
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ def attach(
     direct_io: bool | None = None,
     name_parts: int = 1,
 ) -> Path:
-    """Bind a free loop device to the file; `name_parts` as for find().
+    """Bind a free loop device, whose node is not bound anywhere, to the file; `name_parts` as for find().
 
     `direct_io`: whether the device writes to the file's disk directly, so that data is not cached twice; None: where
     the file's filesystem is known to keep it (keeps_direct_io). Where the kernel then refuses it (tmpfs before Linux
@@ -201,7 +202,13 @@ def attach(
     if not is_bound_to(device, file):
         actual = attribute(number_of(device), "loop/backing_file")
         raise Unavailable(f"{device} was bound to {file}, but its backing file is {actual}; try again")
-    return device
+    if not is_node_bound(number_of(device)):
+        return device
+    # A workload still has the node of the device that was here before. As long as this one is taken, the next is free.
+    try:
+        return attach(host, file, read_only=read_only, sector_size=sector_size, direct_io=direct, name_parts=name_parts)
+    finally:
+        detach(host, device)
 
 
 def keeps_direct_io(file: Path) -> bool:

@@ -184,3 +184,20 @@ def test_a_record_whose_paths_are_not_mounted_any_more_keeps_no_number(world, sl
         world.sh("umount", path)
     world.stage("other", fs=None)
     world.unstage("other")
+
+
+def test_a_new_loop_device_does_not_get_a_number_that_leads_from_a_pod(world):
+    world.volume()
+    world.volume("other")
+    world.stage(fs=None)
+    target = world.publish(fs=None)
+    number = world.device().number
+    world.detach(str(world.device().path))
+
+    world.stage("other", fs=None)
+    world.publish("other", target=world.target("second"), fs=None)
+    assert sysfs.find_number(target) == number != world.device("other").number
+    assert len(world.loops()) == 1
+    for handle, path in (("v1", target), ("other", world.target("second"))):
+        world.unpublish(handle, path)
+        world.unstage(handle)
