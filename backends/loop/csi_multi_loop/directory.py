@@ -143,8 +143,5 @@ class Directory:
 
     def sector_size(self) -> int:
         """Return the sector size that direct I/O on the directory's disk needs."""
-        number = sysfs.format_number(self.existing.stat().st_dev)
-        for name in ("queue/logical_block_size", "../queue/logical_block_size"):  # a disk, a partition
-            if size := sysfs.attribute(number, name):
-                return max(512, int(size))
-        return LARGEST_SECTOR  # btrfs and others that have no single disk
+        size = sysfs.sector_size(sysfs.format_number(self.existing.stat().st_dev))
+        return max(SMALLEST_SECTOR, size) if size else LARGEST_SECTOR  # btrfs and others that have no single disk
