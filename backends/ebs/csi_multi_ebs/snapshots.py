@@ -34,6 +34,7 @@ from .config import SnapshotParameters
 from .ec2_cache import LONGEST_PAUSE, Ec2Cache
 from .listing import Listing
 from .resources import GIB, VOLUME_ID, Ec2Snapshot
+from .take_over import TakeOver
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class SnapshotManager:
     def __init__(self, cache: Ec2Cache) -> None:
         self._cache = cache
         self._lock = threading.Lock()
-        self._settled: float | None = None  # from when on EC2 shows what another process had created: time.monotonic()
+        self._take_over = TakeOver(cache.config.consistency_seconds)
         # By name: until when EC2 may not show the snapshot, and what is known of it.
         self._recent: dict[str, tuple[float, str]] = {}
         client, owner = cache.client, cache.owner
@@ -140,17 +141,11 @@ class SnapshotManager:
     def _named_before(self, request: SnapshotRequest) -> list[Ec2Snapshot]:
         """Return the snapshots of this name as `_named` does, also those that another process created just before.
 
-        Raises Unavailable at the deadline. The time is counted from the first request, not from the start: this process
-        may have been a standby until then.
+        Raises Unavailable at the deadline.
         """
-        config, pause = self._cache.config, self._cache.config.poll_seconds
-        deadline = self._cache.wait_deadline(request.deadline)
-        with self._lock:
-            if self._settled is None:
-                self._settled = time.monotonic() + config.consistency_seconds
-            settled = self._settled
+        pause, deadline = self._cache.config.poll_seconds, self._cache.wait_deadline(request.deadline)
         while True:
-            left = settled - time.monotonic()
+            left = self._take_over.left()
             found = self._named(request.name)
             if found or left <= 0:
                 return found

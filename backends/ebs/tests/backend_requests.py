@@ -48,14 +48,15 @@ Connect = Callable[..., EbsBackend]
 def connecting(cloud: FakeEc2) -> Iterator[Connect]:
     """Yield a function that creates a backend, as a new process does; it accepts keys of the configuration.
 
-    `takes_over`: other processes may have created snapshots just before, for which the first requests wait.
+    `takes_over`: the process before it may have done something just before, for which the first requests wait.
     """
     with contextlib.ExitStack() as stack:
 
         def connect(instance: str = "cloud", *, takes_over: bool = False, **config: Any) -> EbsBackend:
             ebs = EbsBackend(backend_config(cloud, **config), setting(instance))
             if not takes_over:
-                ebs._snapshots._settled = 0.0
+                ebs._snapshots._take_over.end()
+                ebs._attachments._first._take_over.end()
             stack.callback(ebs.close)
             return ebs
 
