@@ -67,6 +67,14 @@ def size_of(number: str) -> int:
     return int(sectors) * 512  # sysfs counts in 512-byte sectors, whatever the device's own size
 
 
+def sector_size(number: str) -> int:
+    """Return the bytes of a logical sector of a block device, a disk or a partition; 0: not known."""
+    for name in ("queue/logical_block_size", "../queue/logical_block_size"):  # a disk, a partition
+        if size := attribute(number, name):
+            return int(size)
+    return 0
+
+
 def read_only(number: str) -> bool:
     return attribute(number, "ro") == "1"
 

@@ -69,7 +69,7 @@ class AttachmentManager:
                 f"volume {volume.id!r} is attached to node {request.node.name!r}, but not {mode}; detach it first"
             )
         self._node_names.remember(instance, request.node.id)
-        contents = self._first.contents(volume, attachment, new=bool(device), read_only=request.read_only)
+        contents = self._first.contents(volume, attachment, deadline, new=bool(device), read_only=request.read_only)
         context = {"device": attachment.device, "attachment": attachment.description, "blank": contents}
         return context | ({"readOnly": "true"} if request.read_only else {})
 

@@ -1,7 +1,9 @@
 """Snapshots: create one per name, although EC2 has no client tokens for them, find, delete and list.
 
 Before a snapshot is created its name is looked up, in one call for all lookups of that moment. The snapshots that this
-process has created are remembered for a while, because EC2 may show them late.
+process has created are remembered for a while, because EC2 may show them late. It may also show those late that another
+process created just before this one took over: when a sidecar becomes the leader, or after a restart. So for a while
+after the first request a name that is not shown is looked for again.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from csi_multi.contract import (
 
 from . import labels
 from .config import SnapshotParameters
-from .ec2_cache import Ec2Cache
+from .ec2_cache import LONGEST_PAUSE, Ec2Cache
 from .listing import Listing
 from .resources import GIB, VOLUME_ID, Ec2Snapshot
+from .take_over import TakeOver
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class SnapshotManager:
     def __init__(self, cache: Ec2Cache) -> None:
         self._cache = cache
         self._lock = threading.Lock()
+        self._take_over = TakeOver(cache.config.consistency_seconds)
         # By name: until when EC2 may not show the snapshot, and what is known of it.
         self._recent: dict[str, tuple[float, str]] = {}
         client, owner = cache.client, cache.owner
@@ -54,7 +58,7 @@ class SnapshotManager:
         """
         cache, zones = self._cache, (request.parameters or SnapshotParameters()).fast_zones
         self._refuse_unknown_zones(zones)
-        found = self._named(request.name)
+        found = self._named_before(request)
         if good := _not_failed(found):
             self._ensure_fast_restore(good[0], zones)
             raise AlreadyExists(f"snapshot {request.name!r} already exists")
@@ -133,6 +137,26 @@ class SnapshotManager:
         client, owner = self._cache.client, self._cache.owner
         listing = Listing(lambda token: client.snapshot_page(owner, 0, token, source), client.snapshots)
         return listing.page(page, _converter)
+
+    def _named_before(self, request: SnapshotRequest) -> list[Ec2Snapshot]:
+        """Return the snapshots of this name as `_named` does, also those that another process created just before.
+
+        Raises Unavailable at the deadline.
+        """
+        pause, deadline = self._cache.config.poll_seconds, self._cache.wait_deadline(request.deadline)
+        while True:
+            left = self._take_over.left()
+            found = self._named(request.name)
+            if found or left <= 0:
+                return found
+            if time.monotonic() + min(pause, left) > deadline:
+                raise Unavailable(
+                    f"snapshot {request.name!r} may have been created by another process just before this one took "
+                    f"over, and EC2 does not show it yet; try again: it is created in {left:.0f} seconds if EC2 still "
+                    "does not show it then"
+                )
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _named(self, name: str) -> list[Ec2Snapshot]:
         """Return the snapshots of this name, failed ones too, the oldest first.

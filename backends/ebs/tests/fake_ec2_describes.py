@@ -113,6 +113,7 @@ class Describes:
         self._hidden: set[str] = set()
         self._deleted: dict[str, tuple[Any, Any]] = {}  # id -> where it was, what it was
         self._before: dict[str, dict[str, object]] = {}  # volume -> how its attachments were
+        self._tags: dict[str, Any] = {}  # volume -> how its tags were
         self._tokens: dict[str, tuple[str, str]] = {}  # token -> what was asked, the last id
 
     def hide(self, id: str, kind: Kind, wait: Wait) -> None:
@@ -132,6 +133,11 @@ class Describes:
         if wait != NOW:
             self._before.setdefault(volume.id, attachment_fields(volume))
             self._clock.after(wait, VOLUMES.action, lambda: self._before.pop(volume.id, None))
+
+    def delay_tags(self, volume: Any, wait: Wait) -> None:
+        """Show a volume's present tags in describes for a while, whatever changes; filters go by the new ones."""
+        self._tags[volume.id] = volume.get_tags()
+        self._clock.after(wait, VOLUMES.action, lambda: self._tags.pop(volume.id, None))
 
     def describe(self, call: Call, kind: Kind) -> Answer:
         self._clock.looked(kind.action)
@@ -153,7 +159,11 @@ class Describes:
             return answer(kind.action, {kind.set: [self._shown(kind, each) for each in found]})
 
     def _shown(self, kind: Kind, each: Any) -> dict[str, object]:
-        return {**kind.shown(each), **self._before.get(each.id, {})}
+        return {
+            **kind.shown(each),
+            **self._before.get(each.id, {}),
+            **_given("tagSet", self._tags.get(each.id)),
+        }
 
     @contextlib.contextmanager
     def _as_seen(self, call: Call, kind: Kind) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+
 import pytest
 from csi_multi_ebs import labels
 from csi_multi_ebs.backend import EbsBackend
@@ -9,7 +12,7 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi.contract import Node, Unavailable
 
 from .backend_requests import A, Connect, attach_request, nodes, row, tags, volume_request
-from .fake_ec2 import NOW, FakeEc2, looks
+from .fake_ec2 import NOW, FakeEc2, looks, seconds
 
 
 @pytest.fixture
@@ -48,6 +51,40 @@ def test_a_second_attachment_is_never_the_first(connect: Connect, cloud: FakeEc2
         process.detach(handle, None, {})
         assert blank(process, node, handle) == "unknown"
         assert blank(process, node, handle) == "unknown"
+
+
+def test_a_process_that_takes_over_does_not_take_a_second_attachment_for_the_first_though_the_tag_shows_late(
+    connect: Connect, cloud: FakeEc2
+) -> None:
+    here, there = nodes(cloud, 2)
+    ebs = connect(zones=(A,))
+    made = ebs.create_volume(volume_request())
+    after = connect(consistency_seconds=4, takes_over=True)
+    cloud.describes.delay_tags(row(cloud, made.handle), seconds(4))
+    first = ebs.attach(attach_request(here, made))
+    assert first["blank"] == "unused"
+    ebs.detach(made.handle, here, {})
+    request = attach_request(there, made)
+
+    with pytest.raises(Unavailable, match="whether this is its first attachment is not known"):
+        after.attach(dataclasses.replace(request, deadline=time.monotonic() + 2))
+    for _ in range(2):
+        assert after.attach(request)["blank"] == "unknown"
+    assert tags(cloud, made.handle)[labels.FIRST_ATTACHMENT] == first["attachment"]
+
+
+def test_a_process_that_takes_over_knows_a_first_attachment_a_little_later(
+    connect: Connect, node: Node, cloud: FakeEc2
+) -> None:
+    ebs = connect(zones=(A,), consistency_seconds=1, takes_over=True)
+    first, second = (ebs.create_volume(volume_request(name)) for name in ("pvc-1", "pvc-2"))
+    started = time.monotonic()
+
+    assert ebs.attach(attach_request(node, first))["blank"] == "unused"
+    assert time.monotonic() - started >= 1
+    cloud.calls.clear()
+    assert ebs.attach(attach_request(node, second))["blank"] == "unused"
+    assert cloud.calls["DescribeVolumes"] == 1  # later ones cost no more than ever
 
 
 def test_an_attachment_that_was_ended_and_made_by_hand_is_not_the_first(

@@ -30,6 +30,7 @@ backends:
     region: {region}
     zones: [{region}a]  # some specs ask for no topology, and attach all the same
     endpoint: {ec2}
+    consistency_seconds: 1  # the simulated EC2 shows everything at once
     metadata: static
     instance_id: {instance}
     zone: {region}a

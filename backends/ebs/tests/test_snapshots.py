@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -111,6 +112,64 @@ def test_a_snapshot_that_was_answered_and_shows_late_is_cut_once(
     time.sleep(2)
     assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle == first.handle
     assert snapshots(cloud) == [first.handle]
+
+
+# One per name, also when another process takes over.
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_the_process_that_takes_over_makes_no_second_snapshot_though_the_first_shows_late(
+    connect: Connect, cloud: FakeEc2, origin: Volume, standby: bool
+) -> None:
+    """A standby has been there for longer than EC2 is late: its sidecar becomes the leader."""
+    after = connect(consistency_seconds=1.5, takes_over=True)
+    if standby:
+        time.sleep(1.5)
+    cloud.takes.appearing = seconds(1)
+    first = taken(connect(), snapshot_request("snap-1", origin.handle))
+
+    assert taken(after, snapshot_request("snap-1", origin.handle)).handle == first.handle
+    assert snapshots(cloud) == [first.handle]
+    assert cloud.calls["CreateSnapshot"] == 1
+
+
+def test_a_snapshot_that_shows_is_returned_at_once_while_a_new_one_waits(
+    connect: Connect, cloud: FakeEc2, origin: Volume
+) -> None:
+    first = taken(connect(), snapshot_request("snap-1", origin.handle))
+    after = connect(consistency_seconds=60, takes_over=True)
+    waits = snapshot_request("snap-2", origin.handle)
+
+    ended: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(Unavailable, match="'snap-2' may have been created by another process just before"):
+            taken(after, dataclasses.replace(waits, deadline=time.monotonic() + 4))
+        ended.append("snap-2")
+
+    def find() -> None:
+        assert taken(after, snapshot_request("snap-1", origin.handle)).handle == first.handle
+        ended.append("snap-1")
+
+    started = time.monotonic()
+    assert run_together(wait, find) == [None, None]
+    assert time.monotonic() - started < 30
+    assert ended == ["snap-1", "snap-2"]
+    assert snapshots(cloud) == [first.handle]
+
+
+def test_only_the_first_snapshots_of_a_process_are_looked_for_again(
+    connect: Connect, cloud: FakeEc2, origin: Volume
+) -> None:
+    ebs = connect(consistency_seconds=1, takes_over=True)
+    started = time.monotonic()
+    taken(ebs, snapshot_request("snap-1", origin.handle))
+    assert time.monotonic() - started >= 1
+    assert cloud.calls["DescribeSnapshots"] > 2
+    cloud.calls.clear()
+
+    taken(ebs, snapshot_request("snap-2", origin.handle))
+    assert cloud.calls["DescribeSnapshots"] == 2  # before it is created and afterwards
 
 
 def test_when_no_snapshot_came_of_a_lost_call_another_is_cut(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from csi_multi.contract import Unavailable
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FICLONE = 0x40049409  # linux/fs.h
 CHUNK = 64 * 2**20  # bytes per copy_file_range: small enough to report progress, large enough to cost nothing
+LOCK_PAUSE = 0.01  # seconds between two tries to lock a directory
 PROGRESS_SECONDS = 5.0  # between two log lines about one copy
 # All that an entry may hold (store.py), the labels last: whose it is stays known as long as possible.
 ENTRY_FILES = (
@@ -54,7 +55,7 @@ class Client:
     def mkdir(self, directory: Path) -> None:
         directory.mkdir(mode=0o700)
 
-    def lock(self, directory: Path, *, wait: bool = False) -> AbstractContextManager[None]:
+    def lock(self, directory: Path, *, wait: float = 0.0) -> AbstractContextManager[None]:
         """Lock a directory in which this operation creates something. Raises as locked() does."""
         return locked(directory, wait=wait)
 
@@ -158,16 +159,17 @@ class Client:
 
 
 @contextmanager
-def locked(directory: Path, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
-    """Lock a directory for the block, across processes. Raises FileNotFoundError, BlockingIOError.
+def locked(directory: Path, *, shared: bool = False, wait: float = 0.0) -> Iterator[None]:
+    """Lock a directory for the block, across processes. Raises FileNotFoundError, BlockingIOError after `wait` seconds.
 
     Controller and node part may be two processes, so the core's locks do not keep them apart. A flock does, and it
     ends with its process however that ends.
     """
     descriptor = os.open(directory, DIRECTORY_FLAGS)
     try:
-        operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-        with exclusive.locked(descriptor, operation):
+        operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        with ExitStack() as stack:
+            _wait_for_lock(stack, descriptor, operation | fcntl.LOCK_NB, time.monotonic() + wait)
             if not _is_open_on(descriptor, directory):  # removed or replaced between open and flock
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
             yield
@@ -192,6 +194,16 @@ def read_label(file: str | Path, directory: int | None = None) -> bytes:
     if len(data) > MAX_LABEL:
         raise NoLabel(f"it has more than {MAX_LABEL} bytes")
     return data
+
+
+def _wait_for_lock(stack: ExitStack, descriptor: int, operation: int, until: float) -> None:
+    while True:
+        try:
+            return stack.enter_context(exclusive.locked(descriptor, operation))
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(LOCK_PAUSE)
 
 
 def sync_path(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ SNAPSHOTS = "snapshots"
 FROZEN = "frozen"
 SMALLEST_SECTOR = 512  # bytes: fits any filesystem
 LARGEST_SECTOR = 4096  # bytes: direct I/O in these units works on any disk and filesystem
+LOCK_SECONDS = 10.0  # for which an operation waits for others that count the free space, of milliseconds each
 
 
 class Directory:
@@ -81,15 +83,28 @@ class Directory:
             )
 
     def lock(self) -> AbstractContextManager[None]:
-        """Wait for other operations that count the free space, and lock them out for the block."""
-        return self._client.lock(self.path, wait=True)
+        """Wait for other operations that count the free space, and lock them out for the block.
+
+        Raises Unavailable when one of them, in whatever process, does not end.
+        """
+        return self._locked([self.path])
+
+    def lock_filesystem(self) -> AbstractContextManager[None]:
+        """As lock(), for all directories that share the filesystem."""
+        return self._locked(self.sharing())
 
     @contextmanager
-    def lock_filesystem(self) -> Iterator[None]:
-        """As lock(), for all directories that share the filesystem."""
+    def _locked(self, directories: list[Path]) -> Iterator[None]:
+        until = time.monotonic() + LOCK_SECONDS
         with ExitStack() as stack:
-            for directory in self.sharing():
-                stack.enter_context(self._client.lock(directory, wait=True))
+            for directory in directories:
+                try:
+                    stack.enter_context(self._client.lock(directory, wait=until - time.monotonic()))
+                except BlockingIOError:
+                    raise Unavailable(
+                        f"{directory} has been locked by another operation for {LOCK_SECONDS:g} seconds; try again, "
+                        f"or, if this goes on, end the process that hangs ('fuser -v {directory}' names it)"
+                    ) from None
             yield
 
     def sharing(self) -> list[Path]:
@@ -128,8 +143,5 @@ class Directory:
 
     def sector_size(self) -> int:
         """Return the sector size that direct I/O on the directory's disk needs."""
-        number = sysfs.format_number(self.existing.stat().st_dev)
-        for name in ("queue/logical_block_size", "../queue/logical_block_size"):  # a disk, a partition
-            if size := sysfs.attribute(number, name):
-                return max(512, int(size))
-        return LARGEST_SECTOR  # btrfs and others that have no single disk
+        size = sysfs.sector_size(sysfs.format_number(self.existing.stat().st_dev))
+        return max(SMALLEST_SECTOR, size) if size else LARGEST_SECTOR  # btrfs and others that have no single disk

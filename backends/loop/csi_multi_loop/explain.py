@@ -42,7 +42,7 @@ class DryRunClient(Client):
         why = "the volume is built here, under a name that is not listed; what a killed process left is reused"
         self._report.record_change("mkdir", "-m", "700", str(directory), why=why)
 
-    def lock(self, directory: Path, *, wait: bool = False) -> AbstractContextManager[None]:
+    def lock(self, directory: Path, *, wait: float = 0.0) -> AbstractContextManager[None]:
         """Nothing is created, so nothing needs a lock."""
         return nullcontext()
 

@@ -1,12 +1,16 @@
 """Several instances on one filesystem count together. Needs root, for filesystems of their own."""
 
+import contextlib
 import dataclasses
+import os
+import subprocess
 import threading
 
 import pytest
+from csi_multi_loop import directory as directory_module
 from csi_multi_loop import shared_filesystem
 
-from csi_multi.contract import CapacityRequest, ResourceExhausted
+from csi_multi.contract import CapacityRequest, ResourceExhausted, Unavailable
 
 MIB = 2**20
 pytestmark = pytest.mark.root
@@ -83,6 +87,68 @@ def test_simultaneous_creations_of_two_instances_do_not_count_the_same_space(two
     thread.join()
 
     assert refused == ["second"]
+
+
+@pytest.fixture
+def hanging():
+    """Return what makes a process that locks a directory and then hangs, and returns its end."""
+    with contextlib.ExitStack() as processes:
+
+        def start(path):
+            program = "echo held; exec sleep 600"
+            arguments = ["flock", "--no-fork", path, "sh", "-c", program]
+            process = processes.enter_context(subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True))
+            processes.callback(process.kill)
+            assert process.stdout.readline() == "held\n"
+            return lambda: (process.kill(), process.wait())
+
+        yield start
+
+
+@pytest.mark.parametrize("two", ["beside", "mounted apart"], indirect=True)
+@pytest.mark.parametrize("whose", ["its own", "the other's"])
+def test_a_process_that_hangs_with_a_directory_locked_stops_creations_for_a_limited_time(
+    two, requests, hanging, monkeypatch, whose
+):
+    first, other = two
+    first.create_volume(requests.volume("old", MIB))
+    locked = (first if whose == "its own" else other)._directory.path
+    end = hanging(locked)
+    monkeypatch.setattr(directory_module, "LOCK_SECONDS", 0.5)
+
+    for change in (
+        lambda: first.create_volume(requests.volume("v", MIB)),
+        lambda: first.clone_volume(requests.copy("clone", "volume", "node-1/old")),
+        lambda: first.create_snapshot(requests.snapshot("s", "node-1/old")),
+        lambda: first.expand_volume(requests.expand("node-1/old", 2 * MIB)),
+    ):
+        assert in_time(change) == (
+            f"{locked} has been locked by another operation for 0.5 seconds; try again, or, if this goes on, end the "
+            f"process that hangs ('fuser -v {locked}' names it)"
+        )
+    assert os.listdir(first._directory.path / "volumes") == ["old"]
+    assert os.listdir(first._directory.path / "snapshots") == []
+    assert first.get_volume("node-1/old").size == MIB
+
+    end()
+    first.create_volume(requests.volume("v", MIB))
+
+
+def in_time(change):
+    """Return the error of a call that must end by itself."""
+    found = []
+
+    def call():
+        try:
+            change()
+        except Unavailable as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "it waits without limit"
+    return found[0]
 
 
 def test_an_instance_that_is_gone_and_one_on_another_filesystem_do_not_count(filesystem, connect, second, requests):

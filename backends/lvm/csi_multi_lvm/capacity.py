@@ -24,6 +24,7 @@ from csi_multi.contract import (
     StorageError,
     Unavailable,
 )
+from csi_multi.host import sysfs
 
 from . import layout as layouts
 from .config import Config, Parameters
@@ -115,6 +116,21 @@ def admit_growth(report: Report, volume: LogicalVolume, layout: Layout, size: in
             f"disk(s) at once, and {max(0, _free_extents(report, config))} are free without its reserve; "
             f"{_remedies(layout)}"
         )
+
+
+def refuse_large_sectors(report: Report, largest: int) -> None:
+    """Raise InvalidArgument when a disk of the group has larger sectors than `largest`, where that is not 0.
+
+    LVM reports no sector sizes, so they are read from sysfs; a disk that cannot be looked up there counts as fitting. A
+    volume or pool may be on any disk of the group, and LVM keeps disks of different sectors apart (vgextend refuses).
+    """
+    for disk in report.disks if largest else ():
+        size = sysfs.sector_size(sysfs.find_number(disk.name))
+        if size > largest:
+            raise InvalidArgument(
+                f"parameters: 'blockSize': mkfs refuses blocks of {largest} bytes on disk {disk.name} of volume group "
+                f"{report.group.name}, which has sectors of {size} bytes; choose blockSize {size}, or leave it out"
+            )
 
 
 def free_bytes(report: Report, layout: Layout, config: Config, *, empty: bool = False) -> int:

@@ -26,7 +26,7 @@ from csi_multi.contract import (
     not_ours_to_delete,
 )
 
-from . import labels, wiping
+from . import capacity, labels, wiping
 from . import layout as layouts
 from .config import Parameters
 from .errors import CommandRefused
@@ -57,6 +57,7 @@ class VolumeManager(Operation):
             if self.listed(report, leaf):
                 self.refuse_existing(leaf)
                 report = self._reports.get()
+            capacity.refuse_large_sectors(report, request.largest_sector)
             size = self.size(report, layout, request.size)
             state = wiping.initial_tags(layout.wipe, thin=layout.thin)
             return self.allocate(leaf, layout, size, report, [*self.tags(request, layout), *state])

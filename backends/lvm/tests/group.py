@@ -139,14 +139,16 @@ _numbers = itertools.count(1)
 
 
 @contextmanager
-def volume_group(lvm: Lvm, directory: Path, *, disks: int = 4, size: int = GIB, pool: int = 0) -> Iterator[Group]:
+def volume_group(
+    lvm: Lvm, directory: Path, *, disks: int = 4, size: int = GIB, pool: int = 0, sector: int = 512
+) -> Iterator[Group]:
     """Create a group on loop devices over sparse files of `size` bytes, with a thin pool of `pool` bytes or none.
 
     Every command of lvm reads all disks, so few are fast. The group is removed with everything in it. Raises
     AssertionError when tests have left anything in it.
     """
     name = f"csi-test-{os.getpid()}-{next(_numbers)}"
-    with _disks(lvm, directory / name, disks, size) as devices:
+    with _disks(lvm, directory / name, disks, size, sector) as devices:
         try:
             paths = [str(device) for device in devices]
             lvm.run("vgcreate", "-qq", "--setautoactivation", "n", "-s", f"{EXTENT}b", name, *paths)
@@ -164,7 +166,7 @@ def volume_group(lvm: Lvm, directory: Path, *, disks: int = 4, size: int = GIB, 
 
 
 @contextmanager
-def _disks(lvm: Lvm, directory: Path, count: int, size: int) -> Iterator[tuple[Path, ...]]:
+def _disks(lvm: Lvm, directory: Path, count: int, size: int, sector: int) -> Iterator[tuple[Path, ...]]:
     directory.mkdir(parents=True)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, directory)
@@ -173,7 +175,7 @@ def _disks(lvm: Lvm, directory: Path, count: int, size: int) -> Iterator[tuple[P
             file = directory / f"disk{number}"
             with file.open("wb") as disk:
                 disk.truncate(size)
-            device = Path(lvm.run("losetup", "--find", "--show", str(file))[0])
+            device = Path(lvm.run("losetup", "--find", "--show", "-b", str(sector), str(file))[0])
             undo.callback(loopdev.detach, lvm.host, device)
             devices.append(device)
         undo.callback(lvm.forget, *devices)
