@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from csi_multi.commands.parameters import reference, table
 from csi_multi.config.settings import Driver
-from csi_multi.contract import Schema
-from csi_multi.contract.params import camel, describe, fields, keys_of
+from csi_multi.contract.params import camel
 from csi_multi.loading.loader import backend_classes
 from csi_multi.node.mkfs_options import FilesystemOptions
 
@@ -14,8 +12,8 @@ KINDS = ("loop", "lvm", "ebs", "rbd")
 HEAD = """\
 # Parameters
 
-Generated from the schemas by `make docs`. An unknown key or an invalid value is an error, which names the most
-similar valid key or the valid values.
+Generated from the schemas by `make docs`; `csi-multi parameters KIND` prints the part of any installed backend. An
+unknown key or an invalid value is an error, which names the most similar valid key or the valid values.
 
 ## Configuration file: `driver:`
 
@@ -28,38 +26,11 @@ btrfs; `fsType` means the same. A copy has the filesystem of its source. A volum
 for xfs, 109 MiB for btrfs. These are options of mkfs:
 
 {filesystem}"""
-SECTIONS = (
-    ("Config", "Configuration file, in `backends.NAME:` together with `kind: {kind}`", str),
-    ("Parameters", "StorageClass", camel),
-    ("SnapshotParameters", "VolumeSnapshotClass", camel),
-    ("MutableParameters", "VolumeAttributesClass", camel),
-)
-
-
-def table(schema: type[Schema], rename: Callable[[str], str]) -> str:
-    """Return a Markdown table of a schema's fields."""
-    many = {field.name: keys_of(field).replace(".*", "_N").replace("|", "`, `") for field in fields(schema)}
-    rows = [
-        f"| `{many[name] or rename(name)}` | {'string' if many[name] else kind} | {default} | {escaped(text)} |"
-        for name, kind, default, text in describe(schema)
-    ]
-    head = ["| name | type | default | meaning |", "| --- | --- | --- | --- |"]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Return text in which Markdown sees no HTML."""
-    return text.replace("<", "&lt;")
 
 
 def main() -> None:
     print(HEAD.format(driver=table(Driver, str), filesystem=table(FilesystemOptions, camel)))
-    for kind, backend in sorted(backend_classes(KINDS)[0].items()):
-        print(f"## Backend `{kind}`\n")
-        for name, title, rename in SECTIONS:
-            schema = getattr(backend, name)
-            if schema is not Schema:
-                print(f"{title.format(kind=kind)}:\n\n{table(schema, rename)}")
+    print("\n".join(reference(kind, backend) for kind, backend in sorted(backend_classes(KINDS)[0].items())))
 
 
 if __name__ == "__main__":

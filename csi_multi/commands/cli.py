@@ -58,6 +58,7 @@ def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_serve(verbs)
     _add_check(verbs)
     _add_backends(verbs)
+    _add_parameters(verbs)
     explain_arguments.add(verbs).set_defaults(run=_explain)
     import_arguments.add(verbs).set_defaults(run=_import)
     _add_certificates(verbs)
@@ -121,6 +122,18 @@ def _backends(options: argparse.Namespace) -> int:
     from .list_backends import backends
 
     return backends(as_json=options.json)
+
+
+def _add_parameters(verbs: Any) -> None:
+    verb = verbs.add_parser("parameters", help="print the reference of an installed backend's parameters, in Markdown")
+    verb.add_argument("kind", metavar="KIND")
+    verb.set_defaults(run=_parameters)
+
+
+def _parameters(options: argparse.Namespace) -> int:
+    from .parameters import parameters
+
+    return parameters(options.kind)
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -1,0 +1,62 @@
+"""`csi-multi parameters KIND`: the reference of a backend's schemas, in Markdown. docs/parameters.md is made of it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from ..config.document import ConfigError
+from ..contract.backend import GROUP, Backend
+from ..contract.params import Schema, camel, describe, fields, keys_of, unknown
+from ..loading.loader import backend_classes, duplicate_providers
+
+# (name in the class of the backend, title, how a field is written there)
+SECTIONS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
+    ("Config", "Configuration file, in `backends.NAME:` together with `kind: {kind}`", str),
+    ("Parameters", "StorageClass", camel),
+    ("SnapshotParameters", "VolumeSnapshotClass", camel),
+    ("GroupSnapshotParameters", "VolumeGroupSnapshotClass", camel),
+    ("MutableParameters", "VolumeAttributesClass", camel),
+)
+
+
+def parameters(kind: str) -> int:
+    """Print the reference of an installed kind. Raises ConfigError for an unknown or broken one."""
+    kinds = {point.name for point in entry_points(group=GROUP)}
+    if kind not in kinds:
+        raise ConfigError(unknown("parameters", kind, kinds, "kind"))
+    # A package that prints during its import must not change the output.
+    with contextlib.redirect_stdout(sys.stderr):
+        classes, broken = backend_classes([kind])
+    if reason := duplicate_providers(kind) or broken.get(kind):
+        raise ConfigError(f"parameters: backend {kind!r} cannot be used: {reason}")
+    print(reference(kind, classes[kind]), end="")
+    return 0
+
+
+def reference(kind: str, backend: type[Backend]) -> str:
+    """Return the reference of a backend: a title, and a table for every schema that it has."""
+    parts = [f"## Backend `{kind}`"]
+    for name, title, rename in SECTIONS:
+        schema: type[Schema] = getattr(backend, name)
+        if schema is not Schema:
+            parts.append(f"{title.format(kind=kind)}:\n\n{table(schema, rename)}".rstrip("\n"))
+    return "\n\n".join(parts) + "\n"
+
+
+def table(schema: type[Schema], rename: Callable[[str], str]) -> str:
+    """Return a Markdown table of a schema's fields."""
+    many = {field.name: keys_of(field).replace(".*", "_N").replace("|", "`, `") for field in fields(schema)}
+    rows = [
+        f"| `{many[name] or rename(name)}` | {'string' if many[name] else kind} | {default} | {escaped(text)} |"
+        for name, kind, default, text in describe(schema)
+    ]
+    head = ["| name | type | default | meaning |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return text in which Markdown sees no HTML."""
+    return text.replace("<", "&lt;")
