@@ -9,7 +9,7 @@ from ..config.settings import load_config
 from ..contract.backend import FEATURES, Backend
 from ..host.command import LocalHost
 from ..loading.loader import load_instances
-from ..rpc.capabilities import AdvertisedCapabilities, Mode, advertise
+from ..rpc.capabilities import AdvertisedCapabilities, Mode, advertise, reasons_not_advertised
 
 
 def check(file: Path) -> int:
@@ -25,10 +25,13 @@ def check(file: Path) -> int:
         print(f"  backend {name}: BROKEN: {reason}")
     if settings.cluster != Cluster():
         print(f"  cluster: {_cluster(settings.cluster)}")
-    backends = (instance.backend for instance in instances)
-    advertised = advertise(backends, Mode.ALL, driver.alpha, attach=settings.cluster.attach_required)
+    backends = {instance.name: instance.backend for instance in instances}
+    advertised = advertise(backends.values(), Mode.ALL, driver.alpha, attach=settings.cluster.attach_required)
     for service in ("plugin", "controller", "group", "node"):
         print(f"  {service} capabilities: {', '.join(_names(advertised, service)) or 'none'}")
+    for reason, names in reasons_not_advertised(backends, advertised).items():
+        print(f"  not advertised ({reason}): {', '.join(names)}")
+    print("  --mode controller serves plugin, controller and group; --mode node serves plugin and node")
     return 1 if instances.broken else 0
 
 

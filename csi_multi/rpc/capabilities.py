@@ -7,7 +7,7 @@ GetPluginCapabilities must not differ between controller and node (csi-spec sect
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..contract import backend as b
@@ -127,6 +127,24 @@ def advertise(
         offline_expansion=any(not backend.online for backend in expandable),
         broken=tuple(sorted(broken)),
     )
+
+
+def reasons_not_advertised(backends: Mapping[str, Backend], advertised: AdvertisedCapabilities) -> dict[str, list[str]]:
+    """Return, by reason, the capabilities that are not advertised although an instance has their feature."""
+    found: dict[str, list[str]] = {}
+    for service, name, feature, is_alpha in CAPABILITIES:
+        owners = [instance for instance, backend in backends.items() if isinstance(backend, feature)]
+        others = ", ".join(sorted(backends.keys() - set(owners)))
+        if not owners or (service, name) in advertised.names:
+            continue
+        if is_alpha:
+            reason = "alpha in CSI, and driver.alpha is not true"
+        elif feature in REQUIRED_OF_ALL:
+            reason = f"all instances must have {feature.__name__}, and these have not: {others}"
+        else:
+            reason = "with this configuration the volumes can be used on every node"
+        found.setdefault(reason, []).append(f"{service} {name}")
+    return found
 
 
 class CurrentCapabilities:

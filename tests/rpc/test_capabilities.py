@@ -12,7 +12,7 @@ from csi_multi_testing.memory import MemoryBackend
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.contract import Unavailable
 from csi_multi.contract import backend as b
-from csi_multi.rpc.capabilities import CAPABILITIES, Mode, advertise
+from csi_multi.rpc.capabilities import CAPABILITIES, Mode, advertise, reasons_not_advertised
 
 Code = grpc.StatusCode
 ALPHA = {
@@ -246,3 +246,40 @@ def test_probe_names_the_instances_that_cannot_serve_and_stays_ready(serve: Any,
     assert response.ready.value
     assert ("csi-multi-degraded", "bad,slow") in told.trailing_metadata()
     assert ("csi-multi-degraded", "bad") in later.trailing_metadata()
+
+
+def reasons(alpha: bool, **instances: type[b.Backend]) -> dict[str, list[str]]:
+    setting = b.Setting(instance="i", driver="d", cluster="c", node="n", host=None)  # type: ignore[arg-type]
+    backends = {name: cls(None, setting) for name, cls in instances.items()}
+    return reasons_not_advertised(backends, advertise(backends.values(), Mode.ALL, alpha))
+
+
+def test_what_is_alpha_is_named_with_the_setting_that_advertises_it() -> None:
+    found = reasons(False, one=kind(b.VolumeHealthReporter))
+
+    assert "controller GET_VOLUME_HEALTH" in found["alpha in CSI, and driver.alpha is not true"]
+    assert reasons(True, one=kind(b.VolumeHealthReporter)) == {}
+
+
+def test_what_all_instances_must_have_is_named_with_those_that_lack_it() -> None:
+    attached = kind(b.Attach, b.ListVolumes, b.PublishedNodes)
+
+    found = reasons(True, one=attached, two=kind(), three=kind(b.Attach))
+    assert found == {
+        "all instances must have PublishedNodes, and these have not: three, two": [
+            "controller LIST_VOLUMES_PUBLISHED_NODES"
+        ]
+    }
+    assert reasons(True, one=attached) == {}
+
+
+def test_a_topology_that_excludes_no_node_is_named() -> None:
+    found = reasons(True, one=kind(b.Topology, everywhere=True))
+
+    assert found == {
+        "with this configuration the volumes can be used on every node": ["plugin VOLUME_ACCESSIBILITY_CONSTRAINTS"]
+    }
+
+
+def test_what_no_instance_has_needs_no_reason() -> None:
+    assert reasons(True, one=kind()) == {}
