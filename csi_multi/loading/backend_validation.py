@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from ..contract.backend import CONTRACT, FEATURES, Backend
 from ..contract.model import AccessMode
@@ -58,8 +60,34 @@ def _schema_problem(candidate: type[Backend], name: str) -> str:
     try:
         list(describe(schema))
     except Exception as error:
-        return f"{name} is not a usable schema: {error}"
+        return f"{name} is not a usable schema: {_field_problem(schema) or _first_line(error)}"
     return ""
+
+
+def _field_problem(schema: type[Schema]) -> str:
+    """Return the first field whose type cannot be used, why, and the form that works; "" if it is none of them."""
+    try:
+        types = get_type_hints(schema, include_extras=True)
+    except Exception:  # a name that does not exist: its text says which
+        return ""
+    for name in schema.__struct_fields__:
+        try:
+            msgspec.json.schema(types[name])
+        except Exception as error:
+            return f"field {name!r}: {_first_line(error)}{_working_form(types[name])}"
+    return ""
+
+
+def _working_form(given: Any) -> str:
+    """Return the form for a field that may be unset, when its rules stand around the whole union with None."""
+    if get_origin(given) is not Annotated or type(None) not in get_args(inner := given.__origin__):
+        return ""
+    others = [getattr(one, "__name__", str(one)) for one in get_args(inner) if one is not type(None)]
+    return f"; write the rules at the type, and None outside: Annotated[{' | '.join(others)}, Doc(...)] | None"
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line), type(error).__name__)
 
 
 def _undeclared_feature(candidate: type[Backend], feature: type[Backend]) -> str:

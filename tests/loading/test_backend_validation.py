@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import pytest
 from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.contract import CONTRACT, Backend, Clone, Expand
+from csi_multi.contract import CONTRACT, Backend, Clone, Doc, Expand, Schema
 from csi_multi.loading.backend_validation import why_unusable
 
 
@@ -34,3 +36,29 @@ def test_an_older_minor_contract_fits(declared: tuple[int, int]) -> None:
 def test_a_backend_has_every_abstract_method_once() -> None:
     assert issubclass(MemoryBackend, Backend)
     assert not MemoryBackend.__abstractmethods__
+
+
+def usable(annotation: Any) -> str:
+    """Return why a backend with one parameter of this type cannot be used."""
+    body = {"__annotations__": {"volume_size": annotation}, "volume_size": None, "__module__": __name__}
+    schema = type("Parameters", (Schema,), body, frozen=True)
+    return why_unusable(type("Own", (MemoryBackend,), {"Parameters": schema}))
+
+
+def test_rules_around_a_type_that_may_be_unset_are_answered_with_the_form_that_works() -> None:
+    problem = usable(Annotated[int | None, Doc("bytes", ge=1)])
+
+    assert problem.startswith("Parameters is not a usable schema: field 'volume_size': Can only set `ge`")
+    assert problem.endswith("write the rules at the type, and None outside: Annotated[int, Doc(...)] | None")
+    assert usable(Annotated[int, Doc("bytes", ge=1)] | None) == ""
+
+
+def test_a_type_that_no_parameter_can_have_is_named_with_its_field_in_one_line() -> None:
+    problem = usable(complex)
+
+    assert problem.startswith("Parameters is not a usable schema: field 'volume_size': ")
+    assert "\n" not in problem
+
+
+def test_a_type_that_does_not_exist_is_named() -> None:
+    assert "NoSuchType" in usable("NoSuchType")
