@@ -160,7 +160,9 @@ def test_a_pipe_that_nobody_reads_stops_no_work_and_the_loss_is_counted() -> Non
     told = [json.loads(line) for line in lines]
     assert told[-1]["message"] == "again"
     assert told[-2]["message"].startswith("log lines were dropped")
-    assert told[-2]["lines"] == 400 - (len(told) - 2) > 0
+    # The short line about dropped ones may fit into what is left of the pipe, so there may be more of them.
+    dropped = sum(one["lines"] for one in told if one["message"].startswith("log lines were dropped"))
+    assert dropped == 400 - sum(one["message"].startswith("line ") for one in told) > 0
 
 
 @pytest.mark.parametrize("kind", ["pipe of another user", "socket"])
