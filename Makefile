@@ -9,9 +9,12 @@ DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_gro
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace \
 	ceph-mon ceph-osd ceph-mgr rbd rbd-nbd ip nsenter openssl qemu-storage-daemon
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider --durations=8 --durations-min=10
-# Tests that need device-mapper run where it is: on this machine or in a guest, with mounts of their own.
+# In a mount namespace of its own, because a container that starts beside the tests copies the mounts of its namespace, and
+# each copy keeps a device in use for a moment.
+ROOT_PYTEST := $(if $(filter 0,$(shell id -u)),unshare --mount )$(PYTEST)
+# Tests that need device-mapper run where it is: on this machine or in a guest.
 DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
-	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
+	$(ROOT_PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
 LVM = $(shell grep -l devicemapper backends/lvm/tests/test_*.py)
 LVM_KIT := $(addprefix backends/lvm/tests/test_,contract.py sanity_lvm.py)
 
@@ -62,7 +65,7 @@ types: dev
 
 integration: dev ## real loop devices, real filesystems, real mounts (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(PYTEST) -q -m "root and not slow and not sanity and not devicemapper and not ceph and not krbd"
+	@$(ROOT_PYTEST) -q -m "root and not slow and not sanity and not devicemapper and not ceph and not krbd"
 
 lvm: dev ## the lvm backend on real LVM: here, or in a guest where this kernel lacks it (root, long; ARGS=...)
 	@scripts/system-packages $(TEST_PROGRAMS)
@@ -86,7 +89,7 @@ rbd: dev ## the rbd backend on a real Ceph cluster, and in a guest whose kernel 
 	@CSI_SANITY="$$(scripts/csi-sanity)" $(MAKE) --no-print-directory -j2 --output-sync=target rbd-guest rbd-cluster
 
 rbd-cluster: # side by side: a guest has use for one core only
-	@$(PYTEST) -q -n 2 --dist worksteal -m "ceph and not krbd"
+	@$(ROOT_PYTEST) -q -n 2 --dist worksteal -m "ceph and not krbd"
 
 rbd-guest:
 	@$(BIN)/python -m backends.rbd.tests.guest --timeout $(if $(MATRIX),7200,2400) -- \
@@ -94,11 +97,11 @@ rbd-guest:
 
 attack: dev ## kills, races, hostile input, hung commands (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
+	@$(ROOT_PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
 
 sanity: dev ## csi-sanity 5.6.0 over the loop backend: mount, block, one endpoint, split endpoints (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper and not krbd"
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(ROOT_PYTEST) -q -m "sanity and not devicemapper and not krbd"
 
 deploy: dev ## chart, manifests and job files held against their APIs; the images' steps in clean roots (root; Go)
 	@scripts/system-packages mmdebstrap
@@ -113,8 +116,8 @@ guest: dev ## a shell in a QEMU guest that has this machine's files and a kernel
 
 matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@MATRIX=1 $(PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
-	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(PYTEST) -q -m "sanity and not devicemapper and not krbd"
+	@MATRIX=1 $(ROOT_PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
+	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(ROOT_PYTEST) -q -m "sanity and not devicemapper and not krbd"
 	@$(MAKE) --no-print-directory lvm rbd ebs MATRIX=1
 	@$(MAKE) --no-print-directory check-site check-release
 
