@@ -1,6 +1,7 @@
-"""The kernel's calls for bind mounts, on open descriptors: a path could lead elsewhere by the time it is used.
+"""The kernel's calls for mounts on open descriptors, and for mounts that are nowhere.
 
-mount(8) takes only paths, and nothing here waits for a device, so these calls need no process of their own.
+mount(8) takes only paths, and a path could lead elsewhere by the time it is used. Nothing here waits for a device,
+except `mount_nowhere`, which needs a process of its own.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same on all architectures with Linux 5.12
+# The same on all architectures: Linux 5.2, and 5.12 for mount_setattr.
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
 _FROM_DESCRIPTOR_TO_DESCRIPTOR = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH
 _ALL_ATIME = 0x70  # MOUNT_ATTR__ATIME
 _MS_REMOUNT, _MS_BIND = 32, 4096
 _MNT_DETACH = 2
+_CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
+_SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6  # FSCONFIG_*
+_DRIVER_ONLY = ("nosuid", "nodev", "noexec")
 # flag -> (MOUNT_ATTR_* of mount_setattr, MS_* of mount)
 _FLAGS: Mapping[str, tuple[int, int]] = {
     "ro": (0x1, 0x1),
@@ -59,6 +64,23 @@ def bind(source: int, target: int, flags: Collection[str] | None = None) -> None
 def detach(root: int) -> None:
     """Unmount the mount whose root this descriptor shows, wherever it is. Raises OSError."""
     _check(_libc.umount2(os.fsencode(_link(root)), _MNT_DETACH))
+
+
+def mount_nowhere(fs_type: str, source: str, options: Collection[str]) -> int:
+    """Mount a filesystem read-write without a place in any mount table; return a descriptor, which keeps it mounted.
+
+    `options` are the filesystem's own. It waits for the device without a limit. Raises OSError.
+    """
+    context = _call(_FSOPEN, fs_type.encode(), _CLOSE_ON_EXEC)
+    try:
+        _call(_FSCONFIG, context, _SET_STRING, b"source", source.encode(), 0)
+        for option in options:
+            key, _, value = option.partition("=")
+            _call(_FSCONFIG, context, _SET_STRING if value else _SET_FLAG, key.encode(), value.encode() or None, 0)
+        _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _CLOSE_ON_EXEC, sum(_FLAGS[flag][0] for flag in _DRIVER_ONLY))
+    finally:
+        os.close(context)
 
 
 def _clone(source: int, flags: Collection[str] | None) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 from ..contract.backend import Backend, NodeLocal
 from ..contract.errors import FailedPrecondition
@@ -21,9 +20,7 @@ from .filesystem import FilesystemType
 log = logging.getLogger(__name__)
 
 
-def replay(
-    host: Host, backend: Backend, request: OpenRequest, device: Device, fs_type: FilesystemType, staging: Path
-) -> Device:
+def replay(host: Host, backend: Backend, request: OpenRequest, device: Device, fs_type: FilesystemType) -> Device:
     """Replay the journal on the device, which is mounted nowhere; return the device, read-only again.
 
     Raises FailedPrecondition where nobody may write to the volume, or another node might. A process that dies in
@@ -43,7 +40,7 @@ def replay(
     if fs_type.repair_command:
         format.repair(host, handle, writable, fs_type)
     else:
-        mounting.mount_for_a_moment(host, writable, staging, fs_type)
+        mounting.mount_for_a_moment(host, writable, fs_type)
     blank_check.await_release(handle, writable)
     backend.close_device(handle)
     return backend.open_device(request)

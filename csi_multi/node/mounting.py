@@ -50,6 +50,14 @@ _FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
         "a filesystem with the same uuid is mounted on this node; unstage the other volume first, or use Linux 6.7",
     ),
     ("unknown filesystem type", FailedPrecondition, "the kernel of this node does not support this filesystem"),
+    # of brief_mount.py
+    ("No such device", FailedPrecondition, "the kernel of this node does not support this filesystem"),
+    (
+        "Function not implemented",
+        FailedPrecondition,
+        "the kernel of this node is older than Linux 5.2; stage the volume once read-write",
+    ),
+    ("Invalid argument", FailedPrecondition, "the kernel refuses the filesystem; the kernel log on the node says why"),
 )
 
 
@@ -73,15 +81,9 @@ def own_options(fs_type: FilesystemType, *, read_only: bool = False) -> str:
     return ",".join(("ro" if read_only else "rw", "nosuid", "nodev", "noexec", *fs_type.mount_options))
 
 
-def mount_for_a_moment(host: Host, device: Device, target: Path, fs_type: FilesystemType) -> None:
-    """Mount read-write and unmount, so that the kernel replays the journal.
-
-    In a mount namespace of its own: nobody can write to it, and it ends with the command, whatever becomes of the
-    driver. The flags are the engine's own.
-    """
-    options = own_options(fs_type)
-    script = 'mount -t "$1" -o "$2" -- "$3" "$4" && umount -- "$4"'
-    command = ("unshare", "--mount", "sh", "-c", script, "sh", fs_type.name, options, str(device.path), str(target))
+def mount_for_a_moment(host: Host, device: Device, fs_type: FilesystemType) -> None:
+    """Mount read-write and unmount, so that the kernel replays the journal. No mount table ever shows the mount."""
+    command = (*exit_status.BRIEF_MOUNT, fs_type.name, str(device.path), *fs_type.mount_options)
     _run(host, f"replaying the journal of {device.path} ({fs_type.name})", *command, timeout=REPLAY_TIME_LIMIT)
 
 

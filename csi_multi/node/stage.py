@@ -178,7 +178,7 @@ def _mount_at_staging(
     except mounting.JournalNotReplayed:
         if not (alone and plan.read_only):
             raise
-        device = journal.replay(host, backend, _open_request(plan), device, BY_NAME[name], plan.staging)
+        device = journal.replay(host, backend, _open_request(plan), device, BY_NAME[name])
         sysfs.verify(device)
         mounting.mount(host, str(device.path), plan.staging, name, options)
     return device

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from csi_multi.contract import AccessMode, Blank, FailedPrecondition, Unavailable
-from csi_multi.host import mounts
+from csi_multi.host import loopdev, mounts
+from csi_multi.host.command import LocalHost
 
 pytestmark = pytest.mark.root
 
@@ -154,3 +161,72 @@ def test_a_volume_without_a_note_is_not_written(world):
     with pytest.raises(FailedPrecondition, match="no note on the volume says that it was used"):
         world.stage(copy, mode=READER)
     assert world.digest(copy) == before
+
+
+class FilesystemOfImages:
+    """A filesystem of its own that holds one volume's image. While it is frozen, writes to the volume's device wait."""
+
+    def __init__(self, world, handle):
+        self.world, self.path = world, world.directory / "filesystem"
+        self.path.mkdir()
+        disk = world.directory / "disk"
+        with disk.open("wb") as file:
+            file.truncate(600 * MiB)
+        world.sh("mkfs.ext4", "-q", str(disk))
+        world.sh("mount", "-o", "loop", str(disk), str(self.path))
+        self.image = self.path / world.backend.image(handle).name
+        world.sh("cp", "--sparse=always", str(world.backend.image(handle)), str(self.image))
+        world.backend.image(handle).unlink()
+        image = world.backend.image
+        world.backend.image = lambda wanted: self.image if wanted == handle else image(wanted)
+        world.sh("cp", str(image(handle).with_suffix(".json")), str(self.image.with_suffix(".json")))
+
+    def freeze_before_a_mount(self):
+        """Freeze it when the driver is about to mount for the replay; return an event that says so."""
+        frozen, real = threading.Event(), LocalHost()
+
+        def run(*argv, **options):
+            self.world.sh("fsfreeze", "--freeze", str(self.path))
+            frozen.set()
+            return real.run(*argv, **options)
+
+        for program in ("unshare", sys.executable):
+            self.world.host.replaced[program] = run
+        return frozen
+
+    def close(self):
+        self.world.sh("umount", str(self.path))
+
+
+def waits_in_the_kernel(words):
+    """Whether a program with these words in its arguments is in a system call that no signal ends."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            command = status.with_name("cmdline").read_bytes().decode(errors="replace").split("\0")
+            if all(word in command for word in words) and status.read_text().rsplit(")", 1)[1].split()[0] == "D":
+                return True
+    return False
+
+
+def test_a_replay_that_hangs_holds_no_other_volume(world):
+    copy = copy_of_a_live_volume(world, "xfs")
+    images = FilesystemOfImages(world, copy)
+    world.volume("other")
+    world.stage("other")
+    frozen = images.freeze_before_a_mount()
+    with ThreadPoolExecutor(1) as pool:
+        staged = pool.submit(world.stage, copy, fs="xfs", mode=READER)
+        try:
+            assert frozen.wait(60)
+            device = str(loopdev.find(images.image)[0])
+            deadline = time.monotonic() + 60
+            while not waits_in_the_kernel([device]):
+                assert time.monotonic() < deadline
+                assert not staged.done()
+                time.sleep(0.05)
+            world.unstage("other")
+        finally:
+            world.sh("fsfreeze", "--unfreeze", str(images.path))
+        assert (staged.result() / "file19").read_bytes() == b"bytes" * 1000
+    world.unstage(copy)
+    images.close()
