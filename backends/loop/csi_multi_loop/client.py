@@ -41,7 +41,7 @@ NO_HOLES = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 
 
-class NoLabel(OSError):
+class InvalidLabelFile(OSError):
     """What has a label's name is no file, or too large for a label."""
 
 
@@ -97,7 +97,7 @@ class Client:
             directory.rmdir()
 
     def read(self, file: Path) -> bytes:
-        """Return what a label holds. Raises NoLabel."""
+        """Return what a label holds. Raises InvalidLabelFile."""
         return read_label(file)
 
     def write_label(self, file: Path, label: Label) -> None:
@@ -178,21 +178,24 @@ def locked(directory: Path, *, shared: bool = False, wait: float = 0.0) -> Itera
 
 
 def read_label(file: str | Path, directory: int | None = None) -> bytes:
-    """Return what a file holds; nothing else with its name can make the caller wait. Raises NoLabel, OSError."""
+    """Return what a file holds; nothing else with its name can make the caller wait.
+
+    Raises InvalidLabelFile, OSError.
+    """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # symbolic links in a circle, a socket
-            raise NoLabel(error.strerror) from None
+            raise InvalidLabelFile(error.strerror) from None
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NoLabel("it is not a file")
+            raise InvalidLabelFile("it is not a file")
         data = os.read(descriptor, MAX_LABEL + 1)
     finally:
         os.close(descriptor)
     if len(data) > MAX_LABEL:
-        raise NoLabel(f"it has more than {MAX_LABEL} bytes")
+        raise InvalidLabelFile(f"it has more than {MAX_LABEL} bytes")
     return data
 
 
