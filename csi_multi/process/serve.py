@@ -100,7 +100,7 @@ def _drain(stop: ServerStop, shared: SharedRpcState, instances: Registry) -> Non
         if shared.busy:
             busy = now
         elif now - busy > DELIVERY_LIMIT:
-            log.warning("stopping: no RPC runs any more; connections whose callers do not read are closed")
+            log.warning("stopping: no RPC is running; connections whose callers do not take their responses are closed")
             stop.cut()
             busy = now
         if now - reminded > REMINDER_INTERVAL:

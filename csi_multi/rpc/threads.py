@@ -140,7 +140,7 @@ class ServerStop:
         try:
             self._ended = server.stop(grace)
         except RuntimeError:  # gRPC could not start its thread for `grace`, so who waits looks at the clock
-            log.warning("stopping without a thread for the time limit, because none can be started")
+            log.warning("stopping: no thread can be started for the time limit, so the waiting thread checks it")
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so many seconds; return whether no RPC and no connection is left."""

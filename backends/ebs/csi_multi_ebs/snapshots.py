@@ -119,7 +119,7 @@ class SnapshotManager:
         shown = self._cache.shown_snapshot(handle)
         self._delete(handle)
         if not shown:
-            log.warning("snapshot %s is deleted now; EC2 had not shown it before", handle)
+            log.warning("snapshot %s was deleted although no lookup in EC2 showed it", handle)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""
