@@ -19,7 +19,7 @@ from ..rpc.interceptor import SharedRpcState
 from ..rpc.peers import RequestIdPolicy
 from ..rpc.server import ServerOptions, build_controller_server
 from ..rpc.service_context import ServiceContext
-from ..rpc.threads import Stopping
+from ..rpc.threads import ServerStop
 from .addresses import ConfiguredNodes, NodeAddresses
 from .answer_check import AnswerCheck
 from .controller import ClusterControllerService, ClusterGroupControllerService
@@ -62,9 +62,9 @@ class ClusterMembership:
             self._server.start()
             log.info("serving the controller", extra={"fields": {"address": self._config.cluster.listen}})
 
-    def stop(self, grace: float) -> tuple[Stopping, ...]:
+    def stop(self, grace: float) -> tuple[ServerStop, ...]:
         """Accept no more RPCs from the controller; return what to wait for until the running ones have ended."""
-        return (Stopping(self._server, grace),) if self._server else ()
+        return (ServerStop(self._server, grace),) if self._server else ()
 
     def refused_answers(self) -> int:
         """Return how many answers of nodes were refused since the start."""

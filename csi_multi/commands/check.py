@@ -11,6 +11,8 @@ from ..host.command import LocalHost
 from ..loading.loader import load_instances
 from ..rpc.capabilities import AdvertisedCapabilities, Mode, advertise, reasons_not_advertised
 
+SERVICES = ("plugin", "controller", "group", "node")  # in the order of the output; plugin is Identity
+
 
 def check(file: Path) -> int:
     """Print the result; return 1 when the package of an instance is broken. Raises ConfigError."""
@@ -27,11 +29,12 @@ def check(file: Path) -> int:
         print(f"  cluster: {_cluster(settings.cluster)}")
     backends = {instance.name: instance.backend for instance in instances}
     advertised = advertise(backends.values(), Mode.ALL, driver.alpha, attach=settings.cluster.attach_required)
-    for service in ("plugin", "controller", "group", "node"):
+    for service in SERVICES:
         print(f"  {service} capabilities: {', '.join(_names(advertised, service)) or 'none'}")
     for reason, names in reasons_not_advertised(backends, advertised).items():
         print(f"  not advertised ({reason}): {', '.join(names)}")
-    print("  --mode controller serves plugin, controller and group; --mode node serves plugin and node")
+    for mode in (Mode.CONTROLLER, Mode.NODE):
+        print(f"  --mode {mode.value} serves {', '.join(filter(mode.serves, SERVICES))}")
     return 1 if instances.broken else 0
 
 

@@ -27,10 +27,13 @@ def parameters(kind: str) -> int:
     kinds = {point.name for point in entry_points(group=GROUP)}
     if kind not in kinds:
         raise ConfigError(unknown("parameters", kind, kinds, "kind"))
-    # A package that prints during its import must not change the output.
-    with contextlib.redirect_stdout(sys.stderr):
-        classes, broken = backend_classes([kind])
-    if reason := duplicate_providers(kind) or broken.get(kind):
+    reason = duplicate_providers(kind)
+    if not reason:
+        # A package that prints during its import must not change the output.
+        with contextlib.redirect_stdout(sys.stderr):
+            classes, broken = backend_classes([kind])
+        reason = broken.get(kind, "")
+    if reason:
         raise ConfigError(f"parameters: backend {kind!r} cannot be used: {reason}")
     print(reference(kind, classes[kind]), end="")
     return 0

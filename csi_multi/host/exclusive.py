@@ -11,12 +11,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..contract.errors import Unavailable
 from .command import wait_for_starts
 
+LOCK_PAUSE = 0.01  # seconds between two tries to get a flock
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # whether the device is held was not even asked
 
 
@@ -48,9 +50,17 @@ def is_held(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(descriptor: int, operation: int) -> Iterator[None]:
-    """Hold a flock (LOCK_EX or LOCK_SH, LOCK_NB). Raises BlockingIOError."""
-    fcntl.flock(descriptor, operation)
+def locked(descriptor: int, operation: int, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold a flock (LOCK_EX or LOCK_SH). Raises BlockingIOError when others hold it for more than `wait` seconds."""
+    until = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(LOCK_PAUSE)
     try:
         yield
     finally:

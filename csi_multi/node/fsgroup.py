@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import logging
 import os
 import stat
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..contract.errors import InvalidArgument, Unavailable
+from ..contract.errors import FailedPrecondition, InvalidArgument, Unavailable
 from ..host import mounts
 from ..host.mounts import MountPoint
 from . import frozen
@@ -20,6 +23,8 @@ _DIRECTORY_BITS = stat.S_ISGID | 0o070
 _FILE_BITS = 0o060
 MAX_GROUP_ID = 2**32 - 2
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GET_FLAGS = 0x80086601  # linux/fs.h: FS_IOC_GETFLAGS
+_UNCHANGEABLE = 0x10 | 0x20  # FS_IMMUTABLE_FL, FS_APPEND_FL: the kernel refuses chown and chmod
 _PASSES = 3  # at most, over a tree that changes at the same time
 
 
@@ -36,7 +41,8 @@ def apply(mounted: MountPoint, gid: int) -> None:
     """Change group and permissions of a mounted tree, unless its root shows that this is complete.
 
     The root loses its set-group-id bit first and gets it back last. So an interrupted chgrp is never treated as
-    complete, neither for the new group nor for the former one.
+    complete, neither for the new group nor for the former one. Raises Unavailable, and FailedPrecondition for a root
+    that is immutable or append-only.
     """
     root = Path(mounted.target)
     progress = _Progress()
@@ -72,6 +78,11 @@ class _Progress:
 
 def _change_all(mounted: MountPoint, opened: int, gid: int, progress: _Progress) -> None:
     root = f"/proc/self/fd/{opened}/."
+    if _is_unchangeable(root):
+        raise FailedPrecondition(
+            f"{mounted.target} is immutable or append-only, so its group cannot be changed to {gid}; use the volume "
+            "without a group (fsGroup), and run chattr -i -a on its root directory"
+        )
     if (mode := stat.S_IMODE(os.stat(root).st_mode)) & stat.S_ISGID:  # noqa: PTH116
         os.chmod(root, mode & ~stat.S_ISGID)  # noqa: PTH101
     inside = any(one.target.startswith(f"{mounted.target}/") for one in mounts.table())
@@ -82,6 +93,17 @@ def _change_all(mounted: MountPoint, opened: int, gid: int, progress: _Progress)
     os.chown(root, -1, gid)
     progress.step()
     os.chmod(root, stat.S_IMODE(os.stat(root).st_mode) | _DIRECTORY_BITS)  # noqa: PTH101, PTH116
+
+
+def _is_unchangeable(root: str) -> bool:
+    flags = bytes(8)  # the size of a long, of which the kernel writes an int
+    descriptor = os.open(root, _OPEN)
+    try:
+        with contextlib.suppress(OSError):  # a filesystem without such flags
+            flags = fcntl.ioctl(descriptor, _GET_FLAGS, flags)
+    finally:
+        os.close(descriptor)
+    return bool(struct.unpack_from("i", flags)[0] & _UNCHANGEABLE)
 
 
 @dataclass(slots=True)
@@ -204,7 +226,9 @@ def _change_entry(name: str, directory: int, gid: int) -> None:
     try:
         _change_opened(descriptor, gid)
     except PermissionError:
-        log.warning("%s keeps its group: it is immutable", Path(f"/proc/self/fd/{descriptor}").readlink())
+        log.warning(
+            "%s keeps its group: it is immutable or append-only", Path(f"/proc/self/fd/{descriptor}").readlink()
+        )
     finally:
         os.close(descriptor)
 

@@ -67,7 +67,11 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     if not plan.read_only:
         record_use(backend, request.handle, device)
         if plan.group is not None:
-            fsgroup.apply(staged.mount, plan.group)
+            try:
+                fsgroup.apply(staged.mount, plan.group)
+            except FailedPrecondition:
+                _roll_back(host, plan)
+                raise
     _mount_at_target(host, plan)
 
 

@@ -203,7 +203,19 @@ def _prepare_for_writes(
         grow.at_stage(host, device, mounted)
     # A kubelet that restarts stages again: a volume that is published already has the group of its last pod.
     if plan.group is not None and len(device_mounts.list_mounts(device)) == 1:
-        fsgroup.apply(mounted.mount, plan.group)
+        _apply_group(host, backend, plan, device, mounted, plan.group)
+
+
+def _apply_group(
+    host: Host, backend: Backend, plan: StagePlan, device: Device, mounted: DeviceMount, group: int
+) -> None:
+    """Raises as fsgroup.apply does. After a final error nothing is staged, because the orchestrator never unstages."""
+    with _close_on_final_error(backend, plan.handle, device):
+        try:
+            fsgroup.apply(mounted.mount, group)
+        except FailedPrecondition:
+            mounting.unmount(host, plan.staging)
+            raise
 
 
 def record_use(backend: Backend, handle: str, device: Device) -> None:

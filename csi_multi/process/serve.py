@@ -26,7 +26,7 @@ from ..rpc import endpoint
 from ..rpc.capabilities import Mode
 from ..rpc.interceptor import SharedRpcState
 from ..rpc.server import build_server
-from ..rpc.threads import Stopping, exit_with_serving_thread
+from ..rpc.threads import ServerStop, exit_with_serving_thread
 from ..telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         _wait(signals, reloader)
         log.info("stopping: no new RPCs are accepted; waiting for running ones")
         telemetry.on_stopping()
-        for stopping in (Stopping(server, DRAIN_LIMIT), *membership.stop(DRAIN_LIMIT)):
-            _drain(stopping, shared, instances)
+        for stop in (ServerStop(server, DRAIN_LIMIT), *membership.stop(DRAIN_LIMIT)):
+            _drain(stop, shared, instances)
         endpoint.remove(path, own)
         membership.close()
         instances.close()
@@ -91,17 +91,17 @@ def _wait(signals: socket.socket, reloader: ConfigReloader) -> None:
         reloader.reload()
 
 
-def _drain(stopping: Stopping, shared: SharedRpcState, instances: Registry) -> None:
+def _drain(stop: ServerStop, shared: SharedRpcState, instances: Registry) -> None:
     """Wait until no RPC runs, or DRAIN_LIMIT is over. A caller that does not take its response is left after a while:
     it may never do, and a supervisor waits for the end of the process."""
     reminded = busy = time.monotonic()
-    while not stopping.wait(DRAIN_CHECK):
+    while not stop.wait(DRAIN_CHECK):
         now = time.monotonic()
         if shared.busy:
             busy = now
         elif now - busy > DELIVERY_LIMIT:
-            log.warning("stopping: no RPC runs any more; connections whose callers do not read are closed")
-            stopping.cut()
+            log.warning("stopping: no RPC is running; connections whose callers do not take their responses are closed")
+            stop.cut()
             busy = now
         if now - reminded > REMINDER_INTERVAL:
             log.warning("stopping: waiting for %s", "; ".join(instances.running_rpcs()) or "an RPC")

@@ -23,7 +23,7 @@ class Mode(enum.Enum):
     NODE = "node"
 
     def serves(self, service: str) -> bool:
-        if self is Mode.ALL:
+        if self is Mode.ALL or service == "plugin":
             return True
         return (service == "node") == (self is Mode.NODE)
 

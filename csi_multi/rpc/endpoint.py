@@ -6,17 +6,18 @@ protects the replacement, so no lock file is needed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ..host import exclusive
 
 PATH_LIMIT = 107  # bytes in sockaddr_un
+CLAIM_SECONDS = 30.0  # for another driver that starts in the same directory, which takes at most a few
 
 
 class EndpointError(Exception):
@@ -38,25 +39,34 @@ def socket_path(endpoint: str | None) -> Path:
     return Path(path)
 
 
-@contextmanager
+@contextlib.contextmanager
 def claim_path(path: Path) -> Iterator[None]:
     """Reserve the path for binding: no process listens there, and no other driver starts to.
 
-    Raises EndpointError for a live socket, or for a file that is not a socket.
+    Raises EndpointError for a live socket, for a file that is not a socket, and for a directory that another process
+    keeps locked for CLAIM_SECONDS.
     """
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise EndpointError(f"the socket's directory {path.parent} cannot be used: {error.strerror}") from None
     try:
-        with exclusive.locked(directory, fcntl.LOCK_EX):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(exclusive.locked(directory, fcntl.LOCK_EX, wait=CLAIM_SECONDS))
+            except BlockingIOError:
+                raise EndpointError(
+                    f"the socket's directory {path.parent} has been locked for {CLAIM_SECONDS:g} seconds, as by "
+                    f"another driver that starts there; end the process that holds it ('fuser -v {path.parent}' "
+                    "names it), or choose another directory"
+                ) from None
             _refuse_live(path)
             yield
     finally:
         os.close(directory)
 
 
-@contextmanager
+@contextlib.contextmanager
 def no_rights_for_others() -> Iterator[None]:
     """Let sockets that are bound meanwhile be usable by owner and group at most: who connects acts as the driver."""
     before = os.umask(0o007)

@@ -9,9 +9,9 @@ from typing import Any
 from ..config.settings import Driver
 from ..contract import ids
 from ..contract.backend import Backend
-from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
+from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Segments, Stamp, Strings
-from ..contract.params import camel, fields, keys_of, normalize_keys, parse
+from ..contract.params import camel, duplicate_key, fields, keys_of, normalize_keys, parse
 from ..core import topology
 from ..core.filesystems import AUTO, CLASS_KEY, FS_TYPE
 from ..core.idempotent import digest
@@ -131,7 +131,7 @@ def _take_filesystem(backend: type[Backend], parameters: dict[str, str]) -> str:
         return ""
     found = [key for key in parameters if key.lower() == "fstype"]
     if len(found) > 1:
-        raise InvalidArgument(f"parameters: {found[0]!r} and {found[1]!r} are one key; keep only {CLASS_KEY!r}")
+        raise duplicate_key("parameters", found[0], found[1], f"keep only {CLASS_KEY!r}")
     return parameters.pop(found[0]) if found else ""
 
 

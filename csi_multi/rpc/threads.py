@@ -38,14 +38,14 @@ class StartedThreads(ThreadPoolExecutor):
     def __init__(self, count: int, prefix: str) -> None:
         """Raises ThreadsMissing."""
         super().__init__(count, thread_name_prefix=prefix)
-        self._waiting = _WaitingWork()
-        weakref.finalize(self, self._waiting.end)
+        self._queue = _JobQueue()
+        weakref.finalize(self, self._queue.end)
         try:
             for number in range(count):
                 name = f"{prefix}_{number}"
-                threading.Thread(target=self._waiting.work, args=(_Worker(),), name=name, daemon=True).start()
+                threading.Thread(target=self._queue.work, args=(_Worker(),), name=name, daemon=True).start()
         except RuntimeError as error:
-            self._waiting.end()
+            self._queue.end()
             raise ThreadsMissing(
                 f"{count} threads for RPCs cannot be started ({error}); raise the limit of processes (pids) or memory, "
                 "or lower driver.workers"
@@ -56,12 +56,12 @@ class StartedThreads(ThreadPoolExecutor):
 
         This object itself may be in use for longer, by the traceback of an error.
         """
-        weakref.finalize(owner, self._waiting.end)
+        weakref.finalize(owner, self._queue.end)
 
     def submit(self, function: Callable[..., Any], /, *words: Any, **fields: Any) -> Future[Any]:
         """Run the function in an idle thread; without one it waits, first come, first served."""
         future: Future[Any] = Future()
-        self._waiting.add(_Job(future, functools.partial(function, *words, **fields)))
+        self._queue.add(_Job(future, functools.partial(function, *words, **fields)))
         return future
 
 
@@ -88,7 +88,7 @@ class _Worker:
         self.wake.acquire()
 
 
-class _WaitingWork:
+class _JobQueue:
     """Idle threads and waiting jobs. The threads keep this alive, not their executor, whose end is theirs."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _WaitingWork:
         return worker.job
 
 
-class Stopping:
+class ServerStop:
     """A server that accepts no more RPCs, and ends after `grace` seconds those that still run."""
 
     def __init__(self, server: grpc.Server, grace: float) -> None:
@@ -140,7 +140,7 @@ class Stopping:
         try:
             self._ended = server.stop(grace)
         except RuntimeError:  # gRPC could not start its thread for `grace`, so who waits looks at the clock
-            log.warning("stopping without a thread for the time limit, because none can be started")
+            log.warning("stopping: no thread can be started for the time limit, so the waiting thread checks it")
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so many seconds; return whether no RPC and no connection is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -56,3 +57,14 @@ def test_a_broken_backend_is_named_with_the_reason(install: Install, capsys: pyt
     error = capsys.readouterr().err
     assert "backend 'broken' cannot be used" in error
     assert "absent_module_of_nobody" in error
+
+
+def test_a_kind_that_is_provided_twice_names_both_providers_and_imports_neither(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages = [install("own", SOURCE) for _ in range(2)]
+
+    assert main(["parameters", "own"]) == 2
+    error = capsys.readouterr().err
+    assert all(f"{package}:Own of {package}" in error for package in packages)
+    assert not sys.modules.keys() & set(packages)

@@ -167,7 +167,9 @@ def test_values_keep_their_capitals_and_empty_ones_mean_nothing_to_a_loose_schem
     [("iops", "Iops"), ("tagSpecification_1", "TagSpecification_1"), ("blockSize", "blocksize"), ("keep", "Keep")],
 )
 def test_one_key_in_two_spellings_is_refused(first: str, second: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"parameters: '{first}' and '{second}' are one key.*remove one of them"):
+    with pytest.raises(
+        InvalidArgument, match=f"parameters: '{first}' and '{second}' mean the same.*remove one of them"
+    ):
         normalize_keys(Loose, {first: "500", second: "500"}, "parameters", also=["blockSize"])
 
 

@@ -61,6 +61,7 @@ def test_a_configuration_that_cannot_work_is_refused(refusal: Callable[..., str]
         {"node": {"kubeletDirectory": "var/lib/kubelet"}},
         {"storageClasses": [{"name": "x", "parameters": {"iops": 4000}}]},
         {"storageClasses": [{"name": "x", "volumeBindingMode": "Later"}]},
+        {"csiDriver": {"nodeAllocatableUpdatePeriodSeconds": 9}},
     ],
     ids=lambda values: json.dumps(values)[:50],
 )

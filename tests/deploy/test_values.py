@@ -58,6 +58,18 @@ def test_volumes_of_a_kind_of_your_own_are_attached_if_the_values_say_so(
     assert ("attacher" in release.containers("Deployment")) is attached
 
 
+def test_kubelet_asks_again_how_many_volumes_a_node_can_have_where_volumes_are_attached(
+    rendered: Callable[..., Release],
+) -> None:
+    def seconds(config: str, **values: object) -> object:
+        return rendered(config, csiDriver=values).one("CSIDriver")["spec"].get("nodeAllocatableUpdatePeriodSeconds")
+
+    assert seconds(EBS) == 600
+    assert seconds(EBS, nodeAllocatableUpdatePeriodSeconds=10) == 10
+    assert seconds(EBS, nodeAllocatableUpdatePeriodSeconds=0) is None
+    assert seconds(OWN) is None
+
+
 def test_kinds_that_are_all_attached_need_no_word_in_the_configuration(rendered: Callable[..., Release]) -> None:
     both = HEAD + "backends: {cloud: {kind: ebs, region: eu-west-1}, san: {kind: acme}}\n"
 

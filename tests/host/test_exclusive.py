@@ -57,7 +57,7 @@ def test_a_lock_that_was_released_is_free_while_other_threads_start_commands(how
         for _ in range(ROUNDS):
             descriptor = os.open(tmp_path, os.O_RDONLY)
             try:
-                with exclusive.locked(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                with exclusive.locked(descriptor, fcntl.LOCK_EX):
                     pass
             finally:
                 os.close(descriptor)

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from csi_multi.contract import InvalidArgument, Unavailable
+from csi_multi.contract import FailedPrecondition, InvalidArgument, Unavailable
 from csi_multi.node import fsgroup
 
 pytestmark = pytest.mark.root
@@ -273,6 +273,29 @@ def test_what_is_immutable_stays_and_the_rest_gets_the_group(world, caplog):
     assert (staging / "plain").stat().st_gid == staging.stat().st_gid == 4711
     assert (staging / "immutable").stat().st_gid == 0
     assert f"{staging}/immutable keeps its group" in caplog.text
+    world.unstage()
+
+
+@pytest.mark.parametrize("flag", ["i", "a"], ids=["immutable", "append-only"])
+@pytest.mark.parametrize("staged", [True, False], ids=["staged before", "not staged"])
+def test_a_root_that_cannot_be_changed_is_refused_with_the_remedy_and_nothing_is_left_staged(world, flag, staged):
+    """The error is final: after it the orchestrator takes the volume for not staged, and never unstages it."""
+    world.volume()
+    staging = world.stage()
+    (staging / "file").write_text("bytes")
+    world.sh("chattr", f"+{flag}", str(staging))
+    if not staged:
+        world.unstage()
+
+    for _ in range(2):
+        with pytest.raises(FailedPrecondition, match=rf"{staging} is immutable or append-only.*chattr -i -a"):
+            world.stage(group="4711")
+        assert (world.mounted(), world.loops()) == ([], [])
+    world.stage()
+    assert owners(staging) == {0}
+    world.sh("chattr", f"-{flag}", str(staging))
+    world.stage(group="4711")
+    assert owners(staging) == {4711}
     world.unstage()
 
 

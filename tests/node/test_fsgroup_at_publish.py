@@ -215,3 +215,17 @@ def test_set_user_id_programs_stay_so(world, staging):
     start(world, SECOND, "second")
 
     assert (staging / "program").stat().st_mode & 0o7777 == 0o4770
+
+
+def test_a_root_that_cannot_be_changed_is_refused_and_leaves_nothing_published(world, staging):
+    world.sh("chattr", "+i", str(staging))
+    before = world.mounted()
+
+    with pytest.raises(FailedPrecondition, match=r"is immutable or append-only.*chattr -i -a"):
+        start(world, SECOND, "second")
+    assert world.mounted() == before
+    assert not world.target("second").exists()
+    start(world, None, "third")
+    world.unpublish(target=world.target("third"))
+    world.sh("chattr", "-i", str(staging))
+    assert start(world, SECOND, "second").stat().st_gid == SECOND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from csi_multi.rpc import endpoint
 from csi_multi.rpc.endpoint import EndpointError, claim_path, inode, remove, socket_path
 
 
@@ -132,6 +134,21 @@ def test_only_one_process_takes_over_at_a_time(place: Path) -> None:
     thread.join()
 
     assert order == ["first", "second"]
+
+
+def test_a_directory_that_another_process_keeps_locked_is_an_error_with_the_remedy(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "CLAIM_SECONDS", 0.2)
+    other = os.open(place.parent, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(EndpointError, match=f"fuser -v {place.parent}"), claim_path(place):
+            pass
+    finally:
+        os.close(other)
+    with claim_path(place):
+        pass
 
 
 def test_a_successors_socket_is_not_removed(place: Path, live: socket.socket) -> None:

@@ -86,9 +86,9 @@ def test_a_volume_is_changed_by_keys_in_any_capitals(client: Client, create: Any
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"parameters": {"tier": "ssd", "Tier": "ssd"}}, "are one key"),
-        ({"parameters": {"blockSize": "4096", "blocksize": "4096"}}, "are one key"),
-        ({"mutable_parameters": {"iops": "5", "IOPS": "5"}}, "are one key"),
+        ({"parameters": {"tier": "ssd", "Tier": "ssd"}}, "mean the same"),
+        ({"parameters": {"blockSize": "4096", "blocksize": "4096"}}, "mean the same"),
+        ({"mutable_parameters": {"iops": "5", "IOPS": "5"}}, "mean the same"),
         ({"parameters": {"Teir": "ssd"}}, "did you mean 'tier'"),
         ({"parameters": {"Backend": "fast"}}, "did you mean 'backend'"),
     ],

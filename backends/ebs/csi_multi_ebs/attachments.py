@@ -241,11 +241,11 @@ class AttachmentManager:
             raise Unavailable(f"volume {handle!r} is still being detached from {instance!r}; try again")
 
     def _instances_of(self, handle: str, node: Node, shown: set[str]) -> set[str]:
-        """Return the node's instance, and those of `shown` that had the name of the node before it was replaced.
+        """Return the instances to detach from: the node's own, and those of `shown` that had the node's name before it.
 
-        A node id without the instance's id counts as the name alone, which the tags of all instances are searched for
-        where a lookup shows none. Raises FailedPrecondition when two instances of
-        one name are running.
+        A node id without an instance id: the instances of `shown` with the node's name; when there is none, all
+        instances whose tags have that name. Raises FailedPrecondition when the node's instance and another one of
+        that name are both running.
         """
         if not node.fact:
             return set(self._node_names.with_name(node.name, shown) or self._node_names.with_name(node.name))

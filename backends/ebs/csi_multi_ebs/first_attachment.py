@@ -16,9 +16,9 @@ import time
 from csi_multi.contract import StorageError, Unavailable
 
 from . import labels
+from .consistency import ConsistencyWindow
 from .ec2_cache import Ec2Cache
 from .resources import Ec2Attachment, Ec2Volume
-from .take_over import TakeOver
 
 # Values of the publish context's key "blank". The node decides by them, see blankness.py.
 UNUSED = "unused"  # this is the first attachment
@@ -33,7 +33,7 @@ class FirstAttachments:
     def __init__(self, cache: Ec2Cache) -> None:
         self._cache = cache
         self._lock = threading.Lock()
-        self._take_over = TakeOver(cache.config.consistency_seconds)
+        self._window = ConsistencyWindow(cache.config.consistency_seconds)
         self._known: dict[str, str] = {}  # the tag's value by volume: lookups may show an older one
 
     def contents(
@@ -44,7 +44,7 @@ class FirstAttachments:
         `new`: this call has made the attachment. A read-only one is no first one: the node writes nothing. Raises
         Unavailable when the tag cannot be written, or is not known for certain at the deadline (time.monotonic()).
         """
-        unsettled = self._take_over.left()
+        unsettled = self._window.left()
         stamp = self._cache.stamp("volume", volume)
         if stamp.source is not None or volume.snapshot or stamp.imported:
             return NEVER
@@ -73,7 +73,7 @@ class FirstAttachments:
 
         Raises Unavailable when that is after the deadline.
         """
-        left = self._take_over.left()
+        left = self._window.left()
         if time.monotonic() + left <= deadline:
             time.sleep(max(0.0, left))
             if volume := self._cache.volumes.get(handle, self._cache.wait_deadline(None)):

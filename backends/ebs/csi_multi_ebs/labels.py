@@ -6,14 +6,13 @@ that a lost piece is noticed: csi-multi/stamp.0 = name=pvc-1+digest=ab12+source=
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from csi_multi.contract import InvalidArgument, Setting, SnapshotRequest, Source, SourceKind, Stamp, VolumeRequest, leaf
 
 from .config import Config, MutableParameters, Parameters, SnapshotParameters
-from .resources import Tags
+from .resources import VOLUME_ID, Tags
 from .user_tags import (
     CLUSTER,
     CREATED_FOR,
@@ -39,7 +38,6 @@ FIRST_ATTACHMENT = f"{PREFIX}first-attachment"  # of a volume that was created e
 NO_ATTACHMENT = "none"
 
 _END = "+."
-_VOLUME = re.compile(r"vol-[0-9a-f]{1,17}")
 
 
 def owner_tag(driver: str, cluster: str, instance: str) -> str:
@@ -129,7 +127,7 @@ def read_stamp(tags: Tags) -> Stamp | None:
 
 def snapshot_source(tags: Tags) -> str:
     """Return the handle of a snapshot's volume; "" without the tag, or with another text in it."""
-    return text if _VOLUME.fullmatch(text := tags.get(SOURCE, "")) else ""
+    return text if VOLUME_ID.fullmatch(text := tags.get(SOURCE, "")) else ""
 
 
 def _identity(stamp: Stamp, setting: Setting, config: Config) -> dict[str, str]:

@@ -31,10 +31,10 @@ from csi_multi.contract import (
 
 from . import labels
 from .config import SnapshotParameters
+from .consistency import ConsistencyWindow
 from .ec2_cache import LONGEST_PAUSE, Ec2Cache
 from .listing import Listing
 from .resources import GIB, VOLUME_ID, Ec2Snapshot
-from .take_over import TakeOver
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class SnapshotManager:
     def __init__(self, cache: Ec2Cache) -> None:
         self._cache = cache
         self._lock = threading.Lock()
-        self._take_over = TakeOver(cache.config.consistency_seconds)
+        self._window = ConsistencyWindow(cache.config.consistency_seconds)
         # By name: until when EC2 may not show the snapshot, and what is known of it.
         self._recent: dict[str, tuple[float, str]] = {}
         client, owner = cache.client, cache.owner
@@ -119,7 +119,7 @@ class SnapshotManager:
         shown = self._cache.shown_snapshot(handle)
         self._delete(handle)
         if not shown:
-            log.warning("snapshot %s is deleted now; EC2 had not shown it before", handle)
+            log.warning("snapshot %s was deleted although no lookup in EC2 showed it", handle)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""
@@ -145,7 +145,7 @@ class SnapshotManager:
         """
         pause, deadline = self._cache.config.poll_seconds, self._cache.wait_deadline(request.deadline)
         while True:
-            left = self._take_over.left()
+            left = self._window.left()
             found = self._named(request.name)
             if found or left <= 0:
                 return found

@@ -262,7 +262,7 @@ class VolumeManager:
             raise not_ours_to_delete(handle)
         self._delete(handle, volume.state if volume else "not shown by EC2")
         if not volume:
-            log.warning("volume %s is deleted now; EC2 had not shown it before", handle)
+            log.warning("volume %s was deleted although no lookup in EC2 showed it", handle)
 
     def _delete(self, id: str, state: str) -> None:
         self._cache.detached.take(id)

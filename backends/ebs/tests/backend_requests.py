@@ -46,17 +46,11 @@ Connect = Callable[..., EbsBackend]
 
 @contextlib.contextmanager
 def connecting(cloud: FakeEc2) -> Iterator[Connect]:
-    """Yield a function that creates a backend, as a new process does; it accepts keys of the configuration.
-
-    `takes_over`: the process before it may have done something just before, for which the first requests wait.
-    """
+    """Yield a function that creates a backend, as a new process does; it accepts keys of the configuration."""
     with contextlib.ExitStack() as stack:
 
-        def connect(instance: str = "cloud", *, takes_over: bool = False, **config: Any) -> EbsBackend:
+        def connect(instance: str = "cloud", **config: Any) -> EbsBackend:
             ebs = EbsBackend(backend_config(cloud, **config), setting(instance))
-            if not takes_over:
-                ebs._snapshots._take_over.end()
-                ebs._attachments._first._take_over.end()
             stack.callback(ebs.close)
             return ebs
 

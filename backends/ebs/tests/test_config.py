@@ -79,7 +79,7 @@ def test_keys_may_have_any_capitals_as_in_aws_ebs_csi_driver(change: Callable[[s
         assert parse(schema, {change(key): value for key, value in keys.items()}, "p") == parse(schema, keys, "p")
     with pytest.raises(InvalidArgument, match=r"'lockMode': snapshot locks"):
         parse(SnapshotParameters, {change("lockMode"): "governance"}, "parameters")
-    with pytest.raises(InvalidArgument, match="'type' and 'Type' are one key"):
+    with pytest.raises(InvalidArgument, match="'type' and 'Type' mean the same"):
         parse(Parameters, {"type": "gp3", "Type": "gp3"}, "parameters")
 
 

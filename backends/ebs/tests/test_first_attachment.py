@@ -59,7 +59,7 @@ def test_a_process_that_takes_over_does_not_take_a_second_attachment_for_the_fir
     here, there = nodes(cloud, 2)
     ebs = connect(zones=(A,))
     made = ebs.create_volume(volume_request())
-    after = connect(consistency_seconds=4, takes_over=True)
+    after = connect(consistency_seconds=4)
     cloud.describes.delay_tags(row(cloud, made.handle), seconds(4))
     first = ebs.attach(attach_request(here, made))
     assert first["blank"] == "unused"
@@ -76,7 +76,7 @@ def test_a_process_that_takes_over_does_not_take_a_second_attachment_for_the_fir
 def test_a_process_that_takes_over_knows_a_first_attachment_a_little_later(
     connect: Connect, node: Node, cloud: FakeEc2
 ) -> None:
-    ebs = connect(zones=(A,), consistency_seconds=1, takes_over=True)
+    ebs = connect(zones=(A,), consistency_seconds=1)
     first, second = (ebs.create_volume(volume_request(name)) for name in ("pvc-1", "pvc-2"))
     started = time.monotonic()
 

@@ -232,11 +232,11 @@ def test_more_tags_than_ec2_takes_are_refused() -> None:
 def test_a_snapshot_remembers_its_volume_and_its_stamp() -> None:
     own = parse(SnapshotParameters, {"tagSpecification_1": "of={{ .VolumeSnapshotName }}"}, "parameters")
     metadata = {"volumesnapshot/name": "nightly", "volumesnapshot/namespace": "db"}
-    request = SnapshotRequest(stamp=stamp("snapshot-1"), source="vol-0a", parameters=own, metadata=metadata)
+    request = SnapshotRequest(stamp=stamp("snapshot-1"), source="vol-0a0a0a0a", parameters=own, metadata=metadata)
     found = labels.snapshot_tags(request, SETTING, CONFIG)
 
     assert legal(found)
-    assert labels.snapshot_source(found) == "vol-0a"
+    assert labels.snapshot_source(found) == "vol-0a0a0a0a"
     assert labels.read_stamp(found) == stamp("snapshot-1")
     assert found["CSIVolumeSnapshotName"] == "snapshot-1"
     assert found["kubernetes.io/created-for/volumesnapshot/name"] == "nightly"

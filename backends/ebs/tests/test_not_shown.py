@@ -225,7 +225,7 @@ def test_a_volume_that_stops_showing_while_it_is_attached_is_not_called_deleted(
 
 def test_a_volume_that_shows_late_is_expanded_and_has_snapshots(connect: Connect, cloud: FakeEc2) -> None:
     made = connect(zones=(A,)).create_volume(volume_request())
-    ebs = connect(zones=(A,), consistency_seconds=30)
+    ebs = connect(zones=(A,), consistency_seconds=5)
     for change in (
         lambda: ebs.expand_volume(expand_request(made, 2)),
         lambda: ebs.create_snapshot(snapshot_request("snap-1", made.handle)),

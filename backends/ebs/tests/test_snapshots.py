@@ -122,7 +122,7 @@ def test_the_process_that_takes_over_makes_no_second_snapshot_though_the_first_s
     connect: Connect, cloud: FakeEc2, origin: Volume, standby: bool
 ) -> None:
     """A standby has been there for longer than EC2 is late: its sidecar becomes the leader."""
-    after = connect(consistency_seconds=1.5, takes_over=True)
+    after = connect(consistency_seconds=1.5)
     if standby:
         time.sleep(1.5)
     cloud.takes.appearing = seconds(1)
@@ -137,7 +137,7 @@ def test_a_snapshot_that_shows_is_returned_at_once_while_a_new_one_waits(
     connect: Connect, cloud: FakeEc2, origin: Volume
 ) -> None:
     first = taken(connect(), snapshot_request("snap-1", origin.handle))
-    after = connect(consistency_seconds=60, takes_over=True)
+    after = connect(consistency_seconds=60)
     waits = snapshot_request("snap-2", origin.handle)
 
     ended: list[str] = []
@@ -161,7 +161,7 @@ def test_a_snapshot_that_shows_is_returned_at_once_while_a_new_one_waits(
 def test_only_the_first_snapshots_of_a_process_are_looked_for_again(
     connect: Connect, cloud: FakeEc2, origin: Volume
 ) -> None:
-    ebs = connect(consistency_seconds=1, takes_over=True)
+    ebs = connect(consistency_seconds=1)
     started = time.monotonic()
     taken(ebs, snapshot_request("snap-1", origin.handle))
     assert time.monotonic() - started >= 1
@@ -280,7 +280,7 @@ def test_a_snapshot_that_failed_before_anybody_heard_of_it_is_replaced_by_the_re
 def test_a_refused_cut_leaves_no_doubt_behind(
     connect: Connect, cloud: FakeEc2, origin: Volume, code: str, error: type[StorageError]
 ) -> None:
-    ebs = connect(consistency_seconds=60)
+    ebs = connect(consistency_seconds=2)
     cloud.fail("CreateSnapshot", code)
 
     with pytest.raises(error):

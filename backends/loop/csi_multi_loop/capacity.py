@@ -19,7 +19,7 @@ import msgspec
 
 from csi_multi.contract import LEAF_SHAPE, CapacityReport, ResourceExhausted
 
-from .client import NoLabel, read_label
+from .client import InvalidLabelFile, read_label
 from .config import Config
 from .directory import Directory
 from .errors import translated
@@ -150,7 +150,7 @@ def allocated(image: os.stat_result) -> int:
 def _read(file: str, directory: int) -> _CountedFields:
     try:
         return msgspec.json.decode(read_label(file, directory), type=_CountedFields)
-    except (NoLabel, msgspec.DecodeError, RecursionError):
+    except (InvalidLabelFile, msgspec.DecodeError, RecursionError):
         return _CountedFields(family=file)  # damaged or foreign: it shares blocks with no known image
 
 

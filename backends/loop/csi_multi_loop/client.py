@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from csi_multi.contract import Unavailable
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FICLONE = 0x40049409  # linux/fs.h
 CHUNK = 64 * 2**20  # bytes per copy_file_range: small enough to report progress, large enough to cost nothing
-LOCK_PAUSE = 0.01  # seconds between two tries to lock a directory
 PROGRESS_SECONDS = 5.0  # between two log lines about one copy
 # All that an entry may hold (store.py), the labels last: whose it is stays known as long as possible.
 ENTRY_FILES = (
@@ -41,7 +40,7 @@ NO_HOLES = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 
 
-class NoLabel(OSError):
+class InvalidLabelFile(OSError):
     """What has a label's name is no file, or too large for a label."""
 
 
@@ -97,7 +96,7 @@ class Client:
             directory.rmdir()
 
     def read(self, file: Path) -> bytes:
-        """Return what a label holds. Raises NoLabel."""
+        """Return what a label holds. Raises InvalidLabelFile."""
         return read_label(file)
 
     def write_label(self, file: Path, label: Label) -> None:
@@ -167,9 +166,7 @@ def locked(directory: Path, *, shared: bool = False, wait: float = 0.0) -> Itera
     """
     descriptor = os.open(directory, DIRECTORY_FLAGS)
     try:
-        operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        with ExitStack() as stack:
-            _wait_for_lock(stack, descriptor, operation | fcntl.LOCK_NB, time.monotonic() + wait)
+        with exclusive.locked(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=wait):
             if not _is_open_on(descriptor, directory):  # removed or replaced between open and flock
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
             yield
@@ -178,32 +175,25 @@ def locked(directory: Path, *, shared: bool = False, wait: float = 0.0) -> Itera
 
 
 def read_label(file: str | Path, directory: int | None = None) -> bytes:
-    """Return what a file holds; nothing else with its name can make the caller wait. Raises NoLabel, OSError."""
+    """Return what a file holds; nothing else with its name can make the caller wait.
+
+    Raises InvalidLabelFile, OSError.
+    """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # symbolic links in a circle, a socket
-            raise NoLabel(error.strerror) from None
+            raise InvalidLabelFile(error.strerror) from None
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NoLabel("it is not a file")
+            raise InvalidLabelFile("it is not a file")
         data = os.read(descriptor, MAX_LABEL + 1)
     finally:
         os.close(descriptor)
     if len(data) > MAX_LABEL:
-        raise NoLabel(f"it has more than {MAX_LABEL} bytes")
+        raise InvalidLabelFile(f"it has more than {MAX_LABEL} bytes")
     return data
-
-
-def _wait_for_lock(stack: ExitStack, descriptor: int, operation: int, until: float) -> None:
-    while True:
-        try:
-            return stack.enter_context(exclusive.locked(descriptor, operation))
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(LOCK_PAUSE)
 
 
 def sync_path(path: Path) -> None:

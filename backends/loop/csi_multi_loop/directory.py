@@ -37,8 +37,8 @@ class Directory:
         if not self._token:
             self._client.create_directory(self.path)
             with self.lock():
-                if self._marker() is None:
-                    self._client.write_owner(self.path / owner.FILE, owner.new_marker(self._owner))
+                if self._owner_record() is None:
+                    self._client.write_owner(self.path / owner.FILE, owner.new_record(self._owner))
             self.require_ready()
         if self._token:
             shared_filesystem.register(self, self.path)
@@ -51,7 +51,7 @@ class Directory:
         Whoever does not find something in the directory must call this before it says that it does not exist.
         """
         self.require_mount()
-        data = self._marker()
+        data = self._owner_record()
         if data is None and not self._token:
             return  # before the first use
         token = "" if data is None else owner.token_of(self.path, data, self._owner)
@@ -62,8 +62,8 @@ class Directory:
             )
         self._token = token
 
-    def _marker(self) -> bytes | None:
-        """Return the marker of the directory, None where there is none."""
+    def _owner_record(self) -> bytes | None:
+        """Return the contents of the owner file, None where there is none."""
         try:
             return self._client.read(self.path / owner.FILE)
         except (FileNotFoundError, NotADirectoryError):

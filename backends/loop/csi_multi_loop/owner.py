@@ -28,7 +28,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return f"instance {self.instance!r} of driver {self.driver!r} in cluster {self.cluster!r} on node {self.node!r}"
 
 
-class Marker(msgspec.Struct, frozen=True, kw_only=True):
+class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of the file. `token` is random, and distinguishes this directory from any other at its path."""
 
     owner: Owner
@@ -39,24 +39,24 @@ def owner_of(setting: Setting) -> Owner:
     return Owner(driver=setting.driver, cluster=setting.cluster, instance=setting.instance, node=setting.node)
 
 
-def new_marker(owner: Owner) -> bytes:
-    marker = Marker(owner=owner, token=secrets.token_hex(8))
-    return msgspec.json.format(msgspec.json.encode(marker))
+def new_record(owner: Owner) -> bytes:
+    record = OwnerRecord(owner=owner, token=secrets.token_hex(8))
+    return msgspec.json.format(msgspec.json.encode(record))
 
 
 def token_of(directory: Path, data: bytes, own: Owner) -> str:
-    """Return the token of a directory with this marker. Raises Unavailable when it belongs to another owner."""
+    """Return the token of a directory with this record. Raises Unavailable when it belongs to another owner."""
     try:
-        marker = msgspec.json.decode(data, type=Marker)
+        record = msgspec.json.decode(data, type=OwnerRecord)
     except msgspec.DecodeError as error:
         raise Unavailable(
             f"{directory / FILE} is damaged: {error}; restore it from a backup, or remove it when no other instance "
             "or driver uses the directory"
         ) from None
-    owner = marker.owner if marker.owner.node else msgspec.structs.replace(marker.owner, node=own.node)
+    owner = record.owner if record.owner.node else msgspec.structs.replace(record.owner, node=own.node)
     if owner != own:
         raise Unavailable(
             f"{directory} belongs to {owner}, and not to {own}; give each its own directory, or remove "
             f"{directory / FILE} when the first does not use it any more"
         )
-    return marker.token
+    return record.token

@@ -31,7 +31,7 @@ from csi_multi.contract import (
 from csi_multi.host import loopdev
 
 from . import labels
-from .client import Client, NoLabel
+from .client import Client, InvalidLabelFile
 from .directory import Directory
 from .labels import ForeignLabel, L, UnreadableLabel
 
@@ -148,7 +148,7 @@ class Store(Generic[L]):
                 f"label {file} is missing, though its directory exists; "
                 f"restore it from a backup, or move {file.parent} away"
             ) from None
-        except NoLabel as error:
+        except InvalidLabelFile as error:
             raise UnreadableLabel(
                 f"label {file} is damaged: {error}; restore it from a backup, or move {file.parent} away"
             ) from None

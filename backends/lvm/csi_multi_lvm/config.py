@@ -37,7 +37,7 @@ class Config(Schema, frozen=True, kw_only=True):
         Doc("percent of the group that thick volumes leave free, so that pools and snapshots can grow", ge=0, le=90),
     ] = 5
     overprovision: Annotated[
-        float, Doc("bytes of thin volumes and snapshots that may be created per byte of the pool", ge=1, le=1000)
+        float, Doc("thin volumes and snapshots together have at most this many times the pool's size", ge=1, le=1000)
     ] = 1.0
     pool_full_percent: Annotated[
         int,

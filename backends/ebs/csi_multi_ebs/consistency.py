@@ -10,22 +10,18 @@ import threading
 import time
 
 
-class TakeOver:
+class ConsistencyWindow:
     """One for each kind of request, because each sidecar elects its own leader. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._settled: float | None = None  # time.monotonic()
+        self._end: float | None = None  # time.monotonic()
 
     def left(self) -> float:
         """Return for how many seconds EC2 may not show it yet, 0 or less: it shows all. The first call is the start."""
         with self._lock:
             now = time.monotonic()
-            if self._settled is None:
-                self._settled = now + self._seconds
-            return self._settled - now
-
-    def end(self) -> None:
-        """No other process has done anything. For tests."""
-        self._settled = 0.0
+            if self._end is None:
+                self._end = now + self._seconds
+            return self._end - now
