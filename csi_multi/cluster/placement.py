@@ -52,8 +52,9 @@ class Placement:
             return [], self._all_nodes()
         requirement = convert.requirement(self._driver, request.accessibility_requirements)
         if not requirement.requisite:
-            preferred = self._named_nodes(requirement, requirement.preferred)
-            return preferred, [name for name in self._all_nodes() if name not in preferred]
+            names = self._all_nodes()  # a preference is no condition, so a node that is not known is left out
+            preferred = [name for name in self._named_nodes(requirement, requirement.preferred) if name in names]
+            return preferred, [name for name in names if name not in preferred]
         preferred = self._named_nodes(requirement, requirement.preferred)
         others = [name for name in self._named_nodes(requirement, requirement.requisite) if name not in preferred]
         if not preferred and not others:

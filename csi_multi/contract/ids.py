@@ -31,6 +31,7 @@ NODE = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 FACT = re.compile(r"[-_.:A-Za-z0-9]+")
 _READABLE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _HASHED = "x-"
+EARLIER_DIGEST = 10  # bytes, 16 characters
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 LEAF_SHAPE = re.compile(rf"[a-z0-9](?:[-a-z0-9]{{0,{LEAF - 2}}}[a-z0-9])?")
 
@@ -77,6 +78,19 @@ def leaf(name: str, limit: int = LEAF) -> str:
         return name
     digest = hashlib.sha256(name.encode()).digest()[:16]
     return _HASHED + base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+def earlier(handle: str, identity: str) -> str:
+    """Return what names a deleted volume as the source of its snapshots, once another volume has its handle.
+
+    `identity` distinguishes it from other volumes that had the handle. The result has the form of a handle of the same
+    place, and no volume ever has it: `leaf` returns nothing else that begins with "x-" but hashes without a hyphen.
+    """
+    place, slash, name = handle.rpartition("/")
+    limit = min(LEAF, MAX_HANDLE - len(place) - len(slash))
+    digest = hashlib.sha256(f"{handle}@{identity}".encode()).digest()[:EARLIER_DIGEST]
+    ending = "-" + base64.b32encode(digest).decode().rstrip("=").lower()
+    return place + slash + (_HASHED + name[: max(limit - len(_HASHED) - len(ending), 0)] + ending)[:limit]
 
 
 def join_node(name: str, facts: Mapping[str, str]) -> str:

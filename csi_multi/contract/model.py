@@ -222,7 +222,7 @@ class Snapshot:
     """A snapshot. `size` is the size of the smallest volume it can be restored to; `created` never changes."""
 
     handle: str
-    source: str  # volume handle, also after the volume is deleted
+    source: str  # volume handle, also after the volume is deleted; `ids.earlier` once another volume has that handle
     size: int
     created: datetime  # timezone-aware
     stamp: Stamp

@@ -64,6 +64,8 @@ class ControllerVolumes:
         fs_type, size, largest_sector = "", convert.size_range(request.capacity_range), 0
         if named := {one.mount.fs_type or parameters.fs_type for one in capabilities if one.mount}:
             named |= {parameters.fs_type} - {""}
+            for one in sorted(named - {""}):
+                require_supported(one)
             default = self._context.driver.default_fs_type
             fs_type = filesystems.choose(instance.backend, source, named, default)
         if fs_type not in ("", AUTO):
@@ -183,13 +185,13 @@ class ControllerVolumes:
     ) -> str:
         """Return why the volume does not support the request; "" when it does."""
         try:
-            own = None
+            own, fs_type = None, ""
             if request.parameters:
                 given = {"backend": instance.name, **request.parameters}
                 parameters = class_parameters(self._context.registry, given, request.mutable_parameters)
                 if parameters.instance is not instance:
                     return f"the volume belongs to backend {instance.name!r}, not to {parameters.instance.name!r}"
-                own = parameters.own
+                own, fs_type = parameters.own, parameters.fs_type
             mutable = mutable_parameters(instance.backend, request.mutable_parameters)
             modify = instance.backend if isinstance(instance.backend, Modify) and mutable is not None else None
             if modify and (reason := modify.unmodifiable(handle, mutable)):
@@ -198,8 +200,9 @@ class ControllerVolumes:
                 if reason := _unusable(instance.backend, one, own):
                     return reason
                 made = context.get(FS_TYPE, "")
-                if one.mount and made not in ("", AUTO) and one.mount.fs_type not in ("", made):
-                    return f"the volume has filesystem {made!r}, not {one.mount.fs_type!r}"
+                wanted = {one.mount.fs_type, fs_type} - {"", made} if one.mount and made not in ("", AUTO) else ()
+                if wanted:
+                    return f"the volume has filesystem {made!r}, not {min(wanted)!r}"
         except InvalidArgument as error:
             return str(error)
         differs = request.volume_context and dict(request.volume_context) != context

@@ -95,7 +95,7 @@ class ClassParameters:
 
     instance: Instance
     own: Any  # the backend's Parameters
-    fs_type: str  # by a key without the provisioner's prefix; "": not there
+    fs_type: str  # by a key that the provisioner did not take out; "": not there
     filesystem: FilesystemOptions
     metadata: Strings
     digest: str
@@ -109,6 +109,8 @@ class ClassParameters:
 def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
     """Choose the instance and parse the other parameters. Raises InvalidArgument with the nearest valid key."""
     metadata, rest = split_metadata(given)
+    for key in [key for key in metadata if PROVISIONER_PREFIX + key.lower() == CLASS_KEY]:
+        rest[PROVISIONER_PREFIX + key] = metadata.pop(key)
     instance = registry.choose(rest.pop("backend", None))
     filesystem_keys = {camel(field.name) for field in fields(FilesystemOptions)}
     backend = type(instance.backend)
@@ -122,14 +124,15 @@ def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapp
 
 
 def _take_filesystem(backend: type[Backend], parameters: dict[str, str]) -> str:
-    """Remove the old name of the filesystem's key, and return its value.
+    """Remove the key of the filesystem, and return its value.
 
-    The provisioner reads it in any capitals as well, but leaves it in the parameters; other orchestrators do not read
-    it. Raises InvalidArgument when it is there twice. A backend that has a parameter of this name keeps it.
+    The provisioner reads its old name in any capitals as well, but leaves that in the parameters; other orchestrators
+    read none of its names. Raises InvalidArgument when it is there twice. A backend that has a parameter of the old
+    name keeps it.
     """
-    if any(camel(field.name).lower() == "fstype" for field in fields(backend.Parameters) if not keys_of(field)):
-        return ""
-    found = [key for key in parameters if key.lower() == "fstype"]
+    kept = any(camel(field.name).lower() == "fstype" for field in fields(backend.Parameters) if not keys_of(field))
+    names = {CLASS_KEY} if kept else {CLASS_KEY, "fstype"}
+    found = [key for key in parameters if key.lower() in names]
     if len(found) > 1:
         raise duplicate_key("parameters", found[0], found[1], f"keep only {CLASS_KEY!r}")
     return parameters.pop(found[0]) if found else ""

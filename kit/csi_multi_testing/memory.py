@@ -56,6 +56,7 @@ from csi_multi.contract import (
     Volume,
     VolumeHealth,
     VolumeRequest,
+    ids,
     leaf,
     missing,
 )
@@ -189,8 +190,16 @@ class MemoryBackend(
                 self.storage.put(self.storage.data, volume.handle, blocks)
             if request.mutable and request.mutable.iops is not None:
                 self.storage.put(self.storage.iops, volume.handle, request.mutable.iops)
+            self._rename_source(volume.handle)
             self.storage.put(self.storage.volumes, volume.handle, volume)
         return volume
+
+    def _rename_source(self, handle: str) -> None:
+        """Snapshots of an earlier volume of this handle are not the new one's."""
+        earlier = ids.earlier(handle, _now().isoformat())
+        for key, one in self.storage.snapshots.items():
+            if one.source == handle:
+                self.storage.snapshots[key] = replace(one, source=earlier)
 
     def find_volume(self, name: str) -> Volume:
         return self.get_volume(self.leaf(name))

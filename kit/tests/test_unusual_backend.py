@@ -14,8 +14,10 @@ from csi_multi_testing.memory import GIB, MemoryBackend
 
 from csi_multi.contract import (
     AlreadyExists,
+    Busy,
     Capability,
     InUse,
+    NotFound,
     OutOfRange,
     Page,
     PageRequest,
@@ -55,7 +57,10 @@ class Peculiar(MemoryBackend):
 
     def _known_again(self, request: VolumeRequest, size: int) -> Volume:
         """A token tells a request that was repeated to the letter."""
-        found = self.find_volume(request.name)
+        try:
+            found = self.find_volume(request.name)
+        except NotFound:
+            raise Busy(f"volume {request.name!r} has just been deleted") from None
         if (found.stamp, found.size) != (request.stamp, size):
             raise AlreadyExists(f"volume {request.name!r} exists")
         return found

@@ -93,6 +93,26 @@ def test_snapshots_clones_and_growth_happen_on_the_node_of_the_volume(network: N
     assert not client.ListSnapshots().entries
 
 
+def test_a_volume_made_anew_under_a_name_leaves_the_snapshots_of_the_earlier_one_readable(
+    client: Any, refused: Any
+) -> None:
+    earlier = create(client, "anew", "node-1")
+    old = client.CreateSnapshot(name="anew-cut", source_volume_id=earlier).snapshot
+    client.DeleteVolume(volume_id=earlier)
+    volume = create(client, "anew", "node-1")
+
+    (found,) = client.ListSnapshots().entries
+    assert (found.snapshot.snapshot_id, found.snapshot.source_volume_id != volume) == (old.snapshot_id, True)
+    assert client.GetSnapshot(snapshot_id=old.snapshot_id).snapshot == found.snapshot
+    assert not client.ListSnapshots(source_volume_id=volume).entries
+    (by_source,) = client.ListSnapshots(source_volume_id=found.snapshot.source_volume_id).entries
+    assert by_source == found
+    refusal = refused(client.CreateSnapshot, name="anew-cut", source_volume_id=volume)
+    assert refusal.code is Code.ALREADY_EXISTS
+    client.DeleteSnapshot(snapshot_id=old.snapshot_id)
+    client.DeleteVolume(volume_id=volume)
+
+
 def test_a_published_volume_can_be_used_on_its_node_and_on_no_other(
     network: Network, client: Any, refused: Any, tmp_path: Path
 ) -> None:

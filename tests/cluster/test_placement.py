@@ -79,6 +79,13 @@ def test_a_volume_for_a_node_that_the_cluster_does_not_have_is_scheduled_again(c
     assert (refusal.code, "'node-9'" in refusal.text) == (Code.RESOURCE_EXHAUSTED, True)
 
 
+@pytest.mark.parametrize("preferred", [["node-9"], ["node-9", "node-3"]])
+def test_a_node_that_the_cluster_does_not_have_may_be_preferred(uneven: Any, preferred: list[str]) -> None:
+    uneven.create("v", preferred=preferred)
+
+    assert where(uneven, "v") == ["node-3" if "node-3" in preferred else "node-2"]
+
+
 def test_no_second_volume_is_made_while_an_unknown_node_may_have_the_first(cluster: Any, refused: Any) -> None:
     assert refused(cluster.attempt, name="v", nodes=["node-1", "node-9"]).code is Code.UNAVAILABLE
     assert where(cluster, "v") == []

@@ -101,6 +101,17 @@ def test_options_of_mkfs_and_mount_flags_are_told_as_the_node_uses_them(told: Ex
     assert "first use" in found["formats"]
 
 
+def test_the_filesystem_is_read_under_its_old_key_in_any_capitals_and_never_twice(told: Explain) -> None:
+    once = told(CLASS + "parameters:\n  FsType: xfs\n")
+    twice = told(CLASS + "parameters:\n  csi.storage.k8s.io/fstype: xfs\n  fstype: xfs\n")
+
+    assert once["filesystem"]["type"] == "xfs"
+    assert "from the class" in json.dumps(once["filesystem"])
+    assert any("class.yaml:9: 'FsType' is a deprecated name" in one for one in once["warnings"])
+    (refused,) = (one for one in twice["warnings"] if "external-provisioner refuses the class" in one)
+    assert "class.yaml:10: 'csi.storage.k8s.io/fstype' and 'fstype' both name the filesystem" in refused
+
+
 def test_a_block_volume_is_never_formatted(told: Explain) -> None:
     found = told(CLASS, "--block")["filesystem"]
 

@@ -91,6 +91,23 @@ def test_no_name_is_the_hash_of_another(name: str) -> None:
     assert ids.leaf(leaf) != leaf or leaf == name
 
 
+@given(NODES, READABLE, st.text(max_size=40), st.text(max_size=40))
+@example("n" * ids.MAX_NODE, "p" * ids.LEAF, "1", "2")
+@example("n", "v", "", "1")
+def test_an_earlier_volume_of_a_handle_has_a_handle_of_the_same_place_that_no_volume_has(
+    node: str, name: str, one: str, other: str
+) -> None:
+    handle = f"{node}/{ids.leaf(name)}"
+
+    earlier = ids.earlier(handle, one)
+    place, leaf = ids.split_local("volume", earlier)
+    assert (place, len(earlier) <= ids.MAX_HANDLE) == (node, True)
+    assert ids.leaf(leaf) != leaf
+    assert (earlier == ids.earlier(handle, other)) == (one == other)
+    assert ids.earlier(ids.leaf(name), one) != ids.leaf(name)
+    assert len(ids.earlier(f"{node}/{'g' * 14}/{ids.leaf(name, 0)}", one)) <= ids.MAX_HANDLE
+
+
 def test_a_readable_name_stays_readable() -> None:
     name = "pvc-0b1e7ef3-93a5-4d6a-8a7c-1e8f0c9c1a2b"
 

@@ -151,8 +151,10 @@ def test_a_snapshot_is_found_again_after_its_volume_is_gone(create: Any, snap: A
     assert snap("cut", volume.volume_id) == cut
 
 
-@pytest.mark.parametrize("key", ["fsType", "fstype", "FSType"])
-def test_the_old_key_of_the_filesystem_is_understood(key: str, create: Any) -> None:
+@pytest.mark.parametrize(
+    "key", ["fsType", "fstype", "FSType", "csi.storage.k8s.io/fstype", "csi.storage.k8s.io/fsType"]
+)
+def test_the_key_of_the_filesystem_is_understood(key: str, create: Any) -> None:
     assert fs_of(create("v", capacity_range=SIZE, parameters={key: "xfs"})) == "xfs"
     assert fs_of(create("v", capacity_range=SIZE, parameters={key: "xfs"}, volume_capabilities=mounted("xfs"))) == "xfs"
 
@@ -163,9 +165,13 @@ def test_the_old_key_of_the_filesystem_is_understood(key: str, create: Any) -> N
         ({"fsType": "xfs"}, "ext4", "one filesystem, but ['ext4', 'xfs']"),
         ({"fsType": "ntfs"}, "", "'ntfs' is not supported; supported: ext4, xfs, btrfs"),
         ({"fsType": "xfs", "fstype": "xfs"}, "", "keep only 'csi.storage.k8s.io/fstype'"),
+        ({"fsType": "xfs", "csi.storage.k8s.io/fstype": "xfs"}, "", "keep only 'csi.storage.k8s.io/fstype'"),
+        ({"csi.storage.k8s.io/fstype": "xfs"}, "ext4", "one filesystem, but ['ext4', 'xfs']"),
+        ({"fsType": "auto"}, "", "'auto' is not supported; supported: ext4, xfs, btrfs"),
+        ({}, "auto", "'auto' is not supported; supported: ext4, xfs, btrfs"),
     ],
 )
-def test_an_old_key_that_does_not_fit_is_refused(
+def test_a_filesystem_that_does_not_fit_is_refused(
     parameters: Any, fs_type: str, words: str, client: Any, creation: Any, refused: Any
 ) -> None:
     asked = creation("v", capacity_range=SIZE, parameters=parameters, volume_capabilities=mounted(fs_type))
@@ -173,6 +179,24 @@ def test_an_old_key_that_does_not_fit_is_refused(
 
     assert refusal.code is Code.INVALID_ARGUMENT
     assert words in refusal.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_an_unknown_filesystem_is_not_asked_for_by_that_word(
+    kind: str, source: Any, client: Any, creation: Any, refused: Any
+) -> None:
+    asked = creation("copy", volume_content_source=source(kind, BLOCK), volume_capabilities=mounted("auto"))
+
+    assert "'auto' is not supported" in refused(client.CreateVolume, asked).text
+
+
+def test_a_repeated_request_with_another_filesystem_in_its_class_is_refused(
+    create: Any, client: Any, creation: Any, refused: Any
+) -> None:
+    create("v", capacity_range=SIZE, parameters={"csi.storage.k8s.io/fstype": "xfs"})
+
+    asked = creation("v", capacity_range=SIZE, parameters={"csi.storage.k8s.io/fstype": "ext4"})
+    assert refused(client.CreateVolume, asked).code is Code.ALREADY_EXISTS
 
 
 def test_the_old_key_does_not_matter_to_a_raw_block_volume(create: Any) -> None:

@@ -10,7 +10,7 @@ from .directory import Directory
 from .errors import translated
 from .health import HealthReporter
 from .labels import SnapshotLabel, VolumeLabel
-from .snapshots import source_of
+from .snapshots import earlier_source, source_of
 from .store import Store
 
 
@@ -34,7 +34,7 @@ class Listing:
     def snapshots(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
         def load(leaf: str) -> Snapshot | None:
             label = self.snapshot_store.read_for_listing(leaf)
-            if label is None or (source is not None and source.partition("@")[0] != label.source):
+            if label is None or source not in (None, label.source, earlier_source(label)):
                 return None
             found = label.to_snapshot(self.snapshot_store.handle(leaf), source_of(label, self.volume_store))
             return found if source in (None, found.source) else None

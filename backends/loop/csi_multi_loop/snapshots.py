@@ -18,8 +18,6 @@ from .labels import SnapshotLabel, VolumeLabel, new_token
 from .quiesce import Quiescer
 from .store import IMAGE, Store
 
-EARLIER = "earlier"  # in place of the id of a source that had none
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotManager:
@@ -81,9 +79,14 @@ class SnapshotManager:
 
 
 def source_of(label: SnapshotLabel, volumes: Store[VolumeLabel]) -> str:
-    """Return the handle of a snapshot's source; with the source's id behind it if another volume has its name now."""
+    """Return the handle of a snapshot's source, or what stands for it if another volume has its name now."""
     try:
         present = volumes.read(volumes.leaf(label.source))
     except (NotFound, WrongNode, FailedPrecondition):
         return label.source
-    return label.source if present.id == label.source_id else f"{label.source}@{label.source_id or EARLIER}"
+    return label.source if present.id == label.source_id else earlier_source(label)
+
+
+def earlier_source(label: SnapshotLabel) -> str:
+    """Return what stands for the source once another volume has its name."""
+    return ids.earlier(label.source, label.source_id)

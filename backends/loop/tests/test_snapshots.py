@@ -113,6 +113,8 @@ def test_a_volume_made_anew_under_the_same_name_does_not_inherit_snapshots(backe
     sources = {one.handle: one.source for one in backend.list_snapshots(PageRequest()).items}
     assert sources[new.handle] == filled
     assert sources[old.handle] == backend.get_snapshot(old.handle).source != filled
+    assert [one.handle for one in backend.list_snapshots(PageRequest(), sources[old.handle]).items] == [old.handle]
+    assert backend.node_of(sources[old.handle]) == "node-1"
     assert backend.restore_volume(requests.copy("r", "snapshot", old.handle))
 
 

@@ -20,6 +20,7 @@ from csi_multi.contract import (
     PageRequest,
     Snapshot,
     SnapshotRequest,
+    ids,
 )
 
 from . import labels
@@ -78,33 +79,41 @@ class SnapshotManager(Operation):
 
     def find(self, name: str) -> Snapshot:
         """Return the snapshot with a requested name. Raises NotFound, FailedPrecondition."""
-        return self._to_snapshot(self._owned_snapshots.get(self._owned_snapshots.leaf_for(name)))
+        return self._get(self._owned_snapshots.leaf_for(name))
 
     def get(self, handle: str) -> Snapshot:
         """Return a snapshot. Raises NotFound, FailedPrecondition."""
-        return self._to_snapshot(self._owned_snapshots.get(self._owned_snapshots.leaf(handle)))
+        return self._get(self._owned_snapshots.leaf(handle))
+
+    def _get(self, leaf: str) -> Snapshot:
+        found = self._owned_snapshots.get(leaf)
+        source = self._source_name(found)
+        return self._to_snapshot(found, earlier=source != found.origin and source in self._client.find(source))
 
     def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
-        """Return one page of this instance's snapshots, of one volume if given.
-
-        Where that volume was made anew under the same name, LVM knows which snapshots are of the earlier one: it takes
-        the origin from a thin snapshot when it removes the origin.
-        """
+        """Return one page of this instance's snapshots, of one volume if given."""
         report = self._client.report()
-        volume = self._owned_volumes.prefix + (source or "").rpartition("/")[2]
 
         def convert(found: LogicalVolume) -> Snapshot | None:
-            snapshot = self._to_snapshot(found)
-            is_source = snapshot.source == source and (volume not in report.volumes or found.origin == volume)
-            return snapshot if source is None or is_source else None
+            name = self._source_name(found)
+            snapshot = self._to_snapshot(found, earlier=name != found.origin and name in report.volumes)
+            return snapshot if source in (None, snapshot.source) else None
 
         return self._owned_snapshots.page(report, page, convert)
 
-    def _to_snapshot(self, found: LogicalVolume) -> Snapshot:
+    def _source_name(self, found: LogicalVolume) -> str:
+        """Return the name of the volume that a snapshot was created of."""
+        return self._owned_volumes.prefix + labels.source_handle(found.name, found.tags).rpartition("/")[2]
+
+    def _to_snapshot(self, found: LogicalVolume, *, earlier: bool = False) -> Snapshot:
+        """`earlier`: another volume has the name of the source now. LVM knows: it takes the origin from a thin snapshot
+        when it removes the origin.
+        """
+        source = labels.source_handle(found.name, found.tags)
         created = datetime.fromtimestamp(labels.created_at(found.name, found.tags), UTC)
         return Snapshot(
             handle=self._owned_snapshots.handle(found),
-            source=labels.source_handle(found.name, found.tags),
+            source=ids.earlier(source, "") if earlier else source,
             size=labels.byte_count(found.name, found.tags, labels.SOURCE_SIZE) or found.size,
             created=created,
             stamp=self._owned_snapshots.stamp(found),

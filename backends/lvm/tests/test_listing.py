@@ -24,6 +24,7 @@ from csi_multi.contract import (
     Volume,
     WrongNode,
 )
+from csi_multi.core import idempotent
 
 from .group import EXTENT, Group
 from .volume_steps import DyingHost, copy, create, delete, expand, lv_fields, lv_name, snapshot, stamp
@@ -214,6 +215,12 @@ def test_a_volume_made_anew_under_the_same_name_has_no_snapshot_of_the_earlier_o
     anew = create(one, "v", EXTENT, type="thin") if kind == "volume" else copy(one, "v", old, type="thin")
     assert anew.handle == earlier.handle
     assert snapshots() == []
+    with pytest.raises(AlreadyExists, match="its source is volume"):
+        idempotent.create_snapshot(one, SnapshotRequest(stamp=old.stamp, source=anew.handle))
+    (listed,) = one.list_snapshots(PageRequest()).items
+    assert listed == one.get_snapshot(old.handle) == replace(old, source=listed.source)
+    assert one.node_of(listed.source) == one.node_of(anew.handle)
+    assert one.list_snapshots(PageRequest(), listed.source).items == (listed,)
     new = snapshot(one, "new", anew)
     assert snapshots() == ["new"]
     assert [found.stamp.name for found in one.list_snapshots(PageRequest()).items] == ["new", "old"]

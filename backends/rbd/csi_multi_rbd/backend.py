@@ -46,6 +46,7 @@ from csi_multi.contract import (
     VolumeHealth,
     VolumeHealthLister,
     VolumeRequest,
+    ids,
 )
 
 from . import config, labels
@@ -196,21 +197,23 @@ class RbdBackend(
         return self.get_snapshot(labels.leaf_for(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return self._to_snapshot(handle, *self._snapshots.get(self._client, self._snapshot_images.leaf(handle)))
+        size, label = self._snapshots.get(self._client, self._snapshot_images.leaf(handle))
+        return self._to_snapshot(handle, size, label, self._image_id(label.source))
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         with self._client_for(secrets) as client:
             self._snapshots.delete(client, self._snapshot_images.leaf(handle))
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        source_id = self._image_id(source) if source is not None else ""
+        images = self._client.images()
+        present = {self._volume_images.leaf_of(one.name): one.id for one in images}
 
         def listed(image: ListedImage, label: Label) -> Snapshot | None:
-            if source not in (None, label.source) or (source_id and label.source_id not in ("", source_id)):
-                return None
-            return self._to_snapshot(self._snapshot_images.leaf_of(image.name), image.size, label)
+            handle = self._snapshot_images.leaf_of(image.name)
+            snapshot = self._to_snapshot(handle, image.size, label, present.get(label.source, ""))
+            return snapshot if source in (None, snapshot.source) else None
 
-        return self._snapshot_listing.page(page, listed)
+        return self._snapshot_listing.page(page, listed, images)
 
     # Topology, capacity, health
 
@@ -361,15 +364,17 @@ class RbdBackend(
     def _listed_volume(self, image: ListedImage, label: Label) -> Volume:
         return self._to_volume(self._volume_images.leaf_of(image.name), image.size, label)
 
-    def _to_snapshot(self, handle: str, size: int, label: Label) -> Snapshot:
+    def _to_snapshot(self, handle: str, size: int, label: Label, present: str = "") -> Snapshot:
+        """`present` is the id of the image that has the name of the source now, "" where it is not known."""
         if not label.source:
             raise FailedPrecondition(
                 f"image-meta {labels.KEY} of image {label.image} is damaged: it does not name the snapshot's source; "
                 "write it again with 'rbd image-meta set', see Recovery in docs/rbd.md"
             )
+        anew = present and label.source_id not in ("", present)
         return Snapshot(
             handle=handle,
-            source=label.source,
+            source=ids.earlier(label.source, label.source_id) if anew else label.source,
             size=size,
             created=datetime.fromtimestamp(label.created, UTC),
             stamp=label.stamp,

@@ -36,9 +36,18 @@ class Listing:
         self._lock = threading.Lock()
         self._labels: dict[str, Label | None] = {}  # by image id; None: another driver's
 
-    def page(self, request: PageRequest, convert: Callable[[ListedImage, Label], T | None]) -> Page[T]:
-        """Return one page of what `convert` makes of an image, None to leave it out. Raises InvalidToken."""
-        images = {leaf: one for one in self._client.images() if (leaf := self._images.leaf_of(one.name))}
+    def page(
+        self,
+        request: PageRequest,
+        convert: Callable[[ListedImage, Label], T | None],
+        listed: Iterable[ListedImage] | None = None,
+    ) -> Page[T]:
+        """Return one page of what `convert` makes of an image, None to leave it out. Raises InvalidToken.
+
+        `listed` are the images of the pool, where the caller has read them.
+        """
+        found = self._client.images() if listed is None else listed
+        images = {leaf: one for one in found if (leaf := self._images.leaf_of(one.name))}
         present = {one.id for one in images.values()}
         with self._lock:
             self._labels = {id: label for id, label in self._labels.items() if id in present}

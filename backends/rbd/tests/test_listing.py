@@ -6,18 +6,20 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 from csi_multi_rbd import labels
 from csi_multi_rbd.backend import RbdBackend
 
-from csi_multi.contract import InvalidToken, Page, PageRequest
+from csi_multi.contract import AlreadyExists, InvalidToken, Page, PageRequest, Snapshot, SnapshotRequest, Volume
+from csi_multi.core import idempotent
 
 from .ceph import Cluster
 from .commands import watched
 from .test_volumes import half_made, tear
-from .volumes import copy, create, delete, info, snapshot, spec
+from .volumes import copy, create, delete, info, snapshot, spec, stamp
 
 T = TypeVar("T")
 ALL = PageRequest()
@@ -169,10 +171,35 @@ def test_a_volume_made_anew_does_not_inherit_the_snapshots_of_the_one_before(bac
     new = create(backend, "v")
     assert new.handle == old.handle
     assert backend.list_snapshots(ALL, new.handle).items == ()
-    assert backend.list_snapshots(ALL).items == (cut,)
+    (listed,) = backend.list_snapshots(ALL).items
+    assert listed == backend.get_snapshot(cut.handle) == replace(cut, source=listed.source)
+    assert listed.source != new.handle
+    assert backend.list_snapshots(ALL, listed.source).items == (listed,)
 
     own = snapshot(backend, "of-new", new)
     assert backend.list_snapshots(ALL, new.handle).items == (own,)
+    delete(backend, new)
+    assert {one.source for one in backend.list_snapshots(ALL).items} == {old.handle}
+
+
+def test_a_snapshot_of_an_earlier_volume_is_not_given_for_one_of_the_volume_made_anew(
+    cluster: Cluster, backend: RbdBackend
+) -> None:
+    def taken(volume: Volume) -> Snapshot:
+        request = SnapshotRequest(stamp=stamp(backend, "s"), source=volume.handle)
+        return idempotent.create_snapshot(backend, request)
+
+    old = create(backend, "v")
+    cut = taken(old)
+    assert taken(old) == cut
+    cluster.rbd("mv", spec(backend, old), spec(backend, "aside"))
+    new = create(backend, "v")
+
+    with pytest.raises(AlreadyExists, match="its source is volume"):
+        taken(new)
+    delete(backend, new)
+    cluster.rbd("mv", spec(backend, "aside"), spec(backend, old))
+    assert taken(old) == cut
 
 
 def test_a_snapshot_that_does_not_say_which_image_it_is_of_is_listed(cluster: Cluster, backend: RbdBackend) -> None:

@@ -9,7 +9,7 @@ from ...contract.backend import Backend, Expand, NodeLocal
 from ...contract.model import Segments
 from ...contract.params import unknown
 from ...core import topology
-from .storageclass import FS_TYPE, OLD_FS_TYPES, SECRETS, StorageClass
+from .storageclass import FS_TYPE, SECRETS, StorageClass
 
 WAIT_FOR_CONSUMER = "WaitForFirstConsumer"
 
@@ -48,9 +48,19 @@ def warnings(storage_class: StorageClass, backend: Backend, driver: Driver, plac
     yield from _places(storage_class, driver, place)
     if storage_class.expandable and not isinstance(backend, Expand):
         yield f"{storage_class.where('allowVolumeExpansion')}: this backend cannot expand volumes"
-    for key in OLD_FS_TYPES:
-        if key in storage_class.parameters:
+    yield from _fs_type_keys(storage_class)
+
+
+def _fs_type_keys(storage_class: StorageClass) -> Iterator[str]:
+    keys = storage_class.fs_type_keys
+    for key in keys:
+        if key != FS_TYPE:
             yield f"{storage_class.where('parameters', key)}: {key!r} is a deprecated name; use {FS_TYPE}"
+    if len(keys) > 1:
+        yield (
+            f"{storage_class.where('parameters', keys[1])}: {keys[0]!r} and {keys[1]!r} both name the filesystem, so "
+            "external-provisioner refuses the class"
+        )
 
 
 def _binding(storage_class: StorageClass, backend: Backend) -> Iterator[str]:

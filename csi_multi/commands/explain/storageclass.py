@@ -19,7 +19,7 @@ SECRETS = tuple(
     for part in ("name", "namespace")
 )
 FS_TYPE = f"{RESERVED}fstype"
-OLD_FS_TYPES = ("fstype", "fsType")  # the provisioner still reads them where FS_TYPE is not set
+OLD_FS_TYPE = "fstype"  # in any capitals; the provisioner still reads it where FS_TYPE is not set
 KEYS = (
     *("apiVersion", "kind", "metadata", "provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"),
     *("allowVolumeExpansion", "mountOptions", "allowedTopologies"),
@@ -36,6 +36,7 @@ class StorageClass:
     provisioner: str
     parameters: Mapping[str, str]  # without the provisioner's own keys
     fs_type: str  # "": not in the class
+    fs_type_keys: tuple[str, ...]  # of which the provisioner accepts one
     secrets: Mapping[str, str]
     mount_flags: tuple[str, ...]
     binding: str
@@ -71,13 +72,15 @@ def _parsed(document: Document) -> StorageClass:
             raise document.error((key,), unknown(key, str(values[key]), valid, "value"))
     given = dict(_text_parameters(document, values.get("parameters") or {}))
     reserved = {key: given.pop(key) for key in [*given] if key.startswith(RESERVED)}
-    old = next((given[key] for key in OLD_FS_TYPES if key in given), "")
+    fs_types = {FS_TYPE: reserved[FS_TYPE]} if FS_TYPE in reserved else {}
+    fs_types |= {key: given[key] for key in given if key.lower() == OLD_FS_TYPE}
     return StorageClass(
         document=document,
         name=str((values.get("metadata") or {}).get("name", "")),
         provisioner=str(values.get("provisioner", "")),
         parameters=given,
-        fs_type=reserved.get(FS_TYPE, old),
+        fs_type=next(iter(fs_types.values()), ""),
+        fs_type_keys=tuple(fs_types),
         secrets={key: text for key, text in reserved.items() if key in SECRETS},
         mount_flags=tuple(str(flag) for flag in values.get("mountOptions") or ()),
         binding=values.get("volumeBindingMode", "Immediate"),

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from csi_multi.contract import AlreadyExists, NotFound, Snapshot
 from csi_multi.contract import backend as b
 
-from ..assertions import expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import CheckContext, pages
+from ..listings import snapshots
 from ..operations.base import wait_until_ready
 from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
@@ -190,3 +191,25 @@ def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None
     copy = expect_success(f"{what}, then restore_volume", t.copy, made)
     if not t.no_data_reason():
         t.expect_filled(copy, SEED, volume.size, f"{what}, then a volume restored from the snapshot")
+
+
+@check(b.Snapshots)
+def a_volume_made_anew_has_no_snapshot_of_an_earlier_one(t: CheckContext) -> None:
+    """A handle that follows from the name comes again; see `ids.earlier`."""
+    volume_name, name = t.name(), t.name("snapshot")
+    earlier = t.volume(volume_name)
+    made = t.snapshot(earlier, name)
+    if not is_served(t, t.client.delete, earlier.handle):
+        raise CheckSkipped("delete_volume refuses to delete a volume that has snapshots")
+    volume = t.volume(volume_name)
+
+    what = "the source of a snapshot whose volume was deleted and created again"
+    source = expect_success(what, t.client.get_snapshot, made.handle).source
+    expect(source != volume.handle, f"{what}: found {source!r}, the new volume")
+    if t.client.target is Target.BACKEND and isinstance(t.backend, b.NodeLocal):
+        same(t.backend.node_of(source), t.backend.node_of(volume.handle), f"{what}: its node")
+    with t.refused(AlreadyExists, what="create_snapshot of the new volume with the name of that snapshot"):
+        t.snapshot(volume, name)
+    if b.ListSnapshots in t.features:
+        same(snapshots(t, volume).handles(source=volume.handle), [], "list_snapshots of the new volume")
+        same(snapshots(t, volume).handles(source=source), [made.handle], f"list_snapshots of {what}")

@@ -40,6 +40,7 @@ from csi_multi.contract import (
     Unavailable,
     Volume,
     VolumeRequest,
+    ids,
     leaf,
     missing,
 )
@@ -79,7 +80,13 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
     def _put(self, request: VolumeRequest, least: int, fill: Callable[[Path], object]) -> Volume:
         size = request.size.choose(granularity=4096, minimum=max(least, 4096), default=SIZE)
         volume = Volume(handle=leaf(request.name), size=size, stamp=request.stamp)
-        self._publish(VOLUMES, volume, lambda data: (fill(data), os.truncate(data, size)))
+
+        def complete(data: Path) -> None:
+            fill(data)
+            os.truncate(data, size)
+            data.with_name("id").write_text(uuid.uuid4().hex)
+
+        self._publish(VOLUMES, volume, complete)
         return volume
 
     def find_volume(self, name: str) -> Volume:
@@ -110,20 +117,37 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
         name, now = leaf(request.name), datetime.now(UTC)
         cut = Snapshot(handle=name, source=source.handle, size=source.size, created=now, stamp=request.stamp)
         data = self._entry(VOLUMES, source.handle) / "data"
-        self._publish(SNAPSHOTS, cut, lambda copy: shutil.copyfile(data, copy))
+
+        def complete(copy: Path) -> None:
+            shutil.copyfile(data, copy)
+            shutil.copyfile(data.with_name("id"), copy.with_name("source"))
+
+        self._publish(SNAPSHOTS, cut, complete)
         return cut
 
     def find_snapshot(self, name: str) -> Snapshot:
         return self.get_snapshot(leaf(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return self._read(SNAPSHOTS, handle, Snapshot)
+        return self._shown(self._read(SNAPSHOTS, handle, Snapshot))
+
+    def _shown(self, cut: Snapshot) -> Snapshot:
+        """Return a snapshot with the source that it has now: another volume may have got the handle."""
+        present = self._id(self._entry(VOLUMES, cut.source) / "id")
+        own = self._id(self._entry(SNAPSHOTS, cut.handle) / "source")
+        return replace(cut, source=ids.earlier(cut.source, own)) if own and present not in ("", own) else cut
+
+    def _id(self, file: Path) -> str:
+        """Return the id of a volume, "" where there is none."""
+        with failures(), suppress(FileNotFoundError):
+            return file.read_text()
+        return ""
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         self._remove(SNAPSHOTS, handle)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        return self._page(SNAPSHOTS, page, Snapshot, lambda one: source in (None, one.source))
+        return self._page(SNAPSHOTS, page, Snapshot, lambda one: source in (None, one.source), self._shown)
 
     def open_device(self, request: OpenRequest) -> Device:
         with self._locked():
@@ -235,7 +259,9 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
                 raise missing(kind, handle) from None
             raise
 
-    def _page(self, kind: str, page: PageRequest, form: type[Any], keep: Any = bool) -> Page[Any]:
+    def _page(
+        self, kind: str, page: PageRequest, form: type[Any], keep: Any = bool, shown_as: Any = lambda one: one
+    ) -> Page[Any]:
         if page.cursor and not CURSOR.fullmatch(page.cursor):
             raise InvalidToken(f"cursor {page.cursor!r} is not one of ours")
         with failures():
@@ -243,7 +269,7 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
         found = []
         for name in names:
             with suppress(NotFound):  # it has been deleted meanwhile
-                found.append(self._read(kind, name, form))
+                found.append(shown_as(self._read(kind, name, form)))
         items = [one for one in found if keep(one)]
         shown = items[: page.limit or None]
         return Page(items=tuple(shown), cursor=shown[-1].handle if len(shown) < len(items) else "")

@@ -174,6 +174,13 @@ class Orphaned(MemoryBackend):
         return super().restore_volume(request)
 
 
+class Inheriting(MemoryBackend):
+    """Knows the volume of a snapshot by its name only."""
+
+    def _rename_source(self, handle: str) -> None:
+        pass
+
+
 BROKEN = [
     (snapshots.a_snapshot_can_be_created_found_and_deleted, Hoarder, "get_snapshot after delete_snapshot: succeeded"),
     (snapshots.a_snapshot_can_be_created_found_and_deleted, Anonymous, "the source: found ''"),
@@ -201,6 +208,7 @@ BROKEN = [
     ),
     (snapshots.deleting_a_volume_keeps_its_snapshots_or_is_refused, TooLate, "refused, but the storage changed"),
     (snapshots.deleting_a_volume_keeps_its_snapshots_or_is_refused, Orphaned, "then restore_volume: raised NotFound"),
+    (snapshots.a_volume_made_anew_has_no_snapshot_of_an_earlier_one, Inheriting, ", the new volume"),
 ]
 
 
