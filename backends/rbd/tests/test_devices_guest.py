@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,10 +163,8 @@ def test_an_image_in_use_on_another_node_is_refused_and_its_holder_named(
 ) -> None:
     image = node.image("v")
     with node.elsewhere(image) as address:
-        started = time.monotonic()
         with pytest.raises(FailedPrecondition, match=address):
             node.open(image, mounter)
-        assert time.monotonic() - started < 10
         assert node.mappings(image) == []
         node.open(image, mounter, exclusive=False)
         assert len(node.mappings(image)) == 1
