@@ -32,7 +32,7 @@ SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}  # about the min
 CONFIG = """\
 driver: {name: demo.csi-multi.example, node: demo-node, log_style: json}
 backends:
-  scratch: {kind: loop, directory: %s/volumes}
+  scratch: {kind: loop, directory: %s/volumes, reserve_percent: 0}
 """
 
 

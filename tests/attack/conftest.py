@@ -15,7 +15,7 @@ from csi_multi.rpc.client import Client
 CONFIG = """\
 driver: {{name: attack.csi-multi.example, node: n1, default_backend: scratch, alpha: true, {driver}}}
 backends:
-  scratch: {{kind: loop, directory: {directory}/scratch}}
+  scratch: {{kind: loop, directory: {directory}/scratch, reserve_percent: 0}}
 """
 
 

@@ -30,7 +30,7 @@ LIMIT = 30.0  # seconds; an RPC that takes longer hangs
 CONFIG = """\
 driver: {{name: multi.csi.example.com, node: node-1, default_backend: scratch, alpha: true, log_level: error}}
 backends:
-  scratch: {{kind: loop, directory: {directory}/scratch}}
+  scratch: {{kind: loop, directory: {directory}/scratch, reserve_percent: 0}}
 """
 
 

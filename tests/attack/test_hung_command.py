@@ -29,7 +29,7 @@ WORKERS = 8
 CONFIG = """\
 driver: {{name: hung.csi-multi.example, node: n1, default_backend: scratch, workers: {workers}}}
 backends:
-  scratch: {{kind: loop, directory: {directory}/scratch}}
+  scratch: {{kind: loop, directory: {directory}/scratch, reserve_percent: 0}}
 """
 
 
