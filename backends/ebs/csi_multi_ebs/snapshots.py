@@ -48,6 +48,7 @@ class SnapshotManager:
         self._window = ConsistencyWindow(cache.config.consistency_seconds)
         # By name: until when EC2 may not show the snapshot, and what is known of it.
         self._recent: dict[str, tuple[float, str]] = {}
+        self._unreported: dict[str, str] = {}  # by name: the id of one that was created, and not returned so far
         client, owner = cache.client, cache.owner
         self._listing = Listing(lambda token: client.snapshot_page(owner, 0, token), client.snapshots)
 
@@ -60,6 +61,7 @@ class SnapshotManager:
         self._refuse_unknown_zones(zones)
         found = self._named_before(request)
         if good := _not_failed(found):
+            self._delete_second(request.name, good)
             self._ensure_fast_restore(good[0], zones)
             raise AlreadyExists(f"snapshot {request.name!r} already exists")
         if found:
@@ -73,6 +75,7 @@ class SnapshotManager:
             raise Unavailable(f"EC2 could not create snapshot {snapshot.id!r} ({reason}); try again")
         self._refuse_second(request.name, snapshot)
         self._enable_fast_restore(snapshot, zones)
+        self._reported(request.name)
         return snapshot
 
     def _create(self, request: SnapshotRequest) -> Ec2Snapshot:
@@ -86,7 +89,13 @@ class SnapshotManager:
             self._remember(request.name, cache.config.consistency_seconds, f"may have been created ({error})")
             raise
         self._remember(request.name, RECENT_SECONDS, _created_as(snapshot.id))
+        with self._lock:
+            self._unreported[request.name] = snapshot.id
         return snapshot
+
+    def _reported(self, name: str) -> None:
+        with self._lock:
+            self._unreported.pop(name, None)
 
     def _remember(self, name: str, seconds: float, known: str) -> None:
         with self._lock:
@@ -96,10 +105,19 @@ class SnapshotManager:
 
     def _refuse_second(self, name: str, snapshot: Ec2Snapshot) -> None:
         """Raise AlreadyExists when another process created one before: the oldest stays, for all callers."""
-        good = _not_failed(self._shown(name))
+        good = _not_failed(self._shown(name))  # where it fails, the retry does this (_delete_second)
         if good and good[0].id != snapshot.id and (good[0].created, good[0].id) < (snapshot.created, snapshot.id):
             self._delete(snapshot.id)
             raise AlreadyExists(f"snapshot {name!r} already exists as {good[0].id!r}")
+
+    def _delete_second(self, name: str, good: list[Ec2Snapshot]) -> None:
+        """Delete what an earlier request created after another process had, and could not compare then."""
+        own = self._unreported.get(name)
+        if own in [one.id for one in good[1:]]:
+            with suppress(NotFound):
+                self._delete(own)
+        if own in [one.id for one in good]:
+            self._reported(name)
 
     def find(self, name: str) -> Ec2Snapshot:
         """Return the snapshot of this requested name. Raises NotFound."""
@@ -127,6 +145,7 @@ class SnapshotManager:
         self._cache.remember_deleted(id)
         with self._lock:
             self._recent = {name: entry for name, entry in self._recent.items() if entry[1] != _created_as(id)}
+            self._unreported = {name: own for name, own in self._unreported.items() if own != id}
 
     def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
         """Return one page of this instance's snapshots, of one volume if given. Raises InvalidToken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from typing import Any
 
@@ -196,6 +197,29 @@ def test_of_two_processes_that_cut_at_once_the_oldest_snapshot_stays(
         cloud.client().create_tags(Resources=[first], Tags=ours)
 
     cloud.on_snapshot = tagged_meanwhile
+
+    assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle == first
+    assert snapshots(cloud) == [first]
+
+
+def test_the_later_snapshot_of_two_is_deleted_by_the_retry_though_the_lookup_after_it_failed(
+    connect: Connect, cloud: FakeEc2, origin: Volume
+) -> None:
+    """Its id was never reported, and no other process knows that."""
+    first = cloud.client().create_snapshot(VolumeId=origin.handle)["SnapshotId"]
+    ebs = connect(wait_seconds=2)
+    faults = []
+
+    def tagged_meanwhile(snapshot: str, _volume: str) -> None:
+        cloud.on_snapshot = None
+        ours = [{"Key": key, "Value": value} for key, value in tags(cloud, snapshot).items()]
+        cloud.client().create_tags(Resources=[first], Tags=ours)
+        faults.append(cloud.drop("DescribeSnapshots", times=math.inf))
+
+    cloud.on_snapshot = tagged_meanwhile
+    with pytest.raises(Unavailable):
+        taken(ebs, snapshot_request("snap-1", origin.handle))
+    faults[0].times = 0
 
     assert taken(ebs, snapshot_request("snap-1", origin.handle)).handle == first
     assert snapshots(cloud) == [first]
