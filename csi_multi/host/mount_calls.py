@@ -1,7 +1,7 @@
-"""The kernel's calls for mounts on open descriptors, and for mounts that are nowhere.
+"""The kernel's calls for mounts on open descriptors, and for detached mounts, which are in no mount table.
 
 mount(8) takes only paths, and a path could lead elsewhere by the time it is used. Nothing here waits for a device,
-except `mount_nowhere`, which needs a process of its own.
+except `mount_detached`, which needs a process of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _MS_REMOUNT, _MS_BIND = 32, 4096
 _MNT_DETACH = 2
 _CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6  # FSCONFIG_*
-_DRIVER_ONLY = ("nosuid", "nodev", "noexec")
+# Of a mount that only the driver uses: the contents, a tenant's, get no effect on the node.
+DRIVER_ONLY = ("nosuid", "nodev", "noexec")
 # flag -> (MOUNT_ATTR_* of mount_setattr, MS_* of mount)
 _FLAGS: Mapping[str, tuple[int, int]] = {
     "ro": (0x1, 0x1),
@@ -66,8 +67,8 @@ def detach(root: int) -> None:
     _check(_libc.umount2(os.fsencode(_link(root)), _MNT_DETACH))
 
 
-def mount_nowhere(fs_type: str, source: str, options: Collection[str]) -> int:
-    """Mount a filesystem read-write without a place in any mount table; return a descriptor, which keeps it mounted.
+def mount_detached(fs_type: str, source: str, options: Collection[str]) -> int:
+    """Mount a filesystem read-write, in no mount table and for the driver only; return a descriptor, which keeps it.
 
     `options` are the filesystem's own. It waits for the device without a limit. Raises OSError.
     """
@@ -78,7 +79,7 @@ def mount_nowhere(fs_type: str, source: str, options: Collection[str]) -> int:
             key, _, value = option.partition("=")
             _call(_FSCONFIG, context, _SET_STRING if value else _SET_FLAG, key.encode(), value.encode() or None, 0)
         _call(_FSCONFIG, context, _CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _CLOSE_ON_EXEC, sum(_FLAGS[flag][0] for flag in _DRIVER_ONLY))
+        return _call(_FSMOUNT, context, _CLOSE_ON_EXEC, sum(_FLAGS[flag][0] for flag in DRIVER_ONLY))
     finally:
         os.close(context)
 

@@ -21,7 +21,7 @@ class CommandOutcome(enum.Enum):
     REFUSED = "refused"  # mount: the kernel's answer, which its text explains; resize2fs: it does not grow this one
 
 
-BRIEF_MOUNT = (sys.executable, "-I", "-m", "csi_multi.node.brief_mount")
+REPLAY_MOUNT = (sys.executable, "-I", "-m", "csi_multi.node.replay_mount")
 _DAMAGED = CommandOutcome.DAMAGED
 OUTCOMES: Mapping[tuple[str, ...], Mapping[int, CommandOutcome]] = {
     ("blkid",): {0: CommandOutcome.DONE, 2: CommandOutcome.NOTHING, 8: CommandOutcome.AMBIGUOUS},
@@ -34,7 +34,7 @@ OUTCOMES: Mapping[tuple[str, ...], Mapping[int, CommandOutcome]] = {
     ("mkfs.btrfs",): {0: CommandOutcome.DONE},
     ("resize2fs",): {0: CommandOutcome.DONE, 1: CommandOutcome.REFUSED},
     ("mount",): {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
-    BRIEF_MOUNT: {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
+    REPLAY_MOUNT: {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
 }
 
 

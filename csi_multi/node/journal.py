@@ -40,7 +40,7 @@ def replay(host: Host, backend: Backend, request: OpenRequest, device: Device, f
     if fs_type.repair_command:
         format.repair(host, handle, writable, fs_type)
     else:
-        mounting.mount_for_a_moment(host, writable, fs_type)
+        mounting.replay_by_mounting(host, writable, fs_type)
     blank_check.await_release(handle, writable)
     backend.close_device(handle)
     return backend.open_device(request)

@@ -23,9 +23,18 @@ class JournalNotReplayed(FailedPrecondition):
     """The device is read-only, and the kernel would have to write to it before it can mount the filesystem."""
 
 
-# Part of the output of mount(8) -> what it means. Only texts from here go into a message: mount and the kernel may
+# Part of the output of a command -> what it means. Only texts from here go into a message: mount and the kernel may
 # repeat the flags.
-_FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
+Failures = tuple[tuple[str, type[StorageError], str], ...]
+_OF_THE_KERNEL: Failures = (
+    ("Structure needs cleaning", FailedPrecondition, "the filesystem is damaged; repair it by hand"),
+    (
+        "File exists",  # btrfs before Linux 6.7
+        FailedPrecondition,
+        "a filesystem with the same uuid is mounted on this node; unstage the other volume first, or use Linux 6.7",
+    ),
+)
+_OF_MOUNT: Failures = (  # mount(8)
     ("already mounted or mount point busy", Unavailable, "the device or the path is busy; try again"),
     (
         "wrong fs type, bad option, bad superblock",
@@ -43,14 +52,10 @@ _FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
         JournalNotReplayed,
         "the superblock cannot be read, or the device is read-only and the journal must be replayed",
     ),
-    ("Structure needs cleaning", FailedPrecondition, "the filesystem is damaged; repair it by hand"),
-    (
-        "File exists",  # btrfs before Linux 6.7
-        FailedPrecondition,
-        "a filesystem with the same uuid is mounted on this node; unstage the other volume first, or use Linux 6.7",
-    ),
     ("unknown filesystem type", FailedPrecondition, "the kernel of this node does not support this filesystem"),
-    # of brief_mount.py
+    *_OF_THE_KERNEL,
+)
+_OF_REPLAY: Failures = (  # replay_mount.py
     ("No such device", FailedPrecondition, "the kernel of this node does not support this filesystem"),
     (
         "Function not implemented",
@@ -58,6 +63,7 @@ _FAILURES: tuple[tuple[str, type[StorageError], str], ...] = (
         "the kernel of this node is older than Linux 5.2; stage the volume once read-write",
     ),
     ("Invalid argument", FailedPrecondition, "the kernel refuses the filesystem; the kernel log on the node says why"),
+    *_OF_THE_KERNEL,
 )
 
 
@@ -69,31 +75,35 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
         # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
         command = ("mount", "--no-canonicalize", "--fstab", "/dev/stdin", "--target", path)
         try:
-            _run(host, f"mounting {source} ({fs_type}) at {target}", *command, stdin=line)
+            _run(host, f"mounting {source} ({fs_type}) at {target}", command, _OF_MOUNT, stdin=line)
         except StorageError:
             _refuse_moved(descriptor, target)
             raise
         _refuse_moved(descriptor, target)
 
 
-def own_options(fs_type: FilesystemType, *, read_only: bool = False) -> str:
-    """Return the options of a mount that only the driver uses. The contents, a tenant's, get no effect on the node."""
-    return ",".join(("ro" if read_only else "rw", "nosuid", "nodev", "noexec", *fs_type.mount_options))
-
-
-def mount_for_a_moment(host: Host, device: Device, fs_type: FilesystemType) -> None:
+def replay_by_mounting(host: Host, device: Device, fs_type: FilesystemType) -> None:
     """Mount read-write and unmount, so that the kernel replays the journal. No mount table ever shows the mount."""
-    command = (*exit_status.BRIEF_MOUNT, fs_type.name, str(device.path), *fs_type.mount_options)
-    _run(host, f"replaying the journal of {device.path} ({fs_type.name})", *command, timeout=REPLAY_TIME_LIMIT)
+    command = (*exit_status.REPLAY_MOUNT, fs_type.name, str(device.path), *fs_type.mount_options)
+    what = f"replaying the journal of {device.path} ({fs_type.name})"
+    _run(host, what, command, _OF_REPLAY, timeout=REPLAY_TIME_LIMIT)
 
 
-def _run(host: Host, what: str, *command: str, stdin: str | None = None, timeout: float = TIME_LIMIT) -> None:
+def _run(
+    host: Host,
+    what: str,
+    command: tuple[str, ...],
+    failures: Failures,
+    *,
+    stdin: str | None = None,
+    timeout: float = TIME_LIMIT,
+) -> None:
     try:
         outcome, result = exit_status.run(host, *command, stdin=stdin, timeout=timeout)
     except CommandFailed as error:
         raise Unavailable(f"{what} failed with status {error.status}; the kernel log on the node may say why") from None
     if outcome is CommandOutcome.REFUSED:
-        for phrase, kind, meaning in _FAILURES:
+        for phrase, kind, meaning in failures:
             if phrase in result.stderr:
                 raise kind(f"{what} failed with status {result.status}: {meaning}")
         raise Unavailable(f"{what} failed with status {result.status}; the kernel log on the node may say why")

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..contract.errors import FailedPrecondition, StorageError
 from ..contract.machine import Host
 from ..contract.model import Device
-from ..host import mounts, sysfs
+from ..host import mount_calls, mounts, sysfs
 from . import device_mounts, mount_paths, mounting
 from .filesystem import BY_NAME, FilesystemType
 
@@ -58,7 +58,8 @@ def _mount(host: Host, device: Device, staging: Path, fs_type: str) -> None:
 
 
 def _mount_as(host: Host, device: Device, staging: Path, fs_type: FilesystemType) -> None:
-    options = mounting.own_options(fs_type, read_only=sysfs.read_only(device.number))
+    access = "ro" if sysfs.read_only(device.number) else "rw"
+    options = ",".join((access, *mount_calls.DRIVER_ONLY, *fs_type.mount_options))
     mounting.mount(host, str(device.path), staging, fs_type.name, options)
 
 

@@ -30,7 +30,7 @@ EXPECTED = {
     "mkfs.btrfs": {0: CommandOutcome.DONE},
     "resize2fs": {0: CommandOutcome.DONE, 1: CommandOutcome.REFUSED},
     "mount": {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
-    " ".join(exit_status.BRIEF_MOUNT): {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
+    " ".join(exit_status.REPLAY_MOUNT): {0: CommandOutcome.DONE, 32: CommandOutcome.REFUSED},
 }
 
 

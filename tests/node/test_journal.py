@@ -190,8 +190,7 @@ class FilesystemOfImages:
             frozen.set()
             return real.run(*argv, **options)
 
-        for program in ("unshare", sys.executable):
-            self.world.host.replaced[program] = run
+        self.world.host.replaced[sys.executable] = run
         return frozen
 
     def close(self):

@@ -1,8 +1,8 @@
-"""A program that mounts a filesystem for a moment, so that the kernel replays the journal.
+"""A program that mounts a filesystem and unmounts it, so that the kernel replays the journal.
 
-usage: python -m csi_multi.node.brief_mount TYPE DEVICE [OPTION...]
+usage: python -m csi_multi.node.replay_mount TYPE DEVICE [OPTION...]
 
-The mount has no place in any mount table: nobody can write to it, and it ends with the process. A mount namespace would
+The mount is detached, in no mount table: nobody can write to it, and it ends with the process. A mount namespace would
 do the same, but it copies all mounts of the node, and keeps every volume that is unmounted meanwhile in use.
 """
 
@@ -18,7 +18,7 @@ REFUSED = 32  # as mount(8)
 
 def main(fs_type: str, device: str, *options: str) -> int:
     try:
-        os.close(mount_calls.mount_nowhere(fs_type, device, options))
+        os.close(mount_calls.mount_detached(fs_type, device, options))
     except OSError as error:
         print(error.strerror, file=sys.stderr)
         return REFUSED
