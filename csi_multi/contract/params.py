@@ -92,13 +92,13 @@ def normalize_keys(schema: type[S], values: Mapping[str, str], where: str, also:
     for key in values:
         one = known.get(key.lower()) or next((_normalize_key(one, key) for one in patterns if _matches(one, key)), key)
         if origin.setdefault(one, key) != key:
-            raise duplicate_key(where, origin[one], key, "remove one of them")
+            raise duplicate_key(where, origin[one], key, "case is ignored; remove one of them")
     return {one: values[key] for one, key in origin.items() if values[key] or one not in names}
 
 
-def duplicate_key(where: str, one: str, other: str, remedy: str) -> InvalidArgument:
-    """Return the error for two keys of class parameters that differ only in case."""
-    return InvalidArgument(f"{where}: {one!r} and {other!r} mean the same, because case is ignored; {remedy}")
+def duplicate_key(where: str, one: str, other: str, advice: str) -> InvalidArgument:
+    """Return the error for two keys of class parameters with one meaning; `advice` says why, and which to keep."""
+    return InvalidArgument(f"{where}: {one!r} and {other!r} mean the same; {advice}")
 
 
 def _matches(pattern: str, key: str) -> bool:

@@ -15,7 +15,8 @@ from ..contract.model import Source, SourceKind, Stamp
 
 FS_TYPE = "fsType"  # in the volume context, so that a changed default does not affect existing volumes
 AUTO = "auto"  # its value where the device decides
-CLASS_KEY = "csi.storage.k8s.io/fstype"
+CLASS_KEY = "csi.storage.k8s.io/fstype"  # in class parameters
+OLD_CLASS_KEY = "fstype"  # in any capitals; the provisioner still reads it where CLASS_KEY is not set
 
 
 def choose(backend: Backend, source: Source | None, named: Collection[str], default: str) -> str:

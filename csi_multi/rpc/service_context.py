@@ -13,7 +13,7 @@ from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Segments, Stamp, Strings
 from ..contract.params import camel, duplicate_key, fields, keys_of, normalize_keys, parse
 from ..core import topology
-from ..core.filesystems import AUTO, CLASS_KEY, FS_TYPE
+from ..core.filesystems import AUTO, CLASS_KEY, FS_TYPE, OLD_CLASS_KEY
 from ..core.idempotent import digest
 from ..loading.instance import Instance
 from ..loading.registry import Registry
@@ -109,8 +109,6 @@ class ClassParameters:
 def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
     """Choose the instance and parse the other parameters. Raises InvalidArgument with the nearest valid key."""
     metadata, rest = split_metadata(given)
-    for key in [key for key in metadata if PROVISIONER_PREFIX + key.lower() == CLASS_KEY]:
-        rest[PROVISIONER_PREFIX + key] = metadata.pop(key)
     instance = registry.choose(rest.pop("backend", None))
     filesystem_keys = {camel(field.name) for field in fields(FilesystemOptions)}
     backend = type(instance.backend)
@@ -130,20 +128,19 @@ def _take_filesystem(backend: type[Backend], parameters: dict[str, str]) -> str:
     read none of its names. Raises InvalidArgument when it is there twice. A backend that has a parameter of the old
     name keeps it.
     """
-    kept = any(camel(field.name).lower() == "fstype" for field in fields(backend.Parameters) if not keys_of(field))
-    names = {CLASS_KEY} if kept else {CLASS_KEY, "fstype"}
+    kept = any(camel(field.name).lower() == OLD_CLASS_KEY for field in fields(backend.Parameters) if not keys_of(field))
+    names = {CLASS_KEY} if kept else {CLASS_KEY, OLD_CLASS_KEY}
     found = [key for key in parameters if key.lower() in names]
     if len(found) > 1:
-        raise duplicate_key("parameters", found[0], found[1], f"keep only {CLASS_KEY!r}")
+        raise duplicate_key("parameters", found[0], found[1], f"both name the filesystem; keep only {CLASS_KEY!r}")
     return parameters.pop(found[0]) if found else ""
 
 
 def split_metadata(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return (keys that the provisioner added, without its prefix; keys that the user wrote)."""
-    metadata = {
-        key[len(PROVISIONER_PREFIX) :]: value for key, value in given.items() if key.startswith(PROVISIONER_PREFIX)
-    }
-    return metadata, {key: value for key, value in given.items() if not key.startswith(PROVISIONER_PREFIX)}
+    """Return (keys that the provisioner added, without its prefix; keys that the user wrote, also CLASS_KEY)."""
+    added = {key for key in given if key.startswith(PROVISIONER_PREFIX) and key.lower() != CLASS_KEY}
+    metadata = {key.removeprefix(PROVISIONER_PREFIX): given[key] for key in added}
+    return metadata, {key: value for key, value in given.items() if key not in added}
 
 
 def mutable_parameters(backend: Backend, given: Mapping[str, str]) -> Any:

@@ -9,7 +9,8 @@ from ...contract.backend import Backend, Expand, NodeLocal
 from ...contract.model import Segments
 from ...contract.params import unknown
 from ...core import topology
-from .storageclass import FS_TYPE, SECRETS, StorageClass
+from ...core.filesystems import CLASS_KEY
+from .storageclass import SECRETS, StorageClass
 
 WAIT_FOR_CONSUMER = "WaitForFirstConsumer"
 
@@ -38,7 +39,7 @@ def warnings(storage_class: StorageClass, backend: Backend, driver: Driver, plac
         given = storage_class.provisioner
         yield f"{where}: provisioner {given!r} is not this driver, {driver.name!r}, so it never serves the class"
     for key in storage_class.foreign:
-        text = unknown("parameters", key, (FS_TYPE, *SECRETS))
+        text = unknown("parameters", key, (CLASS_KEY, *SECRETS))
         yield f"{storage_class.where('parameters', key)}: {text}, so external-provisioner refuses the class"
     yield from _secrets(storage_class)
     if constrained := topology.constrained(backend):
@@ -54,8 +55,8 @@ def warnings(storage_class: StorageClass, backend: Backend, driver: Driver, plac
 def _fs_type_keys(storage_class: StorageClass) -> Iterator[str]:
     keys = storage_class.fs_type_keys
     for key in keys:
-        if key != FS_TYPE:
-            yield f"{storage_class.where('parameters', key)}: {key!r} is a deprecated name; use {FS_TYPE}"
+        if key != CLASS_KEY:
+            yield f"{storage_class.where('parameters', key)}: {key!r} is a deprecated name; use {CLASS_KEY}"
     if len(keys) > 1:
         yield (
             f"{storage_class.where('parameters', keys[1])}: {keys[0]!r} and {keys[1]!r} both name the filesystem, so "

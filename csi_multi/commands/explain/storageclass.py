@@ -10,6 +10,7 @@ from typing import Any
 from ...config.document import ConfigError, Document, read_documents
 from ...contract.model import Segments
 from ...contract.params import unknown
+from ...core.filesystems import CLASS_KEY, OLD_CLASS_KEY
 
 RESERVED = "csi.storage.k8s.io/"
 # The keys with that prefix that external-provisioner accepts; it refuses a class with another one.
@@ -18,8 +19,6 @@ SECRETS = tuple(
     for what in ("provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand")
     for part in ("name", "namespace")
 )
-FS_TYPE = f"{RESERVED}fstype"
-OLD_FS_TYPE = "fstype"  # in any capitals; the provisioner still reads it where FS_TYPE is not set
 KEYS = (
     *("apiVersion", "kind", "metadata", "provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"),
     *("allowVolumeExpansion", "mountOptions", "allowedTopologies"),
@@ -72,8 +71,8 @@ def _parsed(document: Document) -> StorageClass:
             raise document.error((key,), unknown(key, str(values[key]), valid, "value"))
     given = dict(_text_parameters(document, values.get("parameters") or {}))
     reserved = {key: given.pop(key) for key in [*given] if key.startswith(RESERVED)}
-    fs_types = {FS_TYPE: reserved[FS_TYPE]} if FS_TYPE in reserved else {}
-    fs_types |= {key: given[key] for key in given if key.lower() == OLD_FS_TYPE}
+    fs_types = {CLASS_KEY: reserved[CLASS_KEY]} if CLASS_KEY in reserved else {}
+    fs_types |= {key: given[key] for key in given if key.lower() == OLD_CLASS_KEY}
     return StorageClass(
         document=document,
         name=str((values.get("metadata") or {}).get("name", "")),
@@ -87,7 +86,7 @@ def _parsed(document: Document) -> StorageClass:
         reclaim=values.get("reclaimPolicy", "Delete"),
         expandable=bool(values.get("allowVolumeExpansion", False)),
         places=tuple(_places(document, values.get("allowedTopologies") or ())),
-        foreign=tuple(key for key in reserved if key not in (FS_TYPE, *SECRETS)),
+        foreign=tuple(key for key in reserved if key not in (CLASS_KEY, *SECRETS)),
     )
 
 
