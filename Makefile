@@ -9,12 +9,12 @@ DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_gro
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace \
 	ceph-mon ceph-osd ceph-mgr rbd rbd-nbd ip nsenter openssl qemu-storage-daemon
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider --durations=8 --durations-min=10
-# In a mount namespace of its own, because a container that starts beside the tests copies the mounts of its namespace, and
-# each copy keeps a device in use for a moment.
+# In a mount namespace of its own: a container that starts beside the tests copies the mounts of its namespace, and each
+# copy keeps a device in use for a moment.
 ROOT_PYTEST := $(if $(filter 0,$(shell id -u)),unshare --mount )$(PYTEST)
 # Tests that need device-mapper run where it is: on this machine or in a guest.
 DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
-	$(ROOT_PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
+	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
 LVM = $(shell grep -l devicemapper backends/lvm/tests/test_*.py)
 LVM_KIT := $(addprefix backends/lvm/tests/test_,contract.py sanity_lvm.py)
 
