@@ -27,16 +27,23 @@ def parameters(kind: str) -> int:
     kinds = {point.name for point in entry_points(group=GROUP)}
     if kind not in kinds:
         raise ConfigError(unknown("parameters", kind, kinds, "kind"))
-    reason = duplicate_providers(kind)
-    if not reason:
-        # A package that prints during its import must not change the output.
-        with contextlib.redirect_stdout(sys.stderr):
-            classes, broken = backend_classes([kind])
-        reason = broken.get(kind, "")
-    if reason:
-        raise ConfigError(f"parameters: backend {kind!r} cannot be used: {reason}")
-    print(reference(kind, classes[kind]), end="")
+    print(reference(kind, _backend_class(kind)), end="")
     return 0
+
+
+def _backend_class(kind: str) -> type[Backend]:
+    if reason := duplicate_providers(kind):
+        raise _unusable(kind, reason)
+    # A package that prints during its import must not change the output.
+    with contextlib.redirect_stdout(sys.stderr):
+        classes, broken = backend_classes([kind])
+    if kind in broken:
+        raise _unusable(kind, broken[kind])
+    return classes[kind]
+
+
+def _unusable(kind: str, reason: str) -> ConfigError:
+    return ConfigError(f"parameters: backend {kind!r} cannot be used: {reason}")
 
 
 def reference(kind: str, backend: type[Backend]) -> str:
