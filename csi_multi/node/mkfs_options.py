@@ -38,11 +38,23 @@ class FilesystemOptions(Schema, frozen=True):
         Literal[1024, 2048, 4096, 8192, 16384, 32768, 65536] | None,
         Doc("bytes per filesystem block (ext4, xfs); more than the page size works on few kernels"),
     ] = None
-    inode_size: Annotated[Literal[128, 256, 512, 1024, 2048, 4096] | None, Doc("bytes of one inode (ext4, xfs)")] = None
+    inode_size: Annotated[
+        Literal[128, 256, 512, 1024, 2048, 4096] | None, Doc("size of an inode in bytes (ext4, xfs)")
+    ] = None
     bytes_per_inode: (
-        Annotated[int, Doc("bytes of space per inode (ext4); not less than a cluster", ge=1024, le=67108864)] | None
+        Annotated[
+            int,
+            Doc(
+                "one inode for this many bytes of the volume (ext4); not less than ext4ClusterSize",
+                ge=1024,
+                le=67108864,
+            ),
+        ]
+        | None
     ) = None
-    number_of_inodes: Annotated[int, Doc("how many inodes (ext4)", ge=1, le=4294967295)] | None = None
+    number_of_inodes: (
+        Annotated[int, Doc("number of inodes of the whole filesystem (ext4)", ge=1, le=4294967295)] | None
+    ) = None
     ext4_big_alloc: Annotated[bool, Doc("allocate in clusters of blocks (ext4)")] = False
     ext4_cluster_size: (
         Annotated[int, Doc("bytes per cluster, with ext4BigAlloc (ext4)", ge=2048, le=268435456)] | None

@@ -100,7 +100,9 @@ def _drain(stop: ServerStop, shared: SharedRpcState, instances: Registry) -> Non
         if shared.busy:
             busy = now
         elif now - busy > DELIVERY_LIMIT:
-            log.warning("stopping: no RPC is running; connections whose callers do not take their responses are closed")
+            log.warning(
+                "stopping: all RPCs have ended; closing connections of clients that did not read their responses"
+            )
             stop.cut()
             busy = now
         if now - reminded > REMINDER_INTERVAL:

@@ -140,7 +140,10 @@ class ServerStop:
         try:
             self._ended = server.stop(grace)
         except RuntimeError:  # gRPC could not start its thread for `grace`, so who waits looks at the clock
-            log.warning("stopping: no thread can be started for the time limit, so the waiting thread checks it")
+            log.warning(
+                "stopping: no thread can be started (limit of processes or memory); "
+                "running RPCs are still ended at the time limit"
+            )
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so many seconds; return whether no RPC and no connection is left."""

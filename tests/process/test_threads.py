@@ -124,7 +124,7 @@ def test_the_stop_needs_no_thread(drive: Drive, hold: Path) -> None:
     driver.process.send_signal(signal.SIGTERM)
 
     assert driver.process.wait(timeout=30) == 0
-    assert "stopping: no thread can be started for the time limit" in driver.log.read_text()
+    assert "stopping: no thread can be started (limit of processes or memory)" in driver.log.read_text()
     client.close()
 
 

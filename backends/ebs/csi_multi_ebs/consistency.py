@@ -11,7 +11,8 @@ import time
 
 
 class ConsistencyWindow:
-    """One for each kind of request, because each sidecar elects its own leader. Thread-safe."""
+    """For how long EC2 may not show changes of another process. One for each kind of request, because each sidecar
+    elects its own leader. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -137,7 +137,8 @@ class SnapshotManager:
         shown = self._cache.shown_snapshot(handle)
         self._delete(handle)
         if not shown:
-            log.warning("snapshot %s was deleted although no lookup in EC2 showed it", handle)
+            text = "snapshot %s: lookups in EC2 did not show it, so its tags were not checked; it was deleted by its id"
+            log.warning(text, handle)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""

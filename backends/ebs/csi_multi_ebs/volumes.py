@@ -262,7 +262,8 @@ class VolumeManager:
             raise not_ours_to_delete(handle)
         self._delete(handle, volume.state if volume else "not shown by EC2")
         if not volume:
-            log.warning("volume %s was deleted although no lookup in EC2 showed it", handle)
+            text = "volume %s: lookups in EC2 did not show it, so its tags were not checked; it was deleted by its id"
+            log.warning(text, handle)
 
     def _delete(self, id: str, state: str) -> None:
         self._cache.detached.take(id)

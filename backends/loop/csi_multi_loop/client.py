@@ -187,12 +187,12 @@ def read_label(file: str | Path, directory: int | None = None) -> bytes:
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InvalidLabelFile("it is not a file")
+            raise InvalidLabelFile("it is not a regular file")
         data = os.read(descriptor, MAX_LABEL + 1)
     finally:
         os.close(descriptor)
     if len(data) > MAX_LABEL:
-        raise InvalidLabelFile(f"it has more than {MAX_LABEL} bytes")
+        raise InvalidLabelFile(f"it has more than {MAX_LABEL} bytes, the most that a label may have")
     return data
 
 

@@ -23,7 +23,11 @@ class Config(Schema, frozen=True, kw_only=True):
     reserve_bytes: Annotated[int, Doc("bytes that stay free; this or `reserve_percent`, whichever is more", ge=0)] = 0
     overprovision: Annotated[
         float,
-        Doc("all volumes together have at most this many times the space; 1: every volume can fill up", ge=1, le=1000),
+        Doc(
+            "the sizes of all volumes may add up to this many times the space for them; 1: every volume can be filled",
+            ge=1,
+            le=1000,
+        ),
     ] = 1.0
     min_size: Annotated[int, Doc("bytes of the smallest volume; xfs needs 300 MiB, btrfs 109 MiB", ge=4096)] = 16 * MIB
     max_size: Annotated[int, Doc("bytes of the largest volume; 0: no limit", ge=0)] = 0

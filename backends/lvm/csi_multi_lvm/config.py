@@ -37,7 +37,12 @@ class Config(Schema, frozen=True, kw_only=True):
         Doc("percent of the group that thick volumes leave free, so that pools and snapshots can grow", ge=0, le=90),
     ] = 5
     overprovision: Annotated[
-        float, Doc("thin volumes and snapshots together have at most this many times the pool's size", ge=1, le=1000)
+        float,
+        Doc(
+            "the sizes of all thin volumes and snapshots may add up to this many times the size of the pool",
+            ge=1,
+            le=1000,
+        ),
     ] = 1.0
     pool_full_percent: Annotated[
         int,
