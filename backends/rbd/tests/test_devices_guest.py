@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,12 +161,20 @@ def test_an_open_image_can_be_cut_and_its_clones_flattened(node: Node, mounter: 
 
 @by("rbd-nbd")
 def test_an_image_in_use_on_another_node_is_refused_and_its_holder_named(
-    node: Node, mounter: str, impatient: None
+    node: Node, mounter: str, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = node.image("v")
+    waits = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
+    monkeypatch.setattr(watchers, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     with node.elsewhere(image) as address:
         with pytest.raises(FailedPrecondition, match=address):
             node.open(image, mounter)
+        assert sum(waits) <= watchers.MAX_WAIT + watchers.POLL_SECONDS
         assert node.mappings(image) == []
         node.open(image, mounter, exclusive=False)
         assert len(node.mappings(image)) == 1
