@@ -42,7 +42,7 @@ def storage(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> Storage:
         consistency_seconds=0,
         merge_seconds=0,
         poll_seconds=0.01,
-        wait_seconds=20,
+        wait_seconds=10,
         metadata="static",
         instance_id=instances[0],
         instance_type="m5.large",
