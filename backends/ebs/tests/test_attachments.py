@@ -624,12 +624,12 @@ def test_a_lookup_that_hangs_ends_with_the_callers_patience(
 ) -> None:
     made = connect(zones=(A,)).create_volume(volume_request())
     ebs = connect(wait_seconds=2)
-    cloud.slow(action, 10, times=math.inf)
+    cloud.slow(action, 60, times=math.inf)
     started = time.monotonic()
 
     with pytest.raises(Timeout):
         ebs.attach(attach_request(node, made))
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 40
 
 
 def test_a_hung_lookup_of_nodes_ends_with_the_callers_patience(connect: Connect, node: Node, cloud: FakeEc2) -> None:
@@ -637,9 +637,9 @@ def test_a_hung_lookup_of_nodes_ends_with_the_callers_patience(connect: Connect,
     made = first.create_volume(volume_request())
     first.attach(attach_request(node, made))
     ebs = connect(wait_seconds=2)
-    cloud.slow("DescribeInstances", 10, times=math.inf)
+    cloud.slow("DescribeInstances", 60, times=math.inf)
     started = time.monotonic()
 
     with pytest.raises(Timeout):
         ebs.get_volume(made.handle)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 40

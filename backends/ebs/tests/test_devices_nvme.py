@@ -18,7 +18,7 @@ from csi_multi_ebs import blankness
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.device_identity import NvmeKernel
-from csi_multi_ebs.devices import DeviceManager
+from csi_multi_ebs.devices import GROW_SECONDS, DeviceManager
 
 from csi_multi.contract import (
     AccessMode,
@@ -410,5 +410,5 @@ def test_the_controllers_own_word_about_the_size_is_read(plug: Plug, devices: De
 
     assert NvmeKernel().bytes_behind(device.path.name, device.path) == GIB
     devices.refresh(volume)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < GROW_SECONDS
     devices.close(volume)

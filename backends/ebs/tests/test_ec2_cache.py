@@ -125,7 +125,7 @@ def test_waiting_ends_a_second_before_the_caller_stops_listening(mine: Ec2Cache)
 @pytest.mark.parametrize("action", ["DescribeVolumes", "DescribeSnapshots"])
 def test_every_lookup_has_a_deadline(connect: Connect, cloud: FakeEc2, action: str) -> None:
     ebs = connect(wait_seconds=2)
-    cloud.slow(action, 10, times=9)
+    cloud.slow(action, 60, times=9)
     looks: dict[str, list[Callable[[str], object]]] = {
         "DescribeVolumes": [ebs.get_volume, lambda _: ebs.find_volume("pvc-1"), lambda one: ebs.detach(one, None, {})],
         "DescribeSnapshots": [
@@ -139,7 +139,7 @@ def test_every_lookup_has_a_deadline(connect: Connect, cloud: FakeEc2, action: s
     for look in looks[action]:
         with pytest.raises(Timeout):
             look("vol-00000000000000000")
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 40
 
 
 def test_the_zones_of_an_instance_are_those_of_the_region_that_it_may_use(cloud: FakeEc2) -> None:

@@ -451,9 +451,9 @@ def test_many_snapshots_share_their_looks(connect: Connect, cloud: FakeEc2, orig
 def test_a_lookup_that_hangs_ends_with_the_callers_patience(connect: Connect, cloud: FakeEc2, origin: Volume) -> None:
     ebs = connect(wait_seconds=2)
     cloud.takes.snapshot = FOREVER
-    cloud.slow("DescribeSnapshots", 10)
+    cloud.slow("DescribeSnapshots", 60)
     started = time.monotonic()
 
     with pytest.raises(Timeout):
         taken(ebs, snapshot_request("snap-1", origin.handle))
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 40

@@ -537,12 +537,12 @@ def test_zones_that_cannot_be_asked_for_again_are_believed_on(
 
 def test_a_hung_answer_about_zones_holds_nobody_up_beyond_the_deadline(connect: Connect, cloud: FakeEc2) -> None:
     ebs = connect(wait_seconds=1)
-    cloud.slow("DescribeAvailabilityZones", 10)
+    cloud.slow("DescribeAvailabilityZones", 60)
     started = time.monotonic()
 
     done = run_together(*[lambda name=name: made(ebs, volume_request(f"pvc-{name}")) for name in range(4)])
 
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 40
     assert all(isinstance(one, Exception) for one in done)
     assert cloud.calls["DescribeAvailabilityZones"] == 1
 

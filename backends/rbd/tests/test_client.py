@@ -368,7 +368,7 @@ def test_a_full_pool_is_said_to_be_full_and_works_again_when_there_is_room(clust
 
 
 def test_a_cluster_that_is_not_there_is_asked_once_and_the_rest_hear_of_it_at_once(config: Config) -> None:
-    rbd = Client(changed(config, monitors=("127.0.0.1:1",), connect_seconds=1))
+    rbd = Client(changed(config, monitors=("127.0.0.1:1",), connect_seconds=4))
 
     with pytest.raises(ClusterUnreachable, match=rf"cluster {config.fsid} at 127.0.0.1:1: .*timed out"):
         rbd.image_names()
@@ -376,7 +376,7 @@ def test_a_cluster_that_is_not_there_is_asked_once_and_the_rest_hear_of_it_at_on
     with pytest.raises(ClusterUnreachable, match="the cluster is tried again every 5 s"):
         rbd.image_names()
 
-    assert time.monotonic() - started < 0.9  # a try takes a second
+    assert time.monotonic() - started < 3.5  # a try takes 4
 
 
 def test_a_wrong_key_in_a_request_is_said_to_be_wrong_and_disturbs_nobody_else(rbd: Client) -> None:
@@ -487,11 +487,11 @@ def test_a_manager_that_cannot_is_no_error(cluster: Commands, config: Config) ->
 
 
 def test_monitors_that_are_silent_are_not_waited_for_again_at_once(cluster: Commands, config: Config) -> None:
-    ceph = ClusterClient(config)
+    ceph = ClusterClient(changed(config, connect_seconds=4))
     with frozen(cluster, "mon"):
         with pytest.raises(ClusterUnreachable, match="timed out"):
             ceph.status()
         started = time.monotonic()
         with pytest.raises(ClusterUnreachable, match="the cluster is tried again every 5 s"):
             ceph.pool_usage(config.pool)
-        assert time.monotonic() - started < 0.9  # a try takes a second
+        assert time.monotonic() - started < 3.5  # a try takes 4
