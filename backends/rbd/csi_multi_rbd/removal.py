@@ -31,6 +31,7 @@ from .errors import BrokenImage, ImageInUse, ImageNotFound, ParentLost
 from .images import FoundImage, OwnedImages
 from .resources import Image
 from .trash import TrashPurger
+from .watchers import remaining_watchers
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class ImageRemover:
 
 
 def _refuse_open(client: Client, name: str) -> None:
-    if watchers := client.watchers(name):
+    if watchers := remaining_watchers(client, name):
         raise InUse(
             f"image {client.spec(name)} is open: watched by {', '.join(watchers)}; unpublish and unstage the volume "
             "there first; the watch of a dead client ends after about 30 s"

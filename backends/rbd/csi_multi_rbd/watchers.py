@@ -13,6 +13,7 @@ from .client import Client
 from .resources import MappedImage
 
 MAX_WAIT = 10.0  # seconds for other clients to close the image
+CLOSING_SECONDS = 5.0  # for a command of a controller to close the image
 POLL_SECONDS = 0.5
 
 
@@ -29,6 +30,16 @@ def wait_until_unwatched(
             raise in_use_elsewhere(client, image, others)
         time.sleep(POLL_SECONDS)
         watchers = None
+
+
+def remaining_watchers(client: Client, image: str) -> tuple[str, ...]:
+    """Return the clients that have the image open and keep it open. A command of a controller closes it soon, for
+    example one that removes a copy, which opens its source too.
+    """
+    ends = time.monotonic() + CLOSING_SECONDS
+    while (watchers := client.watchers(image)) and time.monotonic() < ends:
+        time.sleep(POLL_SECONDS)
+    return watchers
 
 
 def watch_lost(watchers: tuple[str, ...], mapping: MappedImage) -> bool:

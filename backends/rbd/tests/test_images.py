@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from csi_multi_rbd import watchers
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.command import BackgroundRunner
 from csi_multi_rbd.config import Config, Parameters, SnapshotParameters
@@ -59,6 +60,22 @@ def test_an_image_that_somebody_has_open_stays_and_says_who_it_is(cluster: Clust
 
     assert backend.get_volume("v") == volume
     delete(backend, volume, cut)
+
+
+def test_an_image_that_a_command_still_has_open_is_deleted_when_that_has_ended(
+    cluster: Cluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a purge does that removes a copy in the background, and opens its source too."""
+    monkeypatch.setattr(watchers, "CLOSING_SECONDS", 60.0)
+    volume = create(backend, "v")
+    with ExitStack() as opened:
+        opened.enter_context(held(cluster, backend, volume))
+        end = threading.Timer(1, opened.close)
+        end.start()
+        delete(backend, volume)
+        end.join()
+
+    assert everything(cluster, backend) == []
 
 
 def test_what_is_gone_is_not_found(backend: RbdBackend) -> None:
