@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,8 @@ import grpc
 from ..host.command import start
 from ..rpc.client import Client
 
-START_LIMIT = 20.0  # seconds until the driver must listen
+START_LIMIT = 120.0  # seconds until the driver must listen; on an emulated processor its imports alone take 20
+START_POLL = 0.5
 STOP_LIMIT = 60.0  # seconds until running RPCs must have finished
 
 
@@ -60,19 +62,23 @@ class DriverProcess:
         """Start the driver (again) and return a connected client. Raises NotServing."""
         self.launch()
         client = Client(f"unix:{self.socket}")
-        try:
-            client.wait(START_LIMIT)
-        except grpc.FutureTimeoutError:
-            client.close()
-            code = self.process.poll()
-            state = (
-                f"it exited with code {code}" if code is not None else f"its threads wait in {self._wait_channels()!r}"
-            )
-            self.kill()
-            raise NotServing(
-                f"the driver did not listen within {START_LIMIT:g} s; {state}:\n{self.log_tail()}"
-            ) from None
+        ends = time.monotonic() + START_LIMIT
+        while not _listens(client):
+            if self.process.poll() is not None or time.monotonic() > ends:
+                client.close()
+                raise self._not_serving()
         return client
+
+    def _not_serving(self) -> NotServing:
+        """End the process, and return the error that says why it does not serve."""
+        code = self.process.poll()
+        state = (
+            f"the driver did not listen within {START_LIMIT:g} s; its threads wait in {self._wait_channels()!r}"
+            if code is None
+            else f"the driver exited with code {code}"
+        )
+        self.kill()
+        return NotServing(f"{state}:\n{self.log_tail()}")
 
     def _wait_channels(self) -> str:
         """Return the kernel functions that its threads wait in."""
@@ -91,3 +97,11 @@ class DriverProcess:
 
     def log_tail(self, size: int = 2000) -> str:
         return self.log.read_text(errors="replace")[-size:]
+
+
+def _listens(client: Client) -> bool:
+    try:
+        client.wait(START_POLL)
+    except grpc.FutureTimeoutError:
+        return False
+    return True

@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import grpc
 import pytest
 from csi_multi_testing import sanity
 
 from csi_multi.host.privilege import LinuxCapability, held
 from csi_multi.process.driver_process import DriverProcess
-from csi_multi.rpc.client import Client
 
 MIB = 1 << 20
 SIZE = {"ext4": 64 * MIB, "xfs": 320 * MIB, "btrfs": 160 * MIB}
@@ -37,7 +35,6 @@ ALLOWED_SKIPS = {
     # not offered: the spec compares Go structs with their size caches, so no driver that answers can pass
     "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": 1,
 }
-START = 120.0  # seconds for a driver to listen: in a guest on a busy machine its imports alone take half a minute
 PENDING = 1  # disabled in csi-sanity itself
 SPECS = 103
 
@@ -70,7 +67,7 @@ def every_spec_passes(directory: Path, backend: str, *, access: str, fs_type: st
     config = CONFIG.format(backend=backend, fs_type=fs_type)
     modes = MODES[endpoints]
     drivers = [DriverProcess(directory, config, mode=mode, name=mode) for mode in modes]
-    clients = [_started(driver) for driver in drivers]
+    clients = [driver.start() for driver in drivers]
     try:
         both = (drivers[0].endpoint, drivers[-1].endpoint)
         report = sanity.run(binary(), directory, both, access=access, size=SIZE[fs_type])
@@ -91,15 +88,3 @@ def answer_all(report: list[sanity.GinkgoSpec], skips: Mapping[str, int]) -> Non
     assert found == skips, f"skipped: {found}"
     assert sum(one.state == "pending" for one in report) == PENDING, "without the specs that are disabled in csi-sanity"
     assert len(report) == SPECS, f"{len(report)} specs"
-
-
-def _started(driver: DriverProcess) -> Client:
-    driver.launch()
-    client = Client(f"unix:{driver.socket}")
-    try:
-        client.wait(START)
-    except grpc.FutureTimeoutError:
-        client.close()
-        driver.kill()
-        pytest.fail(f"the driver did not listen within {START:g} s: {driver.log_tail()}")
-    return client
