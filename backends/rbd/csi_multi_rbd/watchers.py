@@ -24,22 +24,16 @@ def wait_until_unwatched(
 
     `mapping` is this node's own. `watchers` were listed just now.
     """
-    ends = time.monotonic() + MAX_WAIT
-    while others := _others(client.watchers(image) if watchers is None else watchers, mapping):
-        if time.monotonic() > ends:
-            raise in_use_elsewhere(client, image, others)
-        time.sleep(POLL_SECONDS)
-        watchers = None
+    first = client.watchers(image) if watchers is None else watchers
+    if others := _remaining(client, image, first, mapping, MAX_WAIT):
+        raise in_use_elsewhere(client, image, others)
 
 
 def remaining_watchers(client: Client, image: str) -> tuple[str, ...]:
     """Return the clients that have the image open and keep it open. A command of a controller closes it soon, for
     example one that removes a copy, which opens its source too.
     """
-    ends = time.monotonic() + CLOSING_SECONDS
-    while (watchers := client.watchers(image)) and time.monotonic() < ends:
-        time.sleep(POLL_SECONDS)
-    return watchers
+    return _remaining(client, image, client.watchers(image), None, CLOSING_SECONDS)
 
 
 def watch_lost(watchers: tuple[str, ...], mapping: MappedImage) -> bool:
@@ -53,6 +47,17 @@ def in_use_elsewhere(client: Client, image: str, others: tuple[str, ...]) -> Fai
         f"image {client.spec(image)} is in use elsewhere, by {who}; unpublish and unstage the volume on that node "
         "first; the watch of a dead node ends after about 30 s"
     )
+
+
+def _remaining(
+    client: Client, image: str, watchers: tuple[str, ...], mapping: MappedImage | None, seconds: float
+) -> tuple[str, ...]:
+    """Return the clients, other than this node's own, that still have the image open after so many seconds."""
+    ends = time.monotonic() + seconds
+    while (others := _others(watchers, mapping)) and time.monotonic() <= ends:
+        time.sleep(POLL_SECONDS)
+        watchers = client.watchers(image)
+    return others
 
 
 def _others(watchers: tuple[str, ...], mapping: MappedImage | None) -> tuple[str, ...]:
