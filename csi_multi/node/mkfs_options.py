@@ -39,7 +39,8 @@ class FilesystemOptions(Schema, frozen=True):
         Doc("bytes per filesystem block (ext4, xfs); more than the page size works on few kernels"),
     ] = None
     inode_size: Annotated[
-        Literal[128, 256, 512, 1024, 2048, 4096] | None, Doc("size of an inode in bytes (ext4, xfs)")
+        Literal[128, 256, 512, 1024, 2048, 4096] | None,
+        Doc("bytes of each inode; larger ones hold more extended attributes (ext4, xfs)"),
     ] = None
     bytes_per_inode: (
         Annotated[
@@ -53,7 +54,15 @@ class FilesystemOptions(Schema, frozen=True):
         | None
     ) = None
     number_of_inodes: (
-        Annotated[int, Doc("number of inodes of the whole filesystem (ext4)", ge=1, le=4294967295)] | None
+        Annotated[
+            int,
+            Doc(
+                "the most files and directories that the filesystem can hold, its number of inodes (ext4)",
+                ge=1,
+                le=4294967295,
+            ),
+        ]
+        | None
     ) = None
     ext4_big_alloc: Annotated[bool, Doc("allocate in clusters of blocks (ext4)")] = False
     ext4_cluster_size: (

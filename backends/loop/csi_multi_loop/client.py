@@ -187,12 +187,12 @@ def read_label(file: str | Path, directory: int | None = None) -> bytes:
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InvalidLabelFile("it is not a regular file")
+            raise InvalidLabelFile("a directory, a pipe or a device is in the place of the file")
         data = os.read(descriptor, MAX_LABEL + 1)
     finally:
         os.close(descriptor)
     if len(data) > MAX_LABEL:
-        raise InvalidLabelFile(f"it has more than {MAX_LABEL} bytes, the most that a label may have")
+        raise InvalidLabelFile(f"it is larger than {MAX_LABEL} bytes, and no label of this driver is")
     return data
 
 

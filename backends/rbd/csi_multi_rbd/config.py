@@ -104,7 +104,8 @@ class Config(Schema, frozen=True, kw_only=True):
     max_size: Annotated[int, Doc("bytes of the largest volume; 0: no limit", ge=0)] = 0
     default_size: Annotated[int, Doc("bytes of a volume when the request has no size", ge=MIB)] = GIB
     overprovision: Annotated[
-        float, Doc("a new volume may be this many times as large as the free space of its pool", ge=1, le=1000)
+        float,
+        Doc("a volume that is larger than the free space of its pool times this number is refused", ge=1, le=1000),
     ] = 1.0
     flatten_depth: Annotated[
         int,

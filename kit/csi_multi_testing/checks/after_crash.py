@@ -131,7 +131,7 @@ def snapshots_survive_a_crashed_deletion_of_their_source(t: CheckContext) -> Non
     deletion = _DeleteSource(t)
     deletion.begin()
     if isinstance(attempt(deletion.act)[1], InUse):
-        raise CheckSkipped("the backend does not delete a volume that has snapshots")
+        raise CheckSkipped("delete_volume refuses a volume that has snapshots, which the contract allows")
     deletion.remove()
     deaths = FaultSweep(deletion, Fault.DEATH)
     for call in deaths:

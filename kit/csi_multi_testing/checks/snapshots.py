@@ -200,7 +200,7 @@ def a_volume_made_anew_has_no_snapshot_of_an_earlier_one(t: CheckContext) -> Non
     earlier = t.volume(volume_name)
     made = t.snapshot(earlier, name)
     if not is_served(t, t.client.delete, earlier.handle):
-        raise CheckSkipped("the backend does not delete a volume that has snapshots")
+        raise CheckSkipped("delete_volume refuses a volume that has snapshots, which the contract allows")
     volume = t.volume(volume_name)
 
     what = "the source of a snapshot whose volume was deleted and created again"
