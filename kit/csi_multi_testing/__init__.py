@@ -1,9 +1,11 @@
 """For authors of backends: the contract as checks, fault injection, a backend in memory, an orchestrator that retries.
 
-docs/writing-a-backend.md shows how to use it. `Storage` is what an author fills in.
+docs/writing-a-backend.md shows how to use it. `Storage` is what an author fills in; `Disk` is
+a filesystem of its own for backends that keep files.
 """
 
+from .disk import Disk
 from .fault_injection import Call
 from .storage import Storage, setting
 
-__all__ = ["Call", "Storage", "setting"]
+__all__ = ["Call", "Disk", "Storage", "setting"]

@@ -18,6 +18,7 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from .context import CheckContext, source
+from .marked_secrets import given_secrets
 from .operations.base import wait_until_ready
 from .protocol import BLOCK
 
@@ -87,13 +88,13 @@ class CallCounter:
     def device(self, volume: Volume) -> None:
         t, handle = self.t, volume.handle
         t.close_at_end(volume)
-        self.count("formatting", lambda: t.backend.formatting(handle))
-        self.count("formatted", lambda: t.backend.formatted(handle))
+        self.count("formatting", lambda: given_secrets(t, t.backend.formatting)(handle))
+        self.count("formatted", lambda: given_secrets(t, t.backend.formatted)(handle))
         request = OpenRequest(handle=handle, block=True, secrets=self.secrets)
         self.count("open_device", lambda: t.backend.open_device(request))
         self.count("find_device", lambda: t.backend.find_device(handle))
         if b.Expand in t.features:
-            self.count("refresh_device", lambda: t.backend.refresh_device(handle))
+            self.count("refresh_device", lambda: given_secrets(t, t.backend.refresh_device)(handle))
         self.count("close_device", lambda: t.backend.close_device(handle))
 
     def copy(self, method: str, of: Any) -> None:

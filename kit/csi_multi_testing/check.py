@@ -12,6 +12,7 @@ from csi_multi.contract import FEATURES, Backend
 
 from .assertions import CheckFailed, CheckSkipped
 from .context import CheckContext
+from .fault_injection import ProcessDied
 from .protocol import Target
 
 CheckFunction = Callable[[CheckContext], None]
@@ -98,13 +99,13 @@ def run(one: Check, context: CheckContext) -> Outcome:
         return outcome(CheckState.SKIPPED, str(reason))
     except CheckFailed as error:
         return outcome(CheckState.FAILED, str(error), error)
-    except Exception as error:
+    except (Exception, ProcessDied) as error:
         before = f"; the last injected fault: {context.injector.description}" if context.injector.description else ""
         return outcome(CheckState.FAILED, f"{contract_method(error)}{type(error).__name__}: {error}{before}", error)
     return outcome(CheckState.PASSED)
 
 
-def contract_method(error: Exception) -> str:
+def contract_method(error: BaseException) -> str:
     """Return the contract method that raised an unexpected error, as "create_volume raised "; "" if unknown."""
     calls = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
     found = next((name for name in calls if any(hasattr(one, name) for one in (Backend, *FEATURES))), "")

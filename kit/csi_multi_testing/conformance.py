@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace, checks: Sequence[Check], suite: sanity.San
         with _logging_to(process.directory / "kit.log"):
             instance = instance_under_test.load(settings, described)
             before = instance.inventory()
-            if not is_permitted(instance, before, yes=options.yes):
+            if not is_permitted(instance, before, storage_file.harmful_hooks(described), yes=options.yes):
                 return 2
             report = run_checks(instance, process, checks, suite, before)
     except (UnusableBackend, InstanceUnreadable) as error:
@@ -86,20 +86,23 @@ def describe_check(one: Check) -> str:
     return f"{one.group}: {one.name} ({where}{'; needs ' + ', '.join(needs) if needs else ''})"
 
 
-def is_permitted(instance: InstanceUnderTest, before: set[str], *, yes: bool) -> bool:
-    """Print what the run does to the instance; return whether it may start."""
+def is_permitted(instance: InstanceUnderTest, before: set[str], hooks: Sequence[str], *, yes: bool) -> bool:
+    """Print what the run and these hooks do to the instance; return whether it may start."""
     count = f"lists {len(before)} volumes and snapshots" if before else "lists nothing"
     contents = count if instance.can_list_volumes else "has no listing of volumes"
     about = f"backend {instance.name!r} ({instance.kind}, {instance.package}), which {contents} now"
     print(f"WARNING: this creates and deletes volumes on {about}", flush=True)
+    if hooks:
+        print(f"WARNING: every volume of that storage can be hit by {', '.join(hooks)} of --storage", flush=True)
     if yes:
         return True
     if sys.stdin.isatty() and sys.stdout.isatty():
         return input("Continue? [y/N] ").strip().lower() in ("y", "yes")
-    if instance.can_list_volumes and not before:
+    if instance.can_list_volumes and not before and not hooks:
         return True
+    rest = f", without {' and '.join(hooks)}" if hooks else ""
     print(
-        "csi-multi: refused: the instance may be in use; give --yes, or test an instance that lists nothing",
+        f"csi-multi: refused: the storage may be in use; give --yes, or test an instance that lists nothing{rest}",
         file=sys.stderr,
     )
     return False

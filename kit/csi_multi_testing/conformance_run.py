@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from csi_multi.commands.demo import Interrupt
 from csi_multi.contract import StorageError
@@ -19,11 +20,13 @@ from .context import CheckContext
 from .csi_wire import CsiClient
 from .driver import InstanceDriver
 from .fault_injection import FaultInjector
+from .growth import grows_only_attached
 from .instance_under_test import InstanceUnderTest, InstanceUnreadable
 from .interruptible import interruptible
 from .progress import Progress
 from .protocol import BackendProtocol
 from .report import CheckResult
+from .secret_watch import revealed
 
 RUN_GROUP = "instance"  # the group of the results about the run as a whole
 
@@ -46,7 +49,12 @@ class ConformanceRun:
     def run_over_csi(self, checks: Sequence[Check], suite: SuiteResults) -> None:
         """Run checks over CSI, then csi-sanity; at the end the driver must stop cleanly."""
         try:
-            client = CsiClient(self._instance.storage, self._instance.name, self._driver)
+            client = CsiClient(
+                self._instance.storage,
+                self._instance.name,
+                self._driver,
+                grows_only_attached=grows_only_attached(self._instance.cls),
+            )
         except (NotServing, StorageError, CheckFailed) as error:
             self._add_result("wire", "the driver starts", str(error))
             return
@@ -87,6 +95,8 @@ class ConformanceRun:
         self._progress.begin(one.group, one.name)
         self._driver.mark_logs()
         found = run(one, context)
+        if found.state is CheckState.PASSED and (text := self._secret_in_log()):
+            found = replace(found, state=CheckState.FAILED, text=text)
         result = CheckResult(
             group=one.group,
             name=one.name,
@@ -98,6 +108,10 @@ class ConformanceRun:
             log=self._log(found) if found.state is CheckState.FAILED else "",
         )
         self._add(result)
+
+    def _secret_in_log(self) -> str:
+        key = revealed(self._driver.logs_since_mark(), self._instance.storage.secrets)
+        return f"the driver's log contains the value of secret {key!r}; secrets end with the call" if key else ""
 
     def _log(self, found: Outcome) -> str:
         """Return the log of a failed check, and the traceback of an error that the check did not expect."""

@@ -6,13 +6,15 @@ import hashlib
 import itertools
 import os
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
 from csi_multi.contract import (
     FEATURES,
+    TOOLS,
     Backend,
     Capability,
     GroupSnapshot,
@@ -27,19 +29,22 @@ from csi_multi.contract import (
     Topology,
     Volume,
 )
+from csi_multi.core.idempotent import NOT_FINAL
 
 from .assertions import CheckFailed, expect
-from .fault_injection import FaultInjector
+from .fault_injection import FaultInjector, ProcessDied
 from .in_process import InProcessClient
-from .protocol import BLOCK, BackendProtocol, VolumeSpec, read_from, write_to
+from .protocol import BLOCK, BackendProtocol, Target, VolumeSpec, read_from, write_to
+from .secret_watch import marked, watch_of
 from .storage import Storage
+from .waiting import make_all
 
 BLOCK_SIZE = 4096
 
 
 def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
-    """Return the feature classes that a backend declares."""
-    return frozenset(one for one in FEATURES if issubclass(backend, one))
+    """Return the feature classes that a backend declares, those for the command line included."""
+    return frozenset(one for one in (*FEATURES, *TOOLS) if issubclass(backend, one))
 
 
 class CheckContext:
@@ -59,6 +64,7 @@ class CheckContext:
         self.features = features
         self.injector = injector
         self.notes: list[str] = []
+        self.prefix = ""  # with which all new names begin
         self._names = itertools.count(1)
         self._run = run or uuid.uuid4().hex[:8]
         self._volumes: dict[str, None] = {}
@@ -68,6 +74,7 @@ class CheckContext:
         self._open: dict[str, None] = {}
         self._before: set[str] = set()
         self._calls = ExitStack()
+        self._watch = watch_of(storage)
 
     @property
     def in_process(self) -> InProcessClient:
@@ -85,7 +92,7 @@ class CheckContext:
 
     def name(self, text: str = "kit") -> str:
         """Return a name for something new, at most 128 bytes when `text` is short."""
-        return f"{text}-{self._run}-{next(self._names)}"
+        return f"{self.prefix}{text}-{self._run}-{next(self._names)}"
 
     def note(self, text: str) -> None:
         """Add a measured fact to the report."""
@@ -163,7 +170,8 @@ class CheckContext:
         names = " or ".join(kind.__name__ for kind in kinds)
         try:
             yield
-        except wanted:
+        except wanted as error:
+            expect(str(error).strip(), f"{what}: {type(error).__name__} has no text, and people see nothing else of it")
             return
         except StorageError as error:
             raise CheckFailed(
@@ -182,12 +190,12 @@ class CheckContext:
         return "" if os.geteuid() == 0 else "only root can open devices"
 
     def write(self, volume: Volume, data: bytes, offset: int = 0) -> None:
-        self._write(volume, (offset, data))
+        self.write_pieces(volume, (offset, data))
 
     def read(self, volume: Volume, length: int = BLOCK_SIZE, offset: int = 0) -> bytes:
-        return self._read(volume, (offset, length))[0]
+        return self.read_pieces(volume, (offset, length))[0]
 
-    def _write(self, volume: Volume, *pieces: tuple[int, bytes]) -> None:
+    def write_pieces(self, volume: Volume, *pieces: tuple[int, bytes]) -> None:
         """Write all pieces with one opening of the device: each opening may cost commands, or seconds."""
         if write := self.storage.write:
             for offset, data in pieces:
@@ -197,7 +205,8 @@ class CheckContext:
             for offset, data in pieces:
                 write_to(path, offset, data)
 
-    def _read(self, volume: Volume, *places: tuple[int, int]) -> list[bytes]:
+    def read_pieces(self, volume: Volume, *places: tuple[int, int]) -> list[bytes]:
+        """Return the bytes at each (offset, length), with one opening of the device."""
         if read := self.storage.read:
             return [read(volume.handle, offset, length) for offset, length in places]
         with self.client.device_path(volume.handle, read_only=True) as path:
@@ -205,11 +214,11 @@ class CheckContext:
 
     def fill(self, volume: Volume, seed: str) -> None:
         """Write known bytes at the head and at the tail of a volume."""
-        self._write(volume, (0, pattern(seed)), (volume.size - BLOCK_SIZE, pattern(f"{seed} tail")))
+        self.write_pieces(volume, (0, pattern(seed)), (volume.size - BLOCK_SIZE, pattern(f"{seed} tail")))
 
     def expect_filled(self, volume: Volume, seed: str, size: int, what: str) -> None:
         """Require the bytes that `fill` wrote when the volume had this size."""
-        head, tail = self._read(volume, (0, BLOCK_SIZE), (size - BLOCK_SIZE, BLOCK_SIZE))
+        head, tail = self.read_pieces(volume, (0, BLOCK_SIZE), (size - BLOCK_SIZE, BLOCK_SIZE))
         expect(head == pattern(seed), f"{what}: the first block differs from what was written")
         expect(tail == pattern(f"{seed} tail"), f"{what}: the last block differs from what was written")
 
@@ -230,25 +239,28 @@ class CheckContext:
         """Return what is on the storage now and was not when the check began."""
         return self.resources() - self._before
 
-    def create_foreign(self) -> set[str]:
-        """Call Storage.foreign; return the resources that it created. They must remain until the end."""
+    def create_foreign(self, create: Callable[[], object] | None = None) -> set[str]:
+        """Call Storage.foreign, or this; return the resources that it created. They must remain until the end."""
         before = self.resources()
-        (self.storage.foreign or (lambda: None))()
+        (create or self.storage.foreign or (lambda: None))()
         theirs = self.resources() - before
         self._before |= theirs
         return theirs
 
     def __enter__(self) -> CheckContext:
         self._calls.enter_context(self.injector.around(self.storage.calls))
+        self._calls.enter_context(self._watch.watching_logs())
         self._before = self.resources()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         with self._calls:
             if error is None:
+                self._watch.search_files(self.storage)
                 self._remove_and_verify()
+                self._watch.expect_nothing_found()
                 return
-            with suppress(Exception):  # the failure of the check is more important than one of the clean-up
+            with suppress(Exception, ProcessDied):  # the failure of the check matters more than the one of its clean-up
                 self._remove()
 
     def _remove_and_verify(self) -> None:
@@ -257,25 +269,16 @@ class CheckContext:
             raise CheckFailed(f"remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
 
     def _remove(self) -> None:
-        for handle in self._open:
-            self.backend.close_device(handle)
-        for handle in self._attached:
-            self.client.detach(handle, None)
-        for handle in self._groups:
-            self.client.delete_group(handle)
-        # Which resource depends on which differs between storage systems: three rounds, copies first.
-        rest = [(self.client.delete, handle) for handle in reversed(self._volumes)]
-        rest += [(self.client.delete_snapshot, handle) for handle in reversed(self._snapshots)]
-        for last in (False, False, True):
-            kept = []
-            for delete, handle in rest:
-                try:
-                    delete(handle)
-                except StorageError:
-                    if last:
-                        raise
-                    kept.append((delete, handle))
-            rest = kept
+        """Try to remove each resource, whatever happens to the others. Raises the first error that remains."""
+        if self.client.target is Target.BACKEND:
+            self.in_process.replace_dead_process()
+        calls = [partial(self.backend.close_device, handle) for handle in self._open]
+        calls += [partial(self.client.detach, handle, None) for handle in self._attached]
+        calls += [partial(self.client.delete_group, handle) for handle in self._groups]
+        # Which resource depends on which differs between storage systems, so they are tried again; copies come first.
+        calls += [partial(self.client.delete, handle) for handle in reversed(self._volumes)]
+        calls += [partial(self.client.delete_snapshot, handle) for handle in reversed(self._snapshots)]
+        make_all(calls, tuple(self.client.kind_of(one) for one in NOT_FINAL))
 
 
 def source(of: Volume | Snapshot) -> Source:
@@ -302,7 +305,7 @@ def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:
 
 def in_process(storage: Storage) -> CheckContext:
     """Return the context of a check that runs on a backend object in this process."""
-    injector = FaultInjector(storage.files)
+    storage, injector = marked(storage), FaultInjector(storage.files)
     client = InProcessClient(storage, injector)
     features = features_of(type(client.backend))
     if isinstance(client.backend, Topology) and client.backend.everywhere:

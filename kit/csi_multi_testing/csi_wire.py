@@ -35,9 +35,11 @@ from csi_multi.contract import (
 from csi_multi.rpc.client import Client
 
 from . import messages
+from .growth import attached_to_grow
 from .kubelet import published
 from .messages import Messages
 from .protocol import BLOCK, Target, VolumeSpec
+from .secret_watch import watch_of
 from .storage import Storage
 
 
@@ -65,7 +67,10 @@ class CsiClient:
 
     target = Target.WIRE
 
-    def __init__(self, storage: Storage, instance: str, driver: RestartableDriver) -> None:
+    def __init__(
+        self, storage: Storage, instance: str, driver: RestartableDriver, *, grows_only_attached: bool = False
+    ) -> None:
+        self.grows_only_attached = grows_only_attached
         self.storage = storage
         self._driver = driver
         self._client = driver.start()
@@ -93,7 +98,9 @@ class CsiClient:
             answer = getattr(self._client, rpc)(**fields)
             return list(answer) if hasattr(answer, "__next__") else answer  # a stream fails while it is read
         except grpc.RpcError as error:
-            raise messages.failure(rpc, error) from None
+            failure = messages.failure(rpc, error)
+            watch_of(self.storage).search_error(failure, rpc)
+            raise failure from None
 
     def id_of(self, handle: str) -> str:
         return self._messages.id_of(handle)
@@ -135,9 +142,9 @@ class CsiClient:
 
     def expand(self, handle: str, size: SizeRange) -> Expansion:
         wanted, use = messages.size_range(size), messages.capability(BLOCK)
-        answer = self.call(
-            "ControllerExpandVolume", volume_id=self.id_of(handle), capacity_range=wanted, volume_capability=use
-        )
+        fields = {"volume_id": self.id_of(handle), "capacity_range": wanted, "volume_capability": use}
+        with attached_to_grow(self, handle):
+            answer = self.call("ControllerExpandVolume", **fields)
         return Expansion(size=answer.capacity_bytes, node_required=answer.node_expansion_required)
 
     def modify(self, handle: str, mutable: Strings) -> None:

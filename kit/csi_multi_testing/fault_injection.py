@@ -1,4 +1,4 @@
-"""The boundary of a backend: record the calls that cross it, and inject a death, failure or timeout at one of them.
+"""The boundary of a backend: record the calls that cross it; inject a death, failure, timeout or pause at one of them.
 
 Three kinds of calls are recorded: commands of the backend's host, functions that its author names (Call), and
 operating system calls on files below the directories that its author names (fault_plan.py).
@@ -6,7 +6,10 @@ operating system calls on files below the directories that its author names (fau
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from csi_multi.contract import TIME_LIMIT, CommandFailed, CommandTimedOut, Host,
 
 from .fault_plan import Fault, FaultPlan, ProcessDied, not_recorded, path_prefixes, watch_files
 
-__all__ = ["Call", "Fault", "FaultInjector", "ProcessDied"]
+__all__ = ["FILESYSTEM_CALLS", "Call", "Fault", "FaultInjector", "ProcessDied"]
 
 UNEXPECTED = range(70, 80)  # exit statuses that no program uses for an answer
 
@@ -48,6 +51,20 @@ class Call:
     timeout: Callable[[], Exception] = _silent
 
 
+def _broken() -> Exception:
+    return OSError(errno.EIO, "the kit made this call fail")
+
+
+def _too_slow() -> Exception:
+    return OSError(errno.ETIMEDOUT, "the kit made this call time out")
+
+
+# The space of a filesystem: recorded only where it is the subject, because many backends ask for it at every step.
+FILESYSTEM_CALLS = tuple(
+    Call(owner=os, name=name, error=_broken, timeout=_too_slow) for name in ("statvfs", "fstatvfs")
+)
+
+
 class FaultInjector:
     """Records the calls of one backend's boundary and injects faults: `with injector.inject(3, Fault.DEATH): ...`"""
 
@@ -56,6 +73,12 @@ class FaultInjector:
         self._plan: FaultPlan | None = None
         self._last = FaultPlan(0, Fault.DEATH)
         self._deaths = 0  # number of simulated processes that died
+        self._waiting: set[int] = set()  # the threads whose calls the storage has not answered yet
+
+    @property
+    def process(self) -> int:
+        """The number of the present process, from 0: the next one after each death."""
+        return self._deaths
 
     @property
     def calls(self) -> list[str]:
@@ -66,6 +89,11 @@ class FaultInjector:
     def can_time_out(self) -> list[bool]:
         """Whether each of these calls can time out: calls on files of this machine cannot."""
         return list(self._last.can_time_out)
+
+    @property
+    def empties(self) -> list[bool]:
+        """Whether each of these calls opens a file to write it anew."""
+        return list(self._last.empties)
 
     @property
     def reached(self) -> bool:
@@ -85,14 +113,21 @@ class FaultInjector:
             return ""
         return f"call {last.at} ({last.calls[last.at - 1]}) {last.fault.value}"
 
+    def is_answering(self, thread: int) -> bool:
+        """Whether the storage is at work on a command or an author's function that this thread called."""
+        return thread in self._waiting
+
     @contextmanager
-    def inject(self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False) -> Iterator[None]:
+    def inject(
+        self, at: int, fault: Fault = Fault.DEATH, *, lasting: bool = False, meanwhile: Callable[[], None] | None = None
+    ) -> Iterator[None]:
         """Let the fault happen at this call (from 1) of the block; if it is lasting, at all later calls too.
 
-        0 only records the calls. After a death no call gets through until the end of the block, and no command
-        through a host that was returned before, not even after the block.
+        0 only records the calls. Fault.PAUSE runs `meanwhile` in the thread of the call, and then makes the call. After
+        a death no call gets through until the end of the block, and no command through a host that was returned before,
+        not even after the block.
         """
-        plan = FaultPlan(at, fault, lasting, self._files)
+        plan = FaultPlan(at, fault, lasting, self._files, meanwhile=meanwhile or (lambda: None))
         self._plan = self._last = plan
         try:
             with watch_files(plan):
@@ -148,10 +183,20 @@ class FaultInjector:
         """Make a call through the boundary, or raise the fault."""
         plan = self._plan
         if plan is None or not plan.record(what):
-            return act()
+            return self._act(act)
         if plan.fault.late:
             act()
         raise error() if plan.fault is Fault.ERROR else timeout()
+
+    def _act(self, act: Callable[[], Any]) -> Any:
+        thread = threading.get_ident()
+        if thread in self._waiting:
+            return act()
+        self._waiting.add(thread)
+        try:
+            return act()
+        finally:
+            self._waiting.discard(thread)
 
     def require_alive(self, process: int) -> None:
         """Raise ProcessDied for a process that died in an earlier block."""

@@ -1,4 +1,4 @@
-"""The plan of one fault: at which call of a backend's boundary it happens, and the calls made so far.
+"""The plan of one fault or pause: at which call of a backend's boundary it happens, and the calls made so far.
 
 An audit hook sees the operating system calls on files, so the backend needs no preparation. It sees the calls
 that Python announces (https://docs.python.org/3/library/audit_events.html), which are not stat, read, write and
@@ -13,9 +13,10 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,15 @@ class Fault(enum.Enum):
     """The fault that happens at the chosen call."""
 
     DEATH = "dies"  # instead of the call: the call before it was the last one
+    TORN = "dies when it has emptied the file"  # at a call that opens a file to write it anew, before it is written
     ERROR = "fails"  # without an effect
     TIMEOUT = "times out"  # without an effect
     LATE_TIMEOUT = "is done, but times out"
+    PAUSE = "waits"  # for FaultPlan.meanwhile to end: then the call is made
+
+    @property
+    def deadly(self) -> bool:
+        return self in (Fault.DEATH, Fault.TORN)
 
     @property
     def late(self) -> bool:
@@ -60,31 +67,42 @@ class FaultPlan:
     thread: int = field(default_factory=threading.get_ident)
     calls: list[str] = field(default_factory=list)
     can_time_out: list[bool] = field(default_factory=list)  # of each call
+    empties: list[bool] = field(default_factory=list)  # whether the call opens a file to write it anew
     reached: bool = False  # whether the block made that many calls
     happened: bool = False  # whether the fault happened: a call on a file cannot time out
+    meanwhile: Callable[[], None] = lambda: None  # what runs before the call that is paused
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def dead(self) -> bool:
-        return self.happened and self.fault is Fault.DEATH
+        return self.happened and self.fault.deadly
 
-    def record(self, what: str, *, can_time_out: bool = True) -> bool:
-        """Record a call; return whether the fault happens at it. Raises ProcessDied at a death and after it."""
+    def record(self, what: str, *, can_time_out: bool = True, empty: Callable[[], None] | None = None) -> bool:
+        """Record a call; return whether the fault happens at it. Raises ProcessDied at a death and after it.
+
+        `empty`: what opens the file as the call does, for a call that opens one to write it anew.
+        """
         with self.lock:
             if self.dead:
                 raise ProcessDied(what)
             self.calls.append(what)
             self.can_time_out.append(can_time_out)
+            self.empties.append(empty is not None)
             number = len(self.calls)
             if not self.at or number < self.at or (number > self.at and not self.lasting):
                 return False
             self.reached = True
-            if self.fault.no_answer and not can_time_out:
+            if (self.fault.no_answer and not can_time_out) or (self.fault is Fault.TORN and not empty):
                 return False
             self.happened = True
-            if self.fault is Fault.DEATH:
+            if self.fault is Fault.TORN and empty:
+                empty()
+            if self.dead:
                 raise ProcessDied(what)
-            return True
+        if self.fault is Fault.PAUSE:
+            self.meanwhile()
+            return False
+        return True
 
 
 # One hook for the lifetime of the process: audit hooks cannot be removed.
@@ -132,11 +150,22 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     named = () if event in DESCRIPTORS else args[: 2 if event in TWO_PATHS else 1]
     texts = [_text(one) for one in (named or args[:1])]
     vague = not all(text.startswith("/") for text in texts)
+    empty = partial(_empty, args[0], args[2]) if event == "open" and _empties(args) else None
     for plan in list(_WATCHED):
         own = plan.thread == threading.get_ident()
         counts = (vague and own) or any(_below(text, plan.files) for text in texts)
-        if counts and plan.record(" ".join([event, *texts]), can_time_out=False):
+        if counts and plan.record(" ".join([event, *texts]), can_time_out=False, empty=empty):
             raise OSError(errno.EIO, "the kit made this call fail", texts[0])
+
+
+def _empties(args: tuple[Any, ...]) -> bool:
+    return isinstance(args[2], int) and bool(args[2] & os.O_TRUNC)
+
+
+def _empty(path: Any, flags: int) -> None:
+    """Make the call, and nothing after it."""
+    with not_recorded():
+        os.close(os.open(path, flags | os.O_CLOEXEC, 0o600))
 
 
 def _text(path: Any) -> str:

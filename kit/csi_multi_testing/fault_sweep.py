@@ -31,9 +31,11 @@ class FaultSweep:
         self.where = ""  # the fault and its call, as text
 
     def __iter__(self) -> Iterator[int]:
-        calls, can_time_out = record_calls(self.operation)
+        calls, can_time_out, empties = record_calls(self.operation)
         if self.fault.no_answer and not any(can_time_out):
             return  # only calls on files, which cannot time out
+        if self.fault is Fault.TORN and not any(empties):
+            return
         met = 0
         for call in itertools.count(1):
             if call > MAX_CALLS:
@@ -44,6 +46,8 @@ class FaultSweep:
             if self.fault.no_answer and not (can_time_out[call - 1 : call] or [True])[0]:
                 continue
             if self.fault is Fault.DEATH and self._is_read_only(calls[call - 1 : call]):
+                continue
+            if self.fault is Fault.TORN and not (empties[call - 1 : call] or [True])[0]:
                 continue
             self.operation.begin()
             self._over = True
@@ -63,8 +67,9 @@ class FaultSweep:
         injector, method = self.operation.t.injector, self.operation.method
         answer, error = run_with_fault(injector, call, self.fault, self.operation.act, lasting=self.lasting)
         self._over = not injector.reached
-        if self.fault is Fault.DEATH:
-            moment = f"at call {call} ({call_text(injector, call)})" if injector.happened else "before it answered"
+        if self.fault.deadly:
+            when = "at" if self.fault is Fault.DEATH else "when it had emptied a file to write it anew, at"
+            moment = f"{when} call {call} ({call_text(injector, call)})" if injector.happened else "before it answered"
             self.where = f"{method}, whose process died {moment}"
             return None, None
         rest = " and all later calls fail too" if self.lasting else ""
@@ -85,7 +90,7 @@ def run_with_fault(
             answer, error = attempt(act)
         except ProcessDied:
             return None, None
-    if fault is Fault.DEATH and error and not injector.happened:
+    if fault.deadly and error and not injector.happened:
         raise error
     return answer, error
 
@@ -96,12 +101,16 @@ def call_text(injector: FaultInjector, call: int) -> str:
     return text if len(text) <= MAX_CALL_TEXT else f"{text[: MAX_CALL_TEXT // 2]}...{text[-MAX_CALL_TEXT // 2 :]}"
 
 
-def record_calls(operation: Operation) -> tuple[list[str], list[bool]]:
-    """Run the operation without a fault; return its calls, and whether each can time out. Raises CheckSkipped."""
+def record_calls(operation: Operation) -> tuple[list[str], list[bool], list[bool]]:
+    """Run the operation without a fault; return its calls, whether each can time out, and whether it empties a file.
+
+    Raises CheckSkipped.
+    """
     operation.begin()
     with operation.t.injector.inject(0):
         answer = operation.act()
-    calls, can_time_out = operation.t.injector.calls, operation.t.injector.can_time_out
+    injector = operation.t.injector
+    calls, can_time_out, empties = injector.calls, injector.can_time_out, injector.empties
     what = f"{operation.method}, without a fault"
     operation.verify(answer, what)
     operation.clean_up(what)
@@ -110,7 +119,7 @@ def record_calls(operation: Operation) -> tuple[list[str], list[bool]]:
             f"{operation.method}: no call through the boundary was recorded; "
             "name the calls in Storage.calls or Storage.files"
         )
-    return calls, can_time_out
+    return calls, can_time_out, empties
 
 
 def restart_process(context: CheckContext, what: str, *, resume: bool) -> None:

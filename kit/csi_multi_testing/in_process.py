@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ from csi_multi.core.locks import Locks
 from csi_multi.host.command import LocalHost
 
 from .fault_injection import FaultInjector
+from .growth import attached_to_grow, grows_only_attached
 from .protocol import BLOCK, Target, VolumeSpec
 from .storage import Storage
 
@@ -64,7 +65,12 @@ class InProcessClient:
 
     def _connect(self) -> None:
         self.backend: Any = self.storage.connect(self.injector.host(LocalHost()))
+        self._process = self.injector.process
         self._locks = Locks()
+
+    @property
+    def grows_only_attached(self) -> bool:
+        return grows_only_attached(type(self.backend))
 
     def kind_of(self, error: type[StorageError]) -> type[StorageError]:
         return error
@@ -74,6 +80,15 @@ class InProcessClient:
         self._connect()
         if resume:
             self.backend.resume()
+
+    def replace_dead_process(self) -> None:
+        """Start the next process if the last one died, for the clean-up of a check that failed before it did so."""
+        if self.injector.process != self._process:
+            with suppress(Exception):  # reported where the check called it
+                self.storage.restarted()
+            self._connect()
+            with suppress(Exception):
+                self.backend.resume()
 
     def close(self) -> None:
         self.backend.close()
@@ -123,12 +138,13 @@ class InProcessClient:
 
     def expand(self, handle: str, size: SizeRange) -> Expansion:
         wanted = ExpandRequest(handle=handle, size=size, capability=BLOCK, secrets=self.storage.secrets)
-        with self._locks.hold("ControllerExpandVolume", [("volume", handle)]):
+        locked = self._locks.hold("ControllerExpandVolume", [("size", handle)], [("volume", handle)])
+        with attached_to_grow(self, handle), locked:
             return idempotent.expand_volume(self._feature(b.Expand), wanted)
 
     def modify(self, handle: str, mutable: Strings) -> None:
         own = parse(type(self.backend).MutableParameters, mutable, "mutable_parameters")
-        with self._locks.hold("ControllerModifyVolume", [("volume", handle)]):
+        with self._locks.hold("ControllerModifyVolume", [("attributes", handle)], [("volume", handle)]):
             wanted = ModifyRequest(handle=handle, mutable=own, secrets=self.storage.secrets)
             self._feature(b.Modify).modify_volume(wanted)
 

@@ -14,6 +14,7 @@ from . import storage_file
 from .context import CheckContext, features_of
 from .fault_injection import FaultInjector
 from .in_process import InProcessClient
+from .secret_watch import marked
 from .storage import Storage
 
 
@@ -27,6 +28,9 @@ class InstanceUnderTest:
     cls: type[Backend]
     package: str
     storage: Storage
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "storage", marked(self.storage))
 
     @property
     def name(self) -> str:

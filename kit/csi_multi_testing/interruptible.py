@@ -18,11 +18,18 @@ def interruptible(client: BackendProtocol, interrupt: Interrupt) -> BackendProto
 
 
 class _InterruptibleClient:
+    """Attributes are read from the client and set on it: checks change its storage for a while."""
+
+    _client: BackendProtocol
+    _interrupt: Interrupt
+
     def __init__(self, client: BackendProtocol, interrupt: Interrupt) -> None:
-        self._client = client
-        self._interrupt = interrupt
+        vars(self).update(_client=client, _interrupt=interrupt)
 
     def __getattr__(self, name: str) -> Any:
         if threading.current_thread() is threading.main_thread():
             self._interrupt.raise_if_received()
         return getattr(self._client, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._client, name, value)

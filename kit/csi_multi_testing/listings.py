@@ -77,6 +77,11 @@ class Listing:
         texts = ["kit"] * (count - 2) + ["a" * LONG_TEXT_BYTES, "z" * LONG_TEXT_BYTES]
         return [self.make(self.t.name(text)) for text in texts]
 
+    def create_similar(self) -> list[Any]:
+        """Create items of which one name begins with another's: with a suffix they have another order than without."""
+        name = self.t.name()
+        return [self.make(one) for one in (name, f"{name}-1", f"{name}0")]
+
     def small_page(self) -> int:
         """Return a small page size: 1, or more if the storage has many foreign items."""
         return 1 + len(self.handles()) // MAX_FOREIGN_PAGES

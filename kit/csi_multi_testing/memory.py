@@ -1,9 +1,9 @@
 """A backend in memory with every controller feature: the shortest correct implementation of the contract.
 
-It keeps its resources in a `MemoryStorage`, which stands for the storage system. A new backend over the same storage
-sees what a process sees after a restart. Volumes have data but no devices. Every change goes through `put` or `drop`,
-every read through `fetch`, `listed` or `total_size`: at these calls the kit injects faults. No one else uses its
-storage, so it does not compare the owners of stamps.
+It keeps its resources in a `MemoryStorage` (memory_storage.py), which stands for the storage system. A new backend over
+the same storage sees what a process sees after a restart. Volumes have data but no devices. Every change goes through
+`put` or `drop`, every read through `fetch`, `listed` or `total_size`: at these calls the kit injects faults. No one
+else uses its storage, so it does not compare the owners of stamps.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import bisect
 import datetime
 import re
 import sys
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 from csi_multi.contract import (
+    NO_SECRETS,
+    RESET,
     AlreadyExists,
     AttachRequest,
     Backend,
@@ -43,6 +44,7 @@ from csi_multi.contract import (
     OutOfRange,
     Page,
     PageRequest,
+    Reset,
     ResourceExhausted,
     Schema,
     Snapshot,
@@ -51,7 +53,6 @@ from csi_multi.contract import (
     SourceKind,
     Strings,
     Timeout,
-    Unavailable,
     Unsupported,
     Volume,
     VolumeHealth,
@@ -63,11 +64,12 @@ from csi_multi.contract import (
 from csi_multi.contract import backend as b
 
 from .fault_injection import Call
+from .memory_storage import DAMAGED, GRANULE, Attachment, MemoryStorage, T, unreachable
 from .storage import NODE, Storage, setting
 
-T = TypeVar("T")
+__all__ = ["DAMAGED", "GRANULE", "Attachment", "MemoryBackend", "MemoryStorage", "T", "storage"]
+
 GIB = 1 << 30
-GRANULE = 4096
 CURSOR = re.compile(r"[a-z0-9][-a-z0-9]*")
 
 
@@ -81,53 +83,7 @@ class Parameters(Schema, frozen=True):
 
 
 class MutableParameters(Schema, frozen=True):
-    iops: Annotated[int, Doc("operations per second", ge=1)] | None = None
-
-
-@dataclass(frozen=True)
-class Attachment:
-    node: str  # node_id
-    read_only: bool
-
-
-@dataclass
-class MemoryStorage:
-    """The storage system: what remains when a backend object is gone."""
-
-    volumes: dict[str, Volume] = field(default_factory=dict)
-    snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    groups: dict[str, GroupSnapshot] = field(default_factory=dict)
-    attached: dict[str, Attachment] = field(default_factory=dict)
-    iops: dict[str, int] = field(default_factory=dict)
-    health: dict[str, tuple[HealthEntry, ...]] = field(default_factory=dict)
-    data: dict[str, dict[int, bytes]] = field(default_factory=dict)  # blocks by offset, of volumes and snapshots
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def put(self, rows: dict[str, T], key: str, row: T) -> None:
-        """One call to the storage that creates or changes something."""
-        rows[key] = row
-
-    def drop(self, rows: dict[str, T], key: str) -> None:
-        """One call to the storage that removes something."""
-        rows.pop(key, None)
-
-    def read(self, handle: str, offset: int, length: int) -> bytes:
-        """Return bytes of a volume; offset and length are whole blocks."""
-        blocks = self.data.get(handle, {})
-        return b"".join(blocks.get(at, bytes(GRANULE)) for at in range(offset, offset + length, GRANULE))
-
-    def write(self, handle: str, offset: int, data: bytes) -> None:
-        blocks = self.data.setdefault(handle, {})
-        for at in range(0, len(data), GRANULE):
-            blocks[offset + at] = data[at : at + GRANULE]
-
-    def total_size(self) -> int:
-        """Return the total size of all volumes."""
-        return sum(volume.size for volume in self.volumes.values())
-
-    def names(self) -> list[str]:
-        """Return the names of everything on the storage."""
-        return [f"{kind} {key}" for kind in ("volumes", "snapshots", "groups", "data") for key in getattr(self, kind)]
+    iops: Annotated[int, Doc("operations per second", ge=1)] | Reset | None = None
 
 
 STORAGES: dict[str, MemoryStorage] = {}  # by instance name, for servers that are built from a configuration
@@ -148,14 +104,25 @@ class MemoryBackend(
 ):
     """Every controller feature over a MemoryStorage."""
 
-    contract: ClassVar[tuple[int, int]] = (1, 0)
+    contract: ClassVar[tuple[int, int]] = (1, 1)
     Config = MemoryConfig
     Parameters = Parameters
     MutableParameters = MutableParameters
 
     def __init__(self, config: Any, setting: b.Setting, storage: MemoryStorage | None = None) -> None:
         super().__init__(config, setting)
-        self.storage = storage or STORAGES.setdefault(setting.instance, MemoryStorage())
+        self._storage = storage or STORAGES.setdefault(setting.instance, MemoryStorage())
+
+    @property
+    def storage(self) -> MemoryStorage:
+        """The storage system. Raises Unavailable while it is away."""
+        if self._storage.is_away:
+            raise unreachable()
+        return self._storage
+
+    @storage.setter
+    def storage(self, storage: MemoryStorage) -> None:
+        self._storage = storage
 
     def leaf(self, name: str) -> str:
         """Return the handle for a requested name."""
@@ -166,11 +133,24 @@ class MemoryBackend(
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
         assert request.source
-        return self._put(request, default=self.get_snapshot(request.source.handle).size)
+        with self.storage.lock:  # another process may delete the source
+            self._drop_incomplete(self.leaf(request.name))
+            return self._put(request, default=self.get_snapshot(request.source.handle).size)
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
         assert request.source
-        return self._put(request, default=self.get_volume(request.source.handle).size)
+        with self.storage.lock:
+            self._drop_incomplete(self.leaf(request.name))
+            return self._put(request, default=self.get_volume(request.source.handle).size)
+
+    def _drop_incomplete(self, handle: str) -> None:
+        """Drop what a process left that died: after a final error, as for a source that is gone, nobody asks again."""
+        if handle in self.storage.volumes:
+            return
+        if handle in self.storage.data:
+            self.storage.drop(self.storage.data, handle)
+        if handle in self.storage.iops:
+            self.storage.drop(self.storage.iops, handle)
 
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         minimum = default if request.source else 1
@@ -179,16 +159,13 @@ class MemoryBackend(
         with self.storage.lock:
             if volume.handle in self.storage.volumes:
                 raise AlreadyExists(f"volume {request.name!r} exists")
+            self._drop_incomplete(volume.handle)
             if size > self._free():
                 raise ResourceExhausted(f"{size} bytes requested, {self._free()} bytes free")
-            if volume.handle in self.storage.data:  # left by a process that died here
-                self.storage.drop(self.storage.data, volume.handle)
-            if volume.handle in self.storage.iops:
-                self.storage.drop(self.storage.iops, volume.handle)
             if request.source:  # the data first: a volume that can be found is complete
                 blocks = dict(self.storage.data.get(_data_key(request.source), {}))
                 self.storage.put(self.storage.data, volume.handle, blocks)
-            if request.mutable and request.mutable.iops is not None:
+            if request.mutable and request.mutable.iops not in (None, RESET):
                 self.storage.put(self.storage.iops, volume.handle, request.mutable.iops)
             self._rename_source(volume.handle)
             self.storage.put(self.storage.volumes, volume.handle, volume)
@@ -239,7 +216,7 @@ class MemoryBackend(
             return CapacityReport(available=self._free(), maximum=self._free(), minimum=GRANULE)
 
     def _free(self) -> int:
-        return int(self.config.capacity) - self.storage.total_size()
+        return max(0, int(self.config.capacity) - self.storage.total_size())
 
     def attach(self, request: AttachRequest) -> Strings:
         """Attach to the driver's own node or to a node of the configuration."""
@@ -266,22 +243,31 @@ class MemoryBackend(
     def modify_volume(self, request: ModifyRequest) -> None:
         if reason := self.unmodifiable(request.handle, request.mutable):
             raise InvalidArgument(reason)
-        if request.mutable.iops is not None:
+        if request.mutable.iops == RESET:
+            self.storage.drop(self.storage.iops, request.handle)
+        elif request.mutable.iops is not None:
             self.storage.put(self.storage.iops, request.handle, request.mutable.iops)
 
     def unmodifiable(self, handle: str, mutable: Any) -> str:
         most = self.get_volume(handle).size
-        wanted = mutable.iops or 0
+        wanted = mutable.iops if isinstance(mutable.iops, int) else 0
         return f"'iops' {wanted} is more than one for each byte; request at most {most}" if wanted > most else ""
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        source = self.get_volume(request.source)
-        snapshot = Snapshot(
-            handle=self.leaf(request.name), source=source.handle, size=source.size, created=_now(), stamp=request.stamp
-        )
+        handle = self.leaf(request.name)
         with self.storage.lock:
-            if snapshot.handle in self.storage.snapshots:
+            if handle in self.storage.snapshots:
                 raise AlreadyExists(f"snapshot {request.name!r} exists")
+            if f"@{handle}" in self.storage.data:
+                self.storage.drop(self.storage.data, f"@{handle}")
+            source = self.get_volume(request.source)
+            snapshot = Snapshot(
+                handle=handle,
+                source=source.handle,
+                size=source.size,
+                created=_now(),
+                stamp=request.stamp,
+            )
             self.storage.put(self.storage.data, f"@{snapshot.handle}", dict(self.storage.data.get(source.handle, {})))
             self.storage.put(self.storage.snapshots, snapshot.handle, snapshot)
         return snapshot
@@ -293,10 +279,11 @@ class MemoryBackend(
         return fetch(self.storage.snapshots, "snapshot", handle)
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        if group := self.get_snapshot(handle).group:
-            raise InvalidArgument(f"snapshot {handle!r} is a member of group {group!r}; delete the group")
-        self.storage.drop(self.storage.data, f"@{handle}")
-        self.storage.drop(self.storage.snapshots, handle)
+        with self.storage.lock:
+            if group := self.get_snapshot(handle).group:
+                raise InvalidArgument(f"snapshot {handle!r} is a member of group {group!r}; delete the group")
+            self.storage.drop(self.storage.data, f"@{handle}")
+            self.storage.drop(self.storage.snapshots, handle)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         with self.storage.lock:
@@ -306,17 +293,19 @@ class MemoryBackend(
 
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
         handle, created = self.leaf(request.stamp.name), _now()
-        members = []
-        for number, source in enumerate(request.sources):
-            stamp = replace(request.stamp, name=f"{request.stamp.name}-{number}")
-            size = self.get_volume(source).size
-            name = f"{handle}-{number}"
-            members.append(Snapshot(handle=name, source=source, size=size, created=created, stamp=stamp, group=handle))
-        group = GroupSnapshot(handle=handle, snapshots=tuple(members), created=created, stamp=request.stamp)
         with self.storage.lock:
             if handle in self.storage.groups:
                 raise AlreadyExists(f"group snapshot {request.stamp.name!r} exists")
             self._drop_members(handle)
+            members = []
+            for number, source in enumerate(request.sources):
+                stamp = replace(request.stamp, name=f"{request.stamp.name}-{number}")
+                size = self.get_volume(source).size
+                name = f"{handle}-{number}"
+                members.append(
+                    Snapshot(handle=name, source=source, size=size, created=created, stamp=stamp, group=handle)
+                )
+            group = GroupSnapshot(handle=handle, snapshots=tuple(members), created=created, stamp=request.stamp)
             for member in members:
                 self.storage.put(self.storage.data, f"@{member.handle}", dict(self.storage.data.get(member.source, {})))
                 self.storage.put(self.storage.snapshots, member.handle, member)
@@ -373,12 +362,15 @@ class MemoryBackend(
     def open_device(self, request: OpenRequest) -> Device:
         _no_devices()
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         self.get_volume(handle)
         return None
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         """Do nothing: no device is ever open."""
+
+    def check(self) -> None:
+        self.storage.total_size()
 
 
 def _no_devices() -> NoReturn:
@@ -409,17 +401,18 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def _unreachable() -> Exception:
-    return Unavailable("the storage cannot be reached")
-
-
 def _silent() -> Exception:
     return Timeout("the storage did not answer in time")
 
 
-def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, **given: Any) -> Storage:
+def storage(
+    kind: type[MemoryBackend] = MemoryBackend,
+    capacity: int = 1 << 50,
+    rows: type[MemoryStorage] = MemoryStorage,
+    **given: Any,
+) -> Storage:
     """Return the Storage of a new MemoryStorage, with all fields; `given` replaces some of them."""
-    storage = MemoryStorage()
+    storage = rows()
     names = (NODE, "node-2", "node-3")
     config = MemoryConfig(nodes=names, capacity=capacity)
 
@@ -434,10 +427,16 @@ def storage(kind: type[MemoryBackend] = MemoryBackend, capacity: int = 1 << 50, 
         "mutable": {"iops": "100"},
         "other_mutable": {"iops": "200"},
         "too_large": capacity * 2,
+        "large": 5 * GIB if capacity > 100 * GIB else None,
         "resources": storage.names,
         "nodes": tuple(Node(name=name, id=name) for name in names),
-        "calls": tuple(Call(owner=owner, name=name, error=_unreachable, timeout=_silent) for owner, name in calls),
+        "calls": tuple(Call(owner=owner, name=name, error=unreachable, timeout=_silent) for owner, name in calls),
         "read": storage.read,
         "write": storage.write,
+        "away": storage.away,
+        "occupy": storage.occupy,
+        "damage": storage.damage,
+        "undamage": storage.undamage,
+        "effect": storage.iops.get,
     }
     return Storage(**known | given)

@@ -7,15 +7,18 @@ import platform
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from importlib.metadata import version
 
 import msgspec
 
 from .check import CheckState
+from .storage import Storage
+from .storage_file import StorageFile
 
 LAST = ("csi-sanity", "instance")  # groups
 SCHEMA = 1  # of the JSON report: raised when a field changes its meaning or goes away
-
+SLOWEST, SLOW_SECONDS = 5, 1.0  # how many checks are named for the time that they took, and from which time on
 
 # Characters that XML 1.0 cannot hold, not even escaped: control characters, which would also change a terminal,
 # and surrogates, which no encoding accepts.
@@ -98,8 +101,8 @@ def groups(results: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
 
 def as_text(report: ConformanceReport, log: str = "") -> str:
     """Return the report for a terminal; `log` is the directory of the logs, "" if they are removed."""
-    parts = [_notes(report.results), _skips(report.results), _failures(report, log), _table(report)]
-    parts.append(_last_line(report, log))
+    parts = [_notes(report.results), _skips(report.results), _failures(report, log), _slowest(report.results)]
+    parts += [_table(report), _last_line(report, log)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -137,14 +140,26 @@ def _skips(results: Iterable[CheckResult]) -> str:
     if any("Storage." in reason for reason in reasons):
         lines.append(
             "Storage.<name>: set it in the file of --storage; --list shows its keys. "
-            "foreign, resources, calls, budgets, read and write are code and can be given only in pytest."
+            f"Only in pytest can be given: {', '.join(_only_in_pytest())}."
         )
     return "\n".join(lines)
+
+
+def _only_in_pytest() -> list[str]:
+    """Return the optional fields of Storage that the file of --storage does not have."""
+    given = {"connect", *StorageFile.__struct_fields__}
+    return [one.name for one in fields(Storage) if one.name not in given]
 
 
 def _notes(results: Iterable[CheckResult]) -> str:
     lines = [f"  {one.name}: {note}" for one in results for note in one.notes]
     return "\n".join(["Measured:", *lines]) if lines else ""
+
+
+def _slowest(results: Iterable[CheckResult]) -> str:
+    slow = sorted((one for one in results if one.seconds >= SLOW_SECONDS), key=lambda one: -one.seconds)
+    lines = [f"  {one.seconds:7.1f} s  {one.group}: {one.name}" for one in slow[:SLOWEST]]
+    return "\n".join(["Slowest:", *lines]) if lines else ""
 
 
 def _last_line(report: ConformanceReport, log: str) -> str:

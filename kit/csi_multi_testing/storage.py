@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from csi_multi.contract import Backend, Capability, Host, Node, Segments, Setting, Strings
 from csi_multi.host.command import LocalHost
+from csi_multi.node import freeze
 
 from .fault_injection import Call
 
@@ -19,9 +23,23 @@ MIB = 1 << 20
 Connect = Callable[[Host], Backend]
 
 
+_CHANGES: ContextVar[Mapping[str, Any]] = ContextVar("_CHANGES")
+
+
 def setting(host: Host, *, node: str = NODE, instance: str = "kit") -> Setting:
     """Return a Setting for a backend's constructor."""
-    return Setting(instance=instance, driver=DRIVER, cluster=CLUSTER, node=node, host=host)
+    made = Setting(instance=instance, driver=DRIVER, cluster=CLUSTER, node=node, host=host, frozen=freeze.frozen)
+    return replace(made, **_CHANGES.get({}))
+
+
+@contextmanager
+def changed_setting(changes: Mapping[str, object]) -> Iterator[None]:
+    """Let `setting` return these values in the block: the backends are those of another owner, node or role."""
+    before = _CHANGES.set(changes)
+    try:
+        yield
+    finally:
+        _CHANGES.reset(before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +55,20 @@ class Storage:
         possible too. The checks of capacity fill the storage if it has at most 64 times as much space.
     exact_sizes: sizes that can be created exactly, if `size` and twice `size` cannot.
     too_large: bytes that no volume can have, or that are not available.
+    overcommitted: whether new volumes take nothing of the capacity, because the storage promises its space any number
+        of times (Capacity).
+    large: bytes of a large volume: more than 4 GiB if the storage takes space only for what is written, else what three
+        volumes may take of it. Each of the three holds up to 130 MiB of data. None: no large volume is made.
+    occupy: return a context manager: for its block somebody else takes this many bytes of the storage, or all that is
+        left if that is less. Default: files on the filesystems of `files`.
     resources: return the names of everything on the storage system now: own and foreign resources, complete and
         incomplete ones, one or more names for each. A leak is a name that appears during a check and remains.
         Without this field only the listings show leaks.
     foreign: create resources of another owner that look as similar as possible: another driver's, another
         cluster's, made by hand. They must survive and must not be listed. It may be called again.
     foreign_handles: handles of the resources that `foreign` creates. Deleting them must be refused.
+    importable: create by hand something of `size` bytes that begins with these bytes and can be imported, and return
+        its name for import_volume (Import). It is called often, and what it creates stays.
     nodes: two or more nodes to which volumes can be attached (Attach).
     reachable, unreachable: segments where volumes can be created, and segments where they cannot (Topology).
     calls, files: the boundary, beside the commands of the host, which always count: functions, and directories
@@ -54,6 +80,22 @@ class Storage:
     read, write: access to the data of a volume whose device cannot be opened on this machine, for example a fake.
     devices: whether open_device works on this machine (as root, with a kernel that supports the device).
     capability: how volumes are used; default: a raw block device with one writer.
+    away: return a context manager: in its block the storage cannot be reached, or is not mounted where the backend
+        looks: a directory without its disk, another pool under the name, an account that has nothing.
+    also_away: further ways to be away, like `away`: the checks are made for each of them.
+    damage, undamage: damage the volume with this handle so that its health is reported, and repair it.
+    effect: return what modify_volume has changed, as it is in force for the volume with this handle now: read from
+        where I/O is served (a limit of the kernel, a setting of the server), and not from what was stored.
+    snapshots: the most snapshots that one volume can have in its life, deleted ones included; default: no limit.
+    layers: whether a snapshot, a copy, or the deletion of one may put a resource in the place of another one, as with
+        layers that are copied on write.
+    power_cut: cut the power of the storage and start it again: what was not made durable is lost, and so are all
+        mounts and devices. `Disk` (csi_multi_testing) does it, and `away`, for backends that keep files.
+    credentials: files with a secret that the backend reads because its configuration names them. A check writes other
+        texts into them, and then what was there before: give files that nobody else needs meanwhile.
+    complete: whether the checks that copy volumes while they are written do so 50 times, and chains of snapshots are
+        deleted in all 24 orders, which takes minutes on slow storage. Otherwise they copy for half a second (groups:
+        for one) and twice at least, and delete for two seconds, in one order at least.
     restarted: called after a simulated process died and before the next one connects: for fakes that must drop,
         for example, a session or a lock lease.
     """
@@ -67,9 +109,13 @@ class Storage:
     size: int = 16 * MIB
     exact_sizes: tuple[int, ...] = ()
     too_large: int = 1 << 60
+    overcommitted: bool = False
+    large: int | None = None
+    occupy: Callable[[int], AbstractContextManager[object]] | None = None  # (bytes)
     resources: Callable[[], Collection[str]] | None = None
     foreign: Callable[[], None] | None = None
     foreign_handles: tuple[str, ...] = ()
+    importable: Callable[[bytes], str] | None = None
     nodes: tuple[Node, ...] = ()
     reachable: tuple[Segments, ...] = ()
     unreachable: tuple[Segments, ...] = ()
@@ -81,11 +127,22 @@ class Storage:
     write: Callable[[str, int, bytes], None] | None = None  # (handle, offset, data)
     devices: bool = False
     capability: Capability | None = None
+    away: Callable[[], AbstractContextManager[object]] | None = None
+    also_away: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
+    damage: Callable[[str], object] | None = None  # (handle)
+    undamage: Callable[[str], object] | None = None
+    effect: Callable[[str], object] | None = None
+    snapshots: int | None = None
+    layers: bool = False
+    power_cut: Callable[[], object] | None = None
+    credentials: tuple[Path, ...] = ()
+    complete: bool = False
     restarted: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         """Raise TypeError for a str in place of a tuple: it would be read one character at a time."""
-        for name, kind in (("files", Path), ("calls", Call), ("read_only_calls", str), ("nodes", Node)):
+        paths = (("files", Path), ("credentials", Path))
+        for name, kind in (*paths, ("calls", Call), ("read_only_calls", str), ("nodes", Node)):
             value = getattr(self, name)
             if not (isinstance(value, tuple) and all(isinstance(one, kind) for one in value)):
                 raise TypeError(f"Storage.{name} must be a tuple of {kind.__name__}, not {value!r}")

@@ -1,9 +1,11 @@
-"""The file of `csi-multi conformance --storage`: the fields of Storage that are data, in YAML.
+"""The file of `csi-multi conformance --storage`: the fields of Storage that are data, or hooks as commands, in YAML.
 
 storage:
   size: 1073741824
   nodes: ["node-1;cloud=i-0abc", "node-2;cloud=i-0def"]
   unreachable: [{zone: eu-west-1c}]
+  away: [umount, --lazy, /srv/volumes]
+  back: [mount, /dev/vdb, /srv/volumes]
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,7 +21,9 @@ from csi_multi.config.document import ConfigError, read_document
 from csi_multi.config.settings import Config
 from csi_multi.contract import Doc, NotFound, Schema, ids, unknown
 from csi_multi.contract.params import describe
+from csi_multi.host.command import LocalHost
 
+from . import hooks
 from .storage import MIB, Connect, Storage
 
 SECTION = "storage"
@@ -34,6 +38,16 @@ class StorageFile(Schema, frozen=True, kw_only=True):
     ] = 16 * MIB
     exact_sizes: Annotated[tuple[int, ...], Doc("sizes that can be created exactly")] = ()
     too_large: Annotated[int, Doc("bytes that no volume can have", ge=1)] = 1 << 60
+    overcommitted: Annotated[bool, Doc("whether new volumes take nothing of the capacity")] = False
+    large: Annotated[
+        int | None,
+        Doc("bytes of a large volume; three of them must hold 130 MiB of data each; default: no large volume is made"),
+    ] = None
+    occupy: Annotated[
+        tuple[str, ...],
+        Doc("command that takes space of the storage: as many bytes as its last argument says, or what is left"),
+    ] = ()
+    vacate: Annotated[tuple[str, ...], Doc("command that gives this space back after `occupy`")] = ()
     parameters: Annotated[Text, Doc("StorageClass parameters of the volumes, without `backend`")] = msgspec.field(
         default_factory=dict
     )
@@ -52,6 +66,18 @@ class StorageFile(Schema, frozen=True, kw_only=True):
     files: Annotated[
         tuple[str, ...], Doc("directories of the storage: faults are injected at calls on files below them")
     ] = ()
+    away: Annotated[tuple[str, ...], Doc("command after which the storage is not reachable, or not mounted")] = ()
+    back: Annotated[tuple[str, ...], Doc("command that ends that")] = ()
+    damage: Annotated[tuple[str, ...], Doc("command that damages a volume; its handle is added as an argument")] = ()
+    undamage: Annotated[tuple[str, ...], Doc("command that repairs it, with the handle too")] = ()
+    effect: Annotated[
+        tuple[str, ...], Doc("command that prints what of `mutable` is in force for a volume; its handle is added")
+    ] = ()
+    snapshots: Annotated[int | None, Doc("the most snapshots that one volume can have, deleted ones included")] = None
+    power_cut: Annotated[tuple[str, ...], Doc("command that cuts the power of the storage, and starts it again")] = ()
+    complete: Annotated[
+        bool, Doc("whether volumes are copied 50 times while written, and chains deleted in all orders: minutes")
+    ] = False
 
 
 def help_text() -> str:
@@ -74,6 +100,11 @@ def load(file: Path | None) -> StorageFile:
     return document.section((SECTION,), StorageFile, values)
 
 
+def harmful_hooks(given: StorageFile) -> list[str]:
+    """Return which of the given commands can interrupt or harm volumes that the checks did not create."""
+    return [name for name in ("away", "occupy", "damage", "power_cut") if getattr(given, name)]
+
+
 def storage(given: StorageFile, settings: Config, connect: Connect) -> Storage:
     """Return the Storage for the checks. Raises ConfigError for node ids that the driver cannot read."""
     known = {name: getattr(given, name) for name in given.__struct_fields__}
@@ -83,4 +114,29 @@ def storage(given: StorageFile, settings: Config, connect: Connect) -> Storage:
     except NotFound as error:
         raise ConfigError(f"{SECTION}.nodes: {error}") from None
     known["files"] = tuple(map(Path, given.files))
-    return Storage(connect=connect, **known)
+    return Storage(connect=connect, **known | _hooks(known))
+
+
+def _hooks(known: dict[str, Any]) -> dict[str, Any]:
+    """Return the commands as functions, None for those that are not given. Raises ConfigError.
+
+    Takes out those that are no field of Storage, because they end what another one began.
+    """
+    host, back, vacate = LocalHost(), _ending(known, "away", "back"), _ending(known, "occupy", "vacate")
+    found: dict[str, Any] = {
+        "away": hooks.away(host, known["away"], back) if back else None,
+        "occupy": hooks.occupy(host, known["occupy"], vacate) if vacate else None,
+    }
+    for name in ("damage", "undamage", "effect"):
+        found[name] = hooks.of_volume(host, known[name]) if known[name] else None
+    found["power_cut"] = hooks.plain(host, known["power_cut"]) if known["power_cut"] else None
+    return found
+
+
+def _ending(known: dict[str, Any], begin: str, end: str) -> tuple[str, ...]:
+    """Take out the command that ends what another one begins. Raises ConfigError where one is given alone."""
+    words: tuple[str, ...] = known.pop(end)
+    if bool(known[begin]) != bool(words):
+        given, absent = (end, begin) if words else (begin, end)
+        raise ConfigError(f"{SECTION}.{given} is given without {SECTION}.{absent}; give both commands or none")
+    return words

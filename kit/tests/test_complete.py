@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +37,12 @@ def seen_to_fail() -> Iterator[str]:
 
 def test_every_check_has_been_seen_to_fail_on_a_broken_backend() -> None:
     assert set(CHECKS) - set(seen_to_fail()) == set()
+
+
+def test_the_changelog_has_the_number_of_checks() -> None:
+    text = Path(__file__).parents[2].joinpath("CHANGELOG.md").read_text()
+
+    assert re.findall(r"(\d+) checks", text) == [str(len(CHECKS))]
 
 
 def test_every_feature_of_the_contract_has_a_check() -> None:

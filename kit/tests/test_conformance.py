@@ -22,6 +22,7 @@ from csi_multi_testing.driver import only_instance
 from csi_multi_testing.instance_under_test import InstanceUnderTest
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.protocol import Target, VolumeSpec
+from csi_multi_testing.secret_watch import MARKED
 from csi_multi_testing.storage import Storage
 
 from csi_multi.commands import cli
@@ -52,11 +53,20 @@ def finds(t: CheckContext) -> None:
     expect(t.create(spec) == t.backend.find_volume(spec.name), "find_volume: another volume")
 
 
+def marks(t: CheckContext) -> None:
+    sent = t.in_process.request(t.spec()).secrets
+    expect(sent.items() >= MARKED.items(), "the secret of the kit is not sent")
+
+
 def own(name: str, body: Callable[[CheckContext], None], target: Target) -> Check:
     return Check(name=name, group="own", body=body, features=(), needs=(), data=False, target=target)
 
 
-OWN = [own("it deletes", deletes, Target.ANY), own("it finds", finds, Target.BACKEND)]
+OWN = [
+    own("it deletes", deletes, Target.ANY),
+    own("it finds", finds, Target.BACKEND),
+    own("it sends the secret of the kit", marks, Target.BACKEND),
+]
 
 
 @pytest.fixture
@@ -197,6 +207,24 @@ def test_an_instance_that_holds_something_is_not_touched_without_consent(
     assert "lists 1 volumes and snapshots now" in capsys.readouterr().out
     assert storage.resources is not None
     assert sorted(storage.resources()) == ["volumes precious"]
+
+
+@pytest.mark.parametrize(
+    "hook", ["away: [umount, /srv/x]\n  back: [mount, /srv/x]", "damage: [rm]", "power_cut: [reset]"]
+)
+def test_a_hook_that_can_hit_every_volume_needs_consent(
+    conform: Conform, tmp_path: Path, capsys: pytest.CaptureFixture[str], hook: str
+) -> None:
+    described = tmp_path / "storage.yaml"
+    described.write_text(f"storage:\n  {hook}\n")
+
+    codes = [conform(memory.storage(), "--storage", str(described), *words) for words in ([], ["--yes"])]
+
+    said = capsys.readouterr()
+    assert codes == [2, 0]
+    name = hook.partition(":")[0]
+    assert f"WARNING: every volume of that storage can be hit by {name} of --storage" in said.out
+    assert f"test an instance that lists nothing, without {name}" in said.err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2), ("no", 2)])

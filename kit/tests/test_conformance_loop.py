@@ -23,26 +23,34 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 CONFIG = """\
 driver: {{name: kit.csi-multi.example, node: n1}}
 backends:
-  scratch: {{kind: loop, directory: {directory}/volumes, reserve_percent: 0, min_size: 1048576}}
+  scratch: {{kind: loop, directory: {directory}/volumes, reserve_percent: 0, min_size: 1048576, require_mount: true}}
 """
-STORAGE = "storage: {{size: 1048576, files: [{directory}/volumes]}}\n"
+STORAGE = """\
+storage:
+  size: 1048576
+  files: [{directory}/volumes]
+  away: [umount, --lazy, {directory}/volumes]
+  back: [mount, {disk}, {directory}/volumes]
+  damage: [sh, -c, 'mv "volumes/volumes/${{0#*/}}/image" volumes/damaged']
+  undamage: [sh, -c, 'mv volumes/damaged "volumes/volumes/${{0#*/}}/image"']
+"""
 
 
 class Verb:
     """The command, its files, and the temporary directory that it uses."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, disk: str) -> None:
         self.directory = directory
         self.temporary = directory / "t"
         self.temporary.mkdir()
         (directory / "csi.yaml").write_text(CONFIG.format(directory=directory))
-        (directory / "storage.yaml").write_text(STORAGE.format(directory=directory))
+        (directory / "storage.yaml").write_text(STORAGE.format(directory=directory, disk=disk))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         files = ["--config", "csi.yaml", "--storage", "storage.yaml", "--json", "report.json", "--junit", "report.xml"]
         with (self.directory / "out").open("w") as out:
             return subprocess.Popen(
-                [sys.executable, "-m", "csi_multi", "conformance", "--backend", "scratch", *files, *words],
+                [sys.executable, "-m", "csi_multi", "conformance", "--backend", "scratch", "--yes", *files, *words],
                 cwd=self.directory,
                 env={**os.environ, "TMPDIR": str(self.temporary)},
                 stdin=subprocess.DEVNULL,
@@ -62,16 +70,19 @@ class Verb:
 
 @pytest.fixture
 def verb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verb]:
-    verb = Verb(tmp_path_factory.mktemp("v"))  # a short path, because of the socket below it
-    host, image, disk = LocalHost(), verb.directory / "image", verb.directory / "volumes"
+    directory = tmp_path_factory.mktemp("v")  # a short path, because of the socket below it
+    host, image, disk = LocalHost(), directory / "image", directory / "volumes"
     with image.open("wb") as file:  # a filesystem that nothing else uses: checks measure its capacity
         file.truncate(2 << 30)
     host.run("mkfs.ext4", "-q", str(image))
     disk.mkdir()
-    host.run("mount", "-o", "loop", str(image), str(disk))
+    device = host.run("losetup", "--find", "--show", str(image)).stdout.strip()
+    host.run("mount", device, str(disk))
+    verb = Verb(directory, device)
     yield verb
     left = list(disk.glob("volumes/*")) + list(disk.glob("snapshots/*"))
     host.run("umount", str(disk))
+    host.run("losetup", "--detach", device)
     below = f"{verb.directory}/"
     assert not [mount.target for mount in mounts.table() if mount.target.startswith(below)]
     assert not [file for file in loopdev.bound_devices().values() if file.startswith(below)]

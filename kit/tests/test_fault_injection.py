@@ -288,3 +288,30 @@ def test_a_descriptor_counts_where_its_file_lies(tmp_path: Path) -> None:
     for descriptor in held.values():
         os.close(descriptor)
     assert injector.calls == [f"fcntl.flock {ours}"]
+
+
+def test_a_call_waits_and_is_then_made_while_others_are_recorded_and_made(tmp_path: Path) -> None:
+    injector = FaultInjector((tmp_path,))
+    host = injector.host(LocalHost())
+
+    def meanwhile() -> None:
+        assert not (tmp_path / "second").exists()
+        host.run("touch", str(tmp_path / "third"))
+        (tmp_path / "fourth").write_text("4")
+
+    with injector.inject(2, Fault.PAUSE, meanwhile=meanwhile):
+        (tmp_path / "first").write_text("1")
+        (tmp_path / "second").write_text("2")
+
+    assert sorted(os.listdir(tmp_path)) == ["first", "fourth", "second", "third"]
+    assert [text.rpartition("/")[2] for text in injector.calls] == ["first", "second", "third", "fourth"]
+    assert (injector.reached, injector.happened) == (True, True)
+
+
+def test_a_thread_is_told_whose_call_is_not_answered_yet() -> None:
+    pool, injector, seen = Pool(), FaultInjector(), []
+    pool.made = types.SimpleNamespace(append=lambda _: seen.append(injector.is_answering(threading.get_ident())))  # type: ignore[assignment]
+    with injector.around((Call(owner=pool, name="make"),)):
+        pool.make("x")
+
+    assert (seen, injector.is_answering(threading.get_ident())) == ([True], False)

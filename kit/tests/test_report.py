@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from csi_multi_testing import memory, sanity
 from csi_multi_testing.check import CheckState
@@ -51,6 +53,17 @@ def test_the_text_has_every_failure_skip_note_and_a_table() -> None:
     assert text.endswith("\nlogs: /tmp/logs")
 
 
+def test_the_slowest_checks_are_named() -> None:
+    times = {f"check {number}": float(number) for number in range(8)}
+    results = [msgspec.structs.replace(PASSED, name=name, seconds=seconds) for name, seconds in times.items()]
+
+    text = as_text(report(*results, SKIPPED))
+
+    assert "Slowest:\n      7.0 s  creation: check 7\n      6.0 s  creation: check 6\n" in text
+    assert text.count(" s  creation: ") == 5
+    assert "Slowest" not in as_text(report(SKIPPED))
+
+
 def test_a_run_that_did_not_end_has_not_passed() -> None:
     assert report(PASSED).passed
     assert not report(PASSED, complete=False).passed
@@ -90,6 +103,14 @@ def test_the_junit_report_has_a_suite_per_group() -> None:
     assert (failure.get("message"), failure.text) == ("found 1", "found 1\nwanted 2")
     assert next(top.iter("skipped")).get("message") == "Storage.nodes not given"
     assert next(top.iter("system-out")).text == "3 calls met"
+
+
+def test_a_skip_names_what_only_pytest_can_give() -> None:
+    text = as_text(report(SKIPPED))
+
+    for name in ("importable", "read_only_calls", "capability", "foreign_handles", "restarted", "layers", "foreign"):
+        assert name in text
+    assert not re.search(r"Only in pytest.*\b(connect|nodes|power_cut)\b", text)
 
 
 def test_no_text_can_spoil_the_junit_report() -> None:

@@ -66,7 +66,7 @@ class Peculiar(MemoryBackend):
         return found
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        if any(one.source == handle for one in self.storage.snapshots.values()):
+        if any(one.source == handle for one in [*self.storage.snapshots.values()]):
             raise InUse(f"volume {handle!r} has snapshots")
         if self._copies(handle):
             raise InUse(f"volumes were made from volume {handle!r}")
@@ -78,7 +78,8 @@ class Peculiar(MemoryBackend):
         super().delete_snapshot(handle, secrets)
 
     def _copies(self, handle: str) -> bool:
-        return any(one.stamp.source and one.stamp.source.handle == handle for one in self.storage.volumes.values())
+        volumes = [*self.storage.volumes.values()]
+        return any(one.stamp.source and one.stamp.source.handle == handle for one in volumes)
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         return self._seen(super().create_snapshot(request))

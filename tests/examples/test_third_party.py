@@ -1,4 +1,4 @@
-"""The third-party example, installed as its users would: wheels, a clean environment, no checkout, no other backend.
+"""Each example, installed as its users would: wheels, a clean environment, no checkout, no other backend.
 
 The driver runs from that environment on a tmpfs of the test's own; nothing may be left when all volumes are deleted.
 """
@@ -14,11 +14,13 @@ import sys
 import venv
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from csi_multi.contract import CONTRACT
 from csi_multi.host import loopdev, mounts
 from csi_multi.host.command import LocalHost
 from csi_multi.host.privilege import LinuxCapability, held
@@ -28,45 +30,76 @@ from csi_multi.rpc.client import Client
 pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples/third-party-backend"
 KIT = ROOT / "kit"
 RUN_TIME = ("grpcio", "msgspec", "protobuf", "pyyaml", "stevedore", "typing-extensions")
 MIB = 1 << 20
 FILESYSTEM, SIZE = ("ext4", 32 * MIB) if held(LinuxCapability.CAP_SYS_RESOURCE) else ("xfs", 304 * MIB)  # grows online
 CONFIG = """\
-driver: {{name: ram.csi-multi.example, node: n1, default_backend: ram, log_style: json}}
+driver: {{name: own.csi-multi.example, node: n1, default_backend: own, log_style: json}}
 backends:
-  ram: {{kind: ramdisk, directory: {directory}}}
+  own: {{kind: {kind}, directory: {directory}}}
 """
+
+
+@dataclass(frozen=True)
+class Example:
+    source: Path
+    kind: str
+    cls: str
+    features: list[str]
+    marks: tuple[str, ...] = ()  # files by which the backend knows its directory
+
+    @property
+    def package(self) -> str:
+        return f"csi_multi_{self.kind}"
+
+    def config(self, directory: Path) -> str:
+        return CONFIG.format(kind=self.kind, directory=directory)
+
+
+COMMON = ["Expand", "Clone", "ListVolumes", "Capacity"]
+EXAMPLES = (
+    Example(ROOT / "examples/third-party-backend", "ramdisk", "RamdiskBackend", ["NodeLocal", *COMMON]),
+    Example(ROOT / "examples/network-backend", "filer", "FilerBackend", COMMON, (".filer",)),
+)
+
+
+@pytest.fixture(scope="session", params=EXAMPLES, ids=lambda example: example.kind)
+def example(request: pytest.FixtureRequest) -> Example:
+    found: Example = request.param
+    return found
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of the core, the example and the kit, built as for an upload."""
+    """The wheels of the core, the examples and the kit, built as for an upload."""
     target = tmp_path_factory.mktemp("wheels")
-    for source in (ROOT, EXAMPLE, KIT):
+    for source in (ROOT, *(one.source for one in EXAMPLES), KIT):
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(source))
     return {wheel.name.partition("-")[0]: wheel for wheel in target.glob("*.whl")}
 
 
 @pytest.fixture(scope="session")
-def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean(example: Example, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin directory of an environment with the core, the example and what they need at run time, nothing else."""
-    return environment(tmp_path_factory.mktemp("clean"), wheels["csi_multi"], wheels["csi_multi_ramdisk"])
+    return environment(tmp_path_factory.mktemp("clean"), wheels["csi_multi"], wheels[example.package])
 
 
 @pytest.fixture
-def with_kit(wheels: dict[str, Path], tmp_path: Path) -> Path:
+def with_kit(example: Example, wheels: dict[str, Path], tmp_path: Path) -> Path:
     """The bin directory of an environment with the core, the example and the kit."""
-    return environment(tmp_path / "with-kit", *wheels.values())
+    names = ("csi_multi", example.package, "csi_multi_testing")
+    return environment(tmp_path / "with-kit", *(wheels[name] for name in names))
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
+def memory(example: Example, tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of the test's own. What a failed test leaves is removed, because it takes memory."""
-    directory = tmp_path / "ram"
+    directory = tmp_path / "memory"
     directory.mkdir()
     LocalHost().run("mount", "-t", "tmpfs", "-o", f"size={5 * SIZE}", "tmpfs", str(directory))
+    for mark in example.marks:
+        (directory / mark).touch()
     yield directory
     below = [one.target for one in mounts.table() if one.target.startswith(f"{tmp_path}/")]
     for target in reversed(below):
@@ -79,9 +112,9 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def client(clean: Path, memory: Path, tmp_path: Path) -> Iterator[Client]:
+def client(example: Example, clean: Path, memory: Path, tmp_path: Path) -> Iterator[Client]:
     """A client of the driver that the clean environment runs."""
-    driver = DriverProcess(tmp_path, CONFIG.format(directory=memory), program=(str(clean / "csi-multi"),))
+    driver = DriverProcess(tmp_path, example.config(memory), program=(str(clean / "csi-multi"),))
     connected = driver.start()
     yield connected
     connected.close()
@@ -96,37 +129,37 @@ def test_the_core_has_no_backend_in_it(wheels: dict[str, Path]) -> None:
         assert "csi_multi.backends" not in core.read(points).decode()
 
 
-def test_the_installed_example_is_listed_and_no_other_backend(clean: Path) -> None:
+def test_the_installed_example_is_listed_and_no_other_backend(example: Example, clean: Path) -> None:
     found = json.loads(run(str(clean / "csi-multi"), "backends", "--json"))
 
     assert found == [
         {
-            "kind": "ramdisk",
-            "class": "csi_multi_ramdisk.backend:RamdiskBackend",
-            "distribution": "csi-multi-ramdisk",
+            "kind": example.kind,
+            "class": f"{example.package}.backend:{example.cls}",
+            "distribution": f"csi-multi-{example.kind}",
             "version": "0.1.0",
-            "contract": [1, 0],
-            "features": ["NodeLocal", "Expand", "Clone", "ListVolumes", "Capacity"],
+            "contract": [*CONTRACT],
+            "features": example.features,
             "problem": "",
         }
     ]
 
 
-def test_the_example_needs_neither_pytest_nor_the_checkout(clean: Path) -> None:
-    script = "import csi_multi_ramdisk.backend as b, importlib.util as u; print(b.__file__, u.find_spec('pytest'))"
+def test_the_example_needs_neither_pytest_nor_the_checkout(example: Example, clean: Path) -> None:
+    script = f"import {example.package}.backend as b, importlib.util as u; print(b.__file__, u.find_spec('pytest'))"
     file, _, pytest_there = run(str(clean / "python"), "-P", "-c", script).strip().partition(" ")
 
     assert file.startswith(str(clean.parent))
     assert pytest_there == "None"
 
 
-def test_check_lists_the_features_and_capabilities(clean: Path, memory: Path, tmp_path: Path) -> None:
+def test_check_lists_the_features_and_capabilities(example: Example, clean: Path, memory: Path, tmp_path: Path) -> None:
     config = tmp_path / "csi.yaml"
-    config.write_text(CONFIG.format(directory=memory))
+    config.write_text(example.config(memory))
 
     output = run(str(clean / "csi-multi"), "check", str(config))
 
-    assert "backend ram (default): ramdisk: NodeLocal, Expand, Clone, ListVolumes, Capacity" in output
+    assert f"backend own (default): {example.kind}: {', '.join(example.features)}" in output
     assert "CLONE_VOLUME" in output
 
 
@@ -136,7 +169,7 @@ RAW = {"block": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 
 @pytest.mark.parametrize("capability", [MOUNTED, RAW], ids=["mounted", "raw"])
 def test_a_volume_lives_and_dies_and_leaves_nothing(
-    capability: dict[str, Any], client: Client, memory: Path, tmp_path: Path
+    capability: dict[str, Any], example: Example, client: Client, memory: Path, tmp_path: Path
 ) -> None:
     node = Node(client, capability, tmp_path)
     before = client.GetCapacity().available_capacity
@@ -162,7 +195,7 @@ def test_a_volume_lives_and_dies_and_leaves_nothing(
 
     for one in (volume, clone):
         client.DeleteVolume(volume_id=one)
-    assert leftovers(tmp_path, memory) == []
+    assert leftovers(tmp_path, memory) == [*example.marks]
     assert client.GetCapacity().available_capacity == before
 
 
@@ -274,12 +307,14 @@ def test_the_kit_brings_its_verb(with_kit: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_kit_passes_over_the_wire_and_in_process(with_kit: Path, memory: Path, tmp_path: Path) -> None:
+def test_the_kit_passes_over_the_wire_and_in_process(
+    example: Example, with_kit: Path, memory: Path, tmp_path: Path
+) -> None:
     config, storage, report = tmp_path / "csi.yaml", tmp_path / "storage.yaml", tmp_path / "report.json"
-    config.write_text(CONFIG.format(directory=memory))
+    config.write_text(example.config(memory))
     storage.write_text(f"storage: {{size: {MIB}, files: [{memory}]}}")
 
-    options = ("--config", config, "--backend", "ram", "--storage", storage, "--json", report, "--sanity", "no")
+    options = ("--config", config, "--backend", "own", "--storage", storage, "--json", report, "--sanity", "no")
     run(str(with_kit / "csi-multi"), "conformance", *map(str, options), "--yes")
 
     results = json.loads(report.read_text())["results"]
@@ -287,4 +322,4 @@ def test_the_kit_passes_over_the_wire_and_in_process(with_kit: Path, memory: Pat
     assert "failed" not in states.values()
     for name in ("a creation completes once after a crash at any call", "a creation survives kill 9 at any moment"):
         assert states[name] == "passed"
-    assert os.listdir(memory) == []
+    assert os.listdir(memory) == [*example.marks]

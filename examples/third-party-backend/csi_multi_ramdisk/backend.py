@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from csi_multi.contract import (
+    NO_SECRETS,
     Capacity,
     CapacityReport,
     CapacityRequest,
@@ -39,7 +40,7 @@ from .volumes import VolumeManager
 
 
 class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
-    contract = (1, 0)
+    contract = (1, 1)
     Config = Config
 
     def __init__(self, config: Any, setting: Setting) -> None:
@@ -52,6 +53,7 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
         self._volumes = VolumeManager(client=client, labels=labels, handles=handles, devices=self._devices)
         self._listing = Listing(client=client, volume_manager=self._volumes)
         self._capacity = CapacityAccounting(client)
+        self._resume_again = False
 
     # Volumes
 
@@ -81,19 +83,19 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
     def open_device(self, request: OpenRequest) -> Device:
         return self._devices.open(request)
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return self._devices.find(handle)
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.close(handle)
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.refresh(handle)
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._volumes.formatting(handle)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._volumes.formatted(handle)
 
     # The instance
@@ -107,6 +109,10 @@ class RamdiskBackend(NodeLocal, Expand, Clone, ListVolumes, Capacity):
     def check(self) -> None:
         with self._client.connected("checking the directory"):
             pass
+        if self._resume_again:
+            self.resume()
 
     def resume(self) -> None:
+        self._resume_again = True  # by check: the tmpfs may be mounted later than the driver starts
         self._volumes.remove_leftovers()
+        self._resume_again = False

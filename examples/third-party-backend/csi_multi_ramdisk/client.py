@@ -1,7 +1,7 @@
 """The storage system of this example: one directory on a tmpfs, with two files per volume.
 
-    <leaf>.ramdisk         the image: the data; its size is the volume's, and a flock on it keeps other processes away
-    <leaf>.ramdisk.json    the label: stamp and format state; the volume exists exactly as long as this file does
+    <leaf>.ramdisk         the image: the data. Its size is the volume's; a flock on it keeps others away
+    <leaf>.ramdisk.json    the label: stamp and format state. The volume exists as long as this file does
 
 Nothing is synced, because nothing here outlives the kernel. Other files in the directory are foreign. In a backend of
 your own, this module holds the commands or the API calls of your storage system, and nothing else reaches it.
@@ -12,13 +12,13 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from csi_multi.contract import Busy, ResourceExhausted, Unavailable, ids, missing
+from csi_multi.contract import Busy, ResourceExhausted, StorageError, Unavailable, ids, missing
 from csi_multi.host import exclusive, mounts, sysfs
 
-from .errors import NO_SPACE, translated
+from .errors import NO_SPACE, ImageLost, translated
 
 IMAGE, LABEL, DRAFT = ".ramdisk", ".ramdisk.json", ".ramdisk.json.new"
 PAGE = 4096  # bytes: what tmpfs allocates
@@ -46,21 +46,31 @@ class Client:
 
     @contextmanager
     def locked(self, leaf: str, lock: int = fcntl.LOCK_EX, *, create: bool = False) -> Iterator[int]:
-        """Open an image and lock it: controller and node may be two processes. Raises NotFound, Busy."""
+        """Open an image and lock it: controller and node may be two processes. Raises NotFound, Busy, ImageLost."""
         try:
             flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
             image = os.open(self.image(leaf), flags, 0o600)
         except FileNotFoundError:
-            raise missing("volume", leaf) from None
+            raise self._without_data(leaf) from None
         try:
             with exclusive.locked(image, lock | fcntl.LOCK_NB):  # ends with the process, however that ends
-                if not os.fstat(image).st_nlink:
+                status = os.fstat(image)
+                if not self._is_image(leaf, status):
                     raise Busy(f"volume {leaf!r} was removed just now; try again")
+                if not create and not status.st_size and self.read_label(leaf) is not None:
+                    raise self._without_data(leaf)
                 yield image
         except BlockingIOError:
             raise Busy(f"volume {leaf!r} is locked by another operation; try again") from None
         finally:
             os.close(image)
+
+    def size(self, leaf: str) -> int:
+        """Return a volume's size. Raises NotFound, ImageLost."""
+        with suppress(FileNotFoundError):
+            if size := self.image(leaf).stat().st_size:
+                return size
+        raise self._without_data(leaf)
 
     def read_label(self, leaf: str) -> bytes | None:
         """Return a volume's label, None if there is none. A label that cannot be read raises: it is not absent."""
@@ -107,6 +117,21 @@ class Client:
         """Remove the label first, because it is the volume, and the image last, because it is the lock."""
         for suffix in (LABEL, DRAFT, IMAGE):
             (self.directory / f"{leaf}{suffix}").unlink(missing_ok=True)
+
+    def _is_image(self, leaf: str, status: os.stat_result) -> bool:
+        """Whether the path still leads to this open file."""
+        with suppress(FileNotFoundError):
+            return os.path.samestat(self.image(leaf).lstat(), status)
+        return False
+
+    def _without_data(self, leaf: str) -> StorageError:
+        """Return the error for a volume whose image is missing or empty."""
+        if self.read_label(leaf) is None:
+            return missing("volume", leaf)
+        return ImageLost(
+            f"volume {leaf!r} has a label, but its image {self.image(leaf)} is missing or empty; restore the image, or "
+            "move the label away when the data is lost"
+        )
 
     def _refuse_disk(self) -> None:
         number = sysfs.format_number(self.directory.stat().st_dev)

@@ -15,6 +15,10 @@ from csi_multi.contract import Unavailable
 NO_SPACE = (errno.ENOSPC, errno.ENOMEM)
 
 
+class ImageLost(Unavailable):
+    """A volume's label is there, and its data is not."""
+
+
 @contextmanager
 def translated(action: str) -> Iterator[None]:
     """Turn an OSError into Unavailable, which names the action and the file."""

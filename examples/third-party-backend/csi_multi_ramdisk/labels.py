@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-
 from csi_multi.contract import Blank, FailedPrecondition, Stamp, WrongNode, ids, missing
 
 from .client import Client

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from csi_multi.contract import FailedPrecondition, NotFound, Page, PageRequest, Volume, paged
 
 from .client import Client
+from .errors import ImageLost
 from .volumes import VolumeManager
 
 
@@ -18,7 +19,7 @@ class Listing:
 
     def volumes(self, page: PageRequest) -> Page[Volume]:
         def load(leaf: str) -> Volume | None:
-            with suppress(NotFound, FailedPrecondition, FileNotFoundError):  # removed meanwhile, or foreign
+            with suppress(NotFound, FailedPrecondition, ImageLost):  # removed meanwhile, foreign, or without data
                 return self.volume_manager.to_volume(leaf)
             return None
 

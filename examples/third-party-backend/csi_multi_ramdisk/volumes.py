@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
-
 from csi_multi.contract import (
     AlreadyExists,
     Blank,
@@ -104,22 +103,26 @@ class VolumeManager:
                         self.client.remove(leaf)
 
     def to_volume(self, leaf: str) -> Volume:
-        """Return a volume as the contract describes it. Raises NotFound, FailedPrecondition."""
+        """Return a volume as the contract describes it. Raises NotFound, FailedPrecondition, ImageLost."""
         stamp = self.labels.read(leaf).stamp
-        return Volume(handle=self.handles.handle(leaf), size=self.client.image(leaf).stat().st_size, stamp=stamp)
+        return Volume(handle=self.handles.handle(leaf), size=self.client.size(leaf), stamp=stamp)
 
     @contextmanager
     def _building(self, leaf: str, stamp: Stamp, blank: Blank) -> Iterator[int]:
         """Yield an empty image to fill; at the end of the block it becomes a volume. If that fails, nothing stays."""
+        self._refuse_existing(leaf)  # before an image is made: beside a label it would hide that the data is lost
         with self.client.locked(leaf, create=True) as image:
-            if self.labels.find(leaf):
-                raise AlreadyExists(f"volume {leaf!r} already exists")
+            self._refuse_existing(leaf)
             with ExitStack() as undo:
                 undo.callback(self.client.remove, leaf)
                 os.ftruncate(image, 0)  # what a process that died left
                 yield image
                 self.labels.write(leaf, Label(stamp=stamp, blank=blank))
                 undo.pop_all()
+
+    def _refuse_existing(self, leaf: str) -> None:
+        if self.labels.find(leaf):
+            raise AlreadyExists(f"volume {leaf!r} already exists")
 
     def _advance_format(self, handle: str, blank: Blank) -> Blank:
         """Move the format state forward, never back, and return what it was."""

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ramdisk.backend import RamdiskBackend
-
 from csi_multi.contract import (
     AlreadyExists,
 )
@@ -16,7 +14,7 @@ MIB = 2**20
 
 
 def test_a_volume_is_there_for_every_later_process(
-    backend: RamdiskBackend, memory: Path, connect: Any, volume_request: Any
+    backend: Any, memory: Path, connect: Any, volume_request: Any
 ) -> None:
     made = backend.create_volume(volume_request("pvc-1", MIB - 1))
 

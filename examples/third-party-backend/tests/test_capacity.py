@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ramdisk.client import Client
-
 from csi_multi.contract import (
     CapacityRequest,
     ExpandRequest,
     ResourceExhausted,
     SizeRange,
 )
+
+from csi_multi_ramdisk.client import Client
 
 MIB = 2**20
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ramdisk.backend import RamdiskBackend
-
 from csi_multi.contract import (
     Busy,
     Unavailable,
@@ -19,16 +17,14 @@ from csi_multi.host.command import LocalHost
 MIB = 2**20
 
 
-def test_all_of_its_memory_is_reserved_when_it_is_made(
-    backend: RamdiskBackend, memory: Path, volume_request: Any
-) -> None:
+def test_all_of_its_memory_is_reserved_when_it_is_made(backend: Any, memory: Path, volume_request: Any) -> None:
     backend.create_volume(volume_request("pvc-1", MIB))
 
     assert (memory / "pvc-1.ramdisk").stat().st_blocks * 512 == MIB
 
 
 def test_an_image_that_is_removed_before_it_is_locked_is_not_built_upon(
-    backend: RamdiskBackend, memory: Path, volume_request: Any, monkeypatch: pytest.MonkeyPatch
+    backend: Any, memory: Path, volume_request: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flock_after_a_removal(descriptor: int, lock: int) -> None:
         (memory / "pvc-1.ramdisk").unlink()
@@ -63,3 +59,22 @@ def test_a_tmpfs_without_a_limit_is_refused(small_tmpfs: Path, connect: Any) -> 
 
     with pytest.raises(Unavailable, match="with a size limit"):
         connect(small_tmpfs).check()
+
+
+@pytest.mark.root
+def test_what_a_start_could_not_do_without_the_tmpfs_is_done_when_it_is_mounted(tmp_path: Path, connect: Any) -> None:
+    started = connect(tmp_path)
+    with pytest.raises(Unavailable, match="mount -t tmpfs"):
+        started.resume()
+
+    LocalHost().run("mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", str(tmp_path))
+    try:
+        (tmp_path / "half.ramdisk").touch()
+        started.check()
+        assert os.listdir(tmp_path) == []
+
+        (tmp_path / "half.ramdisk").touch()
+        started.check()
+        assert os.listdir(tmp_path) == ["half.ramdisk"], "it is repeated until it succeeded, and no longer"
+    finally:
+        LocalHost().run("umount", str(tmp_path))

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ramdisk.backend import RamdiskBackend
-from csi_multi_ramdisk.errors import translated
-
 from csi_multi.contract import (
     NotFound,
     Unavailable,
 )
+
+from csi_multi_ramdisk.errors import translated
 
 MIB = 2**20
 
@@ -27,7 +26,7 @@ def test_an_error_is_unavailable_and_names_the_action_and_the_file(number: int) 
 
 
 def test_a_half_deleted_volume_is_no_volume_and_gone_after_the_retry(
-    backend: RamdiskBackend, memory: Path, volume_request: Any, monkeypatch: pytest.MonkeyPatch
+    backend: Any, memory: Path, volume_request: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = backend.create_volume(volume_request("pvc-1")).handle
     (memory / "pvc-1.ramdisk.json.new").touch()  # of a label that was interrupted

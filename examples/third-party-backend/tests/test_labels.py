@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ramdisk.backend import RamdiskBackend
-
 from csi_multi.contract import (
     AlreadyExists,
     ExpandRequest,
@@ -22,7 +20,7 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("handle", ["", "node-1", "node-1/", "node-1/../x", "node-1/A", "node-1/" + "x" * 99, "\0/a"])
-def test_a_handle_that_was_never_made_here_is_not_found(handle: str, backend: RamdiskBackend) -> None:
+def test_a_handle_that_was_never_made_here_is_not_found(handle: str, backend: Any) -> None:
     with pytest.raises(NotFound):
         backend.get_volume(handle)
 
@@ -35,7 +33,7 @@ def test_a_handle_does_not_lead_out_of_the_directory(memory: Path, connect: Any,
         connect(memory / "below").get_volume("node-1/../pvc-1")
 
 
-def test_a_volume_of_another_node_is_not_taken_for_gone(backend: RamdiskBackend) -> None:
+def test_a_volume_of_another_node_is_not_taken_for_gone(backend: Any) -> None:
     with pytest.raises(WrongNode):
         backend.delete_volume("node-2/pvc-1", {})
 
@@ -61,7 +59,7 @@ def test_a_volume_of_another_driver_or_cluster_is_neither_listed_nor_touched(
     assert connect(memory).get_volume(handle)
 
 
-def test_a_damaged_label_is_not_a_free_name(backend: RamdiskBackend, memory: Path, volume_request: Any) -> None:
+def test_a_damaged_label_is_not_a_free_name(backend: Any, memory: Path, volume_request: Any) -> None:
     handle = backend.create_volume(volume_request("pvc-1")).handle
     (memory / "pvc-1.ramdisk.json").write_text("{")
 

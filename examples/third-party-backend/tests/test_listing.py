@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ramdisk.backend import RamdiskBackend
-
 from csi_multi.contract import (
     InvalidToken,
     PageRequest,
@@ -17,9 +15,7 @@ from csi_multi.contract import (
 MIB = 2**20
 
 
-def test_pages_are_in_order_and_survive_the_removal_of_what_they_ended_with(
-    backend: RamdiskBackend, volume_request: Any
-) -> None:
+def test_pages_are_in_order_and_survive_the_removal_of_what_they_ended_with(backend: Any, volume_request: Any) -> None:
     handles = [backend.create_volume(volume_request(f"pvc-{number}")).handle for number in (3, 1, 2)]
 
     first = backend.list_volumes(PageRequest(limit=2))
@@ -32,9 +28,7 @@ def test_pages_are_in_order_and_survive_the_removal_of_what_they_ended_with(
         backend.list_volumes(PageRequest(cursor="../x"))
 
 
-def test_files_of_others_are_neither_listed_nor_touched(
-    backend: RamdiskBackend, memory: Path, volume_request: Any
-) -> None:
+def test_files_of_others_are_neither_listed_nor_touched(backend: Any, memory: Path, volume_request: Any) -> None:
     names = ["notes.txt", "Upper.ramdisk", "pvc-1.json", "odd.ramdisk.bak"]
     for name in names:
         (memory / name).write_text("mine")

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_ramdisk.backend import RamdiskBackend
-
 from csi_multi.contract import (
+    AlreadyExists,
     Busy,
     ExpandRequest,
     NotFound,
+    OpenRequest,
     OutOfRange,
     SizeRange,
+    Unavailable,
 )
 
 MIB = 2**20
 
 
-def test_a_deleted_volume_leaves_nothing(backend: RamdiskBackend, memory: Path, volume_request: Any) -> None:
+def test_a_deleted_volume_leaves_nothing(backend: Any, memory: Path, volume_request: Any) -> None:
     handle = backend.create_volume(volume_request("pvc-1")).handle
 
     backend.delete_volume(handle, {})
@@ -32,9 +33,7 @@ def test_a_deleted_volume_leaves_nothing(backend: RamdiskBackend, memory: Path, 
             absent(handle)
 
 
-def test_leftovers_of_a_dead_process_are_replaced_by_the_retry(
-    backend: RamdiskBackend, memory: Path, volume_request: Any
-) -> None:
+def test_leftovers_of_a_dead_process_are_replaced_by_the_retry(backend: Any, memory: Path, volume_request: Any) -> None:
     (memory / "pvc-1.ramdisk").write_bytes(b"x" * 2 * MIB)
 
     with pytest.raises(NotFound):
@@ -44,7 +43,7 @@ def test_leftovers_of_a_dead_process_are_replaced_by_the_retry(
 
 
 def test_leftovers_without_a_retry_are_removed_at_the_next_start(
-    backend: RamdiskBackend, memory: Path, volume_request: Any
+    backend: Any, memory: Path, volume_request: Any
 ) -> None:
     backend.create_volume(volume_request("kept"))
     (memory / "half.ramdisk").touch()
@@ -56,10 +55,14 @@ def test_leftovers_without_a_retry_are_removed_at_the_next_start(
         with pytest.raises(Busy):
             backend.create_volume(volume_request("building"))
 
-    assert sorted(os.listdir(memory)) == ["building.ramdisk", "kept.ramdisk", "kept.ramdisk.json"]
+    assert sorted(os.listdir(memory)) == [
+        "building.ramdisk",
+        "kept.ramdisk",
+        "kept.ramdisk.json",
+    ]
 
 
-def test_a_volume_grows_and_never_shrinks(backend: RamdiskBackend, memory: Path, volume_request: Any) -> None:
+def test_a_volume_grows_and_never_shrinks(backend: Any, memory: Path, volume_request: Any) -> None:
     handle = backend.create_volume(volume_request("pvc-1")).handle
 
     for required, size in ((2 * MIB, 2 * MIB), (MIB, 2 * MIB)):
@@ -69,9 +72,7 @@ def test_a_volume_grows_and_never_shrinks(backend: RamdiskBackend, memory: Path,
         backend.expand_volume(ExpandRequest(handle=handle, size=SizeRange(required=MIB, limit=MIB)))
 
 
-def test_a_clone_has_the_bytes_of_its_source_and_may_be_larger(
-    backend: RamdiskBackend, memory: Path, volume_request: Any
-) -> None:
+def test_a_clone_has_the_bytes_of_its_source_and_may_be_larger(backend: Any, memory: Path, volume_request: Any) -> None:
     source = backend.create_volume(volume_request("source"))
     data = os.urandom(MIB)
     (memory / "source.ramdisk").write_bytes(data)
@@ -86,7 +87,7 @@ def test_a_clone_has_the_bytes_of_its_source_and_may_be_larger(
 
 
 def test_a_clone_whose_source_is_gone_leaves_nothing_not_even_of_an_earlier_try(
-    backend: RamdiskBackend, memory: Path, volume_request: Any
+    backend: Any, memory: Path, volume_request: Any
 ) -> None:
     (memory / "clone.ramdisk").write_bytes(b"half")
 
@@ -98,3 +99,26 @@ def test_a_clone_whose_source_is_gone_leaves_nothing_not_even_of_an_earlier_try(
     with pytest.raises(NotFound):
         backend.clone_volume(volume_request("clone", of="node-1/half"))
     assert os.listdir(memory) == ["half.ramdisk"]
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda image: image.write_bytes(b"")], ids=["missing", "empty"])
+def test_a_volume_whose_image_is_lost_is_not_made_anew_beside_its_label(
+    lose: Any, backend: Any, memory: Path, volume_request: Any
+) -> None:
+    """A volume of size 0 would hide that its data is gone."""
+    handle = backend.create_volume(volume_request("pvc-1")).handle
+    lose(memory / "pvc-1.ramdisk")
+    before = sorted(os.listdir(memory))
+
+    with pytest.raises(AlreadyExists):
+        backend.create_volume(volume_request("pvc-1"))
+    for attempt in (
+        lambda: backend.find_volume("pvc-1"),
+        lambda: backend.get_volume(handle),
+        lambda: backend.open_device(OpenRequest(handle=handle)),
+        lambda: backend.expand_volume(ExpandRequest(handle=handle, size=SizeRange(required=2 * MIB))),
+        lambda: backend.delete_volume(handle, {}),
+    ):
+        with pytest.raises(Unavailable, match="missing or empty; restore the image"):
+            attempt()
+    assert sorted(os.listdir(memory)) == before

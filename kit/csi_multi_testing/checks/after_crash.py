@@ -1,4 +1,4 @@
-"""After a crash: a second crash, another request, or the same name for a new volume."""
+"""After a crash: a second crash, another request, a deletion, or the same name for a new volume."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..check import check
 from ..context import CheckContext, pattern
 from ..fault_injection import Fault
 from ..fault_sweep import FaultSweep, restart_process
-from ..operations.base import attempt, describe_error, expect_not_found, retry, wait_until_ready
-from ..operations.change import DeleteVolume
+from ..operations.base import Operation, attempt, describe_error, expect_not_found, retry, wait_until_ready
+from ..operations.change import DeleteVolume, ExpandVolume
 from ..operations.create import (
     SEED,
     CloneVolume,
@@ -23,6 +23,7 @@ from ..operations.create import (
     CreateVolume,
     RestoreVolume,
 )
+from ..operations.device import NoteFormatted, NoteFormatting
 from ..protocol import Target
 
 
@@ -141,3 +142,24 @@ def snapshots_survive_a_crashed_deletion_of_their_source(t: CheckContext) -> Non
         deletion.verify_survival(what)
         deletion.verify(retry(deletion.act, what), what)
         deletion.clean_up(what)
+
+
+def _expect_nothing_left_by(operation: Operation) -> None:
+    """Let the process die at every call; nobody repeats the request, because the volume is deleted next."""
+    deaths = FaultSweep(operation, Fault.DEATH)
+    for call in deaths:
+        deaths.inject(call)
+        what = f"{deaths.where}, not repeated"
+        restart_process(operation.t, what, resume=True)
+        operation.clean_up(what)
+
+
+@check(b.Expand, target=Target.BACKEND)
+def nothing_is_left_of_a_volume_that_is_deleted_after_a_crashed_expansion(t: CheckContext) -> None:
+    _expect_nothing_left_by(ExpandVolume(t))
+
+
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def nothing_is_left_of_a_volume_that_is_deleted_after_a_crashed_format_note(t: CheckContext) -> None:
+    for note in (NoteFormatting(t), NoteFormatted(t)):
+        _expect_nothing_left_by(note)

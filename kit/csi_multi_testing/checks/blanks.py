@@ -10,9 +10,10 @@ from csi_multi.contract import backend as b
 from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
+from ..marked_secrets import given_secrets
 from ..protocol import Target, read_from, write_to
 from .devices import open_device
-from .sources import snapshot_as_source
+from .sources import ChooseSource, snapshot_as_source, volume_as_source
 
 BLANK_STATES = (Blank.ZEROED, Blank.STAMPED)
 
@@ -69,7 +70,7 @@ def formatting_notes_survive_a_restart(t: CheckContext) -> None:
     """INTERRUPTED from before mkfs, NEVER from after it, also after a restart."""
     volume = volume_with_notes(t)
     for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER), ("formatted", Blank.NEVER)):
-        getattr(t.backend, method)(volume.handle)
+        given_secrets(t, getattr(t.backend, method))(volume.handle)
         for when in (method, f"{method} and a restart"):
             same(blank_of(t, volume, when), wanted, f"{when}, then Device.blank")
             t.client.restart()
@@ -81,25 +82,33 @@ def formatting_notes_can_be_written_while_the_device_is_open(t: CheckContext) ->
     volume = volume_with_notes(t)
     open_device(t, volume)
     for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER)):
-        getattr(t.backend, method)(volume.handle)
+        given_secrets(t, getattr(t.backend, method))(volume.handle)
         same(open_device(t, volume).blank, wanted, f"{method} of an open device, then Device.blank of open_device")
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_formatted_volume_is_never_blank_again(t: CheckContext) -> None:
-    """Not even if formatting is called once more; it may be refused."""
+    """Not even if formatting is called once more, with its device open or closed; it may be refused."""
     volume = volume_with_notes(t)
-    t.backend.formatted(volume.handle)
+    given_secrets(t, t.backend.formatted)(volume.handle)
 
     with suppress(FailedPrecondition):
-        t.backend.formatting(volume.handle)
+        given_secrets(t, t.backend.formatting)(volume.handle)
     same(blank_of(t, volume, "formatted, then formatting"), Blank.NEVER, "formatted, then formatting: Device.blank")
+    open_device(t, volume)
+    with suppress(FailedPrecondition):
+        given_secrets(t, t.backend.formatting)(volume.handle)
+    what = "formatted, then formatting with the device open"
+    found = t.backend.find_device(volume.handle)
+    same(found and found.blank, Blank.NEVER, f"{what}: Device.blank of find_device")
+    t.backend.close_device(volume.handle)
+    same(blank_of(t, volume, what), Blank.NEVER, f"{what}, then closed: Device.blank")
 
 
 @check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)
 def an_expanded_volume_is_as_blank_as_before(t: CheckContext) -> None:
     volume = volume_with_notes(t)
-    t.backend.formatted(volume.handle)
+    given_secrets(t, t.backend.formatted)(volume.handle)
 
     t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
     same(blank_of(t, volume, "expand_volume"), Blank.NEVER, "formatted, then expand_volume: Device.blank")
@@ -126,9 +135,57 @@ def has_data_tells_a_written_volume_from_a_new_one(t: CheckContext) -> None:
     for offset in (0, size // 2 // BLOCK_SIZE * BLOCK_SIZE, size - BLOCK_SIZE):
         volume = t.volume(size=size)
         device = open_device(t, volume)
-        found = t.backend.has_data(volume.handle)
+        found = given_secrets(t, t.backend.has_data)(volume.handle)
         if found is None:
             raise CheckSkipped("the storage does not know what was written: has_data returns None")
         same(found, False, "a new volume, then has_data")
         write_to(device.path, offset, pattern("kit written"))
-        same(t.backend.has_data(volume.handle), True, f"one block was written at {offset}, then has_data")
+        found = given_secrets(t, t.backend.has_data)(volume.handle)
+        same(found, True, f"one block was written at {offset}, then has_data")
+
+
+def delete_opened(t: CheckContext, volume: Volume) -> None:
+    """Delete a volume whose device was opened and closed."""
+    if b.Attach in t.features:
+        t.client.detach(volume.handle, None)
+    t.client.delete(volume.handle)
+    t.forget(volume)
+
+
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_volume_that_is_made_again_under_its_name_is_as_blank_as_a_new_one(t: CheckContext) -> None:
+    """The notes go with the volume that they were about, and are taken of the new one again."""
+    new = blank_of(t, volume_with_notes(t), "a new volume")
+    for method, wanted in (("formatting", Blank.INTERRUPTED), ("formatted", Blank.NEVER)):
+        volume = t.volume()
+        blank_of(t, volume, "a new volume")
+        given_secrets(t, getattr(t.backend, method))(volume.handle)
+        delete_opened(t, volume)
+        again = t.volume(volume.stamp.name)
+        what = f"{method}, delete_volume, and create_volume under the name: Device.blank"
+        same(blank_of(t, again, "create_volume under the name of a deleted volume"), new, what)
+        given_secrets(t, getattr(t.backend, method))(again.handle)
+        what = f"{method}, of a second volume of the name too: Device.blank"
+        same(blank_of(t, again, f"{method} of a second volume of the name"), wanted, what)
+
+
+def _expect_never_blank_again(t: CheckContext, choose_source: ChooseSource) -> None:
+    of = choose_source(t, t.volume())
+    for method in ("", "formatting"):
+        volume = volume_with_notes(t)
+        if method:
+            given_secrets(t, getattr(t.backend, method))(volume.handle)
+        delete_opened(t, volume)
+        copy = t.copy(of, volume.stamp.name)
+        what = f"a copy under the name of a deleted volume{f' that had the note {method}' if method else ''}"
+        same(blank_of(t, copy, what), Blank.NEVER, f"{what}: Device.blank")
+
+
+@check(b.Snapshots, needs=("devices",), data=True, target=Target.BACKEND)
+def a_volume_restored_under_the_name_of_a_blank_one_is_never_blank(t: CheckContext) -> None:
+    _expect_never_blank_again(t, snapshot_as_source)
+
+
+@check(b.Clone, needs=("devices",), data=True, target=Target.BACKEND)
+def a_clone_under_the_name_of_a_blank_volume_is_never_blank(t: CheckContext) -> None:
+    _expect_never_blank_again(t, volume_as_source)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import struct
 from collections.abc import Callable, Iterator
 
 from csi_multi.contract import BlockMap, Extent, FailedPrecondition, NotFound, OutOfRange, Snapshot, Volume
@@ -11,7 +15,11 @@ from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
 from ..protocol import Target
+from ..storage import MIB
 from .sources import is_served, snapshot_as_source
+
+ZEROING = {"BLKZEROOUT": 0x127F, "BLKDISCARD": 0x1277}  # linux/fs.h
+NOT_AVAILABLE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 
 
 def volume_with_snapshot(t: CheckContext) -> tuple[Volume, Snapshot]:
@@ -26,6 +34,25 @@ def changed(t: CheckContext, base: Snapshot, target: Snapshot, offset: int = 0) 
         return t.client.changed(base.handle, target.handle, offset)
     except t.client.kind_of(FailedPrecondition) as error:
         raise CheckSkipped(f"changes are not tracked: {error}") from None
+
+
+def zero(t: CheckContext, volume: Volume, method: str, start: int, length: int) -> bool:
+    """Zero a range of a volume; return False where its device cannot."""
+    if t.storage.write:
+        t.write(volume, bytes(length), start)
+        return True
+    with t.client.device_path(volume.handle) as path:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(descriptor, ZEROING[method], struct.pack("=QQ", start, length))
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno in NOT_AVAILABLE:
+                return False
+            raise
+        finally:
+            os.close(descriptor)
+    return True
 
 
 def middle(volume: Volume) -> int:
@@ -52,6 +79,36 @@ def written_blocks_are_reported_as_allocated(t: CheckContext) -> None:
     found = t.client.allocated(made.handle)
     for offset in (0, volume.size - BLOCK_SIZE):
         expect_block(found, offset, f"allocated_blocks, after a write of {BLOCK_SIZE} bytes at {offset}")
+
+
+@check(b.ChangedBlocks, data=True)
+def blocks_that_an_earlier_snapshot_has_are_allocated_in_a_later_one_too(t: CheckContext) -> None:
+    """A storage that adds a layer with each snapshot must report all layers."""
+    volume, _base = volume_with_snapshot(t)
+    t.write(volume, pattern("kit second layer"), middle(volume))
+
+    found = t.client.allocated(snapshot_as_source(t, volume).handle)
+    for offset, when in ((0, "before"), (volume.size - BLOCK_SIZE, "before"), (middle(volume), "after")):
+        expect_block(found, offset, f"allocated_blocks of a second snapshot, at {offset}, written {when} the first")
+
+
+@check(b.ChangedBlocks, data=True)
+def ranges_that_are_zeroed_or_discarded_between_snapshots_are_reported(t: CheckContext) -> None:
+    """By the kernel's own calls where the volume is a device: mkfs, fstrim and databases use them, not writes."""
+    for method in ZEROING:
+        volume = t.volume()
+        start, length = middle(volume), min(MIB, volume.size - middle(volume))
+        t.write(volume, pattern("kit zeroed") * (length // BLOCK_SIZE), start)
+        base = snapshot_as_source(t, volume)
+        if not zero(t, volume, method, start, length):
+            t.note(f"the device does not accept {method}")
+            continue
+        zeroed = t.read(volume, length, start) == bytes(length)
+        found = changed(t, base, snapshot_as_source(t, volume))
+
+        lost = first_missing(found, start, start + length) if zeroed else None  # a discard may leave the data
+        text = f"changed_blocks, after {length} bytes at {start} were zeroed by {method}"
+        expect(lost is None, f"{text}: byte {lost} is in no extent; a backup would keep the old data")
 
 
 @check(b.ChangedBlocks, data=True)

@@ -89,10 +89,10 @@ def another_snapshot_under_a_taken_name_is_a_conflict(t: CheckContext) -> None:
     one, other = wait_until_ready(t, t.snapshot(source_volume)), wait_until_ready(t, t.snapshot(source_volume))
     empty = t.spec(size=source_volume.size)
     full = replace(empty, name=t.name(), source=source(one))
-    plain, copy = t.create(empty), t.create(full)
+    empty_volume, copy = t.create(empty), t.create(full)
 
     expect_conflict(
-        t, empty, plain, replace(empty, source=source(one)), "from a snapshot, where an empty volume exists"
+        t, empty, empty_volume, replace(empty, source=source(one)), "from a snapshot, where an empty volume exists"
     )
     expect_conflict(t, full, copy, replace(full, source=None), "empty, where a volume from a snapshot exists")
     expect_conflict(t, full, copy, replace(full, source=source(other)), "from another snapshot")
@@ -103,8 +103,10 @@ def another_volume_as_source_under_a_taken_name_is_a_conflict(t: CheckContext) -
     one, other = t.volume(), t.volume()
     empty = t.spec(size=one.size)
     full = replace(empty, name=t.name(), source=source(one))
-    plain, copy = t.create(empty), t.create(full)
+    empty_volume, copy = t.create(empty), t.create(full)
 
-    expect_conflict(t, empty, plain, replace(empty, source=source(one)), "as a clone, where an empty volume exists")
+    expect_conflict(
+        t, empty, empty_volume, replace(empty, source=source(one)), "as a clone, where an empty volume exists"
+    )
     expect_conflict(t, full, copy, replace(full, source=None), "empty, where a clone exists")
     expect_conflict(t, full, copy, replace(full, source=source(other)), "as a clone of another volume")

@@ -30,16 +30,23 @@ from ..operations.create import (
 from ..protocol import Target
 
 
+def expect_completed(deaths: FaultSweep, call: int, *, resume: bool) -> str:
+    """Let the process die at a call, and require that the next process completes the request; return what was done."""
+    operation = deaths.operation
+    deaths.inject(call)
+    what = f"{deaths.where}, repeated {'after resume' if resume else 'without resume'}"
+    restart_process(operation.t, what, resume=resume)
+    operation.verify_survival(what)
+    operation.verify(retry(operation.act, what), what)
+    return what
+
+
 def expect_recovery(operation: Operation) -> None:
     """Let the process die at every call; the next process gets the same request, with and without resume() before."""
     for resume in (True, False):
         deaths = FaultSweep(operation, Fault.DEATH)
         for call in deaths:
-            deaths.inject(call)
-            what = f"{deaths.where}, repeated {'after resume' if resume else 'without resume'}"
-            restart_process(operation.t, what, resume=resume)
-            operation.verify_survival(what)
-            operation.verify(retry(operation.act, what), what)
+            what = expect_completed(deaths, call, resume=resume)
             if isinstance(operation, CreateOperation):
                 with operation.t.refused(AlreadyExists, what=f"{what}; then another request under the name"):
                     operation.other()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from pathlib import Path
 
 from csi_multi.contract import Device, FailedPrecondition, InUse, NotFound, OpenRequest, SizeRange, Strings, Volume
 from csi_multi.contract import backend as b
@@ -10,9 +12,11 @@ from csi_multi.host import sysfs
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..check import check
-from ..concurrency import wrong_blocks
 from ..context import BLOCK_SIZE, CheckContext, pattern
+from ..dead_devices import DeadDevice, are_gone, dead_devices
+from ..marked_secrets import given_secrets
 from ..protocol import Target, read_from, write_to
+from ..random_blocks import random_blocks, write_blocks, wrong_blocks
 from .sources import expect_success
 
 
@@ -22,21 +26,26 @@ def attach_here(t: CheckContext, volume: Volume) -> Strings:
     return context
 
 
-def open_device(t: CheckContext, volume: Volume, *, read_only: bool = False) -> Device:
-    """Open a volume's device, to be closed at the end."""
+def open_device(t: CheckContext, volume: Volume, *, read_only: bool = False, block: bool = True) -> Device:
+    """Open a volume's device, to be closed at the end; `block`: for a raw block volume, not for a filesystem."""
     context = attach_here(t, volume)
     t.close_at_end(volume)
     device: Device = t.backend.open_device(
         OpenRequest(
             handle=volume.handle,
             read_only=read_only,
-            block=True,
+            block=block,
             volume_context=volume.stamp.context,
             publish_context=context,
             secrets=t.storage.secrets,
         )
     )
     return device
+
+
+def size_of(device: Device) -> int:
+    with device.path.open("rb") as file:
+        return file.seek(0, os.SEEK_END)
 
 
 def expect_bytes(device: Device, seed: str, what: str) -> None:
@@ -79,13 +88,22 @@ def opening_twice_gives_the_same_device(t: CheckContext) -> None:
 def blocks_written_at_the_same_time_are_read_back(t: CheckContext) -> None:
     """As a database writes: random blocks, 32 at a time, past the page cache."""
     volume = t.volume()
+    blocks = random_blocks(volume.size)
     device = open_device(t, volume)
+    _expect_none(write_blocks(device.path, blocks), device, "while others are written")
+    _expect_none(wrong_blocks(device.path, blocks), device, "afterwards")
 
-    wrong = wrong_blocks(device.path, volume.size)
+    t.backend.close_device(volume.handle)
+    device = open_device(t, volume)
+    _expect_none(wrong_blocks(device.path, blocks), device, "after the device was closed and opened again")
+
+
+def _expect_none(wrong: list[int], device: Device, when: str) -> None:
     expect(
         not wrong,
         f"open_device: {len(wrong)} of the blocks that were written to {device.path} at the same time have other data "
-        f"when they are read, the first of them block {min(wrong, default=0)}; is direct I/O safe on what is below?",
+        f"when they are read {when}, the first of them block {min(wrong, default=0)}; is direct I/O safe on what is "
+        "below?",
     )
 
 
@@ -129,10 +147,20 @@ def the_proof_of_a_device_matches_the_kernel(t: CheckContext) -> None:
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)
 def a_device_opened_read_only_refuses_writes(t: CheckContext) -> None:
+    _expect_writes_refused(t, block=True)
+
+
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def a_device_opened_read_only_for_a_filesystem_refuses_writes(t: CheckContext) -> None:
+    """A mount that is read-only writes too, when it replays a journal."""
+    _expect_writes_refused(t, block=False)
+
+
+def _expect_writes_refused(t: CheckContext, *, block: bool) -> None:
     volume = t.volume()
     write_to(open_device(t, volume).path, 0, pattern("kit before"))
     t.backend.close_device(volume.handle)
-    device = open_device(t, volume, read_only=True)
+    device = open_device(t, volume, read_only=True, block=block)
 
     same(device.read_only, True, "open_device, with read_only: Device.read_only")
     try:
@@ -202,15 +230,60 @@ def an_open_device_grows_with_its_volume(t: CheckContext) -> None:
     device = open_device(t, volume)
     write_to(device.path, volume.size - BLOCK_SIZE, pattern("kit end"))
     done = t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    again = t.client.expand(volume.handle, SizeRange(required=volume.size + t.size))
+    what = "expand_volume of an open device, repeated as after a lost answer: node_required"
+    expect(again.node_required or not done.node_required, f"{what} is False, so its node never learns the new size")
     if done.node_required:
-        t.backend.refresh_device(volume.handle)
+        given_secrets(t, t.backend.refresh_device)(volume.handle)
 
     what = f"expand_volume of an open device{', refresh_device' if done.node_required else ''}"
     same(t.backend.find_device(volume.handle), device, f"{what}, then find_device")
-    with device.path.open("rb") as file:
-        same(file.seek(0, os.SEEK_END), done.size, f"{what}: the size of {device.path}")
-    found = read_from(device.path, volume.size - BLOCK_SIZE, BLOCK_SIZE)
+    expect_ends(device, volume.size, done.size, what)
+
+
+def expect_ends(device: Device, old: int, new: int, what: str) -> None:
+    """Require the new size, what was written at the old end, and that the new end can be written."""
+    same(size_of(device), new, f"{what}: the size of {device.path}")
+    found = read_from(device.path, old - BLOCK_SIZE, BLOCK_SIZE)
     expect(found == pattern("kit end"), f"{what}: data written at the old end cannot be read back")
-    write_to(device.path, done.size - BLOCK_SIZE, pattern("kit new end"))
-    found = read_from(device.path, done.size - BLOCK_SIZE, BLOCK_SIZE)
+    write_to(device.path, new - BLOCK_SIZE, pattern("kit new end"))
+    found = read_from(device.path, new - BLOCK_SIZE, BLOCK_SIZE)
     expect(found == pattern("kit new end"), f"{what}: data written at the new end cannot be read back")
+
+
+@check(needs=("devices",), data=True, target=Target.BACKEND)
+def dead_loop_devices_of_somebody_else_change_nothing(t: CheckContext) -> None:
+    """Their files, directories or disks are gone. Who looks at every device of the machine meets them."""
+    old = t.volume()
+    name = file_name(open_device(t, old))
+    t.backend.close_device(old.handle)
+    with ExitStack() as undo:
+        theirs: dict[Path, DeadDevice] = {}
+        t.create_foreign(lambda: theirs.update(undo.enter_context(dead_devices(name))))
+        states = "; ".join(f"{device}: {one.what}" for device, one in theirs.items())
+        for volume, what in ((old, "an existing volume"), (t.volume(), "a new volume")):
+            what = f"{what}, beside dead loop devices of others ({states})"
+            found = expect_success(f"find_device of {what}", t.backend.find_device, volume.handle)
+            same(found, None, f"find_device of {what}")
+            device = expect_success(f"open_device of {what}", open_device, t, volume)
+            expect(device.path not in theirs, f"open_device of {what}: returned {device.path}")
+            write_to(device.path, 0, pattern("kit beside"))
+            expect_bytes(device, "kit beside", f"open_device of {what}")
+            found = expect_success(f"find_device of {what}", t.backend.find_device, volume.handle)
+            same(found, device, f"find_device of {what}, that is open")
+            expect_success(f"close_device of {what}", t.backend.close_device, volume.handle)
+            if b.Attach in t.features:
+                t.client.detach(volume.handle, None)
+            expect_success(f"delete_volume of {what}", t.client.delete, volume.handle)
+            t.forget(volume)
+            with t.refused(NotFound, what=f"get_volume of {what}, that was deleted"):
+                t.client.get(volume.handle)
+        t.client.restart()  # resume() looks for what an earlier process left
+        gone = {str(device): one.what for device, one in are_gone(theirs).items()}
+        expect(not gone, f"loop devices of somebody else were detached: {gone}")
+
+
+def file_name(device: Device) -> str:
+    """Return the name of the file that a loop device shows; some name for any other device."""
+    backing = sysfs.attribute(device.number, "loop/backing_file")
+    return Path(backing).name if backing else "volume.img"

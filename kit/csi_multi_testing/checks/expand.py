@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from csi_multi.contract import Expansion, NotFound, OutOfRange, ResourceExhausted, SizeRange, Volume
+from csi_multi.contract import (
+    ExpandRequest,
+    Expansion,
+    FailedPrecondition,
+    InUse,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    SizeRange,
+    Volume,
+)
 from csi_multi.contract import backend as b
 
-from ..assertions import expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pages, pattern
+from ..operations.base import attempt, describe_error
 from ..operations.create import SEED, as_ready, source_volume
+from ..protocol import Target
 from .sources import expect_success, snapshot_as_source
 
 
@@ -46,9 +58,15 @@ def an_expansion_may_be_repeated(t: CheckContext) -> None:
     """The first answer may have been lost."""
     volume = t.volume()
     wanted = SizeRange(required=volume.size + t.size)
-    size = expect_expanded(t, volume, wanted).size
+    first = expect_expanded(t, volume, wanted)
+    size = first.size
 
-    same(expect_expanded(t, volume, wanted).size, size, "expand_volume, repeated: its size")
+    for when in ("repeated", "repeated after a restart"):
+        again = expect_expanded(t, volume, wanted)
+        same(again.size, size, f"expand_volume, {when}: its size")
+        what = f"expand_volume, {when}: node_required is False, and was True"
+        expect(again.node_required or not first.node_required, f"{what}: the node would never learn the new size")
+        t.client.restart()
     same(expect_expanded(t, volume, SizeRange(required=size)).size, size, "expand_volume to the size it has: its size")
 
 
@@ -69,6 +87,26 @@ def a_volume_never_shrinks(t: CheckContext) -> None:
     with t.refused(OutOfRange, what=what):
         t.client.expand(volume.handle, SizeRange(limit=volume.size - 1))
     same(t.client.get(volume.handle), volume, f"{what}: refused, then get_volume")
+
+
+@check(b.Expand, b.Attach, target=Target.BACKEND)
+def a_volume_that_grows_only_while_it_is_attached_says_so(t: CheckContext) -> None:
+    """With FailedPrecondition: after InUse external-resizer would stop as soon as a pod uses the volume."""
+    if not t.in_process.grows_only_attached:
+        raise CheckSkipped("volumes grow also while they are attached nowhere (Expand.offline is True)")
+    volume = t.volume()
+    wanted = ExpandRequest(
+        handle=volume.handle, size=SizeRange(required=volume.size + t.size), secrets=t.storage.secrets
+    )
+    _, error = attempt(lambda: t.backend.expand_volume(wanted))
+    what = "expand_volume of a volume that is attached nowhere"
+    outcome = f"raised {describe_error(error)}" if error else "succeeded"
+    refused = isinstance(error, FailedPrecondition) and not isinstance(error, InUse)
+    expect(refused, f"{what}: {outcome}, the contract requires FailedPrecondition, and not InUse")
+    same(t.client.get(volume.handle), volume, f"{what}: refused, then get_volume")
+
+    t.attach(volume, t.in_process.node())
+    expect_expanded(t, volume, wanted.size)
 
 
 @check(b.Expand)

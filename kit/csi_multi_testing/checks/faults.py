@@ -23,6 +23,7 @@ from ..check import check
 from ..context import CheckContext
 from ..fault_injection import Fault
 from ..fault_sweep import FaultSweep
+from ..marked_secrets import expect_no_secret
 from ..operations.base import RETRYABLE_ERRORS, Operation, describe_error, retry
 from ..operations.change import (
     AttachVolume,
@@ -58,6 +59,7 @@ def expect_retry_succeeds(operation: Operation) -> None:
                 operation.verify(answer, f"{faults.where}, but the method succeeded")
             else:
                 _expect_true_error(operation, error, faults.where)
+                expect_no_secret(f"{error} {error!r}", operation.t.storage.secrets, f"{faults.where}: the error")
             what = f"{faults.where}, repeated"
             operation.verify(retry(operation.act, what), what)
             operation.clean_up(what)

@@ -23,6 +23,7 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext
+from ..in_process import InProcessClient
 from ..listings import Listing, snapshots, volumes
 from ..protocol import BLOCK, Target
 
@@ -102,18 +103,21 @@ def foreign_resources_cannot_be_deleted(t: CheckContext) -> None:
         )
 
 
-def operations_on(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
-    """Yield every operation on a volume: its feature, its method, and the call."""
-    backend, secrets = t.backend, t.storage.secrets
+def operations_on(
+    t: CheckContext, client: InProcessClient, handle: str
+) -> Iterator[tuple[type[b.Backend], str, Callable[[], Any]]]:
+    """Yield every operation of a client on a volume: its feature, its method, and the call."""
+    backend, secrets = client.backend, t.storage.secrets
     size = SizeRange(required=1 << 40)
-    stamp = t.in_process.request(t.spec()).stamp
-    copy = t.in_process.request(t.spec(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
-    yield b.Expand, "expand_volume", lambda: backend.expand_volume(ExpandRequest(handle=handle, size=size))
+    stamp = client.request(t.spec()).stamp
+    copy = client.request(t.spec(size=0, source=Source(kind=SourceKind.VOLUME, handle=handle)))
+    growth = ExpandRequest(handle=handle, size=size, secrets=secrets)
+    yield b.Expand, "expand_volume", lambda: backend.expand_volume(growth)
     yield b.Clone, "clone_volume", lambda: t.register(backend.clone_volume(copy))
     request = SnapshotRequest(stamp=stamp, source=handle, secrets=secrets)
     yield b.Snapshots, "create_snapshot", lambda: t.register(backend.create_snapshot(request))
-    own = type(backend).MutableParameters()
-    yield b.Modify, "modify_volume", lambda: backend.modify_volume(ModifyRequest(handle=handle, mutable=own))
+    change = ModifyRequest(handle=handle, mutable=type(backend).MutableParameters(), secrets=secrets)
+    yield b.Modify, "modify_volume", lambda: backend.modify_volume(change)
     if t.storage.nodes:
         wanted = AttachRequest(handle=handle, node=t.storage.nodes[0], capability=BLOCK, secrets=secrets)
         yield b.Attach, "attach", lambda: backend.attach(wanted)
@@ -123,7 +127,7 @@ def operations_on(t: CheckContext, handle: str) -> Iterator[tuple[type[b.Backend
 def foreign_volumes_cannot_be_used(t: CheckContext) -> None:
     foreign = put_foreign(t)
     for handle in t.storage.foreign_handles:
-        for feature, method, act in operations_on(t, handle):
+        for feature, method, act in operations_on(t, t.in_process, handle):
             if feature in t.features:
                 what = f"{method} on {handle!r}, which belongs to another owner"
                 with t.refused(*REFUSALS, what=what):

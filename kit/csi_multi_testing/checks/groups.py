@@ -16,10 +16,11 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext, pages
+from ..counting import expect_as_before
 from ..operations.base import wait_until_ready
-from ..operations.create import as_ready
+from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
-from .sources import expect_success
+from .sources import expect_success, is_served
 
 
 def expect_unchanged(t: CheckContext, made: GroupSnapshot, what: str) -> None:
@@ -70,9 +71,9 @@ def a_group_has_one_member_per_volume(t: CheckContext) -> None:
 
 @check(b.GroupSnapshots)
 def a_group_is_deleted_with_its_members_and_nothing_else(t: CheckContext) -> None:
-    volumes = t.volume(), t.volume()
+    volumes = source_volume(t), source_volume(t)
     alone = t.snapshot(volumes[0])
-    before = t.new_resources()
+    before = t.resources()
     made = t.group(volumes)
 
     for _ in range(2):
@@ -82,22 +83,82 @@ def a_group_is_deleted_with_its_members_and_nothing_else(t: CheckContext) -> Non
         same(remaining(t, made), [], "delete_group_snapshot, then the members that get_snapshot finds")
     what = "delete_group_snapshot, then get_snapshot of a snapshot without a group"
     same(as_ready(expect_success(what, t.client.get_snapshot, alone.handle)), as_ready(alone), what)
-    same(t.new_resources(), before, "delete_group_snapshot, then what is on the storage")
+    expect_as_before(t, before, "delete_group_snapshot")
     for volume in volumes:
         same(t.client.get(volume.handle), volume, "delete_group_snapshot, then get_volume of a source")
 
 
 @check(b.GroupSnapshots)
 def a_member_is_not_deleted_without_its_group(t: CheckContext) -> None:
-    """csi-spec DeleteSnapshot: the backend refuses it with InvalidArgument."""
-    made = t.group([t.volume()])
+    """csi-spec DeleteSnapshot: the backend refuses it with InvalidArgument, each of them and each time."""
+    made = t.group([t.volume(), t.volume()])
     before = t.new_resources()
 
-    what = "delete_snapshot of a member of a group"
-    with t.refused(InvalidArgument, what=what):
-        t.client.delete_snapshot(made.snapshots[0].handle)
-    same(t.new_resources(), before, f"{what}: refused, but the storage changed")
-    expect_unchanged(t, made, what)
+    for what in ("delete_snapshot of a member of a group", "delete_snapshot of a member of a group after a restart"):
+        for member in made.snapshots:
+            with t.refused(InvalidArgument, what=what):
+                t.client.delete_snapshot(member.handle)
+            same(t.new_resources(), before, f"{what}: refused, but the storage changed")
+            expect_unchanged(t, made, what)
+        t.client.restart()
+
+
+@check(b.GroupSnapshots)
+def the_members_of_a_group_have_its_time_and_its_owner(t: CheckContext) -> None:
+    """They are of one point in time. A member without the owner would be foreign to a later deletion."""
+    volumes = t.volume(), t.volume()
+    made = t.group(volumes)
+
+    for when in ("create_group_snapshot", "create_group_snapshot and a restart"):
+        found = [("get_snapshot", t.client.get_snapshot(one.handle)) for one in made.snapshots]
+        found += [("get_group_snapshot", one) for one in t.client.get_group(made.handle).snapshots]
+        if b.ListSnapshots in t.features:
+            own = {one.handle for one in made.snapshots}
+            found += [("list_snapshots", one) for one in pages(t.client.list_snapshots) if one.handle in own]
+        for method, member in [("create_group_snapshot", one) for one in made.snapshots] + found:
+            what = f"{when}, then {method}: member {member.handle!r}"
+            same(member.group, made.handle, f"{what}: Snapshot.group")
+            same(member.created, made.created, f"{what}: Snapshot.created, against GroupSnapshot.created")
+            owner, wanted = ((one.driver, one.cluster) for one in (member.stamp, made.stamp))
+            same(owner, wanted, f"{what}: driver and cluster of its stamp")
+        t.client.restart()
+
+
+@check(b.GroupSnapshots)
+def a_copy_of_a_member_survives_the_deletion_of_the_group_or_refuses_it(t: CheckContext) -> None:
+    volume = source_volume(t)
+    made = t.group([volume, t.volume()])
+    member = next(one for one in made.snapshots if one.source == volume.handle)
+    copy = t.copy(wait_until_ready(t, member))
+
+    gone = is_served(t, t.client.delete_group, made.handle)
+    what = f"delete_group_snapshot beside a copy of a member: {'served' if gone else 'refused'}"
+    if gone:
+        same(remaining(t, made), [], f"{what}, then the members that get_snapshot finds")
+    else:
+        expect_unchanged(t, made, what)
+    same(expect_success(f"{what}, then get_volume", t.client.get, copy.handle), copy, f"{what}, then get_volume")
+    if not t.no_data_reason():
+        t.expect_filled(copy, SEED, volume.size, f"{what}, then the copy")
+
+
+@check(b.GroupSnapshots)
+def the_name_of_a_deleted_group_can_be_used_again(t: CheckContext) -> None:
+    """The new group is of the later point in time, and of other volumes if those are requested."""
+    volume, other, name = source_volume(t), t.volume(), t.name("group")
+    first = t.group([volume, other], name)
+    t.client.delete_group(first.handle)
+    if not t.no_data_reason():
+        t.fill(volume, "kit later")
+
+    what = "create_group_snapshot under the name of a deleted group"
+    again = expect_success(what, t.group, [volume], name)
+    same([one.source for one in again.snapshots], [volume.handle], f"{what}: the sources of the members")
+    expect(again.created >= first.created, f"{what}: GroupSnapshot.created is {again.created}, before the first group")
+    expect_unchanged(t, again, what)
+    if not t.no_data_reason():
+        copy = t.copy(wait_until_ready(t, again.snapshots[0]))
+        t.expect_filled(copy, "kit later", volume.size, f"{what}, then a volume restored from its member")
 
 
 @check(b.GroupSnapshots)

@@ -16,6 +16,7 @@ from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import CheckContext
 from ..operations.base import expect_not_found, retry
+from ..operations.create import as_ready
 from ..protocol import Target
 from .creation import expect_nothing_new, expect_repeats, expect_unchanged
 from .names import longest
@@ -75,6 +76,21 @@ def an_unknown_snapshot_handle_of_any_shape_is_not_found(t: CheckContext) -> Non
         what = f"get_snapshot({handle!r}), a handle that never existed"
         expect_not_found(partial(t.client.get_snapshot, handle), what)
         retry(partial(t.client.delete_snapshot, handle), f"delete_snapshot({handle!r}) of an unknown snapshot")
+
+
+@check(b.Snapshots)
+def an_almost_correct_snapshot_handle_is_not_found(t: CheckContext) -> None:
+    made = t.snapshot(t.volume())
+    before = t.new_resources()
+    for handle in similar_handles(made.handle):
+        if handle != made.handle:
+            what = f"get_snapshot({handle!r}), a handle that never existed, beside {made.handle!r}"
+            expect_not_found(partial(t.client.get_snapshot, handle), what)
+            what = f"delete_snapshot({handle!r}), a handle that never existed"
+            retry(partial(t.client.delete_snapshot, handle), what)
+            found = retry(partial(t.client.get_snapshot, made.handle), f"{what}, then get_snapshot")
+            same(as_ready(found), as_ready(made), f"{what}, then get_snapshot")
+    same(t.new_resources(), before, "the storage after delete_snapshot with handles that never existed")
 
 
 @check(b.Snapshots)

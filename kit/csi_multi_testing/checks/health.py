@@ -1,12 +1,13 @@
 """Health: no entry for a healthy volume, one reason for each problem (csi-spec VolumeHealthEntry).
 
-These checks break nothing, so they see entries only if the storage has some.
+Without Storage.damage these checks break nothing, so they see entries only if the storage has some.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from csi_multi.contract import (
     Health,
@@ -15,18 +16,26 @@ from csi_multi.contract import (
     NotFound,
     StorageHealth,
     StorageHealthEntry,
+    Volume,
     VolumeHealth,
 )
 from csi_multi.contract import backend as b
 
-from ..assertions import expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import CheckContext, pages
+from ..damaged_files import damages
+from ..hooks import LIMIT, undone
+from ..operations.base import attempt
+from ..operations.create import source_volume
 from ..protocol import Target
+from ..storage_contents import all_files
+from ..waiting import wait_for
 from .devices import open_device
 from .sources import expect_success
 
 CAMEL_CASE_WORD = re.compile(r"([A-Z][a-z0-9]*)+")
+NOTICE_SECONDS = LIMIT  # until a storage has noticed that a volume was damaged or repaired
 UNKNOWN_CURSOR = "?/ nobody's \N{SNOWMAN}"
 
 
@@ -51,6 +60,53 @@ def a_new_volume_is_healthy(t: CheckContext) -> None:
     t.client.delete(made.handle)
     with t.refused(NotFound, what="volume_health of a volume that was deleted"):
         t.client.health(made.handle)
+
+
+@check(b.VolumeHealthReporter, needs=("damage", "undamage"))
+def a_damaged_volume_is_unhealthy_until_it_is_repaired(t: CheckContext) -> None:
+    """Also for the next process, and in the listing; a volume beside it stays healthy, and neither is missing."""
+    _expect_unhealthy(t, t.volume())
+
+
+@check(b.VolumeHealthReporter, b.Clone, needs=("damage", "undamage"))
+def a_damaged_clone_is_unhealthy_until_it_is_repaired(t: CheckContext) -> None:
+    """What it shares with its source is its data too."""
+    _expect_unhealthy(t, t.copy(source_volume(t)))
+
+
+def _expect_unhealthy(t: CheckContext, damaged: Volume) -> None:
+    other = t.volume()
+    assert t.storage.damage, "the check needs it"
+    assert t.storage.undamage, "the check needs it"
+    damage, undamage = partial(t.storage.damage, damaged.handle), partial(t.storage.undamage, damaged.handle)
+    what = f"after Storage.damage({damaged.handle!r})"
+
+    with undone(damage, undamage, "undamage"):
+        for when in (what, f"{what} and a restart"):
+            _wait_for(t, damaged.handle, healthy=False, what=when)
+            same(t.client.health(other.handle), (), f"volume_health of another volume {when}")
+            missing = isinstance(attempt(lambda: t.client.get(damaged.handle))[1], t.client.kind_of(NotFound))
+            expect(not missing, f"get_volume {when}: raised NotFound; a damaged volume exists")
+            t.client.restart()
+    _wait_for(t, damaged.handle, healthy=True, what=f"after Storage.undamage({damaged.handle!r})")
+
+
+def _wait_for(t: CheckContext, handle: str, *, healthy: bool, what: str) -> None:
+    """Require that all methods of health agree that a volume is healthy, or is not, as soon as the storage knows."""
+    reads = {"volume_health": lambda: t.client.health(handle)}
+    if b.VolumeHealthLister in t.features:
+        reads["list_volume_health"] = lambda: tuple(
+            entry for one in pages(t.client.list_health) if one.handle == handle for entry in one.entries
+        )
+    if b.NodeHealthReporter in t.features and t.client.target is Target.BACKEND:
+        reads["node_volume_health"] = lambda: t.backend.node_volume_health(handle)
+    for name, read in reads.items():
+        ask = partial(expect_success, f"{name} {what}", read)
+        found = wait_for(ask, lambda entries: bool(entries) != healthy, NOTICE_SECONDS)
+        expect_well_formed(found, f"{name} {what}")
+        wanted = "no entry" if healthy else "an entry"
+        text = f"{name} {what}: found {found!r} for {NOTICE_SECONDS:g} s, the contract requires {wanted}"
+        expect(bool(found) != healthy, text)
 
 
 @check(b.VolumeHealthLister)
@@ -92,6 +148,25 @@ def the_health_listing_agrees_with_volume_health(t: CheckContext) -> None:
         except NotFound:
             continue  # deleted in the meantime by another client
         same(set(asked), set(one.entries), f"volume_health of {one.handle!r}, compared with list_volume_health")
+
+
+@check(b.VolumeHealthLister, needs=("files",), target=Target.BACKEND)
+def the_health_listing_agrees_with_volume_health_whichever_file_is_damaged(t: CheckContext) -> None:
+    """Each file that a new volume brought is missing, empty, and overwritten, one after the other."""
+    t.volume()  # the first one may bring what is everyone's
+    before, volume = set(all_files(t.storage.files)), t.volume()
+    brought = [file for file in all_files(t.storage.files) if file not in before]
+    if not brought:
+        raise CheckSkipped("create_volume leaves no file below Storage.files")
+
+    for file in brought:
+        for what, damaged in damages(t, file).items():
+            with damaged:
+                asked, error = attempt(partial(t.client.health, volume.handle))
+                listed = [one for one in pages(t.client.list_health) if one.handle == volume.handle]
+                found = {entry for one in listed for entry in one.entries}
+                if error is None:  # else the volume cannot be told from another's
+                    same(found, set(asked or ()), f"{file.name} {what}: list_volume_health, against volume_health")
 
 
 @check(b.VolumeHealthLister, target=Target.BACKEND)

@@ -15,8 +15,9 @@ from ..assertions import expect, same
 from ..check import check
 from ..concurrency import TIME_LIMIT
 from ..context import CheckContext
+from ..counting import added_since, expect_nothing_left
 from ..operations.base import expect_not_found, retry, wait_until_ready
-from ..operations.create import SEED, source_volume
+from ..operations.create import SEED, SnapshotSources, source_volume
 from ..protocol import Target
 
 KILLS = 8  # per operation, spread over its duration
@@ -32,6 +33,9 @@ class KilledOperation(ABC):
         self.spec = t.spec()
         self.counts: list[int] = []  # of resources that each run created; the first run was not killed
 
+    def renew(self) -> None:  # noqa: B027 - optional on purpose
+        """Replace what all runs share if it does not allow one more run."""
+
     def prepare(self) -> None:
         """Choose or create a new resource."""
         self.spec = self.t.spec()
@@ -46,7 +50,7 @@ class KilledOperation(ABC):
 
     def expect_created_once(self, what: str) -> None:
         """Require as many resources as after a run without a kill."""
-        self.counts.append(len(self.t.resources() - self.before))
+        self.counts.append(added_since(self.t, self.before))
         text = (
             f"{what}: the storage holds {self.counts[-1]} new resources, a run without a kill creates {self.counts[0]}"
         )
@@ -78,6 +82,7 @@ class KilledOperation(ABC):
         return duration
 
     def _begin(self) -> None:
+        self.renew()
         self.before = self.t.resources()
         self.prepare()
 
@@ -89,8 +94,7 @@ class KilledOperation(ABC):
 
     def _end(self, answer: Any, what: str) -> None:
         self.verify(answer, what)
-        left = self.t.resources() - self.before
-        expect(not left, f"{what}: remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
+        expect_nothing_left(self.t, self.before, f"{what}, then deleted")
 
     def delete(self, volume: Volume, what: str) -> None:
         retry(partial(self.t.client.delete, volume.handle), f"{what}, then delete_volume")
@@ -145,7 +149,14 @@ class KilledSnapshot(KilledOperation):
 
     def __init__(self, t: CheckContext) -> None:
         super().__init__(t)
-        self.source_volume = source_volume(t)
+        self.sources = SnapshotSources(t, source_volume)
+
+    @property
+    def source_volume(self) -> Volume:
+        return self.sources.volumes[0]
+
+    def renew(self) -> None:
+        self.sources.renew()
 
     def prepare(self) -> None:
         self.name = self.t.name("snapshot")

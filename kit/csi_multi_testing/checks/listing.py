@@ -17,7 +17,7 @@ UNKNOWN_CURSOR = "?/ nobody's \N{SNOWMAN}"
 
 
 def expect_complete(listing: Listing) -> None:
-    ours = [one.handle for one in listing.create_items(4)]
+    ours = [one.handle for one in [*listing.create_items(4), *listing.create_similar()]]
     small = listing.small_page()
     orders = {}
     for limit in (small, 2 * small, 0, 0):

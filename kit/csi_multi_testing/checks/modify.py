@@ -1,24 +1,30 @@
 """Modification: given parameters change, others stay, an error changes nothing (csi-spec ControllerModifyVolume).
 
-The contract has no method that reads a volume's mutable parameters. A storage may allow few changes of one volume, so
-the checks change each volume once, and repeat that request at most.
+The contract has no method that reads a volume's mutable parameters; Storage.effect does, where it is given. A storage
+may allow few changes of one volume, so the checks change each volume once, and repeat that request at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
 
-from csi_multi.contract import InvalidArgument, NotFound
+from csi_multi.contract import RESET, InvalidArgument, NotFound, Volume
 from csi_multi.contract import backend as b
-from csi_multi.contract.params import camel, fields
+from csi_multi.contract.params import camel, fields, parse, resettable
 
-from ..assertions import expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import CheckContext
+from ..hooks import LIMIT
 from ..protocol import Target
+from ..waiting import wait_for
+from .sources import expect_success
 
+EFFECT_SECONDS = LIMIT  # until a modification is in force
 UNKNOWN_PARAMETER = "noSuchParameterOfAnyKind"
 
 
@@ -69,6 +75,68 @@ def a_modification_reaches_the_storage(t: CheckContext) -> None:
     expect(t.injector.calls or not creation_calls, f"{text}, {made_calls}")
 
 
+@check(b.Modify, needs=("other_mutable", "effect"))
+def a_modification_is_in_force_for_a_volume_that_is_in_use(t: CheckContext) -> None:
+    """As for one that was created so, without a new attachment or device, and for no other volume."""
+    wanted = {**t.storage.mutable, **other_parameters(t)}
+    volume, beside, model = t.volume(), t.volume(), t.volume(mutable=wanted)
+    with ExitStack() as uses:
+        for one in (volume, beside, model):
+            uses.enter_context(in_use(t, one))
+        before, in_force = effects(t, (volume, beside), model)
+
+        t.client.modify(volume.handle, other_parameters(t))
+        what = f"Storage.effect after modify_volume to {other_parameters(t)}"
+        wait_for_effect(t, volume, in_force, f"{what} of a volume that is in use, where it was {before!r}")
+        same(effect(t, beside), before, f"{what}, of another volume")
+    with in_use(t, volume):
+        wait_for_effect(t, volume, in_force, f"{what}, used again")
+
+
+@contextmanager
+def in_use(t: CheckContext, volume: Volume) -> Iterator[None]:
+    """Use a volume as a workload does, as far as this machine can: open its device, or attach it."""
+    if not t.storage.read and not t.no_data_reason():
+        with t.client.device_path(volume.handle):
+            yield
+    elif b.Attach in t.features and t.storage.nodes:
+        t.attach(volume, t.storage.nodes[0])
+        yield
+        t.client.detach(volume.handle, t.storage.nodes[0])
+    else:
+        yield
+
+
+def effect(t: CheckContext, volume: Volume) -> object:
+    assert t.storage.effect, "the check needs it"
+    return t.storage.effect(volume.handle)
+
+
+def effects(t: CheckContext, alike: Sequence[Volume], other: Volume) -> tuple[object, object]:
+    """Return Storage.effect of volumes that were created alike, and of one with Storage.other_mutable.
+
+    Some storage systems change a volume in the background, a new one too.
+    """
+    *found, in_force = wait_for(
+        lambda: [effect(t, one) for one in (*alike, other)],
+        lambda read: all(one == read[0] for one in read[:-1]) and read[0] != read[-1],
+        EFFECT_SECONDS,
+    )
+    for one in found:
+        same(one, found[0], "Storage.effect of a volume with Storage.mutable, compared with another one's")
+    expect(
+        found[0] != in_force,
+        f"Storage.effect is {in_force!r} for a volume with Storage.mutable and for one with Storage.other_mutable; "
+        "it must tell them apart, or the parameters of create_volume are not in force",
+    )
+    return found[0], in_force
+
+
+def wait_for_effect(t: CheckContext, volume: Volume, wanted: object, what: str) -> None:
+    found = wait_for(lambda: effect(t, volume), lambda one: one == wanted, EFFECT_SECONDS)
+    same(found, wanted, what)
+
+
 @check(b.Modify, needs=("other_mutable",))
 def a_deleted_volume_cannot_be_modified(t: CheckContext) -> None:
     made = t.volume()
@@ -90,6 +158,28 @@ def a_modification_with_an_unknown_parameter_changes_nothing(t: CheckContext) ->
 
     same(t.client.get(made.handle), made, "get_volume after a refused modify_volume")
     t.client.modify(made.handle, other_parameters(t))  # the refused request has not changed the volume
+
+
+@check(b.Modify, target=Target.BACKEND)
+def a_mutable_parameter_can_be_reset_at_any_time(t: CheckContext) -> None:
+    """Also when it has its default, and together with others; users write "default" (contract.RESET)."""
+    schema = type(t.backend).MutableParameters
+    resets = {camel(name): RESET for name in resettable(schema)}
+    if not resets:
+        raise CheckSkipped("no field of MutableParameters can be reset (its type has no contract.Reset)")
+    changed, fresh = t.volume(mutable=other_parameters(t)), t.volume(mutable={})
+    new = expect_success(f"create_volume with {resets}", t.volume, mutable=resets)
+    for what, made in (("with other parameters", changed), ("without any", fresh), (f"with {resets}", new)):
+        what = f"modify_volume to {resets} of a volume that was made {what}"
+        same(t.backend.unmodifiable(made.handle, parse(schema, resets, "kit")), "", f"{what}: unmodifiable")
+        expect_success(what, t.client.modify, made.handle, resets)
+        same(t.client.get(made.handle), made, f"get_volume after {what}")
+    if t.storage.effect:
+        rest = {name: value for name, value in other_parameters(t).items() if name not in resets}
+        model = t.volume(mutable=rest)
+        with in_use(t, changed), in_use(t, model):
+            what = f"Storage.effect after modify_volume to {resets}, compared with a volume that was made with {rest}"
+            wait_for_effect(t, changed, effect(t, model), what)
 
 
 @check(b.Modify, target=Target.BACKEND)

@@ -12,10 +12,12 @@ from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext
 from ..operations.base import retry
+from ..operations.create import as_ready
 from ..protocol import Target
 from .creation import expect_repeats, expect_unchanged
 
 MAX_NAME_BYTES = 128  # bytes
+SNAPSHOTS = 8  # of one volume, which every storage can have
 
 
 def longest(text: str, fill: str = "n") -> str:
@@ -137,3 +139,40 @@ def a_volume_and_a_snapshot_may_have_the_same_name(t: CheckContext) -> None:
     same(t.client.get_snapshot(snapshot.handle).source, made.handle, f"{what}: the source of get_snapshot")
     t.client.delete_snapshot(snapshot.handle)
     expect_unchanged(t, made, "after delete_snapshot of the snapshot with its name")
+
+
+@check(b.Snapshots)
+def nearly_equal_names_give_different_snapshots(t: CheckContext) -> None:
+    """Of two volumes: storage systems may have few snapshots of one, and names that count for one volume only."""
+    names = similar(t.name("Kit"))
+    volumes = (t.volume(), t.volume())
+    made = {
+        name: retry(partial(t.snapshot, volumes[number >= SNAPSHOTS], name), f"create_snapshot with {name!r}")
+        for number, name in enumerate(names)
+    }
+
+    _expect_distinct({name: snapshot.handle for name, snapshot in made.items()}, "create_snapshot")
+    gone, *rest = names
+    t.client.delete_snapshot(made[gone].handle)
+    for name in rest:
+        found = t.client.get_snapshot(made[name].handle)
+        same(as_ready(found), as_ready(made[name]), f"delete_snapshot of {gone!r}, then get_snapshot of {name!r}")
+
+
+@check(b.GroupSnapshots)
+def nearly_equal_names_give_different_groups(t: CheckContext) -> None:
+    names = similar(t.name("Kit"))
+    volumes = (t.volume(), t.volume())
+    made = {
+        name: retry(partial(t.group, [volumes[number >= SNAPSHOTS]], name), f"create_group_snapshot with {name!r}")
+        for number, name in enumerate(names)
+    }
+
+    _expect_distinct({name: group.handle for name, group in made.items()}, "create_group_snapshot")
+    members = {name: group.snapshots[0].handle for name, group in made.items()}
+    _expect_distinct(members, "create_group_snapshot, the member")
+    gone, *rest = names
+    t.client.delete_group(made[gone].handle)
+    for name in rest:
+        found = [one.handle for one in t.client.get_group(made[name].handle).snapshots]
+        same(found, [members[name]], f"delete_group_snapshot of {gone!r}, then the members of {name!r}")

@@ -10,6 +10,7 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext
+from ..counting import expect_nothing_left
 from ..protocol import Target
 from .topology import expect_same_segments
 
@@ -68,7 +69,7 @@ def a_volume_is_created_on_this_node_or_not_at_all(t: CheckContext) -> None:
     before = t.resources()
     with t.refused(ResourceExhausted, what=f"create_volume for another node, {elsewhere}"):
         t.volume(topology=TopologyRequirement(requisite=(elsewhere,)))
-    same(sorted(t.resources() - before), [], "resources remaining after a refused creation for another node")
+    expect_nothing_left(t, before, "a refused creation for another node")
 
 
 def handles_of_other_nodes(t: CheckContext, handle: str) -> list[str]:

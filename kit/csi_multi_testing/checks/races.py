@@ -17,11 +17,13 @@ from csi_multi.contract import backend as b
 from ..assertions import expect, same
 from ..check import check
 from ..concurrency import CallResult, NamedCall, expect_answers, run_concurrently
-from ..context import CheckContext, pages, source
+from ..context import CheckContext, source
+from ..counting import added_since, expect_nothing_left
 from ..fault_injection import FaultInjector
 from ..in_process import InProcessClient
 from ..operations.base import expect_not_found, retry, wait_until_ready
 from ..operations.create import SEED, source_volume
+from ..operations.effects import expect_same_effect, model_of
 from ..protocol import Target
 
 RequestFor = Callable[[str], Callable[[Any], Any]]  # for a name, the request to a client
@@ -51,22 +53,21 @@ def expect_created_once(
             same(one.handle, made.handle, f"{concurrently}: the handle of an answer")
         new = t.resources() - before
         expect(
-            len(new) == per_call,
+            added_since(t, before) == per_call,
             f"{concurrently}: the storage holds {', '.join(sorted(new)[:10])}, one call creates {per_call}",
         )
         retry(partial(delete, made.handle), f"{concurrently}, then deleted")
         t.forget(made)
-        left = t.resources() - before
-        expect(not left, f"{concurrently}, then deleted: remaining: {', '.join(sorted(left)[:10])}")
+        expect_nothing_left(t, before, f"{concurrently}, then deleted")
 
 
 def _resources_of(t: CheckContext, request: Callable[[Any], Any], delete: Callable[[str], None]) -> int:
     """Return the number of resources that one call alone creates."""
     before = t.resources()
     made = request(t.client)
-    new = t.resources() - before
+    count = added_since(t, before)
     delete(made.handle)
-    return len(new)
+    return count
 
 
 def processes(t: CheckContext) -> list[Any]:
@@ -152,10 +153,52 @@ def concurrent_operations_on_different_volumes_are_independent(t: CheckContext) 
         expect_not_found(partial(t.client.get, volume.handle), "get_volume after the deletion")
 
 
-def run_in_changing_order(round_: int, acts: list[NamedCall]) -> list[CallResult]:
+def run_in_changing_order(round_: int, calls: list[NamedCall]) -> list[CallResult]:
     """Run these calls at once, in alternating order: the call that starts last often runs first."""
     turn = 1 if round_ % 2 else -1
-    return run_concurrently(acts[::turn])[::turn]
+    return run_concurrently(calls[::turn])[::turn]
+
+
+@check()
+def unknown_volumes_do_not_hide_others_that_are_read_at_the_same_time(t: CheckContext) -> None:
+    """A storage that looks several ids up in one call may refuse all of them if one does not exist."""
+    known, gone = [t.volume() for _ in range(CONCURRENT // 2)], t.volume()
+    t.client.delete(gone.handle)
+    t.forget(gone)
+    unknown = ("get_volume of a deleted volume, beside others", partial(t.client.get, gone.handle))
+    reads = [("get_volume, beside a deleted volume", partial(t.client.get, one.handle)) for one in known]
+    for round_ in range(ROUNDS):
+        outcomes = run_in_changing_order(round_, [call for read in reads for call in (read, unknown)])
+        for volume, found in zip(known, outcomes[::2], strict=True):
+            expect_answers(t, [found])
+            same(found.answer or volume, volume, found.label)
+        for found in outcomes[1::2]:
+            expect_answers(t, [found], NotFound)
+            same(found.answer, None, found.label)
+
+
+@check(b.Expand, b.Modify, needs=("other_mutable",))
+def a_concurrent_expansion_and_modification_both_take_effect(t: CheckContext) -> None:
+    """A claim's size and class may change in one edit. A success means that the change is made."""
+    wanted = dict(t.storage.other_mutable or {})
+    model = model_of(t, wanted)
+    for round_ in range(ROUNDS):
+        volume = t.volume()
+        size = SizeRange(required=2 * volume.size)
+        grow = ("expand_volume, beside a modification", partial(t.client.expand, volume.handle, size))
+        change = ("modify_volume, beside an expansion", partial(t.client.modify, volume.handle, wanted))
+        grown, changed = run_in_changing_order(round_, [grow, change])
+        expect_answers(t, [grown, changed])
+        if not grown.error:
+            found = t.client.get(volume.handle).size
+            expect(found >= size.required, f"{grown.label}: succeeded, then get_volume shows {found} bytes")
+        if not changed.error:
+            expect_same_effect(t, volume, model, changed.label)
+        for label, act in (grow, change):
+            retry(act, f"{label}, repeated")
+        found = t.client.get(volume.handle).size
+        expect(found >= size.required, f"{grow[0]}, repeated, then get_volume shows {found} bytes")
+        expect_same_effect(t, volume, model, f"{change[0]}, repeated")
 
 
 @check(b.Expand, b.Snapshots)
@@ -221,37 +264,3 @@ def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckCon
         expect_answers(t, outcomes, NotFound, InUse)
         if (copy := outcomes[0].answer) and not t.no_data_reason():
             t.expect_filled(copy, SEED, volume.size, "restore_volume, beside a deletion of its snapshot")
-
-
-@check(b.ListVolumes)
-def existing_volumes_stay_listed_while_others_are_created_and_deleted(t: CheckContext) -> None:
-    existing = {t.volume().handle, t.volume().handle}
-    over = False
-
-    def create_and_delete() -> None:
-        nonlocal over
-        try:
-            for _ in range(2 * ROUNDS):
-                volume = t.volume()
-                t.client.delete(volume.handle)
-                t.forget(volume)
-        finally:
-            over = True
-
-    def list_repeatedly() -> None:
-        while not over:
-            for limit in (0, 2):
-                missing = existing - {one.handle for one in pages(t.client.list_volumes, limit)}
-                expect(not missing, f"list_volumes, while others are created and deleted: missing {sorted(missing)}")
-
-    outcomes = run_concurrently(
-        [
-            ("creations and deletions of other volumes", create_and_delete),
-            ("list_volumes, beside them", list_repeatedly),
-        ]
-    )
-
-    for one in outcomes:
-        if isinstance(one.error, AssertionError):
-            raise one.error
-    expect_answers(t, outcomes)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from csi_multi.contract import AlreadyExists, NotFound, Snapshot
+from csi_multi.contract import AlreadyExists, NotFound, Snapshot, Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckSkipped, expect, same
@@ -16,6 +20,7 @@ from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
 from .sources import expect_success, is_served, snapshot_as_source
 
+ZONES = ("KIT-14", "KIT+12")  # 14 hours before UTC, and 12 behind it
 SKEW = timedelta(minutes=10)  # between the clocks of two machines; a wrong time zone differs by more
 
 
@@ -123,6 +128,38 @@ def a_snapshot_has_its_creation_time(t: CheckContext) -> None:
     )
 
 
+@contextmanager
+def time_zone(name: str) -> Iterator[None]:
+    """Let this process have a time zone, as POSIX writes it, in the block: most test machines have UTC."""
+    before = os.environ.get("TZ")
+    try:
+        os.environ["TZ"] = name
+        time.tzset()
+        yield
+    finally:
+        os.environ.pop("TZ")
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()
+
+
+@check(b.Snapshots, target=Target.BACKEND)
+def the_creation_time_of_a_snapshot_is_the_same_in_every_time_zone(t: CheckContext) -> None:
+    """Nodes and controllers may have different ones."""
+    volume = t.volume()
+    for zone, other in (ZONES, ZONES[::-1]):
+        earliest = datetime.now(UTC)
+        with time_zone(zone):
+            made = t.snapshot(volume)
+        what = f"create_snapshot in the time zone {zone}: Snapshot.created is {made.created!r}"
+        expect(earliest - SKEW < made.created < datetime.now(UTC) + SKEW, f"{what}, it was {earliest}")
+        for where in (zone, other):
+            with time_zone(where):
+                t.client.restart()
+                found = t.client.get_snapshot(made.handle).created
+            same(found, made.created, f"{what}, then get_snapshot in the time zone {where}: Snapshot.created")
+
+
 @check(b.Snapshots)
 def the_size_of_a_snapshot_is_enough_to_restore_it(t: CheckContext) -> None:
     """csi-spec CreateSnapshot: size_bytes is the minimum size of a volume made from it."""
@@ -196,14 +233,24 @@ def deleting_a_volume_keeps_its_snapshots_or_is_refused(t: CheckContext) -> None
 @check(b.Snapshots)
 def a_volume_made_anew_has_no_snapshot_of_an_earlier_one(t: CheckContext) -> None:
     """A handle that follows from the name comes again; see `ids.earlier`."""
+    _expect_another(t, lambda name, _: t.volume(name), "created again")
+
+
+@check(b.Snapshots)
+def a_volume_restored_under_its_old_name_has_no_snapshot_of_the_earlier_one(t: CheckContext) -> None:
+    """It shares data with the earlier one, and is another volume all the same."""
+    _expect_another(t, lambda name, snapshot: t.copy(snapshot, name), "restored from it under the same name")
+
+
+def _expect_another(t: CheckContext, make: Callable[[str, Snapshot], Volume], how: str) -> None:
     volume_name, name = t.name(), t.name("snapshot")
     earlier = t.volume(volume_name)
-    made = t.snapshot(earlier, name)
+    made = wait_until_ready(t, t.snapshot(earlier, name))
     if not is_served(t, t.client.delete, earlier.handle):
         raise CheckSkipped("delete_volume refuses a volume that has snapshots, which the contract allows")
-    volume = t.volume(volume_name)
+    volume = make(volume_name, made)
 
-    what = "the source of a snapshot whose volume was deleted and created again"
+    what = f"the source of a snapshot whose volume was deleted and {how}"
     source = expect_success(what, t.client.get_snapshot, made.handle).source
     expect(source != volume.handle, f"{what}: found {source!r}, the new volume")
     if t.client.target is Target.BACKEND and isinstance(t.backend, b.NodeLocal):

@@ -128,14 +128,17 @@ def a_cloned_volume_is_never_smaller_than_its_source(t: CheckContext) -> None:
 
 
 def expect_independent(t: CheckContext, choose_source: ChooseSource) -> None:
+    """The source is written first: blocks that the copy has written itself hide those that it shares."""
     volume = source_volume(t)
     of = choose_source(t, volume)
     copy = t.copy(of)
 
-    t.fill(copy, "kit copy")
-    t.expect_filled(volume, SEED, volume.size, f"{method(of)}: the source, after writes to the new volume")
     t.fill(volume, "kit origin")
-    t.expect_filled(copy, "kit copy", copy.size, f"{method(of)}: the new volume, after writes to its source")
+    t.expect_filled(copy, SEED, volume.size, f"{method(of)}: the new volume, after writes to its source")
+    t.fill(copy, "kit copy")
+    t.expect_filled(volume, "kit origin", volume.size, f"{method(of)}: the source, after writes to the new volume")
+    t.fill(volume, "kit later")
+    t.expect_filled(copy, "kit copy", copy.size, f"{method(of)}: the new volume, after both were written")
     if isinstance(of, Snapshot):
         t.expect_filled(t.copy(of), SEED, volume.size, "restore_volume, repeated after writes to the first copy")
 
@@ -174,7 +177,7 @@ def expect_copy_survives(t: CheckContext, choose_source: ChooseSource) -> None:
     """The copy may still read from its source; then the deletion of the source must be refused."""
     volume = source_volume(t)
     of = choose_source(t, volume)
-    spec = t.spec(size=0, source=source(of))
+    spec = t.spec(f"{volume.stamp.name}-copy", 0, source=source(of))  # a name that begins with the source's
     copy = t.create(spec)
     delete, get = (
         (t.client.delete, t.client.get) if isinstance(of, Volume) else (t.client.delete_snapshot, t.client.get_snapshot)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from csi_multi.contract import AlreadyExists, NotFound, Snapshot, SnapshotRequest, Volume, VolumeRequest
+from csi_multi.contract import (
+    AlreadyExists,
+    GroupSnapshotRequest,
+    NotFound,
+    Snapshot,
+    SnapshotRequest,
+    Stamp,
+    Volume,
+    VolumeRequest,
+)
 from csi_multi.contract import backend as b
 
 from ..assertions import same
@@ -21,6 +30,9 @@ CONTEXT = {
     "quoted": 'it\'s "quoted", with a \\ and a % and an = sign',
     "ünïcode": "größe 💾",
     "empty": "",
+    "cluster": " c.",
+    "c.c": ".c",
+    ".": "=",
 }
 CONTEXT_BYTES = 1024  # bytes of the largest context: the core writes much less
 METADATA = {
@@ -154,3 +166,40 @@ def unusual_metadata_does_not_change_the_volume(t: CheckContext) -> None:
 
     expect_equal_records(made.stamp, wanted.stamp, "the stamp of create_volume to unusual metadata")
     expect_repeats(t, made, t.spec(wanted.name), "repeated without the unusual metadata of the first time")
+
+
+def full_stamp(t: CheckContext, text: str) -> Stamp:
+    """Return a stamp whose name and digest say something, as those of the core do."""
+    return replace(request(t).stamp, name=f"{t.name(text)}/größe 'x'", digest="0123456789abcdef" * 2, context={})
+
+
+@check(b.Snapshots, target=Target.BACKEND)
+def the_stamp_of_a_snapshot_comes_back_unchanged(t: CheckContext) -> None:
+    """With the digest the core recognises another request under the name."""
+    stamp = full_stamp(t, "snapshot")
+    wanted = SnapshotRequest(stamp=stamp, source=t.volume().handle, secrets=t.storage.secrets)
+    made = retry(lambda: t.backend.create_snapshot(wanted), "create_snapshot")
+    t.register(made)
+    expect_equal_records(made.stamp, stamp, "the stamp of create_snapshot")
+    for moment in ("", " after a restart"):
+        expect_equal_records(t.backend.get_snapshot(made.handle).stamp, stamp, f"the stamp of get_snapshot{moment}")
+        expect_equal_records(t.backend.find_snapshot(stamp.name).stamp, stamp, f"the stamp of find_snapshot{moment}")
+        if b.ListSnapshots in t.features:
+            listed = [one.stamp for one in pages(t.client.list_snapshots) if one.handle == made.handle]
+            expect_equal_records(dict(enumerate(listed)), {0: stamp}, f"the stamp of list_snapshots{moment}")
+        t.client.restart()
+
+
+@check(b.GroupSnapshots, target=Target.BACKEND)
+def the_stamp_of_a_group_comes_back_unchanged(t: CheckContext) -> None:
+    stamp = full_stamp(t, "group")
+    wanted = GroupSnapshotRequest(stamp=stamp, sources=(t.volume().handle,), secrets=t.storage.secrets)
+    made = retry(lambda: t.backend.create_group_snapshot(wanted), "create_group_snapshot")
+    t.register(made)
+    expect_equal_records(made.stamp, stamp, "the stamp of create_group_snapshot")
+    for moment in ("", " after a restart"):
+        found = t.backend.get_group_snapshot(made.handle).stamp
+        expect_equal_records(found, stamp, f"the stamp of get_group_snapshot{moment}")
+        found = t.backend.find_group_snapshot(stamp.name).stamp
+        expect_equal_records(found, stamp, f"the stamp of find_group_snapshot{moment}")
+        t.client.restart()

@@ -15,6 +15,8 @@ from ..context import CheckContext
 from ..fault_plan import PATHS
 from ..protocol import BLOCK, Target
 
+LEAST_SNAPSHOTS = 8  # of one volume: of all names in one check, or with one between each of several writes
+
 
 def parsed(t: CheckContext, name: str) -> Any:
     """Return the class parameters of Storage as the backend gets them."""
@@ -47,6 +49,10 @@ def the_sizes_are_consistent(t: CheckContext) -> None:
         t.storage.too_large > least,
         f"Storage.too_large is {t.storage.too_large}, but three times Storage.size, {least} bytes, must be possible",
     )
+    most = t.storage.snapshots
+    expect(
+        most is None or most >= LEAST_SNAPSHOTS, f"Storage.snapshots is {most}; checks need {LEAST_SNAPSHOTS} of one"
+    )
     for exact in t.storage.exact_sizes:
         expect(0 < exact < t.storage.too_large, f"Storage.exact_sizes: {exact} is not between 0 and Storage.too_large")
 
@@ -54,6 +60,7 @@ def the_sizes_are_consistent(t: CheckContext) -> None:
 @check(target=Target.BACKEND)
 def fields_that_need_each_other_are_given_together(t: CheckContext) -> None:
     pairs = {"foreign": "resources", "foreign_handles": "foreign", "read": "write", "write": "read"}
+    pairs |= {"damage": "undamage", "undamage": "damage"}
     for name, needed in pairs.items():
         text = f"Storage.{name} is given without Storage.{needed}, and needs it"
         expect(not getattr(t.storage, name) or getattr(t.storage, needed), text)

@@ -12,6 +12,7 @@ from csi_multi.core.topology import is_inside, satisfies
 from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import CheckContext
+from ..counting import expect_nothing_left
 from ..protocol import Target
 
 
@@ -95,7 +96,7 @@ def unreachable_segments_are_refused_and_nothing_is_created(t: CheckContext) -> 
     before = t.resources()
     with t.refused(ResourceExhausted, what=f"create_volume, only for {list(t.storage.unreachable)}"):
         t.create(spec)
-    same(sorted(t.resources() - before), [], "resources remaining after a refused creation")
+    expect_nothing_left(t, before, "a refused creation")
     place = t.storage.reachable[0]
     made = t.create(replace(spec, topology=required(place)))
     expect_satisfied(t, made, place, what=f"create_volume again, for {place}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import CheckFailed, expect
 from ..context import CheckContext
+from ..counting import expect_nothing_left
 
 T = TypeVar("T")
 
@@ -33,8 +35,12 @@ class Operation(ABC):
 
     def begin(self) -> None:
         """Start a new run: choose or create a new resource."""
+        self.renew()
         self.before = self.t.resources()
         self.prepare()
+
+    def renew(self) -> None:  # noqa: B027 - optional on purpose
+        """Replace what all runs share if it does not allow one more run."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -62,8 +68,7 @@ class Operation(ABC):
     def clean_up(self, what: str) -> None:
         """Delete the resource and require that nothing remains."""
         retry(self.remove, f"{what}: the deletion at its end")
-        left = self.t.resources() - self.before
-        expect(not left, f"{what}: remaining after everything was deleted: {', '.join(sorted(left)[:10])}")
+        expect_nothing_left(self.t, self.before, f"{what}, then deleted")
 
 
 def attempt(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
@@ -76,18 +81,34 @@ def attempt(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def retry(act: Callable[[], T], what: str) -> T:
-    """Return the answer; repeat the call while its error is retryable, as an orchestrator does. Raises CheckFailed."""
-    outcome = ""
-    for pause in PAUSES:
+def retry(act: Callable[[], T], what: str, seconds: float = 0.0) -> T:
+    """Return the answer; repeat the call while its error is retryable, as an orchestrator does. Raises CheckFailed.
+
+    Gives up after as many tries as PAUSES, but not before `seconds`: others may hold what the call waits for.
+    """
+    answer, error, tries = settle(act, seconds)
+    if error is None:
+        return answer  # type: ignore[return-value]
+    outcome, required = describe_error(error), "the contract requires it to succeed"
+    if not isinstance(error, NOT_FINAL):
+        raise CheckFailed(f"{what}: raised {outcome}, {required}") from error
+    raise CheckFailed(f"{what}: raised {outcome} each of {tries} times, {required}")
+
+
+def settle(act: Callable[[], T], seconds: float = 0.0) -> tuple[T | None, Exception | None, int]:
+    """Repeat a call while its error is retryable; return the last answer, the last error, and how often it was made.
+
+    Gives up as `retry` does.
+    """
+    ends = time.monotonic() + seconds
+    for tries in itertools.count(1):
         answer, error = attempt(act)
-        if error is None:
-            return answer  # type: ignore[return-value]
-        outcome = describe_error(error)
         if not isinstance(error, NOT_FINAL):
-            raise CheckFailed(f"{what}: raised {outcome}, the contract requires it to succeed") from error
-        time.sleep(pause)
-    raise CheckFailed(f"{what}: raised {outcome} each of {len(PAUSES)} times, the contract requires it to succeed")
+            break
+        time.sleep(PAUSES[min(tries, len(PAUSES)) - 1])
+        if tries >= len(PAUSES) and time.monotonic() >= ends:
+            break
+    return answer, error, tries
 
 
 def describe_error(error: BaseException) -> str:

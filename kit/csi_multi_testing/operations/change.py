@@ -9,9 +9,11 @@ from csi_multi.contract import Expansion, GroupSnapshot, Node, PublishedNodes, S
 
 from ..assertions import expect, same
 from ..context import CheckContext
+from ..counting import expect_nothing_left
 from ..protocol import BLOCK
 from .base import Operation, attempt, expect_not_found
-from .create import source_volume
+from .create import SnapshotSources, source_volume
+from .effects import expect_same_effect, model_of
 
 DATA = "kit before"
 
@@ -34,8 +36,7 @@ class DeleteOperation(Operation):
 
     def verify(self, answer: Any, what: str) -> None:
         expect_not_found(self.read, f"{what}: read after the deletion")
-        left = self.t.resources() - self.before
-        expect(not left, f"{what}: remaining: {', '.join(sorted(left)[:10])}")
+        expect_nothing_left(self.t, self.before, what)
         self.t.forget(self.resource)
 
     def is_unchanged(self) -> bool:
@@ -62,10 +63,13 @@ class DeleteSnapshot(DeleteOperation):
 
     def __init__(self, t: CheckContext) -> None:
         super().__init__(t)
-        self.source_volume = source_volume(t)
+        self.sources = SnapshotSources(t, source_volume)
+
+    def renew(self) -> None:
+        self.sources.renew()
 
     def make(self) -> Snapshot:
-        return self.t.snapshot(self.source_volume)
+        return self.t.snapshot(self.sources.volumes[0])
 
     def act(self) -> None:
         self.t.client.delete_snapshot(self.resource.handle)
@@ -77,10 +81,13 @@ class DeleteGroupSnapshot(DeleteOperation):
 
     def __init__(self, t: CheckContext) -> None:
         super().__init__(t)
-        self.sources = [t.volume(), t.volume()]
+        self.sources = SnapshotSources(t, CheckContext.volume, CheckContext.volume)
+
+    def renew(self) -> None:
+        self.sources.renew()
 
     def make(self) -> GroupSnapshot:
-        return self.t.group(self.sources)
+        return self.t.group(self.sources.volumes)
 
     def act(self) -> None:
         self.t.client.delete_group(self.resource.handle)
@@ -111,10 +118,21 @@ class VolumeOperation(Operation):
 
 class ExpandVolume(VolumeOperation):
     method = "expand_volume"
+    _node_required: bool | None = None  # of a run without a fault
 
     @property
     def wanted(self) -> int:
         return 2 * self.t.size
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.t.in_process.grows_only_attached:
+            self.t.attach(self.volume, self.t.in_process.node())
+
+    def remove(self) -> None:
+        if self.t.in_process.grows_only_attached:
+            self.t.client.detach(self.volume.handle, None)
+        super().remove()
 
     def act(self) -> Expansion:
         return self.t.client.expand(self.volume.handle, SizeRange(required=self.wanted))
@@ -122,6 +140,10 @@ class ExpandVolume(VolumeOperation):
     def verify(self, answer: Any, what: str) -> None:
         expect(answer.size >= self.wanted, f"{what}: answered {answer.size} bytes, {self.wanted} were requested")
         same(self.t.client.get(self.volume.handle).size, answer.size, f"{what}: the size of get_volume")
+        if self._node_required is None:
+            self._node_required = answer.node_required
+        text = f"{what}: node_required is False, and True without a fault: the node would never learn the new size"
+        expect(answer.node_required or not self._node_required, text)
         self.verify_usable(what)
 
     def is_unchanged(self) -> bool:
@@ -131,11 +153,17 @@ class ExpandVolume(VolumeOperation):
 class ModifyVolume(VolumeOperation):
     method = "modify_volume"
 
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.wanted = dict(t.storage.other_mutable or {})
+        self.model = model_of(t, self.wanted)
+
     def act(self) -> None:
-        self.t.client.modify(self.volume.handle, self.t.storage.other_mutable or {})
+        self.t.client.modify(self.volume.handle, self.wanted)
 
     def verify(self, answer: Any, what: str) -> None:
         same(self.t.client.get(self.volume.handle), self.volume, f"{what}: get_volume")
+        expect_same_effect(self.t, self.volume, self.model, what)
         self.verify_usable(what)
 
     def is_unchanged(self) -> bool:

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from csi_multi.contract import GroupSnapshot, Snapshot, Stamp, Volume
 
 from ..assertions import expect, same
 from ..context import CheckContext, source
+from ..counting import added_since
 from ..protocol import VolumeSpec
 from .base import Operation, attempt, expect_not_found, is_not_found, wait_until_ready
+from .effects import expect_same_effect, model_of
 
 SEED = "kit source"
+SNAPSHOTS_PER_RUN = 4  # of one volume: two are interrupted, one is repeated, one is another request
+
+
+class SnapshotSources:
+    """Volumes to take snapshots of: others, before one has had more than it can have (Storage.snapshots)."""
+
+    def __init__(self, t: CheckContext, *makes: Callable[[CheckContext], Volume]) -> None:
+        self._t = t
+        self._makes = makes
+        self._runs = 0
+        self.volumes = [make(t) for make in makes]
+
+    def renew(self) -> None:
+        """Call it before each run, which takes at most SNAPSHOTS_PER_RUN of each volume, deleted ones included."""
+        most = self._t.storage.snapshots
+        if most and (self._runs + 1) * SNAPSHOTS_PER_RUN > most:
+            for volume in self.volumes:
+                if attempt(partial(self._t.client.delete, volume.handle))[1] is None:  # else at the end of the check
+                    self._t.forget(volume)
+            self.volumes, self._runs = [make(self._t) for make in self._makes], 0
+        self._runs += 1
 
 
 class CreateOperation(Operation):
@@ -46,7 +71,7 @@ class CreateOperation(Operation):
         self.made = answer
         new = self.t.resources() - self.before
         if self._stamp is None:
-            self._stamp, self._count = answer.stamp, len(new)
+            self._stamp, self._count = answer.stamp, added_since(self.t, self.before)
         same(answer.stamp, replace(self._stamp, name=self.name), f"{what}: the stamp")
         found, error = attempt(self.find)
         expect(error is None, f"{what}: {self.found_by} raised {error!r}")
@@ -54,7 +79,7 @@ class CreateOperation(Operation):
         if not self.t.no_data_reason():
             self.verify_data(answer, what)
         expect(
-            len(new) == self._count,
+            added_since(self.t, self.before) == self._count,
             f"{what}: the storage holds {len(new)} new resources ({', '.join(sorted(new)[:10])}), "
             f"{self.method} without a fault creates {self._count}",
         )
@@ -82,6 +107,10 @@ class CreateVolume(CreateOperation):
     method = "create_volume"
     found_by = "find_volume"
 
+    def __init__(self, t: CheckContext) -> None:
+        super().__init__(t)
+        self.model = model_of(t, {})
+
     def spec(self, **more: Any) -> VolumeSpec:
         return self.t.spec(self.name, **more)
 
@@ -99,6 +128,7 @@ class CreateVolume(CreateOperation):
     def verify(self, answer: Any, what: str) -> None:
         wanted = self.spec().size
         expect(wanted.holds(answer.size), f"{what}: the volume has {answer.size} bytes, requested was {wanted}")
+        expect_same_effect(self.t, answer, self.model, what)
         super().verify(answer, what)
 
 
@@ -137,8 +167,18 @@ class CreateSnapshot(CreateOperation):
 
     def __init__(self, t: CheckContext) -> None:
         super().__init__(t)
-        self.source_volume = source_volume(t)
-        self.second = t.volume()
+        self.sources = SnapshotSources(t, source_volume, CheckContext.volume)
+
+    @property
+    def source_volume(self) -> Volume:
+        return self.sources.volumes[0]
+
+    @property
+    def second(self) -> Volume:
+        return self.sources.volumes[1]
+
+    def renew(self) -> None:
+        self.sources.renew()
 
     def act(self) -> Snapshot:
         return self.t.snapshot(self.source_volume, self.name)

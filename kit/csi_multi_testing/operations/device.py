@@ -9,6 +9,8 @@ from csi_multi.contract import Attach, Backend, Blank, Device, OpenRequest, Size
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..context import BLOCK_SIZE, pattern
+from ..counting import expect_nothing_left
+from ..marked_secrets import given_secrets
 from ..protocol import read_from
 from .base import attempt
 from .change import DATA, VolumeOperation
@@ -81,8 +83,7 @@ class CloseDevice(DeviceOperation):
 
     def verify(self, answer: Any, what: str) -> None:
         same(self.found(), None, f"{what}: find_device")
-        left = self.t.resources() - self.closed
-        expect(not left, f"{what}: remaining: {', '.join(sorted(left)[:10])}")
+        expect_nothing_left(self.t, self.closed, what)
 
     def is_unchanged(self) -> bool:
         return self.found() is not None
@@ -97,7 +98,7 @@ class RefreshDevice(DeviceOperation):
         self.size = self.t.client.expand(self.volume.handle, SizeRange(required=2 * self.t.size)).size
 
     def act(self) -> None:
-        self.t.backend.refresh_device(self.volume.handle)
+        given_secrets(self.t, self.t.backend.refresh_device)(self.volume.handle)
 
     def verify(self, answer: Any, what: str) -> None:
         device = self.found()
@@ -128,7 +129,7 @@ class NoteFormatting(DeviceOperation):
         return device.blank
 
     def act(self) -> None:
-        self.t.backend.formatting(self.volume.handle)
+        given_secrets(self.t, self.t.backend.formatting)(self.volume.handle)
 
     def verify_usable(self, what: str) -> None:
         blank, error = attempt(self.blank)
@@ -149,8 +150,8 @@ class NoteFormatted(NoteFormatting):
 
     def prepare(self) -> None:
         super().prepare()
-        self.t.backend.formatting(self.volume.handle)
+        given_secrets(self.t, self.t.backend.formatting)(self.volume.handle)
         self.fresh = self.blank()
 
     def act(self) -> None:
-        self.t.backend.formatted(self.volume.handle)
+        given_secrets(self.t, self.t.backend.formatted)(self.volume.handle)

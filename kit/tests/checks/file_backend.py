@@ -20,6 +20,7 @@ from csi_multi_testing.memory import CURSOR
 from csi_multi_testing.storage import Storage, setting
 
 from csi_multi.contract import (
+    NO_SECRETS,
     AlreadyExists,
     Blank,
     Device,
@@ -55,7 +56,7 @@ SIZE = 64 << 10
 class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
     """A directory per volume, with its bytes and its record. It is made and removed under a dot, and renamed."""
 
-    contract: ClassVar[tuple[int, int]] = (1, 0)
+    contract: ClassVar[tuple[int, int]] = (1, 1)
 
     def __init__(self, config: Any, setting: Setting, root: Path) -> None:
         super().__init__(config, setting)
@@ -66,10 +67,12 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
         assert request.source
+        self._clear_draft(VOLUMES, request.name)
         return self._copied(request, self.get_snapshot(request.source.handle).size, SNAPSHOTS)
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
         assert request.source
+        self._clear_draft(VOLUMES, request.name)
         return self._copied(request, self.get_volume(request.source.handle).size, VOLUMES)
 
     def _copied(self, request: VolumeRequest, size: int, kind: str) -> Volume:
@@ -96,9 +99,6 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
         return self._read(VOLUMES, handle, Volume)
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        with failures():
-            if handle in os.listdir(self.root / OPEN):
-                raise InUse(f"volume {handle!r} is open")
         self._remove(VOLUMES, handle)
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
@@ -109,10 +109,12 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
             volume = self.get_volume(request.handle)
             size = request.size.choose(granularity=4096, minimum=volume.size)
             os.truncate(self._entry(VOLUMES, volume.handle) / "data", size)
+            self.sync(self._entry(VOLUMES, volume.handle) / "data")
             self._write(self._entry(VOLUMES, volume.handle) / "record", replace(volume, size=size))
         return Expansion(size=size)
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        self._clear_draft(SNAPSHOTS, request.name)
         source = self.get_volume(request.source)
         name, now = leaf(request.name), datetime.now(UTC)
         cut = Snapshot(handle=name, source=source.handle, size=source.size, created=now, stamp=request.stamp)
@@ -158,7 +160,7 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
                 found = self._device(link)
         return found
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         self.get_volume(handle)
         with failures():
             return self._device(self.root / OPEN / handle) if handle in os.listdir(self.root / OPEN) else None
@@ -168,28 +170,31 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
         blank = Blank(state.read_text()) if state.name in os.listdir(state.parent) else Blank.ZEROED
         return Device(path=link, number="0:0", proof={}, blank=blank)
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         with failures():
             (self.root / OPEN / handle).unlink(missing_ok=True)
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         new = self.root / OPEN / f".{handle}"
+        self.get_volume(handle)
         with self._locked():
             new.unlink(missing_ok=True)
             new.symlink_to(self._entry(VOLUMES, handle) / "data")
             new.rename(self.root / OPEN / handle)
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._note(handle, Blank.INTERRUPTED)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._note(handle, Blank.NEVER)
 
     def _note(self, handle: str, blank: Blank) -> None:
         with self._locked():
             draft = self._entry(VOLUMES, handle) / ".state"
             draft.write_text(blank.value)
+            self.sync(draft)
             draft.rename(draft.with_name("state"))
+            self.sync(draft.parent)
 
     def check(self) -> None:
         with failures():
@@ -227,18 +232,32 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
                 draft.mkdir()
                 fill(draft / "data")
                 self._write(draft / "record", made)
+                self.sync(draft / "data")
                 draft.rename(self._entry(kind, made.handle))
+                self.sync(draft.parent)
             except OSError:
                 self._clear(draft)
                 raise
 
+    def _clear_draft(self, kind: str, name: str) -> None:
+        """Remove what an earlier try left, before an error is final: nobody asks again then."""
+        with self._locked():
+            self._clear(self.root / kind / f".{leaf(name)}")
+
+    def refuse_open(self, handle: str) -> None:
+        if handle in os.listdir(self.root / OPEN):
+            raise InUse(f"volume {handle!r} is open")
+
     def _remove(self, kind: str, handle: str) -> None:
         draft = self._entry(kind, handle).with_name(f".{handle}")
         with self._locked():
+            if kind == VOLUMES:
+                self.refuse_open(handle)
             self._clear(draft)
             if handle not in os.listdir(self.root / kind):
                 raise missing(kind, handle)
             self._entry(kind, handle).rename(draft)
+            self.sync(draft.parent)
             self._clear(draft)
 
     def _clear(self, draft: Path) -> None:
@@ -248,14 +267,23 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
     def _write(self, file: Path, record: Volume | Snapshot) -> None:
         draft = file.with_name(".record")
         draft.write_bytes(msgspec.json.encode(record))
+        self.sync(draft)
         draft.rename(file)
+        self.sync(file.parent)
+
+    def sync(self, path: Path) -> None:
+        """Do nothing: these files are in a directory that no power cut reaches."""
 
     def _read(self, kind: str, handle: str, form: type[Any]) -> Any:
         try:
             with failures():
                 return msgspec.json.decode((self._entry(kind, handle) / "record").read_bytes(), type=form)
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"the record of {handle!r} cannot be read: {error}") from error
         except Unavailable as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                with failures():
+                    os.listdir(self.root / kind)  # which is there, or the storage is away
                 raise missing(kind, handle) from None
             raise
 
@@ -291,7 +319,10 @@ ROOTS: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process e
 def storage(kind: type[FileBackend] = FileBackend, **given: Any) -> Storage:
     """Return a storage over a new directory."""
     ROOTS.append(tempfile.TemporaryDirectory(prefix="kit-"))
-    root = Path(ROOTS[-1].name)
+    return storage_on(kind, Path(ROOTS[-1].name), **given)
+
+
+def storage_on(kind: type[FileBackend], root: Path, **given: Any) -> Storage:
     for name in (VOLUMES, SNAPSHOTS, OPEN):
         (root / name).mkdir()
 
@@ -299,7 +330,8 @@ def storage(kind: type[FileBackend] = FileBackend, **given: Any) -> Storage:
         return (root / VOLUMES / handle / "data").read_bytes()[offset : offset + length]
 
     def write(handle: str, offset: int, data: bytes) -> None:
-        with (root / VOLUMES / handle / "data").open("r+b") as file:
+        with (root / LOCK).open("w") as lock, (root / VOLUMES / handle / "data").open("r+b") as file:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as a server that lets nothing be written while it copies
             file.seek(offset)
             file.write(data)
 
@@ -332,7 +364,7 @@ class OpensAndRegisters(FileBackend):
         (self.root / OPEN / request.handle).symlink_to(link)
         return self._device(self.root / OPEN / request.handle)
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         registered = self.root / OPEN / handle
         if handle in os.listdir(self.root / OPEN):
             link = registered.readlink()
@@ -343,7 +375,7 @@ class OpensAndRegisters(FileBackend):
 class RefreshesByRemoving(FileBackend):
     """Takes the device away for a moment."""
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         with failures():
             (self.root / OPEN / handle).unlink()
             (self.root / OPEN / handle).symlink_to(self._entry(VOLUMES, handle) / "data")
@@ -352,13 +384,13 @@ class RefreshesByRemoving(FileBackend):
 class LetsFilesThrough(FileBackend):
     """Raises what the operating system raises, and does not notice when a look fails."""
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         (self._entry(VOLUMES, handle) / "state").write_text(Blank.INTERRUPTED.value)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         (self._entry(VOLUMES, handle) / "state").write_text(Blank.NEVER.value)
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         try:
             return super().find_device(handle)
         except Unavailable:

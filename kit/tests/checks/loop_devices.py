@@ -6,14 +6,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from csi_multi_testing import memory
 from csi_multi_testing.memory import MemoryBackend, MemoryStorage, _data_key
 from csi_multi_testing.storage import MIB, NODE, Storage, setting
 
 from csi_multi.contract import (
+    NO_SECRETS,
     Blank,
     Device,
     ExpandRequest,
@@ -30,7 +32,9 @@ from csi_multi.contract import (
     VolumeRequest,
 )
 from csi_multi.contract import backend as b
+from csi_multi.host import loopdev
 from csi_multi.host.loopfile import LoopDevices, device_of
+from tests.host.qemu_export import exported
 
 
 class Looped(MemoryBackend, b.NodeHealthReporter):
@@ -81,7 +85,7 @@ class Looped(MemoryBackend, b.NodeHealthReporter):
         path = self.loops.open(self.file(request.handle), read_only=request.read_only)
         return device_of(path, self.blank(request.handle))
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         self.get_volume(handle)
         path = self.loops.find(self.file(handle))
         return device_of(path, self.blank(handle)) if path else None
@@ -89,20 +93,20 @@ class Looped(MemoryBackend, b.NodeHealthReporter):
     def blank(self, handle: str) -> Blank:
         return self.notes.get(handle, Blank.ZEROED)
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self.loops.close(self.file(handle))
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self.loops.refresh(self.file(handle))
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         if self.blank(handle) is not Blank.NEVER:
             self.notes[handle] = Blank.INTERRUPTED
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self.notes[handle] = Blank.NEVER
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         return any(self.file(handle).read_bytes())
 
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
@@ -122,14 +126,27 @@ def looped(kind: type[Looped]) -> Callable[[], Storage]:
         root, storage = Path(tempfile.mkdtemp(prefix="kit-devices-")), MemoryStorage()
         ROOTS.append(root)
         return Storage(
-            connect=lambda host: kind(memory.MemoryConfig(), setting(host), storage, root),
+            connect=lambda host: kind(memory.MemoryConfig(nodes=(NODE,)), setting(host), storage, root),
             size=MIB,
             resources=lambda: [*storage.names(), *os.listdir(root)],
             nodes=(Node(name=NODE, id=NODE),),
             devices=True,
+            damage=lambda handle: storage.health.update({handle: (memory.DAMAGED,)}),
+            undamage=storage.health.pop,
+            away=storage.away,
         )
 
     return storage
+
+
+def remove_devices() -> None:
+    """Remove what these storages leave."""
+    while ROOTS:
+        root = ROOTS.pop()
+        for device, file in loopdev.bound_devices().items():
+            if file.startswith(f"{root}/"):
+                os.system(f"losetup --detach {device}")
+        shutil.rmtree(root)
 
 
 class Telling(Looped):
@@ -141,7 +158,7 @@ class Telling(Looped):
     def open_device(self, request: OpenRequest) -> Device:
         return self.reported(super().open_device(request))
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         found = super().find_device(handle)
         return found and self.reported(found)
 
@@ -151,3 +168,31 @@ class Noteless(Looped):
 
     formatting = b.Backend.formatting
     formatted = b.Backend.formatted
+
+
+class Discarding(Looped):
+    """Throws the bytes away with the device."""
+
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
+        super().close_device(handle)
+        if handle in self.storage.volumes:
+            os.truncate(self.file(handle), 0)
+            os.truncate(self.file(handle), self.get_volume(handle).size)
+
+
+class Mixing(Looped):
+    """Insists on direct I/O where the server of the file mixes up what is written at the same time."""
+
+    exports: ClassVar[dict[str, ExitStack]] = {}
+
+    def open_device(self, request: OpenRequest) -> Device:
+        file, shown = self.file(request.handle), self.root / f"{request.handle}.shown"
+        loops = LoopDevices(self.setting.host, direct_io=True)
+        export = self.exports.setdefault(request.handle, ExitStack())
+        export.callback(shown.unlink)
+        export.enter_context(exported(file, shown))
+        export.callback(loops.close, shown)
+        return device_of(loops.open(shown), Blank.NEVER)
+
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
+        self.exports.pop(handle, ExitStack()).close()

@@ -14,6 +14,7 @@ from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.storage import Storage, setting
 
 from csi_multi.contract import (
+    NO_SECRETS,
     AlreadyExists,
     CapacityReport,
     CapacityRequest,
@@ -83,7 +84,7 @@ Rows = dict[str, Volume]
 class Local(b.NodeLocal, b.Capacity):
     """Volumes on this node, in memory: <node>/<leaf>."""
 
-    contract = (1, 0)
+    contract = (1, 1)
 
     def __init__(self, config: Any, setting: b.Setting, rows: Rows) -> None:
         super().__init__(config, setting)
@@ -124,10 +125,10 @@ class Local(b.NodeLocal, b.Capacity):
     def open_device(self, request: OpenRequest) -> Device:
         raise NotImplementedError
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return None
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         """Nothing is ever open."""
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:

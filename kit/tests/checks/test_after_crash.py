@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from csi_multi_testing.checks import after_crash
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.operations import base
 
 from csi_multi.contract import (
+    Blank,
+    Snapshot,
     Strings,
     Volume,
     VolumeRequest,
@@ -18,6 +22,7 @@ from csi_multi.contract import (
     missing,
 )
 
+from .file_backend import VOLUMES, FileBackend, over_files
 from .late_name import NameLater
 
 
@@ -77,6 +82,21 @@ class NumbersItsTries(MemoryBackend):
         return made
 
 
+class DraftsElsewhere(FileBackend):
+    """Writes what is to be renamed beside the volume, and leaves it when nobody renames it."""
+
+    def _write(self, file: Path, record: Volume | Snapshot) -> None:
+        draft = self.root / VOLUMES / f"draft-{record.handle}"
+        draft.write_bytes(msgspec.json.encode(record))
+        draft.rename(file)
+
+    def _note(self, handle: str, blank: Blank) -> None:
+        self.get_volume(handle)
+        draft = self.root / VOLUMES / f"draft-{handle}"
+        draft.write_text(blank.value)
+        draft.rename(self._entry(VOLUMES, handle) / "state")
+
+
 BROKEN = [
     (after_crash.a_creation_completes_once_after_two_crashes_at_any_call, NumbersItsTries, "2 new resources"),
     (
@@ -84,7 +104,7 @@ BROKEN = [
         LeavesTheHalfMade,
         "has the data of an earlier volume",
     ),
-    (after_crash.another_request_can_follow_a_creation_that_crashed, NameLater, "remaining after"),
+    (after_crash.another_request_can_follow_a_creation_that_crashed, NameLater, "remaining: "),
     (
         after_crash.a_name_is_free_after_a_crashed_deletion_was_repeated,
         HidesWhatItDeletes,
@@ -94,6 +114,19 @@ BROKEN = [
         after_crash.snapshots_survive_a_crashed_deletion_of_their_source,
         TakesSnapshotsAlong,
         "the first block differs",
+    ),
+    (
+        after_crash.nothing_is_left_of_a_volume_that_is_deleted_after_a_crashed_expansion,
+        over_files(DraftsElsewhere),
+        "remaining: volumes/draft-",
+    ),
+    pytest.param(
+        *(
+            after_crash.nothing_is_left_of_a_volume_that_is_deleted_after_a_crashed_format_note,
+            over_files(DraftsElsewhere),
+            "remaining: volumes/draft-",
+        ),
+        marks=pytest.mark.root,
     ),
 ]
 

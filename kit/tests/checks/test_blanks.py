@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from csi_multi_testing.checks import blanks
+from csi_multi_testing.checks import blanks, records
 
-from csi_multi.contract import (
-    Blank,
-    Device,
-    ExpandRequest,
-    Expansion,
-    Strings,
-    Volume,
-    VolumeRequest,
-)
+from csi_multi.contract import NO_SECRETS, Blank, Device, ExpandRequest, Expansion, Strings, Volume, VolumeRequest
 from csi_multi.contract import backend as b
-from csi_multi.host import loopdev
 
-from .loop_devices import ROOTS, Looped, Noteless, Telling, looped
+from .loop_devices import Looped, Noteless, Telling, looped, remove_devices
 
 pytestmark = pytest.mark.root
 
@@ -31,12 +20,7 @@ pytestmark = pytest.mark.root
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    while ROOTS:
-        root = ROOTS.pop()
-        for device, file in loopdev.bound_devices().items():
-            if file.startswith(f"{root}/"):
-                os.system(f"losetup --detach {device}")
-        shutil.rmtree(root)
+    remove_devices()
 
 
 class Reusing(Looped):
@@ -71,7 +55,7 @@ class Forgetful(Looped):
 class Deaf(Looped):
     """Takes no notes about what is in use."""
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         if not self.find_device(handle):
             super().formatting(handle)
 
@@ -79,7 +63,7 @@ class Deaf(Looped):
 class Backwards(Looped):
     """Takes what it hears last for true."""
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self.notes[handle] = Blank.INTERRUPTED
 
 
@@ -110,14 +94,14 @@ class Stamped(Noteless):
 class HeadReader(Looped):
     """Looks at the first block only."""
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         return any(self.file(handle).read_bytes()[:4096])
 
 
 class Suspicious(Looped):
     """Takes an allocated volume for a written one."""
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         return True
 
 
@@ -131,6 +115,46 @@ class Unannounced(Looped):
     """Notes that a volume was used, and never that mkfs began."""
 
     formatting = b.Backend.formatting
+
+
+class Rewriting(Looped):
+    """Writes the whole record of a volume again with a note, and forgets its context."""
+
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
+        super().formatted(handle)
+        found = self.storage.volumes[handle]
+        self.storage.volumes[handle] = replace(found, stamp=replace(found.stamp, context={}))
+
+
+class KeepsNotes(Looped):
+    """Keeps the notes of what it deletes: whoever has the name later has them."""
+
+    def _put(self, request: VolumeRequest, default: int) -> Volume:
+        made = super()._put(request, default)
+        if note := self.old_notes.get(made.handle):
+            self.notes[made.handle] = note
+        return made
+
+    def delete_volume(self, handle: str, secrets: Strings) -> None:
+        if note := self.notes.get(handle):
+            self.old_notes[handle] = note
+        super().delete_volume(handle, secrets)
+
+    @property
+    def old_notes(self) -> dict[str, Blank]:
+        notes: dict[str, Blank] = vars(self.storage).setdefault("old_notes", {})
+        return notes
+
+
+class NotesOnce(Looped):
+    """Remembers of which names it has taken a note."""
+
+    noted: ClassVar[set[tuple[str, str]]] = set()
+
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
+        if (handle, "formatting") not in self.noted:
+            super().formatting(handle)
+            self.noted.add((handle, "formatting"))
 
 
 BROKEN = [
@@ -150,12 +174,33 @@ BROKEN = [
     (blanks.formatting_notes_survive_a_restart, looped(Halfhearted), "formatted not overridden"),
     (blanks.formatting_notes_survive_a_restart, looped(Unannounced), "formatting not overridden"),
     (blanks.formatting_notes_can_be_written_while_the_device_is_open, looped(Deaf), "formatting of an open device"),
+    (records.the_notes_of_a_format_keep_the_whole_record, looped(Rewriting), "formatted, then get_volume: .stamp"),
     (blanks.a_formatted_volume_is_never_blank_again, looped(Backwards), "formatted, then formatting: Device"),
     (blanks.an_expanded_volume_is_as_blank_as_before, looped(Renewing), "expand_volume: Device.blank: found"),
     (blanks.a_restored_volume_is_never_blank, looped(Hopeful), "restore_volume, then Device.blank: found"),
     (blanks.has_data_tells_a_written_volume_from_a_new_one, looped(HeadReader), "one block was written at 524288"),
     (blanks.has_data_tells_a_written_volume_from_a_new_one, looped(Suspicious), "a new volume, then has_data"),
     (blanks.a_cloned_volume_is_never_blank, looped(Hopeful), "clone_volume, then Device.blank: found"),
+    (
+        blanks.a_volume_that_is_made_again_under_its_name_is_as_blank_as_a_new_one,
+        looped(KeepsNotes),
+        "formatting, delete_volume, and create_volume under the name",
+    ),
+    (
+        blanks.a_volume_restored_under_the_name_of_a_blank_one_is_never_blank,
+        looped(KeepsNotes),
+        "a copy under the name of a deleted volume that had the note formatting",
+    ),
+    (
+        blanks.a_clone_under_the_name_of_a_blank_volume_is_never_blank,
+        looped(KeepsNotes),
+        "a copy under the name of a deleted volume that had the note formatting",
+    ),
+    (
+        blanks.a_volume_that_is_made_again_under_its_name_is_as_blank_as_a_new_one,
+        looped(NotesOnce),
+        "formatting, of a second volume of the name too: Device.blank",
+    ),
 ]
 
 

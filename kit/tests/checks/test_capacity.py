@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,9 @@ from csi_multi_testing.memory import GRANULE, MemoryBackend
 from csi_multi_testing.storage import MIB, Storage
 
 from csi_multi.contract import CapacityReport, CapacityRequest, ResourceExhausted, Strings, Volume, VolumeRequest
+from csi_multi.contract import backend as b
 
+from .file_backend import SIZE, FileBackend, over_files
 from .placed import Local, Zonal, local, zonal
 
 ROOM = 512 * MIB  # little enough to be filled by one volume
@@ -76,6 +79,52 @@ class Counting(Reporting):
         return CapacityReport(available=2 * ROOM - free)
 
 
+class Empty(Reporting):
+    """Reports what an empty storage could hold, and refuses by what is left."""
+
+    def report(self, free: int, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=ROOM)
+
+
+class Lavish(Reporting):
+    """Reports what is left, and lets in what an empty storage could hold."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        if request.size.required <= ROOM:
+            return self._make(request)
+        return super().create_volume(request)
+
+    def _make(self, request: VolumeRequest) -> Volume:
+        total, self.storage.total_size = self.storage.total_size, lambda: 0  # type: ignore[method-assign]
+        try:
+            return super().create_volume(request)
+        finally:
+            self.storage.total_size = total  # type: ignore[method-assign]
+
+
+class Sparing(MemoryBackend):
+    """Counts what is written, and so promises the same space to every new volume."""
+
+    def _free(self) -> int:
+        self.storage.total_size()
+        return ROOM - sum(map(len, self.storage.data.values())) * GRANULE
+
+
+class Alone(MemoryBackend):
+    """Counts what its own volumes leave."""
+
+    def _free(self) -> int:
+        return super()._free() + self.storage.others
+
+
+class Guessing(MemoryBackend):
+    """Remembers, and asks nobody."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        with_nobody = sum(volume.size for volume in self.storage.volumes.values())
+        return CapacityReport(available=ROOM - with_nobody)
+
+
 class Leaking(MemoryBackend):
     """Does not count deleted volumes as gone."""
 
@@ -127,6 +176,21 @@ class Nowhere(Local):
         return CapacityReport(available=0 if request.segments else ROOM)
 
 
+class Whole(FileBackend, b.Capacity):
+    """Reports the size of the filesystem."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        status = os.statvfs(self.root)
+        return CapacityReport(available=status.f_blocks * status.f_frsize)
+
+
+class Quota(FileBackend, b.Capacity):
+    """Has less than the filesystem, whatever others do."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=100 * SIZE)
+
+
 BROKEN = [
     (capacity.the_capacity_numbers_are_consistent, small(Indebted), "it must not be negative"),
     (capacity.the_capacity_numbers_are_consistent, small(Upended), "greater than maximum"),
@@ -140,6 +204,28 @@ BROKEN = [
         small(Sparse),
         "report what can still be created, not what is free",
     ),
+    (
+        capacity.beside_volumes_and_snapshots_a_volume_as_large_as_the_reported_capacity_can_be_created,
+        small(Empty),
+        "reports space for a volume of 536870912 bytes, but: 536870912 bytes requested",
+    ),
+    (
+        capacity.beside_volumes_and_snapshots_a_volume_larger_than_the_reported_capacity_is_refused,
+        small(Lavish),
+        "report what can still be created, not what is free",
+    ),
+    (capacity.space_that_is_promised_to_a_volume_is_not_promised_again, small(Sparing), "fell by [0, 0, 0] bytes"),
+    (
+        capacity.space_that_others_take_is_not_reported,
+        small(Alone),
+        "fell by [0, 0, 0] bytes when others took 67108864 bytes",
+    ),
+    (
+        capacity.space_that_others_take_is_not_reported,
+        over_files(Whole),
+        "report what is free now, not what the backend's own volumes leave",
+    ),
+    (capacity.the_capacity_is_read_from_the_storage, small(Guessing), "made no call through the boundary"),
     (capacity.a_new_volume_lowers_the_capacity_by_its_size_or_not_at_all, small(Counting), "bytes when volumes of"),
     (capacity.deleting_a_volume_restores_the_capacity, small(Leaking), "a deletion must give back the capacity"),
     (
@@ -167,6 +253,19 @@ def test_a_small_storage_passes(judged: Callable[..., Outcome], one: Any) -> Non
     assert outcome.state is (CheckState.SKIPPED if places else CheckState.PASSED), outcome.text
 
 
+def test_a_quota_below_the_free_space_need_not_fall_when_others_take_some(judged: Callable[..., Outcome]) -> None:
+    outcome = judged(capacity.space_that_others_take_is_not_reported, over_files(Quota))
+
+    assert outcome.state is CheckState.PASSED, outcome.text
+
+
+def test_who_else_takes_space_must_be_known(judged: Callable[..., Outcome]) -> None:
+    outcome = judged(capacity.space_that_others_take_is_not_reported, small(MemoryBackend, occupy=None))
+
+    assert outcome.state is CheckState.SKIPPED, outcome.text
+    assert outcome.text == "neither Storage.occupy nor Storage.files given"
+
+
 class Full(MemoryBackend):
     def _free(self) -> int:
         return 0
@@ -188,3 +287,27 @@ def test_what_cannot_be_judged_is_skipped(judged: Callable[..., Outcome], kind: 
     outcome = judged(capacity.a_volume_as_large_as_the_reported_capacity_can_be_created, small(kind))
 
     assert outcome.state is CheckState.SKIPPED, outcome.text
+
+
+def test_a_storage_that_is_overcommitted_without_a_limit_says_so(judged: Callable[..., Outcome]) -> None:
+    for check in (
+        capacity.space_that_is_promised_to_a_volume_is_not_promised_again,
+        capacity.the_capacity_is_read_from_the_storage,
+    ):
+        outcome = judged(check, small(Guessing, overcommitted=True))
+
+        assert outcome.state is CheckState.SKIPPED, outcome.text
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        capacity.beside_volumes_and_snapshots_a_volume_as_large_as_the_reported_capacity_can_be_created,
+        capacity.beside_volumes_and_snapshots_a_volume_larger_than_the_reported_capacity_is_refused,
+    ],
+)
+def test_a_storage_with_space_for_three_volumes_is_skipped(judged: Callable[..., Outcome], check: Any) -> None:
+    outcome = judged(check, lambda: memory.storage(capacity=3 * 16 * MIB))
+
+    assert outcome.state is CheckState.SKIPPED, outcome.text
+    assert "no space for a few volumes" in outcome.text

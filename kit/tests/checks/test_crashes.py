@@ -12,7 +12,7 @@ from csi_multi_testing import fault_sweep, memory
 from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import crashes
 from csi_multi_testing.memory import Attachment, MemoryBackend
-from csi_multi_testing.operations import base
+from csi_multi_testing.operations import base, effects
 
 from csi_multi.contract import (
     AlreadyExists,
@@ -34,11 +34,13 @@ from csi_multi.contract import (
 )
 
 from .late_name import NameLater
+from .test_expand import NodeOnce
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAUSES", (0, 0))
+    monkeypatch.setattr(effects, "LIMIT", 0.1)
 
 
 class StampLater(MemoryBackend):
@@ -139,6 +141,28 @@ class MarksWork(MemoryBackend):
         return done
 
 
+class NotesFirst(MemoryBackend):
+    """Notes what it was asked for before it is done, and believes its note."""
+
+    def modify_volume(self, request: ModifyRequest) -> None:
+        self._once(request.handle, request.mutable.iops, lambda: super(NotesFirst, self).modify_volume(request))
+
+    def _once(self, handle: str, iops: Any, act: Callable[[], Any]) -> None:
+        if self.storage.iops.get(f"asked of {handle}") != iops:
+            self.storage.put(self.storage.iops, f"asked of {handle}", iops)
+            act()
+
+
+class SetsLater(MemoryBackend):
+    """Sets the parameters of a volume that exists, and does not look at them when the request is repeated."""
+
+    def _put(self, request: VolumeRequest, default: int) -> Volume:
+        made = super()._put(replace(request, mutable=None), default)
+        if request.mutable:
+            self.storage.put(self.storage.iops, made.handle, request.mutable.iops)
+        return made
+
+
 class AttachesInTwoSteps(MemoryBackend):
     """Attaches read-only first; detaches by first saying that the volume is nowhere."""
 
@@ -174,6 +198,9 @@ BROKEN = [
     (crashes.a_volume_deletion_completes_after_a_crash_at_any_call, RecordFirst, "remaining: data"),
     (crashes.a_snapshot_deletion_completes_after_a_crash_at_any_call, RecordFirst, "remaining: data"),
     (crashes.a_group_deletion_completes_after_a_crash_at_any_call, RecordFirst, "remaining: "),
+    (crashes.a_creation_completes_once_after_a_crash_at_any_call, SetsLater, "Storage.effect, compared with"),
+    (crashes.a_modification_completes_after_a_crash_at_any_call, NotesFirst, "Storage.effect, compared with"),
+    (crashes.an_expansion_completes_after_a_crash_at_any_call, NodeOnce, "node_required is False, and True without"),
     (crashes.an_expansion_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
     (crashes.a_modification_completes_after_a_crash_at_any_call, MarksWork, "is being changed"),
     (crashes.an_attachment_completes_after_a_crash_at_any_call, AttachesInTwoSteps, "is attached with read_only"),

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import CHECKS, devices
+from csi_multi_testing.dead_devices import are_gone, dead_devices
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.storage import MIB
 
 from csi_multi.contract import (
+    NO_SECRETS,
     Blank,
     Device,
+    ExpandRequest,
+    Expansion,
     OpenRequest,
     Strings,
+    Unavailable,
     missing,
 )
 from csi_multi.host import loopdev
-from csi_multi.host.loopfile import LoopDevices, device_of
-from tests.host.qemu_export import exported
+from csi_multi.host.command import LocalHost
+from csi_multi.host.loopfile import device_of
 
-from .loop_devices import ROOTS, Looped, Telling, looped
+from .loop_devices import Discarding, Looped, Mixing, Telling, looped, remove_devices
 
 pytestmark = pytest.mark.root
 
@@ -35,12 +37,7 @@ pytestmark = pytest.mark.root
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    while ROOTS:
-        root = ROOTS.pop()
-        for device, file in loopdev.bound_devices().items():
-            if file.startswith(f"{root}/"):
-                os.system(f"losetup --detach {device}")
-        shutil.rmtree(root)
+    remove_devices()
 
 
 class Remembering(Looped):
@@ -51,21 +48,21 @@ class Remembering(Looped):
         vars(self).setdefault("open", set()).add(request.handle)
         return device
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return super().find_device(handle) if handle in vars(self).get("open", ()) else None
 
 
 class Eager(Looped):
     """Opens what it is asked to find."""
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return self.open_device(OpenRequest(handle=handle))
 
 
 class Clinging(Looped):
     """Closes nothing."""
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         """Later, perhaps."""
 
 
@@ -75,16 +72,6 @@ class Multiplying(Looped):
     def open_device(self, request: OpenRequest) -> Device:
         path = loopdev.attach(self.setting.host, self.file(request.handle))
         return device_of(path, self.blank(request.handle))
-
-
-class Discarding(Looped):
-    """Throws the bytes away with the device."""
-
-    def close_device(self, handle: str) -> None:
-        super().close_device(handle)
-        if handle in self.storage.volumes:
-            os.truncate(self.file(handle), 0)
-            os.truncate(self.file(handle), self.get_volume(handle).size)
 
 
 class OneForAll(Looped):
@@ -125,6 +112,22 @@ class Writable(Looped):
         return super().open_device(replace(request, read_only=False))
 
 
+class WritableForFilesystems(Looped):
+    """Leaves it to mount, which may replay a journal."""
+
+    def open_device(self, request: OpenRequest) -> Device:
+        return super().open_device(replace(request, read_only=request.read_only and request.block))
+
+
+class GrowingOnce(Looped):
+    """Says only once that the node has something to do."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        before = self.get_volume(request.handle).size
+        done = super().expand_volume(request)
+        return replace(done, node_required=done.size > before)
+
+
 class Pretending(Looped):
     """Takes read_only for a property of what it answers."""
 
@@ -144,7 +147,7 @@ class Making(Looped):
 class Insisting(Looped):
     """Closes volumes that exist."""
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         if handle not in self.storage.volumes:
             raise missing("volume", handle)
         super().close_device(handle)
@@ -161,36 +164,80 @@ class Ruthless(Looped):
 
 
 class Unrefreshed(Looped):
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         """The kernel will see."""
-
-
-class Mixing(Looped):
-    """Insists on direct I/O where the server of the file mixes up what is written at the same time."""
-
-    exports: ClassVar[dict[str, ExitStack]] = {}
-
-    def open_device(self, request: OpenRequest) -> Device:
-        file, shown = self.file(request.handle), self.root / f"{request.handle}.shown"
-        loops = LoopDevices(self.setting.host, direct_io=True)
-        export = self.exports.setdefault(request.handle, ExitStack())
-        export.callback(shown.unlink)
-        export.enter_context(exported(file, shown))
-        export.callback(loops.close, shown)
-        return device_of(loops.open(shown), Blank.NEVER)
-
-    def close_device(self, handle: str) -> None:
-        self.exports.pop(handle, ExitStack()).close()
 
 
 GROUPS = ("devices", "blanks", "health")
 
 
+class StatsAll(Looped):
+    """Looks at the file of every loop device of the machine, and expects that it is there."""
+
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
+        for file in loopdev.bound_devices().values():
+            try:
+                Path(file).stat()
+            except OSError as error:
+                raise Unavailable(f"cannot look at {file}: {error}") from None
+        return super().find_device(handle)
+
+
+class ReadsAll(Looped):
+    """Reads a label from every loop device of the machine."""
+
+    def open_device(self, request: OpenRequest) -> Device:
+        for device in loopdev.bound_devices():
+            with device.open("rb") as file:
+                try:
+                    file.read(512)
+                except OSError as error:
+                    raise Unavailable(f"cannot read {device}: {error}") from None
+        return super().open_device(request)
+
+
+class ByName(Looped):
+    """Takes every device whose file has the volume's name for the volume's."""
+
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
+        for device, file in loopdev.bound_devices().items():
+            if Path(file).name == self.file(handle).name:
+                return device_of(device, self.blank(handle))
+        return super().find_device(handle)
+
+
+class Tidy(Looped):
+    """Detaches what has no file any more."""
+
+    def resume(self) -> None:
+        for device, file in loopdev.bound_devices().items():
+            if file.endswith(" (deleted)") and "csi-multi-kit-" in file:
+                loopdev.detach(self.setting.host, device)
+
+
+class Recycling(Looped):
+    """Uses for itself the device of what has no file any more."""
+
+    def resume(self) -> None:
+        for device, file in loopdev.bound_devices().items():
+            if file.endswith(" (deleted)") and "csi-multi-kit-" in file:
+                loopdev.detach(self.setting.host, device)
+                self.setting.host.run("truncate", "--size=1M", str(self.root / "own"))
+                self.setting.host.run("losetup", str(device), str(self.root / "own"))
+                return
+
+
 BROKEN = [
+    (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(Recycling), "somebody else were detached"),
+    (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(StatsAll), "raised Unavailable (cannot look at"),
+    (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(ReadsAll), "raised Unavailable (cannot read"),
+    (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(ByName), "find_device of an existing volume"),
+    (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(Tidy), "somebody else were detached"),
     (devices.a_device_is_found_while_it_is_open, looped(Eager), "find_device before open_device: found Device"),
     (devices.a_device_is_found_while_it_is_open, looped(Clinging), "close_device, then find_device: found Device"),
     (devices.opening_twice_gives_the_same_device, looped(Multiplying), "open_device, a second time: found"),
     (devices.blocks_written_at_the_same_time_are_read_back, looped(Mixing), "blocks that were written to /dev/loop"),
+    (devices.blocks_written_at_the_same_time_are_read_back, looped(Discarding), "after the device was closed and"),
     (devices.written_data_survives_closing_the_device, looped(Discarding), "has other data than was"),
     (devices.two_volumes_have_different_devices, looped(OneForAll), "Device.path of both is"),
     (devices.the_proof_of_a_device_matches_the_kernel, looped(Plain), "is not a block device"),
@@ -203,6 +250,12 @@ BROKEN = [
     (devices.the_proof_of_a_device_matches_the_kernel, looped(Misproven), "loop/backing_file holds: found '/"),
     (devices.a_device_opened_read_only_refuses_writes, looped(Writable), "Device.read_only: found False"),
     (devices.a_device_opened_read_only_refuses_writes, looped(Pretending), "accepts writes"),
+    (
+        devices.a_device_opened_read_only_for_a_filesystem_refuses_writes,
+        looped(WritableForFilesystems),
+        "Device.read_only: found False",
+    ),
+    (devices.an_open_device_grows_with_its_volume, looped(GrowingOnce), "its node never learns the new size"),
     (devices.an_open_device_is_found_after_a_restart, looped(Remembering), "find_device after a restart: found"),
     (devices.a_deleted_volume_has_no_device, looped(Making), "succeeded, the contract requires NotFound"),
     (devices.a_deleted_volume_has_no_device, looped(Insisting), "close_device of a volume that was deleted"),
@@ -216,8 +269,26 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
     fails(check, backend, words)
 
 
+def test_a_dead_device_whose_number_is_given_again_is_left_to_its_new_owner(tmp_path: Path) -> None:
+    host, file = LocalHost(), tmp_path / "of somebody else"
+    host.run("truncate", "--size=1M", str(file))
+    with dead_devices("kit") as theirs:
+        for device in theirs:  # a program that runs beside the tests may be quicker
+            loopdev.detach(host, device)
+            if host.run("losetup", str(device), str(file), ok=(0, 1)).status == 0:
+                break
+        else:
+            pytest.skip("other programs have taken the numbers of all devices")
+        assert set(are_gone(theirs)) == {device}
+
+    shown = loopdev.bound_devices()
+    assert shown.pop(device) == str(file)
+    loopdev.detach(host, device)
+    assert not [one for number, one in theirs.items() if shown.get(number) == one.backing]
+
+
 @pytest.mark.parametrize("name", [name for name, one in CHECKS.items() if one.group in GROUPS])
 def test_loop_devices_pass(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, looped(Looped))
 
-    assert outcome.state is CheckState.PASSED, outcome.text
+    assert outcome.state is CheckState.PASSED or outcome.text == "Storage.files not given", outcome.text

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 import pytest
-from csi_multi_testing.checks import expand
+from csi_multi_testing import memory
+from csi_multi_testing.check import CheckState, run
+from csi_multi_testing.checks import CHECKS, expand
+from csi_multi_testing.context import in_process
+from csi_multi_testing.growth import attached_to_grow
 from csi_multi_testing.memory import GRANULE, MemoryBackend
 
 from csi_multi.contract import (
     ExpandRequest,
     Expansion,
+    FailedPrecondition,
+    InUse,
     InvalidArgument,
+    Node,
+    OutOfRange,
     Page,
     PageRequest,
     ResourceExhausted,
     SizeRange,
     Strings,
+    Unavailable,
     Volume,
 )
+from csi_multi.contract import backend as b
 
 
 class Growing(MemoryBackend):
@@ -73,6 +83,15 @@ class Adding(Growing):
         return self.resized(request, self.get_volume(request.handle).size + request.size.required // 2)
 
 
+class NodeOnce(MemoryBackend):
+    """Tells the node of the growth with the first answer only, which may be lost."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        before = self.get_volume(request.handle).size
+        done = super().expand_volume(request)
+        return replace(done, node_required=done.size > before)
+
+
 class Strict(MemoryBackend):
     """Refuses to grow to the size that is there."""
 
@@ -109,7 +128,7 @@ class Early(Unlimited):
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         done = super().expand_volume(request)
-        if self._free() < 0:
+        if self.storage.total_size() > int(self.config.capacity):
             raise ResourceExhausted("the pool is full")
         return done
 
@@ -151,9 +170,62 @@ class Dragging(MemoryBackend):
         return done
 
 
+class OnlyAttached(MemoryBackend):
+    """Grows volumes only while they are attached. Correct."""
+
+    offline = False
+
+    def refuse(self) -> NoReturn:
+        raise FailedPrecondition("the volume grows only while it is attached; start a pod that uses it")
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        volume = self.get_volume(request.handle)
+        if not volume.published_nodes and not request.size.holds(volume.size):
+            self.refuse()
+        return super().expand_volume(request)
+
+
+class OnlyAttachedInUse(OnlyAttached):
+    def refuse(self) -> NoReturn:
+        raise InUse("the volume is attached nowhere")
+
+
+class OnlyAttachedPending(OnlyAttached):
+    def refuse(self) -> NoReturn:
+        raise Unavailable("the volume is attached nowhere")
+
+
+class OnlyAttachedSilent(OnlyAttached):
+    """Says that it has grown, and does not."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        if self.get_volume(request.handle).published_nodes:
+            return super().expand_volume(request)
+        return Expansion(size=request.size.required)
+
+
+class Wordless(MemoryBackend):
+    """Refuses without a text."""
+
+    def expand_volume(self, request: ExpandRequest) -> Expansion:
+        try:
+            return super().expand_volume(request)
+        except ResourceExhausted:
+            raise ResourceExhausted from None
+
+
 BROKEN = [
+    (
+        expand.an_expansion_that_is_too_large_is_refused_and_changes_nothing,
+        Wordless,
+        "(Storage.too_large): ResourceExhausted has no text",
+    ),
+    (expand.a_volume_that_grows_only_while_it_is_attached_says_so, OnlyAttachedInUse, "raised InUse"),
+    (expand.a_volume_that_grows_only_while_it_is_attached_says_so, OnlyAttachedPending, "raised Unavailable"),
+    (expand.a_volume_that_grows_only_while_it_is_attached_says_so, OnlyAttachedSilent, "succeeded"),
     (expand.an_expanded_volume_keeps_its_new_size, Remembering, "expand_volume and a restart, then the size"),
     (expand.an_expanded_volume_keeps_its_new_size, Stampless, "then the size and the stamp of get_volume"),
+    (expand.an_expansion_may_be_repeated, NodeOnce, "expand_volume, repeated: node_required is False"),
     (expand.an_expansion_may_be_repeated, Adding, "expand_volume, repeated: its size"),
     (expand.an_expansion_may_be_repeated, Strict, "raised InvalidArgument (the new size must be greater"),
     (expand.a_volume_never_shrinks, Shrinking, "expand_volume to half its size: Expansion.size"),
@@ -175,3 +247,36 @@ BROKEN = [
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
+
+
+class Attaching:
+    """A client whose volume cannot be detached."""
+
+    grows_only_attached = True
+    attached: ClassVar[set[tuple[str, str]]] = set()
+
+    def node(self) -> Node:
+        return Node(name="node-1", id="node-1")
+
+    def attach(self, handle: str, node: Node) -> None:
+        """Do nothing."""
+
+    def detach(self, handle: str, node: Node | None) -> None:
+        raise Unavailable(f"{handle!r} cannot be detached")
+
+
+def test_the_error_of_an_expansion_is_told_rather_than_the_one_of_the_detachment() -> None:
+    with pytest.raises(OutOfRange, match="too large"), attached_to_grow(Attaching(), "v"):
+        raise OutOfRange("too large")
+    with pytest.raises(Unavailable, match="cannot be detached"), attached_to_grow(Attaching(), "v"):
+        pass
+
+
+GROWING = [name for name, one in CHECKS.items() if b.Expand in one.features or one.group in ("faults", "crashes")]
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_growth_only_while_attached_is_no_fault(name: str) -> None:
+    outcome = run(CHECKS[name], in_process(memory.storage(OnlyAttached)))
+
+    assert outcome.state is not CheckState.FAILED, outcome.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -75,6 +76,16 @@ class Blind(MemoryBackend):
         return ()
 
 
+class FullDisk(MemoryBackend):
+    """Takes a filesystem that cannot be asked for one without space."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        try:
+            return CapacityReport(available=os.statvfs("/").f_blocks)
+        except OSError:
+            return CapacityReport(available=0)
+
+
 BROKEN = [
     (failed_reads.a_failed_read_of_a_volume_is_not_reported_as_not_found, Blind, "raised NotFound"),
     (failed_reads.a_failed_read_of_a_snapshot_is_not_reported_as_not_found, Blind, "raised NotFound"),
@@ -82,6 +93,7 @@ BROKEN = [
     (failed_reads.a_failed_read_never_shortens_the_list_of_volumes, Blind, "answered set()"),
     (failed_reads.a_failed_read_never_shortens_the_list_of_snapshots, Blind, "answered set()"),
     (failed_reads.a_failed_read_of_the_capacity_is_not_reported_as_zero, Blind, "answered CapacityReport(available=0"),
+    (failed_reads.a_failed_read_of_the_capacity_is_not_reported_as_zero, FullDisk, "call 1 (statvfs) fails: answered"),
     (failed_reads.a_failed_read_of_health_is_not_reported_as_a_missing_volume, Blind, "raised NotFound"),
     (
         failed_reads.a_failed_search_for_a_device_is_not_reported_as_closed,

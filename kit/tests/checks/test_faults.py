@@ -13,6 +13,7 @@ from csi_multi_testing.operations import base
 
 from csi_multi.contract import (
     FailedPrecondition,
+    Strings,
     Timeout,
     Unavailable,
     Volume,
@@ -101,6 +102,22 @@ class Swallows(MemoryBackend):
     """Logs a failure and goes on."""
 
 
+class TellsItsSecrets(MemoryBackend):
+    """Says with what it was asked, when a call fails."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        try:
+            return super().create_volume(request)
+        except Unavailable as error:
+            raise Unavailable(f"{error}; asked with {dict(request.secrets)}") from None
+
+    def delete_snapshot(self, handle: str, secrets: Strings) -> None:
+        try:
+            super().delete_snapshot(handle, secrets)
+        except Timeout as error:
+            raise Timeout(f"{error}; asked with {dict(secrets)}") from None
+
+
 BROKEN = [
     (
         faults.a_creation_can_be_retried_after_any_call_fails,
@@ -147,6 +164,8 @@ BROKEN = [
         over_files(LetsFilesThrough),
         "not an error of csi_multi.contract",
     ),
+    (faults.a_creation_can_be_retried_after_any_call_fails, TellsItsSecrets, "contains the value of secret"),
+    (faults.a_snapshot_deletion_can_be_retried_after_any_call_fails, TellsItsSecrets, "contains the value of secret"),
 ]
 
 

@@ -82,7 +82,8 @@ class Careful(MemoryBackend):
         return memory.listed(self.only_ours(self.storage.volumes), page)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        return memory.listed(self.only_ours(self.storage.snapshots), page)
+        rows = {key: one for key, one in self.storage.snapshots.items() if source in (None, one.source)}
+        return memory.listed(self.only_ours(rows), page)
 
     def only_ours(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         return {key: row for key, row in rows.items() if self.ours(row.stamp)}

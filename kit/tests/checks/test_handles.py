@@ -154,6 +154,21 @@ class Long(Local):
         return f"{super().leaf(name)}-{'0' * 30}"
 
 
+class SnapshotsStripped(MemoryBackend):
+    """Takes white space at the ends of a handle for a mistake."""
+
+    def get_snapshot(self, handle: str) -> Snapshot:
+        return super().get_snapshot(handle.strip())
+
+
+class SnapshotsSwept(MemoryBackend):
+    """Deletes what a handle begins with."""
+
+    def delete_snapshot(self, handle: str, secrets: Strings) -> None:
+        for key in [key for key in self.storage.snapshots if handle.startswith(key)]:
+            super().delete_snapshot(key, secrets)
+
+
 BROKEN = [
     (handles.an_unknown_handle_of_any_shape_is_not_found, Malformed, "get_volume(''), a handle that never existed"),
     (handles.an_unknown_handle_of_any_shape_is_not_found, Crashing, "raised AssertionError"),
@@ -185,6 +200,12 @@ BROKEN = [
     (handles.the_handles_of_a_group_fit_into_ids, Verbose, "create_group_snapshot with the longest names: the handle"),
     (handles.a_handle_still_works_after_a_restart, Cached, "after a restart: get_volume("),
     (handles.a_handle_still_works_after_a_restart, Session, "repeated after a restart"),
+    (handles.an_almost_correct_snapshot_handle_is_not_found, SnapshotsStripped, "a handle that never existed, beside"),
+    (
+        handles.an_almost_correct_snapshot_handle_is_not_found,
+        SnapshotsSwept,
+        "x'), a handle that never existed, then get_",
+    ),
 ]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from csi_multi_testing import memory
-from csi_multi_testing.check import CheckState
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import CHECKS, health
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.storage import Storage
@@ -21,16 +21,19 @@ from csi_multi.contract import (
     NotFound,
     Page,
     PageRequest,
+    StorageError,
     StorageHealth,
     StorageHealthEntry,
     Strings,
+    Volume,
     VolumeHealth,
 )
 from csi_multi.contract import backend as b
-from csi_multi.host import loopdev
 
-from .loop_devices import ROOTS, Looped, looped
+from .file_backend import VOLUMES, FileBackend, over_files
+from .loop_devices import Looped, looped, remove_devices
 
+WITHOUT = ("Storage.devices not given", "Storage.files not given")  # skipped
 ILL = HealthEntry(status=Health.DEGRADED, reason="OneDiskLeft", message="one disk is left of two; replace the other")
 FULL = StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason="PoolAlmostFull", message="97 % are used")
 
@@ -82,6 +85,57 @@ class Careless(Nodal):
         return ()
 
 
+class Fine(Nodal):
+    """Is always well."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return ()
+
+
+class Unlisted(Nodal):
+    """Lists no one who is ill."""
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        return Page(items=())
+
+
+class Blind(Nodal):
+    """Sees nothing from the node."""
+
+    def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return ()
+
+
+class Chronic(Nodal):
+    """Once ill, always ill."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        seen = vars(self.storage).setdefault("seen", {})
+        return seen.setdefault(handle, super().volume_health(handle, secrets)) or seen.pop(handle)
+
+
+class Epidemic(Nodal):
+    """All are ill when one is."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return next(iter(self.storage.health.values()), ())
+
+
+class Disowning(Nodal):
+    """Does not find a volume that is ill."""
+
+    def get_volume(self, handle: str) -> Volume:
+        if handle in self.storage.health:
+            raise NotFound(f"volume {handle!r} does not exist")
+        return super().get_volume(handle)
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        return self.storage.health.get(handle, ())
+
+
 class Complete(Asked):
     """Lists the healthy, too."""
 
@@ -112,6 +166,14 @@ class Wordless(Worded):
 
 class Twice(Worded):
     entries = (ILL, replace(ILL, message="the same once more"))
+
+
+class OwnDataOnly(MemoryBackend):
+    """Looks for what a volume has written itself; a new copy has written nothing."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        found = super().volume_health(handle, secrets)
+        return () if self.get_volume(handle).stamp.source else found
 
 
 class Open(MemoryBackend):
@@ -151,12 +213,7 @@ pytestmark = pytest.mark.root
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    while ROOTS:
-        root = ROOTS.pop()
-        for device, file in loopdev.bound_devices().items():
-            if file.startswith(f"{root}/"):
-                os.system(f"losetup --detach {device}")
-        shutil.rmtree(root)
+    remove_devices()
 
 
 class Occupied(Looped):
@@ -168,9 +225,65 @@ class Occupied(Looped):
         return (HealthEntry(status=Health.INACCESSIBLE, reason="InUse", message="it is open"),)
 
 
+class Examining(FileBackend, b.VolumeHealthLister):
+    """Looks for the data and the record of each volume."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        entry = self._entry(VOLUMES, handle)
+        if not entry.exists():
+            raise NotFound(f"volume {handle!r} does not exist")
+        with suppress(StorageError):
+            found = self._read(VOLUMES, handle, Volume)
+            data = entry / "data"
+            if data.exists() and data.stat().st_size == found.size:
+                return ()
+        return (ILL,)
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        asked = [(one, self.volume_health(one, secrets)) for one in os.listdir(self.root / VOLUMES) if self.is_one(one)]
+        return Page(items=tuple(VolumeHealth(handle=one, entries=entries) for one, entries in asked if entries))
+
+    def is_one(self, name: str) -> bool:
+        return not name.startswith(".")
+
+
+class Overlooking(Examining):
+    """Lists no volume that has no data."""
+
+    def is_one(self, name: str) -> bool:
+        return (self.root / VOLUMES / name / "data").exists()
+
+
+class Filing(Examining):
+    """Lists what has a record."""
+
+    def is_one(self, name: str) -> bool:
+        with suppress(StorageError):
+            self._read(VOLUMES, name, Volume)
+            return True
+        return False
+
+
 BROKEN = [
+    (
+        health.the_health_listing_agrees_with_volume_health_whichever_file_is_damaged,
+        over_files(Overlooking),
+        "data is missing: list_volume_health, against volume_health: found set(), the contract requires {HealthEntry(",
+    ),
+    (
+        health.the_health_listing_agrees_with_volume_health_whichever_file_is_damaged,
+        over_files(Filing),
+        "list_volume_health, against volume_health: found set()",
+    ),
     (health.a_new_volume_is_healthy, Chatty, "volume_health of a new volume: found"),
     (health.a_new_volume_is_healthy, Careless, "succeeded, the contract requires NotFound"),
+    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Fine, "volume_health after Storage.damage("),
+    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Unlisted, "list_volume_health after Storage.damage("),
+    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Blind, "node_volume_health after Storage.damage("),
+    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Chronic, "volume_health after Storage.undamage("),
+    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Epidemic, "volume_health of another volume after"),
+    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Disowning, "a damaged volume exists"),
+    (health.a_damaged_clone_is_unhealthy_until_it_is_repaired, OwnDataOnly, "volume_health after Storage.damage("),
     (health.only_unhealthy_volumes_are_in_the_health_listing, Complete, "without an entry"),
     (
         health.only_unhealthy_volumes_are_in_the_health_listing,
@@ -189,9 +302,29 @@ BROKEN = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "NOTICE_SECONDS", 0.2)
+
+
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
+
+
+def test_a_damage_that_fails_in_the_middle_is_repaired(judged: Any) -> None:
+    storage = memory.storage()
+    undamaged: list[str] = []
+
+    def damage(handle: str) -> None:
+        raise OSError(f"one disk of {handle} is off, the other one cannot be")
+
+    check = health.a_damaged_volume_is_unhealthy_until_it_is_repaired
+    outcome = judged(check, lambda: replace(storage, damage=damage, undamage=undamaged.append))
+
+    assert outcome.state is CheckState.FAILED
+    assert "one disk of" in outcome.text
+    assert len(undamaged) == 1
 
 
 @pytest.mark.parametrize("name", [name for name, one in CHECKS.items() if one.group == "health"])
@@ -199,4 +332,12 @@ def test_a_ward_that_is_told_well_passes(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, ward(Asked))
 
     assert outcome.state in (CheckState.PASSED, CheckState.SKIPPED), outcome.text
-    assert outcome.state is CheckState.PASSED or "Storage.devices" in outcome.text
+    assert outcome.state is CheckState.PASSED or outcome.text in WITHOUT
+
+
+def test_a_listing_that_looks_at_every_file_passes(judged: Callable[..., Outcome]) -> None:
+    check = health.the_health_listing_agrees_with_volume_health_whichever_file_is_damaged
+
+    outcome = judged(check, over_files(Examining))
+
+    assert outcome.state is CheckState.PASSED, outcome.text

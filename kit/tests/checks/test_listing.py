@@ -50,6 +50,15 @@ class Skipping(Paged):
         return Page(items=tuple(chosen), cursor=rest[len(chosen)].handle if len(chosen) < len(rest) else "")
 
 
+class SortingFiles(Paged):
+    """Sorts the names of its files, and compares the cursor without their suffix: v-1.json comes before v.json."""
+
+    def cut(self, rows: Sequence[Any], page: PageRequest) -> Page[Any]:
+        rest = sorted((one for one in rows if one.handle > page.cursor), key=lambda one: f"{one.handle}.json")
+        chosen = rest[: page.limit or None]
+        return Page(items=tuple(chosen), cursor=chosen[-1].handle if len(chosen) < len(rest) else "")
+
+
 class Generous(Paged):
     """Gives one more than asked for."""
 
@@ -181,6 +190,7 @@ class Hiding(Paged):
 BROKEN = [
     (listing.every_volume_is_listed_exactly_once, Inclusive, "twice"),
     (listing.every_volume_is_listed_exactly_once, Skipping, "missing, although they exist"),
+    (listing.every_volume_is_listed_exactly_once, SortingFiles, "missing, although they exist"),
     (listing.every_volume_is_listed_exactly_once, Generous, "the limit of the request is 1"),
     (listing.every_volume_is_listed_exactly_once, Wavering, "list_volumes"),
     (listing.every_volume_is_listed_exactly_once, Endless, "so the listing never ends"),

@@ -146,6 +146,11 @@ BROKEN = [
     (names.any_name_that_csi_allows_works_for_a_snapshot, CutLower, "gave the same handle"),
     (names.a_volume_and_a_snapshot_may_have_the_same_name, OneTable, "with the name of a volume: raised Invalid"),
     (names.a_volume_and_a_snapshot_may_have_the_same_name, Sweeping, "after delete_snapshot of the snapshot with its"),
+    (names.nearly_equal_names_give_different_snapshots, Cutting, "create_snapshot: the names"),
+    (names.nearly_equal_names_give_different_snapshots, Composing, "create_snapshot: the names"),
+    (names.nearly_equal_names_give_different_snapshots, Slug, "create_snapshot: the names"),
+    (names.nearly_equal_names_give_different_groups, Cutting, "create_group_snapshot: the names"),
+    (names.nearly_equal_names_give_different_groups, Slug, "create_group_snapshot: the names"),
 ]
 
 

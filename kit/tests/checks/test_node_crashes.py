@@ -9,9 +9,7 @@ from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import CHECKS, node_crashes
 from csi_multi_testing.operations import base
 
-from csi_multi.contract import (
-    Blank,
-)
+from csi_multi.contract import NO_SECRETS, Blank, Strings
 
 from .file_backend import (
     VOLUMES,
@@ -27,11 +25,11 @@ from .file_backend import (
 class NotesInTwoSteps(FileBackend):
     """Writes notes that say something else for a moment."""
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._note(handle, Blank.NEVER)
         self._note(handle, Blank.INTERRUPTED)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         (self._entry(VOLUMES, handle) / "state").unlink(missing_ok=True)
         self._note(handle, Blank.NEVER)
 

@@ -120,7 +120,7 @@ class Littering(MemoryBackend):
 
     def create_volume(self, request: VolumeRequest) -> Volume:
         if request.size.required > self._free():
-            self.storage.put(self.storage.data, self.leaf(request.name), {})
+            self.storage.put(self.storage.data, f"{request.name}.new", {})
         return super().create_volume(request)
 
 

@@ -82,7 +82,7 @@ class Hasty(MemoryBackend):
     """Makes room before it looks for the volume."""
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        self.storage.data[f"@{request.name}"] = {}
+        self.storage.data[f"@{request.name}.new"] = {}
         return super().create_snapshot(request)
 
 
@@ -181,6 +181,23 @@ class Inheriting(MemoryBackend):
         pass
 
 
+class ClockOnTheWall(MemoryBackend):
+    """Takes the local time for universal time."""
+
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        made = super().create_snapshot(request)
+        local = replace(made, created=datetime.now().replace(tzinfo=UTC))
+        self.storage.snapshots[made.handle] = local
+        return local
+
+
+class ReadsLocally(Telling):
+    """Stores a local time without its zone, and reads it as one."""
+
+    def reported(self, snapshot: Snapshot) -> Snapshot:
+        return replace(snapshot, created=snapshot.created.replace(tzinfo=None).astimezone(UTC))
+
+
 BROKEN = [
     (snapshots.a_snapshot_can_be_created_found_and_deleted, Hoarder, "get_snapshot after delete_snapshot: succeeded"),
     (snapshots.a_snapshot_can_be_created_found_and_deleted, Anonymous, "the source: found ''"),
@@ -209,6 +226,21 @@ BROKEN = [
     (snapshots.deleting_a_volume_keeps_its_snapshots_or_is_refused, TooLate, "refused, but the storage changed"),
     (snapshots.deleting_a_volume_keeps_its_snapshots_or_is_refused, Orphaned, "then restore_volume: raised NotFound"),
     (snapshots.a_volume_made_anew_has_no_snapshot_of_an_earlier_one, Inheriting, ", the new volume"),
+    (
+        snapshots.a_volume_restored_under_its_old_name_has_no_snapshot_of_the_earlier_one,
+        Inheriting,
+        ", the new volume",
+    ),
+    (
+        snapshots.the_creation_time_of_a_snapshot_is_the_same_in_every_time_zone,
+        ClockOnTheWall,
+        "create_snapshot in the time zone KIT-14",
+    ),
+    (
+        snapshots.the_creation_time_of_a_snapshot_is_the_same_in_every_time_zone,
+        ReadsLocally,
+        "in the time zone KIT",
+    ),
 ]
 
 

@@ -11,6 +11,8 @@ from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi.contract import (
     AlreadyExists,
+    GroupSnapshot,
+    GroupSnapshotRequest,
     InvalidArgument,
     NotFound,
     Page,
@@ -156,6 +158,30 @@ class Clipped(MemoryBackend):
         return super().create_volume(replace(request, stamp=replace(request.stamp, context=context)))
 
 
+class Undigested(MemoryBackend):
+    """Keeps the name and the owner of a snapshot."""
+
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        return super().create_snapshot(replace(request, stamp=replace(request.stamp, digest="")))
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        return super().create_group_snapshot(replace(request, stamp=replace(request.stamp, digest="")))
+
+
+class UndigestedLater(MemoryBackend):
+    """Answers with the stamp that it got, and keeps less."""
+
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        made = super().create_snapshot(request)
+        self.storage.snapshots[made.handle] = replace(made, stamp=replace(made.stamp, digest=""))
+        return made
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        made = super().create_group_snapshot(request)
+        self.storage.groups[made.handle] = replace(made, stamp=replace(made.stamp, digest=""))
+        return made
+
+
 BROKEN = [
     (stamps.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp of get_volume"),
     (
@@ -193,6 +219,10 @@ BROKEN = [
         Mixing,
         "the stamp of create_volume to unusual metadata",
     ),
+    (stamps.the_stamp_of_a_snapshot_comes_back_unchanged, Undigested, "the stamp of create_snapshot: .digest is ''"),
+    (stamps.the_stamp_of_a_snapshot_comes_back_unchanged, UndigestedLater, "the stamp of get_snapshot: .digest is ''"),
+    (stamps.the_stamp_of_a_group_comes_back_unchanged, Undigested, "the stamp of create_group_snapshot: .digest is"),
+    (stamps.the_stamp_of_a_group_comes_back_unchanged, UndigestedLater, "the stamp of get_group_snapshot: .digest"),
 ]
 
 

@@ -64,6 +64,7 @@ BROKEN = [
     ),
     (storage_fields.the_sizes_are_consistent, storage_with(size=0), "Storage.size is 0"),
     (storage_fields.the_sizes_are_consistent, storage_with(too_large=32 * MIB), "must be possible"),
+    (storage_fields.the_sizes_are_consistent, storage_with(snapshots=1), "Storage.snapshots is 1"),
     (storage_fields.the_sizes_are_consistent, storage_with(exact_sizes=(1 << 60,)), "Storage.exact_sizes"),
     (
         storage_fields.fields_that_need_each_other_are_given_together,
@@ -74,6 +75,11 @@ BROKEN = [
         storage_fields.fields_that_need_each_other_are_given_together,
         storage_with(foreign_handles=("x",)),
         "without Storage.foreign",
+    ),
+    (
+        storage_fields.fields_that_need_each_other_are_given_together,
+        storage_with(undamage=None),
+        "Storage.damage is given without Storage.undamage",
     ),
     (
         storage_fields.fields_that_need_each_other_are_given_together,

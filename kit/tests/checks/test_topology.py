@@ -187,7 +187,7 @@ BROKEN = [
     (
         topology.unreachable_segments_are_refused_and_nothing_is_created,
         zonal(Late),
-        "resources remaining after a refused creation",
+        "a refused creation: remaining: ",
     ),
     (topology.the_reachable_one_of_many_segments_is_used, zonal(Hasty), "no volume can be made there"),
     (

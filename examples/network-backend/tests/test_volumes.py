@@ -1,0 +1,145 @@
+"""Volumes as files in a shared directory: created, cloned, expanded and deleted as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from csi_multi.contract import (
+    AlreadyExists,
+    Busy,
+    ExpandRequest,
+    NotFound,
+    OpenRequest,
+    OutOfRange,
+    SizeRange,
+    Unavailable,
+)
+
+from csi_multi_filer.client import MARK
+
+MIB = 2**20
+
+
+def left(share: Path) -> list[str]:
+    return sorted(name for name in os.listdir(share) if name != MARK)
+
+
+def interrupted(backend: Any, share: Path, request: Any) -> None:
+    """Leave what a process leaves that dies while it creates a volume, after data was written."""
+    handle = backend.create_volume(request).handle
+    (share / f"{handle}.filer").write_bytes(b"x" * request.size.required)
+    (share / f"{handle}.filer.json").rename(share / f"{handle}.filer.json.new")
+
+
+def test_a_deleted_volume_leaves_nothing(backend: Any, share: Path, volume_request: Any) -> None:
+    handle = backend.create_volume(volume_request("pvc-1")).handle
+
+    backend.delete_volume(handle, {})
+
+    assert left(share) == []
+    for absent in (backend.get_volume, lambda handle: backend.delete_volume(handle, {})):
+        with pytest.raises(NotFound):
+            absent(handle)
+
+
+def test_leftovers_of_a_dead_process_are_replaced_by_the_retry(backend: Any, share: Path, volume_request: Any) -> None:
+    interrupted(backend, share, volume_request("pvc-1", 2 * MIB))
+
+    with pytest.raises(NotFound):
+        backend.find_volume("pvc-1")
+    assert backend.create_volume(volume_request("pvc-1")).size == MIB
+    assert not any((share / "pvc-1.filer").read_bytes())
+
+
+def test_leftovers_without_a_retry_are_removed_at_the_next_start(
+    backend: Any, share: Path, volume_request: Any
+) -> None:
+    backend.create_volume(volume_request("kept"))
+    for name in ("half", "building"):
+        interrupted(backend, share, volume_request(name))
+    (share / "empty.filer").touch()
+
+    with (share / "building.filer").open("rb") as another_process:
+        fcntl.flock(another_process, fcntl.LOCK_EX)
+        backend.resume()
+        with pytest.raises(Busy):
+            backend.create_volume(volume_request("building"))
+
+    assert left(share) == [
+        "building.filer",
+        "building.filer.json.new",
+        "building.filer.open",
+        "kept.filer",
+        "kept.filer.json",
+        "kept.filer.open",
+    ]
+
+
+def test_a_volume_grows_and_never_shrinks(backend: Any, share: Path, volume_request: Any) -> None:
+    handle = backend.create_volume(volume_request("pvc-1")).handle
+
+    for required, size in ((2 * MIB, 2 * MIB), (MIB, 2 * MIB)):
+        assert backend.expand_volume(ExpandRequest(handle=handle, size=SizeRange(required=required))).size == size
+    assert backend.get_volume(handle).size == (share / "pvc-1.filer").stat().st_blocks * 512 == 2 * MIB
+    with pytest.raises(OutOfRange):
+        backend.expand_volume(ExpandRequest(handle=handle, size=SizeRange(required=MIB, limit=MIB)))
+
+
+def test_a_clone_has_the_bytes_of_its_source_and_may_be_larger(backend: Any, share: Path, volume_request: Any) -> None:
+    source = backend.create_volume(volume_request("source"))
+    data = os.urandom(MIB)
+    (share / "source.filer").write_bytes(data)
+
+    clone = backend.clone_volume(volume_request("clone", 2 * MIB, of=source.handle))
+
+    assert clone.size == 2 * MIB
+    assert (share / "clone.filer").read_bytes() == data + bytes(MIB)
+    assert backend.clone_volume(volume_request("same", 0, of=source.handle)).size == MIB
+    with pytest.raises(OutOfRange):
+        backend.clone_volume(volume_request("tiny", 0, limit=MIB // 2, of=source.handle))
+
+
+def test_a_clone_whose_source_is_gone_leaves_nothing_not_even_of_an_earlier_try(
+    backend: Any, share: Path, volume_request: Any
+) -> None:
+    interrupted(backend, share, volume_request("clone"))
+
+    with pytest.raises(NotFound):
+        backend.clone_volume(volume_request("clone", of="absent"))
+    assert left(share) == []
+
+    interrupted(backend, share, volume_request("half"))
+    with pytest.raises(NotFound):
+        backend.clone_volume(volume_request("clone", of="half"))
+    assert left(share) == [
+        "half.filer",
+        "half.filer.json.new",
+        "half.filer.open",
+    ]
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda image: image.write_bytes(b"")], ids=["missing", "empty"])
+def test_a_volume_whose_image_is_lost_is_not_made_anew_beside_its_label(
+    lose: Any, backend: Any, share: Path, volume_request: Any
+) -> None:
+    """Its data may come back; a volume of size 0 would hide that it is gone."""
+    handle = backend.create_volume(volume_request("pvc-1")).handle
+    lose(share / "pvc-1.filer")
+    before = left(share)
+
+    with pytest.raises(AlreadyExists):
+        backend.create_volume(volume_request("pvc-1"))
+    for attempt in (
+        lambda: backend.find_volume("pvc-1"),
+        lambda: backend.get_volume(handle),
+        lambda: backend.open_device(OpenRequest(handle=handle)),
+        lambda: backend.expand_volume(ExpandRequest(handle=handle, size=SizeRange(required=2 * MIB))),
+        lambda: backend.delete_volume(handle, {}),
+    ):
+        with pytest.raises(Unavailable, match="missing or empty; restore the image"):
+            attempt()
+    assert left(share) == before

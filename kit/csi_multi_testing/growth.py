@@ -1,0 +1,42 @@
+"""Expansions of volumes that grow only while they are attached (Expand.offline is False)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from csi_multi.contract import Backend, Node
+
+
+class GrowingClient(Protocol):
+    """What is needed of a client to attach a volume for its expansion."""
+
+    attached: set[tuple[str, str]]  # (handle, node id)
+
+    @property
+    def grows_only_attached(self) -> bool: ...
+    def node(self) -> Node: ...
+    def attach(self, handle: str, node: Node) -> Any: ...
+    def detach(self, handle: str, node: Node | None) -> None: ...
+
+
+def grows_only_attached(backend: type[Backend]) -> bool:
+    return not getattr(backend, "offline", True)
+
+
+@contextmanager
+def attached_to_grow(client: GrowingClient, handle: str) -> Iterator[None]:
+    """Attach the volume to this node for the block, unless it is attached or grows without."""
+    if not client.grows_only_attached or any(handle == one for one, _ in client.attached):
+        yield
+        return
+    node = client.node()
+    client.attach(handle, node)
+    try:
+        yield
+    except Exception:
+        with suppress(Exception):  # the error of the expansion says more
+            client.detach(handle, node)
+        raise
+    client.detach(handle, node)

@@ -1,0 +1,94 @@
+"""The storage system of the backend in memory, with what happens to one: it is away, and a volume is damaged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from csi_multi.contract import GroupSnapshot, Health, HealthEntry, Snapshot, Unavailable, Volume
+
+T = TypeVar("T")
+GRANULE = 4096
+DAMAGED = HealthEntry(status=Health.DEGRADED, reason="Damaged", message="damaged by hand; repair it by hand")
+
+
+@dataclass(frozen=True)
+class Attachment:
+    node: str  # node_id
+    read_only: bool
+
+
+@dataclass
+class MemoryStorage:
+    """The storage system: what remains when a backend object is gone."""
+
+    volumes: dict[str, Volume] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    groups: dict[str, GroupSnapshot] = field(default_factory=dict)
+    attached: dict[str, Attachment] = field(default_factory=dict)
+    iops: dict[str, int] = field(default_factory=dict)
+    health: dict[str, tuple[HealthEntry, ...]] = field(default_factory=dict)
+    data: dict[str, dict[int, bytes]] = field(default_factory=dict)  # blocks by offset, of volumes and snapshots
+    others: int = 0  # bytes that somebody else takes
+    is_away: bool = False  # whether no backend can reach it
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def put(self, rows: dict[str, T], key: str, row: T) -> None:
+        """One call to the storage that creates or changes something."""
+        rows[key] = row
+
+    def drop(self, rows: dict[str, T], key: str) -> None:
+        """One call to the storage that removes something."""
+        rows.pop(key, None)
+
+    def read(self, handle: str, offset: int, length: int) -> bytes:
+        """Return bytes of a volume; offset and length are whole blocks."""
+        blocks = self.data.get(handle, {})
+        return b"".join(blocks.get(at, bytes(GRANULE)) for at in range(offset, offset + length, GRANULE))
+
+    def write(self, handle: str, offset: int, data: bytes) -> None:
+        with self.lock:  # not while a group is cut
+            blocks = self.data.setdefault(handle, {})
+            for at in range(0, len(data), GRANULE):
+                blocks[offset + at] = data[at : at + GRANULE]
+
+    def total_size(self) -> int:
+        """Return the total size of all volumes, of what snapshots hold, and of what others have."""
+        held = sum(len(blocks) for key, blocks in self.data.items() if key.startswith("@"))
+        return sum(volume.size for volume in self.volumes.values()) + held * GRANULE + self.others
+
+    @contextmanager
+    def occupy(self, size: int) -> Iterator[None]:
+        """Let somebody else take this many bytes in the block."""
+        self.others += size
+        try:
+            yield
+        finally:
+            self.others -= size
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Let no backend reach the storage in the block."""
+        self.is_away = True
+        try:
+            yield
+        finally:
+            self.is_away = False
+
+    def damage(self, handle: str) -> None:
+        """Let the health of a volume show a problem."""
+        self.health[handle] = (DAMAGED,)
+
+    def undamage(self, handle: str) -> None:
+        del self.health[handle]
+
+    def names(self) -> list[str]:
+        """Return the names of everything on the storage."""
+        return [f"{kind} {key}" for kind in ("volumes", "snapshots", "groups", "data") for key in getattr(self, kind)]
+
+
+def unreachable() -> Exception:
+    return Unavailable("the storage cannot be reached")
