@@ -32,8 +32,12 @@ from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttache
 from .first_attachment import FirstAttachments
 from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
 
-# EC2 accepts /dev/xvdaa to /dev/xvddx.
-WRITABLE = tuple(f"/dev/xvd{series}{letter}" for series in "bca" for letter in string.ascii_lowercase)
+# EC2 accepts /dev/xvdaa to /dev/xvddx, /dev/xvdb to /dev/xvdz and /dev/sdb to /dev/sdz. The last two exclude each other
+# on Xen, where an instance has at most 39 volumes, so they come last. No instance has more than 127 beside its root.
+WRITABLE = (
+    *(f"/dev/xvd{series}{letter}" for series in "bca" for letter in string.ascii_lowercase),
+    *(f"/dev/{kind}{letter}" for kind in ("xvd", "sd") for letter in string.ascii_lowercase[1:]),
+)
 READ_ONLY = tuple(f"/dev/xvdd{letter}" for letter in string.ascii_lowercase[:24])
 DETACHING_STATES = ("detaching", "busy")
 RUNNING_STATES = ("pending", "running")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from csi_multi.contract import (
+    NO_SECRETS,
     AccessMode,
     AttachRequest,
     Capability,
@@ -62,7 +63,7 @@ class EbsBackend(
     b.Capacity,
     b.Import,  # includes b.Explain
 ):
-    contract = (1, 0)
+    contract = (1, 1)
     Config = config.Config
     Parameters = config.Parameters
     MutableParameters = config.MutableParameters
@@ -182,22 +183,22 @@ class EbsBackend(
     def open_device(self, request: OpenRequest) -> Device:
         return self._devices.open(request)
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return self._devices.find(handle)
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.close(handle)
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.refresh(handle)
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.blankness.formatting(handle)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.blankness.formatted(handle)
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         return self._devices.blankness.has_data(handle)
 
 

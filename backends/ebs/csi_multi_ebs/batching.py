@@ -1,8 +1,8 @@
 """Lookups that arrive at the same time become one call.
 
 The first caller opens a batch that others may join for a moment; then a thread of its own fetches it. A call that
-hangs delays only the callers in its batch, and each of them only until its deadline. No caller joins a batch that
-is being fetched already: a result must show what happened before the lookup began.
+hangs delays only the callers in its batch, and each of them only until its deadline. A batch that is being fetched
+already is joined only by callers that say so: a result must show what happened before a fresh lookup began.
 """
 
 from __future__ import annotations
@@ -30,19 +30,25 @@ class Batcher(Generic[T]):
         self._window = window
         self._lock = threading.Lock()
         self._open: _Batch[T] | None = None
+        self._running: dict[str, _Batch[T]] = {}  # what is being fetched, by key: the batch that began last
 
-    def get(self, key: str, deadline: float | None = None) -> T | None:
-        """Return the value of the key, None without one. Raises what fetch raises, and Timeout at the deadline."""
-        return self.many((key,), deadline).get(key)
+    def get(self, key: str, deadline: float | None = None, *, fresh: bool = True) -> T | None:
+        """Return the value of the key, None without one. Raises what fetch raises, and Timeout at the deadline.
 
-    def many(self, keys: Iterable[str], deadline: float | None = None) -> dict[str, T]:
+        `fresh` False: a result that is being fetched already will do.
+        """
+        return self.many((key,), deadline, fresh=fresh).get(key)
+
+    def many(self, keys: Iterable[str], deadline: float | None = None, *, fresh: bool = True) -> dict[str, T]:
         """Return what exists of these keys. `deadline` is a time.monotonic(). Raises as `get` does."""
-        joined = {key: self._join(key) for key in keys}
+        joined = {key: self._join(key, fresh) for key in keys}
         results = {batch: batch.result(deadline) for batch in dict.fromkeys(joined.values())}
         return {key: results[batch][key] for key, batch in joined.items() if key in results[batch]}
 
-    def _join(self, key: str) -> _Batch[T]:
+    def _join(self, key: str, fresh: bool) -> _Batch[T]:
         with self._lock:
+            if not fresh and (running := self._running.get(key)):
+                return running
             batch = self._open
             if batch is None:
                 batch = _Batch()
@@ -59,10 +65,13 @@ class Batcher(Generic[T]):
         with self._lock:
             if self._open is batch:
                 self._open = None
+            self._running |= dict.fromkeys(batch.keys, batch)
         try:
             batch.found.set_result(self._fetch(list(batch.keys)))
         except BaseException as error:  # of any kind: the callers raise it
             batch.found.set_exception(error)
+        with self._lock:
+            self._running = {key: one for key, one in self._running.items() if one is not batch}
 
 
 class _Batch(Generic[T]):

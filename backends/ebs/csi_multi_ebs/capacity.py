@@ -14,9 +14,10 @@ from functools import partial
 from csi_multi.contract import UNLIMITED, CapacityReport, CapacityRequest, StorageError
 
 from .batching import Batcher
+from .caches import TtlCache
 from .client import Client
 from .config import Parameters
-from .ec2_cache import Ec2Cache, TtlCache
+from .ec2_cache import Ec2Cache
 from .listing import MAX_PAGE, every_page
 from .resources import GIB
 from .volume_types import TYPE_LIMITS
@@ -80,7 +81,7 @@ class CapacityAccounting:
         self._last_quotas: Mapping[str, int] = {}
         self._log_again = 0.0  # time.monotonic()
         quotas = Batcher(self._read_quotas, most=2)  # one key, so that callers share one call
-        self._quotas = TtlCache(lambda: quotas.get(SERVICE) or {}, QUOTAS_TTL)
+        self._quotas = TtlCache(lambda: quotas.get(SERVICE, fresh=False) or {}, QUOTAS_TTL)
         used = Batcher(self._client.used, most=len(QUOTAS))
         self._used = {kind: TtlCache(partial(self._read_used, used, kind), USAGE_TTL) for kind in QUOTAS}
 
@@ -102,7 +103,7 @@ class CapacityAccounting:
         return UNLIMITED if quota is None else (quota - self._used[kind].get()) * GIB
 
     def _read_used(self, used: Batcher[int], kind: str) -> int:
-        return used.get(kind, self._cache.wait_deadline(None)) or 0
+        return used.get(kind, self._cache.wait_deadline(None), fresh=False) or 0
 
     def _read_quotas(self, _: Collection[str]) -> dict[str, Mapping[str, int]]:
         """Return the quotas. When they cannot be read, return the last ones, and log the reason once per hour."""

@@ -137,7 +137,7 @@ class Client:
         return [one["InstanceId"] for reservation in reservations for one in reservation["Instances"]]
 
     def modify(self, volume: str, spec: VolumeSpec) -> Ec2Modification:
-        """Begin to change what the spec sets; size 0: unchanged.
+        """Begin to change what the spec sets; size 0 and type "": unchanged.
 
         Raises NotFound, ModificationCooldown, IncorrectState.
         """
@@ -277,7 +277,12 @@ def _with_shape(shape: re.Pattern[str], ids: Collection[str]) -> list[str]:
 
 
 def _spec_fields(spec: VolumeSpec) -> dict[str, Any]:
-    return {"VolumeType": spec.type, "Size": spec.size or None, "Iops": spec.iops, "Throughput": spec.throughput}
+    return {
+        "VolumeType": spec.type or None,
+        "Size": spec.size or None,
+        "Iops": spec.iops,
+        "Throughput": spec.throughput,
+    }
 
 
 def _tag_specification(resource: str, tags: Tags) -> list[dict[str, Any]]:

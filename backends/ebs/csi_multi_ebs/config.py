@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from csi_multi.contract import Doc, Keys, Schema
+from csi_multi.contract import Doc, InvalidArgument, Keys, Reset, Schema
 
 from .resources import GIB
 from .user_tags import tag_problem
@@ -173,12 +173,15 @@ class MutableParameters(Schema, frozen=True, kw_only=True):
     loose: ClassVar[bool] = True
 
     type: Annotated[Type, Doc("volume type")] | None = None
-    iops: Iops | None = None
+    volume_type: Annotated[Type, Doc("the same as type, under its old name; if both are set, type counts")] | None = (
+        None
+    )
+    iops: Iops | Reset | None = None
     iops_per_gb: PerGb | None = None
     allow_auto_iops_increase_on_modify: (
         Annotated[bool, Doc("keep the ratio iopsPerGB when the volume grows")] | None
     ) = None
-    throughput: Throughput | None = None
+    throughput: Throughput | Reset | None = None
     tags: Annotated[
         StringMap, Keys(TAGS, "tagSpecification_N: a tag to set, as key=value; the value may be a template")
     ] = msgspec.field(default_factory=dict)
@@ -188,6 +191,7 @@ class MutableParameters(Schema, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _refuse_both(self.iops, self.iops_per_gb)
+        msgspec.structs.force_setattr(self, "type", self.type or self.volume_type)
 
 
 class SnapshotParameters(Schema, frozen=True, kw_only=True):
@@ -220,6 +224,18 @@ class SnapshotParameters(Schema, frozen=True, kw_only=True):
         return tuple(zone.strip() for zone in self.fast_snapshot_restore_availability_zones.split(",") if zone.strip())
 
 
-def _refuse_both(iops: int | None, per_gb: int | None) -> None:
+def value_or_default(name: str, value: int | Reset | None, default: int | str | None) -> int | None:
+    """Return a mutable number, for one that is reset the default of the volume type; None: unset, or no such setting.
+
+    Raises InvalidArgument where `default` is a text: why there is none.
+    """
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(default, str):
+        raise InvalidArgument(f"{name!r}: {default}; set a number")
+    return default
+
+
+def _refuse_both(iops: int | Reset | None, per_gb: int | None) -> None:
     if iops is not None and per_gb is not None:
         raise ValueError("'iops' and 'iopsPerGB' exclude each other; leave one out")

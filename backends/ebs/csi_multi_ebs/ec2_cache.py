@@ -12,13 +12,14 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Collection
-from typing import Generic, NoReturn, TypeVar
+from collections.abc import Collection
+from typing import NoReturn, TypeVar
 
 from csi_multi.contract import FailedPrecondition, NotFound, Setting, Stamp, StorageError, missing
 
 from . import labels
 from .batching import Batcher
+from .caches import SingleUseCache, TtlCache
 from .client import MAX_FILTER_VALUES, Client
 from .config import Config
 from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume
@@ -37,56 +38,9 @@ LONGEST_PAUSE = 2.0  # seconds between two lookups of an id that EC2 does not sh
 MAX_LOOKUP = MAX_FILTER_VALUES  # ids or filter values per call
 MAX_VOLUME_IDS = 500  # volume ids per call
 
-T = TypeVar("T")
 Resource = TypeVar("Resource", Ec2Volume, Ec2Snapshot)
 
 log = logging.getLogger(__name__)
-
-
-class TtlCache(Generic[T]):
-    """The result of `fetch` for `ttl` seconds; when fetching fails, the last result for another `ttl`. Thread-safe."""
-
-    def __init__(self, fetch: Callable[[], T], ttl: float) -> None:
-        self._fetch = fetch
-        self._ttl = ttl
-        self._cached: tuple[float, T] | None = None  # when it expires, time.monotonic(), and the result
-
-    def get(self) -> T:
-        """Raises what `fetch` raises when nothing is cached."""
-        cached = self._cached
-        if cached and time.monotonic() < cached[0]:
-            return cached[1]
-        try:
-            result = self._fetch()
-        except StorageError:
-            if cached is None:
-                raise
-            result = cached[1]
-        self._cached = (time.monotonic() + self._ttl, result)
-        return result
-
-
-class SingleUseCache(Generic[T]):
-    """Up to `most` values that can be taken once, within `ttl` seconds. Thread-safe."""
-
-    def __init__(self, ttl: float, most: int) -> None:
-        self._ttl = ttl
-        self._most = most
-        self._lock = threading.Lock()
-        self._cached: dict[str, tuple[float, T]] = {}  # the oldest first: expiry, time.monotonic(), and the value
-
-    def put(self, key: str, value: T) -> None:
-        with self._lock:
-            self._cached.pop(key, None)
-            self._cached[key] = (time.monotonic() + self._ttl, value)
-            while len(self._cached) > self._most:
-                del self._cached[next(iter(self._cached))]
-
-    def take(self, key: str) -> T | None:
-        """Remove and return the value; None when there is none or it has expired."""
-        with self._lock:
-            expires, value = self._cached.pop(key, (0.0, None))
-        return value if time.monotonic() < expires else None
 
 
 class Ec2Cache:
@@ -106,7 +60,7 @@ class Ec2Cache:
         self.name_poller = StatePoller(self._fetch_volumes, most=MAX_LOOKUP, first=config.poll_seconds)
         self.detached: SingleUseCache[Ec2Volume] = SingleUseCache(DETACHED_TTL, MAX_DETACHED)  # own volumes, by id
         zones = Batcher(lambda _: {config.region: client.zones()}, most=2)  # one key, so that callers share one call
-        self._zones = TtlCache(lambda: zones.get(config.region, self.wait_deadline(None)) or {}, ZONES_TTL)
+        self._zones = TtlCache(lambda: zones.get(config.region, self.wait_deadline(None), fresh=False) or {}, ZONES_TTL)
         self._instances: dict[str, tuple[float, Ec2Instance]] = {}  # by id: when it was looked up, time.monotonic()
         self._lock = threading.Lock()
         self._deleted: dict[str, None] = {}  # ids that this process deleted, the oldest first
@@ -179,14 +133,15 @@ class Ec2Cache:
         """Return a node's instance, at most INSTANCE_TTL seconds old. Raises NotFound when it is terminated."""
         when, instance = self._instances.get(id, (-math.inf, None))
         if refresh or time.monotonic() - when > INSTANCE_TTL:
-            instance = self._fetch_instance(id)
+            instance = self._fetch_instance(id, fresh=refresh)
         if instance is None or instance.state == "terminated":
             raise NotFound(f"node {node!r} does not exist: there is no instance {id or 'in its node id'!r}")
         return instance
 
-    def _fetch_instance(self, id: str) -> Ec2Instance | None:
+    def _fetch_instance(self, id: str, *, fresh: bool) -> Ec2Instance | None:
         """Look up an instance, cache it, and drop the entries that have expired."""
-        instance = self.instances.get(id, self.wait_deadline(None)) if INSTANCE_ID.fullmatch(id) else None
+        deadline = self.wait_deadline(None)
+        instance = self.instances.get(id, deadline, fresh=fresh) if INSTANCE_ID.fullmatch(id) else None
         now = time.monotonic()
         valid = {
             one: entry for one, entry in list(self._instances.items()) if one != id and now - entry[0] <= INSTANCE_TTL
@@ -267,7 +222,7 @@ class NodeNames:
     def names(self, instances: Collection[str]) -> dict[str, str]:
         """Return the node id of each instance, or the instance's own id when it has no tag."""
         if unknown := [one for one in instances if one not in self._known]:
-            found = self._cache.instances.many(unknown, self._cache.wait_deadline(None))
+            found = self._cache.instances.many(unknown, self._cache.wait_deadline(None), fresh=False)
             self._known |= {id: node_id for id, one in found.items() if (node_id := self._tagged(one))}
         return {one: self._known.get(one, one) for one in instances}
 

@@ -36,6 +36,7 @@ STAMP = f"{PREFIX}stamp."  # followed by the piece's number
 SOURCE = f"{PREFIX}source"  # handle of the volume of a snapshot
 FIRST_ATTACHMENT = f"{PREFIX}first-attachment"  # of a volume that was created empty, see first_attachment.py
 NO_ATTACHMENT = "none"
+NOT_CHECKED = "%s %s: lookups in EC2 did not show it, so its tags were not checked; it was deleted by its id"  # log
 
 _END = "+."
 

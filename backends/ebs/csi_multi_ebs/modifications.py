@@ -121,6 +121,8 @@ class ModificationManager:
         client = self._cache.client
         spec, to_set, to_remove = _planned(volume, size, mutable)
         if spec:
+            # Another call may have changed since what this one does not: it is not sent, so that it stays.
+            spec = replace(spec, type=spec.type if spec.type != volume.type else "", size=spec.size if size else 0)
             try:
                 client.modify(volume.id, spec)
             except ModificationCooldown as error:
@@ -163,9 +165,10 @@ def _planned(
 
 
 def _matches(last: Ec2Modification, spec: VolumeSpec) -> bool:
-    """Return whether a modification is the change to this spec."""
+    """Return whether a modification is the change to this spec, of which type "" and size 0 are unchanged."""
     return (
-        (last.type, last.size) == (spec.type, spec.size)
+        spec.type in ("", last.type)
+        and spec.size in (0, last.size)
         and spec.iops in (None, last.iops)
         and spec.throughput in (None, last.throughput)
     )

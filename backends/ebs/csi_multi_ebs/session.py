@@ -10,6 +10,7 @@ decides about retries in the thread that makes the call, and its hook for that g
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import threading
@@ -85,6 +86,7 @@ class Session:
     def _new_session(self, profile: str | None) -> Any:
         from botocore.session import Session as Botocore
 
+        logging.getLogger("botocore").setLevel(logging.INFO)  # at DEBUG it logs credentials
         session = Botocore(profile=profile)
         session.register_component("data_loader", botocore_model.loader())
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)

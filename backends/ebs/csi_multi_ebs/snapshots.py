@@ -137,8 +137,7 @@ class SnapshotManager:
         shown = self._cache.shown_snapshot(handle)
         self._delete(handle)
         if not shown:
-            text = "snapshot %s: lookups in EC2 did not show it, so its tags were not checked; it was deleted by its id"
-            log.warning(text, handle)
+            log.warning(labels.NOT_CHECKED, "snapshot", handle)
 
     def _delete(self, id: str) -> None:
         """Delete the snapshot, and no longer expect EC2 to show it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from csi_multi.contract import Capability, InvalidArgument, OutOfRange, SizeRange
 
-from .config import MutableParameters, Parameters
+from .config import MutableParameters, Parameters, value_or_default
 from .resources import GIB, Ec2Volume, Tags
 from .user_tags import IOPS_PER_GB
 
@@ -62,9 +62,8 @@ TYPE_LIMITS = {
     "standard": TypeLimits(size=(1, 1024)),
 }
 MULTI_ATTACH_TYPES = ("io1", "io2")  # types that can be attached to several nodes at once
-UNKNOWN_TYPE = TypeLimits(
-    size=(1, 2**30), iops=(1, 2**30), per_gib=2**30, default=1, throughput=(1, 2**28)
-)  # EC2 decides
+# EC2 decides, and knows the defaults.
+UNKNOWN_TYPE = TypeLimits(size=(1, 2**30), iops=(1, 2**30), per_gib=2**30, throughput=(1, 2**28))
 IOPS_ON_TYPE_CHANGE = 3000  # IOPS that EC2 gives a volume that becomes gp3, io1 or io2, when none are requested
 
 
@@ -118,13 +117,14 @@ def modified_spec(volume: Ec2Volume, mutable: MutableParameters | None, size: in
     """
     mutable = mutable or MutableParameters()
     kind, whole = mutable.type or volume.type, max(volume.size, size or 0)
+    iops, throughput = _numbers(mutable, kind)
     _refuse_size(kind, whole, grows=whole > volume.size)
     per_gb, kept = mutable.iops_per_gb, _kept_ratio(volume, mutable) if whole > volume.size else None
     requested = RequestedPerformance(
-        iops=mutable.iops,
+        iops=iops,
         per_gb=per_gb or kept,
         raise_to_minimum=bool(kept or mutable.allow_auto_iops_increase_on_modify),
-        throughput=mutable.throughput,
+        throughput=throughput,
     )
     if kind != volume.type:
         _refuse_default_iops(kind, requested, whole)
@@ -172,14 +172,22 @@ def _limits(kind: str) -> TypeLimits:
 def _requested(parameters: Parameters, mutable: MutableParameters | None, kind: str) -> RequestedPerformance:
     """Merge the classes. IOPS and throughput of the StorageClass are dropped for another type that cannot have them."""
     mutable, limits, other = mutable or MutableParameters(), _limits(kind), kind != parameters.type
-    iops, per_gb = mutable.iops, mutable.iops_per_gb
-    if iops is None and per_gb is None and (limits.iops or not other):
+    (iops, throughput), per_gb = _numbers(mutable, kind), mutable.iops_per_gb
+    if mutable.iops is None and per_gb is None and (limits.iops or not other):
         iops, per_gb = parameters.iops, parameters.iops_per_gb
-    throughput = mutable.throughput
-    if throughput is None and (limits.throughput or not other):
+    if mutable.throughput is None and (limits.throughput or not other):
         throughput = parameters.throughput
     raise_to_minimum = parameters.allow_auto_iops_per_gb_increase or bool(mutable.allow_auto_iops_increase_on_modify)
     return RequestedPerformance(iops=iops, per_gb=per_gb, raise_to_minimum=raise_to_minimum, throughput=throughput)
+
+
+def _numbers(mutable: MutableParameters, kind: str) -> tuple[int | None, int | None]:
+    """Return IOPS and throughput of a class; one that is reset is the type's default."""
+    limits, unknown = _limits(kind), f"the driver knows no default of type {kind}"
+    iops = (limits.default or unknown) if limits.iops else None
+    throughput = unknown if limits is UNKNOWN_TYPE else limits.throughput and limits.throughput[0]
+    found = value_or_default("iops", mutable.iops, iops)
+    return found, value_or_default("throughput", mutable.throughput, throughput)
 
 
 def _kept_ratio(volume: Ec2Volume, mutable: MutableParameters) -> int | None:

@@ -262,8 +262,7 @@ class VolumeManager:
             raise not_ours_to_delete(handle)
         self._delete(handle, volume.state if volume else "not shown by EC2")
         if not volume:
-            text = "volume %s: lookups in EC2 did not show it, so its tags were not checked; it was deleted by its id"
-            log.warning(text, handle)
+            log.warning(labels.NOT_CHECKED, "volume", handle)
 
     def _delete(self, id: str, state: str) -> None:
         self._cache.detached.take(id)

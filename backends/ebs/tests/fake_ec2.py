@@ -82,9 +82,17 @@ class FakeEc2(Service):
         error = Refusal(code, message, status)
         return self._faults.add(Fault(action, times, skip, after_effect, when, error))
 
-    def drop(self, action: str, *, times: float = 1, skip: int = 0, after_effect: bool = False) -> Fault:
+    def drop(
+        self,
+        action: str,
+        *,
+        times: float = 1,
+        skip: int = 0,
+        after_effect: bool = False,
+        when: Callable[[Call], bool] = lambda _call: True,
+    ) -> Fault:
         """Break the connection instead of answering."""
-        return self._faults.add(Fault(action, times, skip, after_effect, lambda _call: True, Dropped()))
+        return self._faults.add(Fault(action, times, skip, after_effect, when, Dropped()))
 
     def slow(
         self, action: str, seconds: float, *, times: float = 1, skip: int = 0, after_effect: bool = False

@@ -39,7 +39,7 @@ def test_no_type_gets_more_volumes_than_ec2_attaches_to_it_and_few_get_less() ->
     assert {name: (found, ec2s[name]) for name, found in ours.items() if found > ec2s[name]} == {}
     fewer = {name: ec2s[name] - found for name, found in ours.items() if found < ec2s[name]}
     assert len(fewer) < len(types) / 20
-    assert {name for name, lost in fewer.items() if lost > 6} <= {"r7iz.metal-32xl"}
+    assert max(fewer.values(), default=0) <= 6
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,17 @@ def test_no_type_gets_more_volumes_than_ec2_attaches_to_it_and_few_get_less() ->
         ("c8gd.24xlarge", OtherAttachments(disks=3), 63),
         ("m7g.large", OtherAttachments(interfaces=2), 25),
         ("u7in-24tb.224xlarge", OtherAttachments(), 127),
+        ("r7iz.metal-32xl", OtherAttachments(interfaces=3), 78),
+        ("c8g.metal-48xl", OtherAttachments(interfaces=3), 78),
+        ("c8gn.metal-48xl", OtherAttachments(interfaces=3), 77),
+        ("m8i.metal-96xl", OtherAttachments(interfaces=3), 78),
+        ("m8ib.metal-96xl", OtherAttachments(interfaces=3), 77),
+        ("m8i.metal-48xl", OtherAttachments(interfaces=3), 63),
+        ("m7i.metal-24xl", OtherAttachments(interfaces=3), 38),
+        ("inf2.48xlarge", OtherAttachments(), 27),
+        ("inf2.xlarge", OtherAttachments(), 25),
+        ("trn1.32xlarge", OtherAttachments(interfaces=2, disks=4), 26),
+        ("trn1.2xlarge", OtherAttachments(disks=1), 24),
         ("m5.metal", OtherAttachments(), 30),
         ("m5d.metal", OtherAttachments(interfaces=2, disks=4), 29),
         ("t2.micro", OtherAttachments(interfaces=2), 39),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from typing import Any
 
@@ -148,8 +149,12 @@ def test_a_volume_that_can_be_attached_twice_is_always_looked_at(connect: Connec
 def test_the_device_names_are_those_that_ec2_takes() -> None:
     names = (*WRITABLE, *READ_ONLY)
 
-    assert (len(WRITABLE), len(READ_ONLY), len(set(names))) == (78, 24, 102)
-    assert all("/dev/xvdaa" <= name <= "/dev/xvddx" and len(name) == 10 for name in names)
+    assert (len(WRITABLE), len(READ_ONLY), len(set(names))) == (128, 24, 152)
+    assert all(re.fullmatch("/dev/(xvd([abc][a-z]|d[a-x]|[b-z])|sd[b-z])", name) for name in names)
+
+
+def test_the_names_of_an_instance_that_cannot_have_many_volumes_do_not_exclude_each_other() -> None:
+    assert all(re.fullmatch("/dev/xvd[a-z]{2}", name) for name in WRITABLE[:39])
 
 
 def test_the_context_says_where_the_device_is_and_which_attachment_of_the_volume_this_is(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from csi_multi_ebs.attachments import WRITABLE
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 
@@ -94,5 +95,6 @@ def test_a_backend_asks_nobody_before_it_is_asked(cloud: FakeEc2) -> None:
 def test_a_node_takes_no_more_volumes_than_there_are_device_names(cloud: FakeEc2) -> None:
     with connecting(cloud) as connect:
         static = {"metadata": "static", "instance_id": "i-0123456789abcdef0", "zone": A}
-        assert connect(**static, instance_type="m8azn.24xlarge").max_volumes() == 78
+        assert connect(**static, instance_type="m8azn.24xlarge").max_volumes() == 127
+        assert connect(**static, instance_type="m5.large", attach_limit=500).max_volumes() == len(WRITABLE)
         assert connect(**static, instance_type="m5.large", attach_limit=5).max_volumes() == 5

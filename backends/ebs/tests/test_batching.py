@@ -96,6 +96,30 @@ def test_a_lookup_never_joins_a_question_that_was_already_asked() -> None:
         assert [first.result(10), second.result(10)] == [1, 1]
 
 
+def test_a_lookup_that_need_not_be_fresh_joins_a_question_until_it_is_answered() -> None:
+    shop = Shop(a=1)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        asked.set()
+        go_on.wait(10)
+
+    shop.answers = slow
+    batcher = Batcher(shop, most=10, window=0)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(batcher.get, "a")
+        asked.wait(10)
+        with pytest.raises(Timeout):
+            batcher.get("a", time.monotonic() + 0.05, fresh=False)
+        assert len(shop.asked) == 1
+        go_on.set()
+        assert first.result(10) == 1
+    wait_until_ended("ebs-lookup")
+
+    assert batcher.get("a", fresh=False) == 1
+    assert len(shop.asked) == 2
+
+
 def test_a_failure_reaches_each_caller_as_an_exception_of_its_own() -> None:
     shop = Shop()
 

@@ -141,6 +141,12 @@ def test_a_volume_attributes_class_is_read() -> None:
     assert (found.tags, found.deletions) == ({"tagSpecification_1": "a=b"}, {"tagDeletion_1": "old"})
 
 
+@pytest.mark.parametrize("given", [{"volumeType": "io2"}, {"volumeType": "gp2", "type": "io2"}])
+def test_a_volume_attributes_class_may_have_the_old_name_of_the_type(given: dict[str, str]) -> None:
+    assert parse(MutableParameters, given, "mutable_parameters").type == "io2"
+    assert "'volumeType'" in refused(MutableParameters, volumeType="gp4")
+
+
 def test_a_snapshot_class_names_zones_separated_by_commas() -> None:
     given = {"fastSnapshotRestoreAvailabilityZones": "eu-west-1a, eu-west-1b"}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -59,6 +61,21 @@ def storage(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> Storage:
         theirs.append(other.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=GIB))).handle)
         theirs.append(cloud.client().create_volume(AvailabilityZone=f"{REGION}a", Size=1)["VolumeId"])
 
+    def importable(_data: bytes) -> str:
+        return str(cloud.client().create_volume(AvailabilityZone=f"{REGION}a", Size=SIZE // GIB)["VolumeId"])
+
+    @contextmanager
+    def away() -> Iterator[None]:
+        """Every connection to EC2 breaks. Without Service Quotas no limit is known, which is an answer."""
+        fault = cloud.drop("*", times=math.inf, when=lambda call: call.service == "ec2")
+        try:
+            yield
+        finally:
+            fault.times = 0
+
+    def effect(handle: str) -> int:
+        return int(cloud.client().describe_volumes(VolumeIds=[handle])["Volumes"][0]["Iops"])
+
     theirs: list[str] = []
     foreign()
     nodes = tuple(
@@ -74,10 +91,13 @@ def storage(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> Storage:
         size=SIZE,
         resources=cloud.everything,
         foreign=foreign,
+        importable=importable,
         foreign_handles=tuple(theirs),
         nodes=nodes,
         reachable=({"zone": f"{REGION}a"},),
         unreachable=({"zone": "us-east-1a"},),
+        away=away,
+        effect=effect,
         calls=(Call(owner=BaseClient, name="_make_api_call", error=unreachable, timeout=silent),),
     )
 

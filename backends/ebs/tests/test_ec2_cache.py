@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from csi_multi_ebs import ec2_cache
 from csi_multi_ebs.backend import EbsBackend
-from csi_multi_ebs.ec2_cache import Ec2Cache, SingleUseCache, TtlCache
+from csi_multi_ebs.ec2_cache import Ec2Cache
 
 from csi_multi.contract import FailedPrecondition, NotFound, PageRequest, Timeout, Unavailable
 
@@ -23,6 +23,7 @@ from .backend_requests import (
     volume_request,
 )
 from .fake_ec2 import FakeEc2
+from .thread_helpers import run_together
 
 
 @pytest.fixture
@@ -150,6 +151,26 @@ def test_the_zones_of_an_instance_are_those_of_the_region_that_it_may_use(cloud:
     mine.client.close()
 
 
+@pytest.mark.parametrize("action", ["DescribeAvailabilityZones", "DescribeInstances"])
+def test_callers_that_come_during_the_first_lookup_share_it(cloud: FakeEc2, action: str) -> None:
+    mine = Ec2Cache(backend_config(cloud), setting())
+    (node,) = nodes(cloud)
+    look: Callable[[], object] = (
+        mine.zones if action == "DescribeAvailabilityZones" else lambda: mine.instance(node.fact, node.name)
+    )
+    cloud.slow(action, 1)
+
+    def begin_late() -> object:
+        while not cloud.calls[action]:
+            time.sleep(0.001)
+        time.sleep(0.1)  # the batch of the first caller is closed
+        return look()
+
+    assert len(set(map(str, run_together(look, *[begin_late] * 20)))) == 1
+    assert cloud.calls[action] == 1
+    mine.client.close()
+
+
 def test_check_says_what_is_wrong_with_ec2(connect: Connect, cloud: FakeEc2) -> None:
     ebs: EbsBackend = connect()
     ebs.check()
@@ -157,56 +178,3 @@ def test_check_says_what_is_wrong_with_ec2(connect: Connect, cloud: FakeEc2) -> 
     cloud.fail("DescribeAvailabilityZones", "ServiceUnavailable")
     with pytest.raises(Unavailable, match="ServiceUnavailable"):
         ebs.check()
-
-
-def test_an_answer_is_believed_for_a_while_and_on_when_there_is_no_other() -> None:
-    answers: list[int | None] = [1, None, 2]
-
-    def fetch() -> int:
-        if (answer := answers.pop(0)) is None:
-            raise Unavailable("no answer")
-        return answer
-
-    for_long, not_at_all = TtlCache(fetch, 60), TtlCache(fetch, 0)
-    assert [for_long.get(), for_long.get()] == [1, 1]
-    with pytest.raises(Unavailable):
-        not_at_all.get()
-    answers += [None]
-    assert [not_at_all.get(), not_at_all.get()] == [2, 2]
-
-
-class Clock:
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(ec2_cache, "time", clock)
-    return clock
-
-
-def test_what_was_seen_is_taken_once(clock: Clock) -> None:
-    seen: SingleUseCache[str] = SingleUseCache(60, 10)
-    seen.put("a", "row")
-
-    assert (seen.take("a"), seen.take("a")) == ("row", None)
-
-
-def test_what_was_seen_too_long_ago_is_not_used(clock: Clock) -> None:
-    seen: SingleUseCache[str] = SingleUseCache(60, 10)
-    seen.put("a", "row")
-    clock.now += 60
-
-    assert seen.take("a") is None
-
-
-def test_the_latest_are_kept_when_there_are_too_many(clock: Clock) -> None:
-    seen: SingleUseCache[int] = SingleUseCache(60, 2)
-    for number, key in enumerate(["a", "b", "a", "c"]):
-        seen.put(key, number)
-
-    assert [seen.take(key) for key in "abc"] == [2, None, 3]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from csi_multi_ebs.backend import EbsBackend, EbsDryRun
+from csi_multi_ebs.importing import OTHER_DRIVERS
 
 from csi_multi.contract import (
     IMPORTED,
@@ -34,6 +37,8 @@ from .backend_requests import (
     volume_request,
 )
 from .fake_ec2 import FakeEc2
+
+ROOT = Path(__file__).parents[3]
 
 
 def stamp(name: str = "old-data") -> Stamp:
@@ -135,6 +140,26 @@ def test_what_is_another_drivers_is_refused_and_left_alone(
     with pytest.raises(kind, match=words):
         ebs.import_volume(id, stamp())
     assert tags(cloud, id) == before
+
+
+def test_a_volume_of_aws_ebs_csi_driver_moves_here_and_back(
+    ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2
+) -> None:
+    (told,) = re.findall(r"aws ec2 delete-tags .*", (ROOT / "docs/coming-from-aws-ebs.md").read_text())
+    theirs = re.findall(r"Key=(\S+)", told)
+    id = by_hand(**{key.replace("/", "__"): "x" for key in theirs}, team="shop")
+    assert sorted(theirs) == sorted(OTHER_DRIVERS)
+
+    for left in range(len(theirs)):
+        with pytest.raises(FailedPrecondition, match=re.escape(repr(theirs[left]))):
+            ebs.import_volume(id, stamp())
+        cloud.client().delete_tags(Resources=[id], Tags=[{"Key": theirs[left]}])
+    before = tags(cloud, id)
+    made = ebs.import_volume(id, stamp())
+
+    assert before.items() < tags(cloud, id).items()
+    assert ebs.release_volume(made.handle) == id
+    assert tags(cloud, id) == before == {"Name": "data", "team": "shop"}
 
 
 def test_a_volume_that_is_attached_is_refused(ebs: EbsBackend, by_hand: Callable[..., str], cloud: FakeEc2) -> None:

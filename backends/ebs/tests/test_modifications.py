@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from csi_multi_ebs.backend import EbsBackend
@@ -52,6 +53,29 @@ def test_size_and_class_that_change_at_once_are_one_modification(
     assert modified is None
     assert cloud.calls["ModifyVolume"] == 1
     assert shape(cloud, made) == (20, "gp3", 4000)
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_change_undoes_nothing_that_another_process_changes_meanwhile(
+    connect: Connect, cloud: FakeEc2, made: Volume, monkeypatch: pytest.MonkeyPatch, grows: bool
+) -> None:
+    """Both have looked at the volume before."""
+    one, other = connect(), connect()
+    changes = {
+        True: lambda ebs: ebs.expand_volume(expand_request(made, 20)),
+        False: lambda ebs: ebs.modify_volume(modify_request(made, type="io2", iops="2000")),
+    }
+    join = one._modifications._join
+
+    def join_later(*requested: Any) -> Any:
+        changes[not grows](other)
+        return join(*requested)
+
+    monkeypatch.setattr(one._modifications, "_join", join_later)
+
+    changes[grows](one)
+
+    assert shape(cloud, made) == (20, "io2", 2000)
 
 
 def test_a_volume_grows_alone(ebs: EbsBackend, cloud: FakeEc2, made: Volume) -> None:

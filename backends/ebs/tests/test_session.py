@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,6 +80,14 @@ def test_without_an_endpoint_it_is_the_regions() -> None:
     session.close()
 
 
+def test_the_environment_selects_fips_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_USE_FIPS_ENDPOINT", "true")
+    session = Session(Config(region="us-east-1"), "x")
+
+    assert session.client("create").meta.endpoint_url == "https://ec2-fips.us-east-1.amazonaws.com"
+    session.close()
+
+
 def test_quotas_are_asked_for_at_a_place_of_their_own_where_the_endpoint_is_ec2s() -> None:
     session = Session(Config(region="eu-west-1", endpoint="https://ec2.eu-west-1.amazonaws.com"), "csi-multi")
 
@@ -107,6 +116,19 @@ def test_a_role_is_assumed_once_for_all_clients(cloud: FakeEc2, other_role: str)
 
     assert cloud.calls["AssumeRole"] == 1
     ec2.close()
+
+
+def test_a_log_at_debug_has_no_credentials(cloud: FakeEc2, other_role: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    session = Session(config(cloud, role_arn=other_role), "csi-multi")
+
+    client = session.client("describe")
+    client.describe_volumes()
+    credentials = client._request_signer._credentials.get_frozen_credentials()
+    session.close()
+
+    assert credentials.token not in caplog.text
+    assert credentials.secret_key not in caplog.text
 
 
 def test_an_external_id_and_the_sessions_name_are_sent(cloud: FakeEc2, other_role: str) -> None:

@@ -17,7 +17,16 @@ from csi_multi_ebs.config import Config
 from csi_multi_ebs.device_identity import NvmeKernel, OpenDevice
 from csi_multi_ebs.devices import DeviceManager
 
-from csi_multi.contract import AccessMode, Capability, Device, FailedPrecondition, Mount, Strings, Unavailable
+from csi_multi.contract import (
+    NO_SECRETS,
+    AccessMode,
+    Capability,
+    Device,
+    FailedPrecondition,
+    Mount,
+    Strings,
+    Unavailable,
+)
 from csi_multi.host import loopdev, mounts
 from csi_multi.host.command import LocalHost
 from csi_multi.node import stage as node_stage
@@ -158,7 +167,7 @@ def test_a_volume_that_was_used_as_raw_blocks_while_it_was_being_read_is_not_for
             with pytest.raises(Unavailable, match=f": {done} of 128 MiB"):
                 node.stage(LATER)
     device = node.backend._devices.open_attached(VOLUME, LATER, read_only=False, block=True)
-    node_stage.record_use(node.backend, VOLUME, device)  # as the engine does before it publishes raw blocks
+    node_stage.record_use(node.backend, VOLUME, device, NO_SECRETS)  # as the engine does before it publishes raw blocks
     node.backend.close_device(VOLUME)
     with node.file.open("r+b") as disk:
         disk.seek(2 * MIB + 8192)

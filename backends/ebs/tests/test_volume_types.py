@@ -259,3 +259,46 @@ def test_a_type_that_this_driver_does_not_know_can_grow_and_change() -> None:
 
 def test_a_volume_beyond_the_table_can_still_grow() -> None:
     assert change(row(iops=90000), size=20) == VolumeSpec(type="gp3", size=20)
+
+
+def test_what_is_reset_is_the_default_of_the_type() -> None:
+    full = row(iops=6000, throughput=500, size=20)
+    assert change(full, iops="default") == VolumeSpec(type="gp3", size=20, iops=3000)
+    assert change(full, iops="default", throughput="default") == VolumeSpec(
+        type="gp3", size=20, iops=3000, throughput=125
+    )
+    assert change(row(), iops="default", throughput="default") is None
+    assert change(row(type="gp2", throughput=None), iops="default", throughput="default") is None
+    assert change(row(type="io2", iops=500, throughput=None), type="gp3", iops="default") == VolumeSpec(
+        type="gp3", size=10, iops=3000
+    )
+
+
+def test_a_reset_in_a_volume_attributes_class_wins_over_the_storage_class() -> None:
+    given = {"iops": "4000", "throughput": "500"}
+    assert made(mutable={"iops": "default"}, **given) == VolumeSpec(type="gp3", size=10, iops=3000, throughput=500)
+    assert made(mutable={"throughput": "default"}, **given) == VolumeSpec(
+        type="gp3", size=10, iops=4000, throughput=125
+    )
+    assert made(mutable={"iops": "default"}, iopsPerGB="400").iops == 3000
+
+
+def test_a_type_without_default_iops_cannot_be_reset() -> None:
+    for attempt in (
+        lambda: change(row(type="io2", iops=500), iops="default"),
+        lambda: made(mutable={"iops": "default"}, type="io1", iops="500"),
+    ):
+        with pytest.raises(InvalidArgument, match=r"'iops': the driver knows no default of type io[12]; set a number"):
+            attempt()
+
+
+@pytest.mark.parametrize("name", ["iops", "throughput"])
+def test_the_default_of_a_type_that_the_driver_does_not_know_is_not_guessed(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"'{name}': the driver knows no default of type gp9"):
+        change(row(type="gp9", iops=4000, throughput=500), **{name: "default"})
+
+
+def test_a_ratio_is_not_kept_after_the_iops_were_reset() -> None:
+    kept = row(size=10, iops=4000, tags={IOPS_PER_GB: "400"})
+    assert change(kept, size=20) == VolumeSpec(type="gp3", size=20, iops=8000)
+    assert change(kept, size=20, iops="default") == VolumeSpec(type="gp3", size=20, iops=3000)
