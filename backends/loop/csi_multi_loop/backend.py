@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from csi_multi.contract import (
+    NO_SECRETS,
     Capacity,
     CapacityReport,
     CapacityRequest,
@@ -42,10 +44,9 @@ from . import config
 from .capacity import CapacityAccounting
 from .client import Client
 from .devices import DeviceManager
-from .directory import FROZEN, Directory
+from .directory import Directory
 from .errors import translated
-from .explain import DryRunClient, DryRunDirectory, DryRunFreezer
-from .freeze import Freezer
+from .explain import DryRunClient, DryRunDirectory, dry_run_freeze
 from .health import HealthReporter
 from .importing import Importer
 from .labels import SnapshotLabel, VolumeLabel
@@ -67,7 +68,7 @@ class LoopBackend(
     NodeHealthReporter,
     Import,  # includes Explain
 ):
-    contract = (1, 0)
+    contract = (1, 1)
     Config = config.Config
     Parameters = config.Parameters
 
@@ -79,18 +80,16 @@ class LoopBackend(
         setting: Setting,
         client: Client | None = None,
         directory: Directory | None = None,
-        freezer: Freezer | None = None,
     ) -> None:
-        """`client`, `directory` and `freezer` change the machine; a dry run passes its own."""
+        """`client` and `directory` change the machine; a dry run passes its own."""
         super().__init__(config, setting)
         client = client or Client()
         directory = directory or Directory(self.config, setting, client)
-        freezer = freezer or Freezer(setting.host, directory.path / FROZEN)
         volumes = Store(directory, "volume", VolumeLabel, setting, client)
         snapshots = Store(directory, "snapshot", SnapshotLabel, setting, client)
         self._directory = directory
         self._stores = (volumes, snapshots)
-        self._quiescer = Quiescer(volumes=volumes, freezer=freezer)
+        self._quiescer = Quiescer(volumes=volumes, frozen=setting.frozen)
         self._capacity = CapacityAccounting(self.config, directory)
         self._volumes = VolumeManager(
             config=self.config,
@@ -172,22 +171,22 @@ class LoopBackend(
     def open_device(self, request: OpenRequest) -> Device:
         return self._devices.open(request)
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return self._devices.find(handle)
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.close(handle)
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.refresh(handle)
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._volumes.formatting(handle)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._volumes.formatted(handle)
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         return self._devices.has_data(handle)
 
     # The instance
@@ -210,15 +209,15 @@ class LoopBackend(
 
     def _repair(self) -> None:
         """Finish what a process left that died, or that had no descriptor or space to finish it."""
-        self._quiescer.thaw_leftovers()
+        self._directory.share()
         for store in self._stores:
             store.remove_leftovers()
 
     def dry_run(self, report: DryRunReport) -> LoopBackend:
         client = DryRunClient(report)
         directory = DryRunDirectory(self.config, self.setting, client, report)
-        freezer = DryRunFreezer(self.setting.host, directory.path / FROZEN, report)
-        return LoopBackend(self.config, self.setting, client, directory, freezer)
+        setting = replace(self.setting, frozen=dry_run_freeze(report))
+        return LoopBackend(self.config, setting, client, directory)
 
     # Health
 

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -30,7 +29,8 @@ STAT_BLOCK = 512  # bytes: st_blocks counts in these on every filesystem
 KINDS = ("volume", "snapshot")
 GRANULARITY = 4096  # bytes: sizes are multiples of this
 
-_FileKey = tuple[int, int]  # a label's inode and change time: labels are replaced, never rewritten
+# Of a label: name, filesystem, inode and change time. Labels are replaced, never rewritten.
+_LabelKey = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class _CountedFields(msgspec.Struct, frozen=True):
 
 
 class CapacityAccounting:
-    """The space of one instance's directory, which it may share with other instances on the same filesystem."""
+    """The space of one instance's directory, which it may share with other instances, also of other drivers."""
 
     def __init__(self, config: Config, directory: Directory) -> None:
         self._config = config
         self._directory = directory
-        self._cache: dict[str, tuple[_FileKey, _CountedFields]] = {}  # by label file
+        self._cache: dict[_LabelKey, _CountedFields] = {}
 
     @translated("reading the capacity")
     def report(self) -> CapacityReport:
@@ -105,41 +105,39 @@ class CapacityAccounting:
 
     def _images(self) -> list[ImageUsage]:
         """Read what every image on the filesystem counts, with two cheap calls each: there may be thousands."""
-        cache: dict[str, tuple[_FileKey, _CountedFields]] = {}
+        cache: dict[_LabelKey, _CountedFields] = {}
         images: list[ImageUsage] = []
-        for directory in self._directory.sharing():
-            for kind in KINDS:
-                with suppress(FileNotFoundError):  # nothing was created here yet
-                    images += self._images_of(directory / f"{kind}s", kind, cache)
+        with self._directory.sharing() as directories:
+            for directory in directories:
+                for kind in KINDS:
+                    with suppress(FileNotFoundError):  # nothing was created here yet
+                        images += self._images_of(directory.descriptor, kind, cache)
         self._cache = cache
         return images
 
-    def _images_of(self, path: Path, kind: str, cache: dict[str, tuple[_FileKey, _CountedFields]]) -> list[ImageUsage]:
+    def _images_of(self, parent: int, kind: str, cache: dict[_LabelKey, _CountedFields]) -> list[ImageUsage]:
         images = []
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = os.open(f"{kind}s", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
         try:
             for name in os.listdir(directory):
                 if LEAF_SHAPE.fullmatch(name.removeprefix(NEW)):
                     with suppress(FileNotFoundError, NotADirectoryError):
-                        fields = self._counted_fields(path, f"{name}/{kind}.json", directory, cache)
+                        fields = self._counted_fields(f"{name}/{kind}.json", directory, cache)
                         status = os.stat(f"{name}/{IMAGE}", dir_fd=directory)
                         images.append(_usage(kind, name, fields, status))
         finally:
             os.close(directory)
         return images
 
-    def _counted_fields(
-        self, path: Path, file: str, directory: int, cache: dict[str, tuple[_FileKey, _CountedFields]]
-    ) -> _CountedFields:
+    def _counted_fields(self, file: str, directory: int, cache: dict[_LabelKey, _CountedFields]) -> _CountedFields:
         """Read a label, unless it is the one that was read before."""
         status = os.stat(file, dir_fd=directory, follow_symlinks=False)
-        key = (status.st_ino, status.st_ctime_ns)
-        name = f"{path}/{file}"
-        cached = self._cache.get(name)
-        if cached is None or cached[0] != key:
-            cached = (key, _read(file, directory))
-        cache[name] = cached
-        return cached[1]
+        key = (file, status.st_dev, status.st_ino, status.st_ctime_ns)
+        fields = self._cache.get(key)
+        if fields is None:
+            fields = _read(file, directory)
+        cache[key] = fields
+        return fields
 
 
 def allocated(image: os.stat_result) -> int:

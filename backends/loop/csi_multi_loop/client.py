@@ -58,6 +58,10 @@ class Client:
         """Lock a directory in which this operation creates something. Raises as locked() does."""
         return locked(directory, wait=wait)
 
+    def lock_open(self, directory: int, *, wait: float = 0.0) -> AbstractContextManager[None]:
+        """As lock(), for a directory that is open. Raises BlockingIOError."""
+        return exclusive.locked(directory, fcntl.LOCK_EX, wait=wait)
+
     def lock_entry(self, directory: Path, *, shared: bool = False) -> AbstractContextManager[None]:
         """Lock an existing volume or snapshot. Raises as locked() does."""
         return locked(directory, shared=shared)
@@ -101,22 +105,23 @@ class Client:
 
     def write_label(self, file: Path, label: Label) -> None:
         """Write a label atomically. It becomes durable when its entry is complete."""
-        _write_draft(file, label).replace(file)
+        _write_draft(file, labels.encode(label)).replace(file)
 
     def replace_label(self, file: Path, label: Label) -> None:
         """Replace a label durably: after a crash either the old or the new one is there."""
-        draft = _write_draft(file, label)
-        sync_path(draft)
-        draft.replace(file)
-        sync_path(file.parent)
+        _write_durably(file, labels.encode(label))
 
     def write_owner(self, file: Path, data: bytes) -> None:
         """Write the owner of a directory durably, as a whole or not at all."""
-        draft = file.with_name(f".{file.name}.new")
-        draft.write_bytes(data)
-        sync_path(draft)
-        draft.replace(file)
-        sync_path(file.parent)
+        _write_durably(file, data)
+
+    def write_note(self, file: Path, data: bytes) -> None:
+        """Write a note (directory_notes.py), in the same way. The directory of the notes is created on first use."""
+        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _write_durably(file, data)
+
+    def remove_note(self, file: Path) -> None:
+        file.unlink(missing_ok=True)
 
     def touch(self, image: Path) -> None:
         image.touch(mode=0o600)
@@ -281,7 +286,14 @@ def _is_open_on(descriptor: int, directory: Path) -> bool:
         return False
 
 
-def _write_draft(file: Path, label: Label) -> Path:
+def _write_draft(file: Path, data: bytes) -> Path:
     draft = file.with_name(f".{file.name}.new")
-    draft.write_bytes(labels.encode(label))
+    draft.write_bytes(data)
     return draft
+
+
+def _write_durably(file: Path, data: bytes) -> None:
+    draft = _write_draft(file, data)
+    sync_path(draft)
+    draft.replace(file)
+    sync_path(file.parent)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from csi_multi.contract import Setting, Unavailable
@@ -14,10 +15,10 @@ from csi_multi.host import mounts, sysfs
 from . import owner, shared_filesystem
 from .client import Client
 from .config import Config
+from .directory_notes import DirectoryNotes, OpenDirectory
 
 VOLUMES = "volumes"
 SNAPSHOTS = "snapshots"
-FROZEN = "frozen"
 SMALLEST_SECTOR = 512  # bytes: fits any filesystem
 LARGEST_SECTOR = 4096  # bytes: direct I/O in these units works on any disk and filesystem
 LOCK_SECONDS = 10.0  # for which an operation waits for others that count the free space, of milliseconds each
@@ -30,6 +31,7 @@ class Directory:
         self._client = client
         self._owner = owner.owner_of(setting)
         self._token = ""  # of the directory that this process has seen
+        self._notes = DirectoryNotes(self.path, client)
 
     def prepare(self) -> None:
         """Create the directory and its own subdirectories on first use. Raises what require_ready raises."""
@@ -42,7 +44,7 @@ class Directory:
             self.require_ready()
         if self._token:
             shared_filesystem.register(self, self.path)
-        for name in (VOLUMES, SNAPSHOTS, FROZEN):
+        for name in (VOLUMES, SNAPSHOTS):
             self._client.create_directory(self.path / name)
 
     def require_ready(self) -> None:
@@ -87,19 +89,24 @@ class Directory:
 
         Raises Unavailable when one of them, in whatever process, does not end.
         """
-        return self._locked([self.path])
-
-    def lock_filesystem(self) -> AbstractContextManager[None]:
-        """As lock(), for all directories that share the filesystem."""
-        return self._locked(self.sharing())
+        return self._locked((self.path, partial(self._client.lock, self.path)))
 
     @contextmanager
-    def _locked(self, directories: list[Path]) -> Iterator[None]:
+    def lock_filesystem(self) -> Iterator[None]:
+        """As lock(), for all directories that share the filesystem."""
+        self.share()  # before it is known what others do: of two at once, one at least finds the other
+        with self.sharing() as directories:
+            locks = [(one.path, partial(self._client.lock_open, one.descriptor)) for one in directories]
+            with self._locked(*locks):
+                yield
+
+    @contextmanager
+    def _locked(self, *locks: tuple[Path, Callable[..., AbstractContextManager[None]]]) -> Iterator[None]:
         until = time.monotonic() + LOCK_SECONDS
         with ExitStack() as stack:
-            for directory in directories:
+            for directory, lock in locks:
                 try:
-                    stack.enter_context(self._client.lock(directory, wait=until - time.monotonic()))
+                    stack.enter_context(lock(wait=until - time.monotonic()))
                 except BlockingIOError:
                     raise Unavailable(
                         f"{directory} has been locked by another operation for {LOCK_SECONDS:g} seconds; try again, "
@@ -107,9 +114,15 @@ class Directory:
                     ) from None
             yield
 
-    def sharing(self) -> list[Path]:
-        """Return the directories on this filesystem, of this and of other instances."""
-        return shared_filesystem.sharing(self.path)
+    def sharing(self) -> AbstractContextManager[list[OpenDirectory]]:
+        """Open the directories on this filesystem, of this and of other instances and drivers."""
+        return shared_filesystem.sharing(self.path, self._notes)
+
+    def share(self) -> None:
+        """Let the other drivers of the node find the directory, and remember theirs."""
+        if self._token and (missing := self._notes.missing(self._token)):
+            with self.lock():
+                self._notes.write(missing)
 
     def check(self) -> None:
         """Raise Unavailable when nothing can be stored here now."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi.contract import DryRunReport, Host, Setting, Unpredictable
-from csi_multi.host.mounts import MountPoint
+from csi_multi.contract import FREEZE_SECONDS, DryRunReport, Freeze, Setting, Unpredictable
+from csi_multi.host import loopfile
 
 from .client import Client
 from .config import Config
 from .directory import Directory
-from .freeze import Freezer
+from .directory_notes import OpenDirectory
 from .labels import Label
 from .shared_filesystem import mount_of
 from .store import GONE
@@ -33,7 +33,7 @@ class DryRunClient(Client):
         self._report = report
 
     def create_directory(self, directory: Path) -> None:
-        if not directory.is_dir() or self._report.offline:
+        if self._report.offline or not directory.is_dir():
             self._report.record_change(
                 "mkdir", "-p", str(directory), why="a directory of the instance, created on first use"
             )
@@ -44,6 +44,10 @@ class DryRunClient(Client):
 
     def lock(self, directory: Path, *, wait: float = 0.0) -> AbstractContextManager[None]:
         """Nothing is created, so nothing needs a lock."""
+        return nullcontext()
+
+    def lock_open(self, directory: int, *, wait: float = 0.0) -> AbstractContextManager[None]:
+        """As lock()."""
         return nullcontext()
 
     def lock_entry(self, directory: Path, *, shared: bool = False) -> AbstractContextManager[None]:
@@ -68,6 +72,12 @@ class DryRunClient(Client):
     def write_owner(self, file: Path, data: bytes) -> None:
         why = "the directory belongs to this instance from now on; another one is refused"
         self._report.record_change("write", str(file), why=why)
+
+    def write_note(self, file: Path, data: bytes) -> None:
+        """The running driver writes its notes for other drivers, and not for this creation."""
+
+    def remove_note(self, file: Path) -> None:
+        """As write_note()."""
 
     def touch(self, image: Path) -> None:
         self._report.record_change(
@@ -114,6 +124,9 @@ class DryRunDirectory(Directory):
         if not self._report.offline:
             super().require_ready()
 
+    def _owner_record(self) -> bytes | None:
+        return None if self._report.offline else super()._owner_record()
+
     def free(self) -> tuple[int, int]:
         if self._report.offline:
             self._report.record_assumption("the directory has enough free space")
@@ -123,8 +136,8 @@ class DryRunDirectory(Directory):
         self._report.record_read("stat", "-f", str(self.existing), why=why)
         return free, reserve
 
-    def sharing(self) -> list[Path]:
-        return [] if self._report.offline else super().sharing()
+    def sharing(self) -> AbstractContextManager[list[OpenDirectory]]:
+        return nullcontext([]) if self._report.offline else super().sharing()
 
     def sector_size(self) -> int:
         if not self._report.offline:
@@ -137,15 +150,19 @@ class DryRunDirectory(Directory):
         return next(path for path in (self.path, *self.path.parents) if path.is_dir())
 
 
-class DryRunFreezer(Freezer):
-    def __init__(self, host: Host, markers: Path, report: DryRunReport) -> None:
-        super().__init__(host, markers)
-        self._report = report
+def dry_run_freeze(report: DryRunReport) -> Freeze:
+    """Return what records a freeze in place of Setting.frozen."""
 
     @contextmanager
-    def frozen(self, leaf: str, mounted: list[MountPoint]) -> Iterator[None]:
-        target = mounted[0].target
-        why = "the source is mounted: this writes everything to its image, and stops further writes"
-        self._report.record_change("fsfreeze", "--freeze", target, why=why)
+    def frozen(device: Path, seconds: float = FREEZE_SECONDS) -> Iterator[None]:
+        mounted = next(iter(loopfile.mounted(device)), None)
+        if mounted is None:  # it was unmounted meanwhile
+            yield
+            return
+        target = mounted.target
+        why = f"the source is mounted: this writes all to its image, and stops writes, for {seconds:g} s at most"
+        report.record_change("fsfreeze", "--freeze", target, why=why)
         yield
-        self._report.record_change("fsfreeze", "--unfreeze", target, why="the source's users can write again")
+        report.record_change("fsfreeze", "--unfreeze", target, why="the source's users can write again")
+
+    return frozen

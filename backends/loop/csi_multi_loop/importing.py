@@ -59,6 +59,9 @@ class Importer:
         """Remove the volume's entry; the file stays. Raises what Import.release_volume says."""
         self.directory.require_ready()
         leaf = self.volumes.leaf(handle)
+        # A name that is left would keep the file from another import. Only where one is, for the steps of a dry run.
+        if self.volumes.removal_was_interrupted(leaf):
+            self.volumes.finish_removal(leaf)
         with self.volumes.locked(leaf):
             if not self.volumes.read(leaf).stamp.imported:
                 raise not_imported(handle)

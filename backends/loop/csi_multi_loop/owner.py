@@ -15,6 +15,8 @@ import msgspec
 
 from csi_multi.contract import Setting, Unavailable
 
+from .client import InvalidLabelFile, read_label
+
 FILE = "owner.json"
 
 
@@ -60,3 +62,13 @@ def token_of(directory: Path, data: bytes, own: Owner) -> str:
             f"{directory / FILE} when the first does not use it any more"
         )
     return record.token
+
+
+def has_token(directory: int, token: str) -> bool:
+    """Whether an open directory has an owner file with this token, or a damaged one. Raises OSError."""
+    try:
+        return msgspec.json.decode(read_label(FILE, directory), type=OwnerRecord).token == token
+    except FileNotFoundError:
+        return False
+    except (InvalidLabelFile, msgspec.DecodeError):
+        return True

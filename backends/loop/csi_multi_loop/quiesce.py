@@ -5,27 +5,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.contract import Busy, FailedPrecondition, StorageError
+from csi_multi.contract import Busy, FailedPrecondition, Freeze
 from csi_multi.host import loopfile
 
 from .capacity import allocated
 from .client import sync_path
-from .freeze import Freezer
 from .health import complete_size
 from .labels import VolumeLabel
 from .store import Store, loop_devices
 
 log = logging.getLogger(__name__)
 
+REFLINK_SECONDS, COPY_SECONDS = 600.0, 86400.0  # for which a filesystem stays frozen at most
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiescer:
     volumes: Store[VolumeLabel]
-    freezer: Freezer
+    frozen: Freeze
 
     @contextmanager
     def source(self, leaf: str) -> Iterator[VolumeLabel]:
@@ -47,12 +48,10 @@ class Quiescer:
         """For the block, the image of a locked volume holds all writes so far, and none in part."""
         image = self.volumes.image(leaf)
         devices = loop_devices(image)
-        mounts = [mount for device in devices for mount in loopfile.mounted(device)]
-        if mounts:
-            with (
-                _logged_freeze(leaf, image, reflink),
-                self.freezer.frozen(leaf, mounts),
-            ):  # which writes everything out first
+        if mounted := [device for device in devices if loopfile.mounted(device)]:
+            with _logged_freeze(leaf, image, reflink), ExitStack() as frozen:
+                for device in mounted:  # which writes everything out first
+                    frozen.enter_context(self.frozen(device, REFLINK_SECONDS if reflink else COPY_SECONDS))
                 yield
             return
         if devices and not reflink:
@@ -63,18 +62,6 @@ class Quiescer:
         for device in devices:
             sync_path(device)  # what was written to the device node, and is cached there
         yield
-
-    def thaw_leftovers(self) -> None:
-        """Thaw what dead processes left frozen. What a running process has frozen is locked, and stays frozen."""
-        for leaf in self.freezer.marked():
-            image = self.volumes.image(leaf)
-            try:
-                with self.volumes.locked(leaf):
-                    self.freezer.thaw_leftover(leaf, loop_devices(image))
-            except Busy:
-                continue
-            except StorageError as error:
-                log.error("volume %s may still be frozen: %s", leaf, error)
 
 
 @contextmanager

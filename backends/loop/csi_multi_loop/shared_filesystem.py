@@ -1,14 +1,16 @@
 """The directories of other instances on the filesystem of a directory: they share its space, and count together.
 
-Known are the other instances of this process, wherever their directories are mounted, and directories with an owner
-beside this one, whichever driver they belong to. Nothing here reaches another filesystem, because that may hang.
+Known are the other instances of this process, wherever their directories are mounted, directories with an owner beside
+this one, whichever driver they belong to, and those that other drivers of the node have noted (directory_notes.py).
+Nothing here reaches another filesystem, because that may hang.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -16,6 +18,8 @@ from csi_multi.host import mounts
 from csi_multi.host.mounts import MountPoint
 
 from . import owner
+from .client import DIRECTORY_FLAGS
+from .directory_notes import DirectoryNotes, OpenDirectory
 
 _lock = threading.Lock()
 _filesystems: WeakKeyDictionary[object, tuple[Path, str]] = WeakKeyDictionary()  # of the directories in use
@@ -28,21 +32,25 @@ def register(user: object, directory: Path) -> None:
         _filesystems[user] = (directory, number)
 
 
-def sharing(directory: Path) -> list[Path]:
-    """Return the directories that share the filesystem, this one included, in one order for all processes."""
-    table = mounts.table()
-    mount = mount_of(directory, table)
-    with _lock:
-        known = list(_filesystems.values())
-    found = {directory, *(path for path, number in known if number == mount.number)}
-    real = Path(os.path.realpath(directory))
-    if str(real) != mount.target:
-        found |= _owned_beside(real, {one.target for one in table})
-    by_inode = {}
-    for path in sorted(found):
-        with suppress(FileNotFoundError, NotADirectoryError):
-            by_inode[path.stat().st_ino] = path
-    return [by_inode[inode] for inode in sorted(by_inode)]
+@contextmanager
+def sharing(directory: Path, notes: DirectoryNotes) -> Iterator[list[OpenDirectory]]:
+    """Open the directories that share the filesystem, this one included, in one order for all processes."""
+    found: dict[tuple[int, int], OpenDirectory] = {}
+    with ExitStack() as stack:
+
+        def add(one: OpenDirectory) -> None:
+            stack.callback(os.close, one.descriptor)
+            status = os.fstat(one.descriptor)
+            found.setdefault((status.st_dev, status.st_ino), one)
+
+        for path in (directory, *sorted(_visible(directory) - {directory})):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                add(OpenDirectory(os.open(path, DIRECTORY_FLAGS), path))
+        visible = [one.descriptor for one in found.values()]
+        if any(one.path == directory for one in found.values()):  # otherwise it is not created yet
+            for one in notes.open_others(visible[0], visible):
+                add(one)
+        yield [found[key] for key in sorted(found)]
 
 
 def mount_of(path: Path, table: list[MountPoint] | None = None) -> MountPoint:
@@ -50,6 +58,18 @@ def mount_of(path: Path, table: list[MountPoint] | None = None) -> MountPoint:
     real = os.path.realpath(path)
     above = [one for one in table or mounts.table() if f"{real}/".startswith(f"{one.target.rstrip('/')}/")]
     return max(enumerate(above), key=lambda pair: (len(pair[1].target), pair[0]))[1]
+
+
+def _visible(directory: Path) -> set[Path]:
+    """Return the directories on the filesystem that this process knows by their paths."""
+    table = mounts.table()
+    mount = mount_of(directory, table)
+    with _lock:
+        found = {path for path, number in _filesystems.values() if number == mount.number}
+    real = Path(os.path.realpath(directory))
+    if str(real) != mount.target:
+        found |= _owned_beside(real, {one.target for one in table})
+    return found
 
 
 def _owned_beside(directory: Path, mounted: set[str]) -> set[Path]:

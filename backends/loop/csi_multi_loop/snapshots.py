@@ -35,7 +35,7 @@ class SnapshotManager:
         self.directory.prepare()
         leaf = ids.leaf(request.name)
         self.snapshots.refuse_taken(leaf)
-        with self.quiescer.source(source) as volume, self.snapshots.building(leaf) as new:
+        with self.snapshots.building(leaf) as new, self.quiescer.source(source) as volume:
             image = self.volumes.image(source)
             reflink = self.client.can_reflink(new)
             label = SnapshotLabel(

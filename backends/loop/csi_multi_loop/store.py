@@ -133,7 +133,16 @@ class Store(Generic[L]):
             return None
 
     def replace(self, leaf: str, label: L) -> None:
-        self._client.replace_label(self.label_file(leaf), label)
+        """Change the label of an entry. Raises Unavailable without space for it: no other place would help."""
+        file = self.label_file(leaf)
+        try:
+            self._client.replace_label(file, label)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise Unavailable(
+                f"label {file} cannot be changed: {error.strerror}; delete volumes or snapshots, or grow the filesystem"
+            ) from error
 
     def write(self, new: Path, label: L) -> None:
         """Write the label of an entry that is being built, and create its image if that is missing."""
@@ -182,7 +191,10 @@ class Store(Generic[L]):
 
     @contextmanager
     def building(self, leaf: str) -> Iterator[Path]:
-        """Yield a directory to build an entry in, and give it its name at the end. Raises AlreadyExists, Busy."""
+        """Yield a directory to build an entry in, and give it its name at the end. Raises AlreadyExists, Busy.
+
+        If the block fails, as for a source that is gone, nothing stays, and nothing of an earlier try either.
+        """
         new = self.path / f"{NEW}{leaf}"
         with ExitStack() as stack:
             self._claim(new, stack)
@@ -219,6 +231,9 @@ class Store(Generic[L]):
         self._client.remove(self.path / f"{GONE}{leaf}")
         if self._half_removed(leaf):
             self._client.remove(self.path / leaf)
+
+    def removal_was_interrupted(self, leaf: str) -> bool:
+        return os.path.lexists(self.path / f"{GONE}{leaf}") or self._half_removed(leaf)
 
     def _half_removed(self, leaf: str) -> bool:
         """Whether a removal in place was interrupted after it had removed the label."""

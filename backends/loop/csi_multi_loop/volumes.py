@@ -62,8 +62,8 @@ class VolumeManager:
         self.directory.prepare()
         leaf = ids.leaf(request.name)
         self.volumes.refuse_taken(leaf)
-        size = self._size(request.size)
         with self.volumes.building(leaf) as new:
+            size = self._size(request.size)
             label = VolumeLabel(
                 stamp=request.stamp,
                 size=size,
@@ -84,12 +84,13 @@ class VolumeManager:
         self.directory.prepare()
         leaf = ids.leaf(request.name)
         self.volumes.refuse_taken(leaf)
-        with self.snapshots.locked(source, shared=True):
+        with self.volumes.building(leaf) as new, self.snapshots.locked(source, shared=True):
             label = self.snapshots.read(source)
             image = self.snapshots.image(source)
             size = complete_size(image, label.size)
             nothing_writes = _CopySource(image=image, size=size, label=label, quiesced=lambda _: nullcontext())
-            return self._copy(leaf, request, nothing_writes)
+            made = self._copy(new, request, nothing_writes)
+        return made.to_volume(self.volumes.handle(leaf))
 
     @translated("cloning a volume")
     def clone(self, request: VolumeRequest) -> Volume:
@@ -98,11 +99,12 @@ class VolumeManager:
         self.directory.prepare()
         leaf = ids.leaf(request.name)
         self.volumes.refuse_taken(leaf)
-        with self.quiescer.source(source) as label:
+        with self.volumes.building(leaf) as new, self.quiescer.source(source) as label:
             image = self.volumes.image(source)
             size = complete_size(image, label.size)
             quiesced = partial(self.quiescer.quiesced, source)
-            return self._copy(leaf, request, _CopySource(image=image, size=size, label=label, quiesced=quiesced))
+            made = self._copy(new, request, _CopySource(image=image, size=size, label=label, quiesced=quiesced))
+        return made.to_volume(self.volumes.handle(leaf))
 
     def find(self, name: str) -> Volume:
         return self.get(self.volumes.handle(ids.leaf(name)))
@@ -168,7 +170,8 @@ class VolumeManager:
                     self.volumes.replace(leaf, msgspec.structs.replace(label, format=state))
         return before
 
-    def _copy(self, leaf: str, request: VolumeRequest, source: _CopySource) -> Volume:
+    def _copy(self, new: Path, request: VolumeRequest, source: _CopySource) -> VolumeLabel:
+        """Fill the directory of a volume that is being built."""
         sector_size = source.label.sector_size
         requested = _parameters(request).sector_size
         if requested not in (None, sector_size):
@@ -177,24 +180,23 @@ class VolumeManager:
                 "size; leave the parameter out"
             )
         size = self._size(request.size, source.size)
-        with self.volumes.building(leaf) as new:
-            reflink = self.client.can_reflink(new)
-            label = VolumeLabel(
-                stamp=request.stamp,
-                size=size,
-                sector_size=sector_size,
-                format=Format.USED,
-                family=source.label.family if reflink else new_token(),
-                id=new_token(),
-            )
-            data = allocated(source.image.stat())
-            usage = ImageUsage(label.family, size, data if reflink else 0)
-            with self.capacity.admit(usage, written=0 if reflink else data):
-                self.volumes.write(new, label)
-            with source.quiesced(reflink):
-                self.client.copy(source.image, new / IMAGE, reflink=reflink)
-            self.client.truncate(new / IMAGE, size)
-        return label.to_volume(self.volumes.handle(leaf))
+        reflink = self.client.can_reflink(new)
+        label = VolumeLabel(
+            stamp=request.stamp,
+            size=size,
+            sector_size=sector_size,
+            format=Format.USED,
+            family=source.label.family if reflink else new_token(),
+            id=new_token(),
+        )
+        data = allocated(source.image.stat())
+        usage = ImageUsage(label.family, size, data if reflink else 0)
+        with self.capacity.admit(usage, written=0 if reflink else data):
+            self.volumes.write(new, label)
+        with source.quiesced(reflink):
+            self.client.copy(source.image, new / IMAGE, reflink=reflink)
+        self.client.truncate(new / IMAGE, size)
+        return label
 
     def _sector_size(self, new: Path, largest: int) -> int:
         """Return what direct I/O needs: whole blocks where blocks may come to be shared, else sectors.

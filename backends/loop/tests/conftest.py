@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from csi_multi_loop import directory_notes
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
 
@@ -32,6 +33,7 @@ from csi_multi.contract import (
 )
 from csi_multi.host import loopdev, mounts
 from csi_multi.host.command import LocalHost
+from csi_multi.node import freeze, freeze_notes
 
 MIB = 2**20
 NODE = "node-1"
@@ -142,9 +144,18 @@ def host() -> LocalHost:
     return LocalHost()
 
 
+@pytest.fixture(autouse=True)
+def notes(tmp_path: Path) -> Iterator[None]:
+    """These tests note what they freeze, and their directories, where no driver on this machine looks."""
+    with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it has patched
+        patch.setattr(freeze_notes, "NOTES", tmp_path / "notes")
+        patch.setattr(directory_notes, "NOTES", tmp_path / "directory-notes")
+        yield
+
+
 @pytest.fixture
 def setting(host: LocalHost) -> Setting:
-    return Setting(instance="scratch", driver=DRIVER, cluster="c", node=NODE, host=host)
+    return Setting(instance="scratch", driver=DRIVER, cluster="c", node=NODE, host=host, frozen=freeze.frozen)
 
 
 @pytest.fixture
@@ -172,7 +183,7 @@ def leftovers() -> Callable[[LoopBackend], list[str]]:
         entries = [path for kind in ("volumes", "snapshots") for path in (directory / kind).iterdir()]
         unexpected = [str(path) for path in entries if path.name.startswith(".")]
         incomplete = [str(path) for path in entries if not path.name.startswith(".") and len(os.listdir(path)) != 2]
-        return unexpected + incomplete + [str(path) for path in (directory / "frozen").iterdir()]
+        return unexpected + incomplete
 
     return leftovers
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from csi_multi_loop.backend import LoopBackend
-from csi_multi_loop.explain import DryRunClient
+from csi_multi_loop.explain import DryRunClient, dry_run_freeze
 
 from csi_multi.contract import DryRunReport, ResourceExhausted, Unpredictable, Volume, VolumeRequest
+from csi_multi.host import loopfile
 from csi_multi.host.loopdev import bound_devices
 
 from .conftest import MIB, Requests
@@ -76,7 +77,7 @@ def comparable_changes(events: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the recorded changes as a report names them: a file is written as a whole, reflinks are tried out on
     samples, and the instance's own directories are created again.
     """
-    own = [("mkdir", name) for name in ("volumes", "snapshots", "frozen")]
+    own = [("mkdir", name) for name in ("volumes", "snapshots")]
     named = [(call, path.replace("/.volume.json.new", "/volume.json")) for call, path in events]
     tried = ("/sample", "/probe")
     return [
@@ -203,6 +204,16 @@ def test_a_source_in_use_is_reported_as_frozen_and_is_not_frozen(
     assert commands == [("fsfreeze", "--freeze", str(target)), ("fsfreeze", "--unfreeze", str(target))]
     (target / "file").write_text("not frozen")
     assert str(device) in {str(one) for one in bound_devices()}
+
+
+def test_a_source_that_is_unmounted_meanwhile_is_not_reported_as_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopfile, "mounted", lambda _device: [])
+    report = DryRunReport()
+
+    with dry_run_freeze(report)(Path("/dev/loop9")):
+        pass
+
+    assert report.steps == []
 
 
 @pytest.mark.parametrize("reflink", [True, False])

@@ -2,34 +2,48 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-from csi_multi_loop.freeze import FreezeCalls, Freezer, _opened
 
-from csi_multi.contract import CommandFailed, InUse, Unavailable
-from csi_multi.host import mounts
+from csi_multi.contract import CommandFailed, Unavailable
+from csi_multi.node import freeze, freeze_notes, frozen_leftovers, thaw
 
 MIB = 2**20
 pytestmark = pytest.mark.root
 
 
-def writable(target, seconds=5.0):
-    comparable_changes = threading.Event()
+def writable(target):
+    written = threading.Event()
 
     def write():
         with contextlib.suppress(OSError):
             (target / "probe").write_text("x")
             os.sync()
-            comparable_changes.set()
+            written.set()
 
     threading.Thread(target=write, daemon=True).start()
-    return comparable_changes.wait(seconds)
+    return written.wait(60)
+
+
+def is_frozen(target):
+    """Ask the kernel, which freezes nothing twice."""
+    descriptor = os.open(target, os.O_RDONLY)
+    try:
+        fcntl.ioctl(descriptor, freeze.FIFREEZE, 0)
+        fcntl.ioctl(descriptor, thaw.FITHAW, 0)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return True
+        raise
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def test_a_freeze_is_lifted_when_the_copy_fails(staged, requests, crash, leftovers):
@@ -50,86 +64,98 @@ def test_a_filesystem_frozen_by_another_program_stays_frozen(staged, requests, h
     host.run("fsfreeze", "--freeze", str(target))
     with pytest.raises(Unavailable, match="could not be frozen") as refusal:
         backend.create_snapshot(requests.snapshot("s", handle))
-    backend.resume()
-    backend.check()
+    frozen_leftovers.thaw_all(host)
 
     assert f"fsfreeze --unfreeze {target}" in str(refusal.value)
-    assert not writable(target, 0.5)
+    assert is_frozen(target)
     host.run("fsfreeze", "--unfreeze", str(target))
     assert leftovers(backend) == []
     assert backend.create_snapshot(requests.snapshot("s", handle))
 
 
-class Stuck(FreezeCalls):
-    """A kernel that does not thaw, for a while."""
+@pytest.fixture
+def kernel(monkeypatch):
+    """Kernel calls around which a test does something: kernel(before=..., after=...) with the request."""
+    real = thaw.call_kernel
 
-    broken = True
+    def set_up(before=lambda _: None, after=lambda _: None):
+        def call(descriptor, request):
+            before(request)
+            real(descriptor, request)
+            after(request)
 
-    def thaw(self, descriptor):
-        if self.broken:
-            raise OSError(errno.EIO, "made to fail")
-        super().thaw(descriptor)
+        monkeypatch.setattr(thaw, "call_kernel", call)
+
+    return set_up
 
 
-@pytest.mark.parametrize("by", ["check", "resume", "retry"])
-def test_a_thaw_that_failed_is_tried_again(staged, connect, requests, leftovers, by):
+@pytest.mark.parametrize("by", ["check", "retry"])
+def test_a_thaw_that_failed_is_tried_again(staged, host, requests, leftovers, by, kernel):
     backend, handle, target = staged()
-    faulty = Stuck()
-    broken = connect(type(target)(backend.config.directory))
-    broken._quiescer.freezer.calls = faulty
+    broken = [True]
+
+    def stuck(request):
+        if request == thaw.FITHAW and broken:
+            raise OSError(errno.EIO, "made to fail")
+
+    kernel(before=stuck)
     with pytest.raises(Unavailable, match="may still be frozen"):
-        broken.create_snapshot(requests.snapshot("s", handle))
-    assert not writable(target, 0.5)
-    faulty.broken = False
-    retry = lambda: broken.create_snapshot(requests.snapshot("s", handle))  # noqa: E731
-    {"check": broken.check, "resume": broken.resume, "retry": retry}[by]()
+        backend.create_snapshot(requests.snapshot("s", handle))
+    assert is_frozen(target)
+    broken.clear()
+    if by == "check":
+        frozen_leftovers.thaw_all(host)
+    else:
+        backend.create_snapshot(requests.snapshot("s", handle))
 
     assert writable(target)
     assert leftovers(backend) == []
 
 
 CHILD = """
-import os, signal, sys
+import os, pathlib, signal, sys
 from csi_multi.contract.backend import Setting
 from csi_multi.host.command import LocalHost
 from csi_multi.contract.model import SnapshotRequest, Stamp
+from csi_multi.node import freeze, freeze_notes, thaw
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
-from csi_multi_loop.freeze import FreezeCalls
 
-class Deadly(FreezeCalls):
-    def freeze(self, descriptor):
-        if sys.argv[2] == "before freeze":
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().freeze(descriptor)
-        if sys.argv[2] == "after freeze":
-            os.kill(os.getpid(), signal.SIGKILL)
+freeze_notes.NOTES = pathlib.Path(sys.argv[3])
+real = thaw.call_kernel
 
-    def thaw(self, descriptor):
-        super().thaw(descriptor)
-        if sys.argv[2] == "after thaw":
-            os.kill(os.getpid(), signal.SIGKILL)
+def call(descriptor, request):
+    what = "thaw" if request == thaw.FITHAW else "freeze"
+    if sys.argv[2] == f"before {what}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(descriptor, request)
+    if sys.argv[2] == f"after {what}":
+        os.kill(os.getpid(), signal.SIGKILL)
 
 def hook(event, args):
     if sys.argv[2] == "in the copy" and event == "os.truncate":
         os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(hook)
+thaw.call_kernel = call
 config = Config(directory=sys.argv[1], reserve_percent=0, min_size=4096)
-setting = Setting(instance="scratch", driver="multi.csi.test", cluster="c", node="node-1", host=LocalHost())
+names = {"instance": "scratch", "driver": "multi.csi.test", "cluster": "c", "node": "node-1"}
+setting = Setting(**names, host=LocalHost(), frozen=freeze.frozen)
 stamp = Stamp(driver="multi.csi.test", cluster="c", name="s", digest="d", context={"k": "v"})
-backend = LoopBackend(config, setting)
-backend._quiescer.freezer.calls = Deadly()
-backend.create_snapshot(SnapshotRequest(stamp=stamp, source="node-1/source"))
+LoopBackend(config, setting).create_snapshot(SnapshotRequest(stamp=stamp, source="node-1/source"))
 """
 
 
 @pytest.mark.parametrize("when", ["before freeze", "after freeze", "in the copy", "after thaw"])
-def test_a_process_killed_with_a_filesystem_frozen_is_repaired_by_the_next(staged, connect, requests, leftovers, when):
+def test_a_process_killed_with_a_filesystem_frozen_is_repaired_by_the_next(
+    staged, connect, host, requests, leftovers, when
+):
     backend, handle, target = staged()
-    child = subprocess.run([sys.executable, "-c", CHILD, backend.config.directory, when], check=False, timeout=60)
+    command = [sys.executable, "-c", CHILD, backend.config.directory, when, str(freeze_notes.NOTES)]
+    child = subprocess.run(command, check=False, timeout=60)
     assert child.returncode == -signal.SIGKILL
-    assert writable(target, 0.5) == (when in ("before freeze", "after thaw"))
+    assert is_frozen(target) == (when in ("after freeze", "in the copy"))
+    frozen_leftovers.thaw_all(host)
     backend = connect(type(target)(backend.config.directory))
     backend.resume()
 
@@ -138,20 +164,18 @@ def test_a_process_killed_with_a_filesystem_frozen_is_repaired_by_the_next(stage
     assert backend.create_snapshot(requests.snapshot("s", handle))
 
 
-def test_a_filesystem_a_living_process_froze_is_not_thawed_by_another(staged, connect, requests, crash):
+def test_a_filesystem_a_living_process_froze_is_not_thawed_by_another(staged, host, requests, crash):
     backend, handle, target = staged()
-    other = connect(type(target)(backend.config.directory))
     seen = []
 
     def meanwhile():
-        other.resume()
-        other.check()
-        seen.append(writable(target, 0.5))
+        frozen_leftovers.thaw_all(host)
+        seen.append(is_frozen(target))
 
     with crash.before("os.truncate", meanwhile):
         backend.create_snapshot(requests.snapshot("s", handle))
 
-    assert seen == [False]
+    assert seen == [True]
     assert writable(target)
 
 
@@ -164,82 +188,19 @@ def test_a_covered_mount_is_not_mistaken_for_the_volumes(staged, requests, mount
     assert leftovers(backend) == []
 
 
-def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, requests, host, leftovers):
+def test_a_filesystem_cannot_be_unmounted_while_it_is_held_frozen(staged, requests, host, kernel):
     backend, handle, target = staged()
     refused = []
 
-    class Unmounting(FreezeCalls):
+    def unmount(request):
         """Another program unmounts the volume right after the freeze."""
-
-        def freeze(self, descriptor):
-            super().freeze(descriptor)
+        if request == freeze.FIFREEZE:
             with pytest.raises(CommandFailed, match="busy"):
                 host.run("umount", str(target))
             refused.append(target)
 
-    backend._quiescer.freezer.calls = Unmounting()
+    kernel(after=unmount)
     backend.create_snapshot(requests.snapshot("snap", handle))
 
     assert refused == [target]
     assert writable(target)
-
-
-def test_a_frozen_filesystem_that_was_unmounted_after_a_kill_is_thawed_and_its_device_freed(
-    staged, connect, requests, crash, host, leftovers
-):
-    backend, handle, target = staged()
-    marker = backend._quiescer.freezer._markers / handle.partition("/")[2]
-    marker.touch()
-    host.run("fsfreeze", "--freeze", str(target))
-    host.run("umount", str(target))
-    with pytest.raises(InUse):
-        backend.close_device(handle)
-
-    backend.resume()
-
-    backend.close_device(handle)
-    assert backend.find_device(handle) is None
-    assert not marker.exists()
-
-
-def test_another_filesystem_at_the_path_is_not_frozen(staged, requests, host, leftovers):
-    """The volume is unmounted between the look at the mount table and the freeze."""
-    _backend, _handle, target = staged()
-    mount_point = mounts.at(target)
-    host.run("umount", str(target))
-    frozen_descriptors = []
-
-    class Watching(FreezeCalls):
-        def freeze(self, descriptor):
-            frozen_descriptors.append(descriptor)
-
-    freezer = Freezer(host, target.parent, Watching())
-    with (
-        pytest.raises(Unavailable, match=r"covered by other mounts|unmounted just now"),
-        freezer.frozen("v", [mount_point]),
-    ):
-        pass
-    with pytest.raises(Unavailable, match="unmounted just now"), _opened(mount_point):
-        pass
-
-    assert frozen_descriptors == []
-
-
-@pytest.mark.parametrize("fs_type", ["ext4", "xfs", "btrfs"])
-def test_a_filesystem_that_is_mounted_to_be_thawed_has_no_effect_on_the_node(staged, host, fs_type):
-    _backend, _handle, target = staged(fs_type=fs_type, size=320 * MIB)
-    device = Path(mounts.at(target).source)
-    host.run("umount", str(target))
-    if fs_type == "ext4":
-        host.run("tune2fs", "-e", "panic", str(device))
-    seen = []
-
-    class Watching(FreezeCalls):
-        def thaw(self, descriptor):
-            seen.extend(one for one in mounts.table() if one.id == mounts.id_of(descriptor))
-            super().thaw(descriptor)
-
-    Freezer(host, target.parent, Watching())._thaw_unmounted(device)
-    assert [one.fs_type for one in seen] == [fs_type]
-    assert seen[0].options >= {"nosuid", "nodev", "noexec"}
-    assert ("errors=remount-ro" in seen[0].super_options) == (fs_type == "ext4")

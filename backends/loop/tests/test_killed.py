@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from csi_multi_loop import directory_notes
 from csi_multi_loop.client import Client
 
 from csi_multi.contract import NotFound, PageRequest, SnapshotRequest, Stamp
@@ -19,10 +20,11 @@ TEXT = b"precious" * 512
 
 
 @pytest.fixture
-def pools(connect, requests, image, tmp_path):
+def pools(connect, requests, image, tmp_path, monkeypatch):
     """Make a directory of its own per crash, with a volume that holds data, and its snapshot."""
 
     def pool(number):
+        monkeypatch.setattr(directory_notes, "NOTES", tmp_path / f"directory-notes-{number}")
         directory = tmp_path / f"pool-{number}"
         backend = connect(directory, overprovision=1000)
         source = backend.create_volume(requests.volume("source", 4 * MIB)).handle

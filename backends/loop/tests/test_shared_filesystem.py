@@ -158,4 +158,5 @@ def test_an_instance_that_is_gone_and_one_on_another_filesystem_do_not_count(fil
     other.create_volume(requests.volume("v", 40 * MIB))
 
     assert available(first) == before
-    assert len(shared_filesystem.sharing(first._directory.path)) == 1
+    with first._directory.sharing() as directories:
+        assert [one.path for one in directories] == [first._directory.path]

@@ -1,19 +1,24 @@
 """Volumes: names, sizes, conflicts, clones, growth and format state. No root needed."""
 
+import errno
 import json
+import os
 import re
 import threading
 
 import pytest
+from csi_multi_loop.client import Client
 
 from csi_multi.contract import (
     AlreadyExists,
+    ExpandRequest,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     OutOfRange,
     PageRequest,
     SizeRange,
+    Unavailable,
     VolumeRequest,
 )
 
@@ -182,3 +187,25 @@ def test_many_copies_of_one_source_are_made_at_once(backend, requests, filled, i
 
     assert errors == []
     assert {digest(image(backend, f"node-1/c{number}")) for number in range(8)} == {digest(image(backend, filled))}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_label_that_finds_no_space_is_unavailable_and_written_later(backend, requests, monkeypatch, code):
+    """ResourceExhausted is final for an expansion, and the image has grown already."""
+    made = backend.create_volume(requests.volume("full"))
+
+    def full(_self, file, _label):
+        raise OSError(code, os.strerror(code), str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "replace_label", full)
+        for call in (
+            lambda: backend.formatting(made.handle),
+            lambda: backend.expand_volume(ExpandRequest(handle=made.handle, size=SizeRange(required=2 * made.size))),
+        ):
+            with pytest.raises(Unavailable, match=r"cannot be changed: .*; delete volumes or snapshots"):
+                call()
+
+    done = backend.expand_volume(ExpandRequest(handle=made.handle, size=SizeRange(required=2 * made.size)))
+    backend.formatting(made.handle)
+    assert done.size == backend.get_volume(made.handle).size == 2 * made.size
