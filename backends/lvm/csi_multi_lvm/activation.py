@@ -3,8 +3,10 @@
 What the kernel shows is read from /sys and /dev, without an lvm command.
 
 Activating a thick snapshot also activates its origin, and that volume may be opened while its snapshot is read. So a
-volume that is activated only to read its snapshot gets the tag csi.reading. When the volume is opened, the tag is
-removed. When the snapshot was read, the volume is deactivated if it still has the tag, which lvm checks under its lock.
+volume that is activated only to read its snapshot gets the tag csi.reading, unless it is active at that moment. When
+the snapshot was read, or when a process starts, the volume is deactivated if it has the tag; lvm checks both under its
+lock. The tag is removed only after the volume is activated to be opened: another process that has set it, or found it,
+may be about to activate the volume to read.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +34,10 @@ log = logging.getLogger(__name__)
 SYS_BLOCK = Path("/sys/block")
 DEV = Path("/dev")
 
+INACTIVE_CONDITION = 'lv_active=""'
 READING_CONDITION = f'lv_tags={{"{labels.READING}"}}'
 POOL_FAILED_CONDITION = 'lv_health_status="failed"'  # as the kernel reports it
+ATTEMPTS = 3  # to activate a volume whose snapshots are being read
 SUSPENSION_SECONDS = 10.0  # seconds: no running command suspends a device for longer
 
 
@@ -76,14 +80,24 @@ class Activation:
 
         Raises FailedPrecondition when disks of it are missing, Unavailable.
         """
-        if labels.READING in volume.tags:
-            self._client.change_tags(volume.name, remove=[labels.READING])
         self.resume(volume.name, volume.pool)
-        if (
-            not volume.active or labels.READING in volume.tags
-        ):  # the end of a read may have deactivated it at this moment
-            self._activate(volume.name, volume)
+        for _ in range(ATTEMPTS):
+            if not volume.active or self.device(volume.name) is None:
+                self._activate(volume.name, volume)
+            if not self._is_tagged(volume):
+                break
+            self._client.change_tags(volume.name, remove=[labels.READING])
+            if self.device(volume.name):  # otherwise a read ended before the tag was removed
+                break
         return self._verified_device(volume)
+
+    def _is_tagged(self, volume: LogicalVolume) -> bool:
+        """Return whether an active volume has the tag of a read, which it may have got after `volume` was reported."""
+        if volume.thin or labels.READING in volume.tags:
+            return labels.READING in volume.tags
+        if find_device(f"{device_name(self._group, volume.name)}-real") is None:  # it has no thick snapshots
+            return False
+        return labels.READING in self._client.get(volume.name).tags
 
     def deactivate(self, name: str, condition: str = "") -> None:
         """Deactivate a volume if it is active and the condition holds at that moment. Raises InUse, Unavailable."""
@@ -123,23 +137,31 @@ class Activation:
 
     @contextmanager
     def reading(self, volume: LogicalVolume) -> Iterator[Path]:
-        """Activate a snapshot or an incomplete copy for the block, and return its device node."""
+        """Activate a snapshot or an incomplete copy for the block, and return its device node.
+
+        The device is held open: lvm neither deactivates nor removes a volume that is open.
+        """
         base = volume.origin if volume.thick_snapshot else volume.name
         if self.device(base) is None:
             if base != volume.name:
-                self._client.change_tags(base, add=[labels.READING])
+                self._client.change_tags(base, add=[labels.READING], condition=INACTIVE_CONDITION)
             self._activate(base, volume)
         try:
-            yield self.path(self._verified_device(volume))
+            with ExitStack() as held:
+                path = self.path(self._verified_device(volume))
+                with os_errors_as_unavailable(path):
+                    held.enter_context(open_descriptor(path))
+                yield path
         finally:
             self.release(base, tagged=base != volume.name)
 
     def release(self, base: str, *, tagged: bool) -> None:
-        """Deactivate what was active only to be read, unless another process reads it or has it open."""
+        """Deactivate what was active only to be read, unless another process reads it, or has it open or published."""
+        device = self.device(base)
+        if device is None or mounts.is_node_bound(device.number):
+            return
         with suppress(CommandRefused):
             self._client.deactivate(base, READING_CONDITION if tagged else "")
-            if tagged and self.device(base) is None:
-                self._client.change_tags(base, remove=[labels.READING])
 
     def _activate(self, name: str, volume: LogicalVolume) -> None:
         """Activate a volume, given by name, or the origin of a snapshot.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from csi_multi.contract import (
+    NO_SECRETS,
     Capacity,
     CapacityReport,
     CapacityRequest,
@@ -59,7 +60,7 @@ class LvmBackend(
     NodeHealthReporter,
     Import,  # includes Explain
 ):
-    contract = (1, 0)
+    contract = (1, 1)
     Config = config.Config
     Parameters = config.Parameters
     SnapshotParameters = config.SnapshotParameters
@@ -133,22 +134,22 @@ class LvmBackend(
     def open_device(self, request: OpenRequest) -> Device:
         return self._devices.open(request)
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return self._devices.find(handle)
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.close(handle)
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.refresh(handle)
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.formatting(handle)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.formatted(handle)
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         return self._devices.has_data(handle)
 
     # The instance

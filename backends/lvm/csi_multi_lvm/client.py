@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from csi_multi.contract import Host, InvalidArgument, Result, Unavailable
+from csi_multi.contract import Busy, Host, InvalidArgument, Result, Unavailable
 
 from . import labels, report
 from .config import Config
@@ -63,6 +63,13 @@ class Client:
         fields = f"vg_uuid,{report.VOLUME_FIELDS}"
         return self._query("lvs", *JSON, "-o", fields, "-S", condition, self._group).volumes()
 
+    def get(self, name: str) -> LogicalVolume:
+        """Return a logical volume that was found or created just now. Raises Busy when it is gone, Unavailable."""
+        found = self.find(name).get(name)
+        if found is None:
+            raise Busy(f"another process removed logical volume {name} at the same time; try again")
+        return found
+
     def extent_ranges(self, name: str) -> list[str]:
         """Return the physical extents of a logical volume and of its RAID images, as arguments of `extend`."""
         condition = f'lv_name="{name}" || lv_name=~"^{name}_rimage_[0-9]+$"'
@@ -109,10 +116,13 @@ class Client:
         """Grow a thin volume to so many bytes."""
         self._run("lvextend", "-L", f"{size}b", f"{self._group}/{name}")
 
-    def change_tags(self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        """Remove and add tags, in one step."""
+    def change_tags(
+        self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = (), condition: str = ""
+    ) -> None:
+        """Remove and add tags, in one step, if the condition holds at that moment."""
         removals = [argument for tag in remove for argument in ("--deltag", tag)]
-        self._run("lvchange", *removals, *labels.add_options(add), f"{self._group}/{name}")
+        selection = ("-S", condition) if condition else ()
+        self._run("lvchange", *removals, *labels.add_options(add), *selection, f"{self._group}/{name}")
 
     def rename(self, old: str, new: str) -> None:
         """Rename a logical volume, active or not."""

@@ -99,7 +99,7 @@ class VolumeCopier(Operation):
         self._reports.clear()
         if earlier is None and not larger:
             return self._owned_volumes.new(leaf, size, self._volumes.tags(request, layout))
-        volume = self._client.find(name)[name]
+        volume = self._client.get(name)
         size = labels.byte_count(name, volume.tags, labels.INTENDED_SIZE)
         if volume.size < size:
             self._client.extend_thin(name, size)
@@ -115,7 +115,7 @@ class VolumeCopier(Operation):
                 size = self._volumes.size(report, layout, request.size, data)
                 tags = [*self._volumes.tags(request, layout), *_incomplete_tags(size)]
                 self._volumes.allocate(leaf, layout, size, report, tags)
-        volume = self._client.find(name)[name]
+        volume = self._client.get(name)
         size = labels.byte_count(name, volume.tags, labels.INTENDED_SIZE)
         progress = _CopyProgress(self._client, volume)
         with self._activation.reading(source) as origin, self._activation.reading(volume) as target:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from csi_multi.contract import Device, OpenRequest
 
-from . import wiping
+from . import labels, wiping
 from .activation import ActiveDevice, set_read_only
 from .operation import Operation
 from .report import LogicalVolume
@@ -16,6 +18,7 @@ class DeviceManager(Operation):
         leaf = self._owned_volumes.leaf(request.handle)
         found = self._owned_volumes.get(leaf)
         active = self._activation.activate(found)
+        found = replace(found, tags=found.tags - {labels.READING})
         path = self._activation.path(active)
         found = wiping.prepare(
             self._client, found, path, block=request.block, read_again=lambda: self._owned_volumes.get(leaf)

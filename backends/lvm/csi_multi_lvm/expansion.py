@@ -81,10 +81,10 @@ class VolumeExpander(Operation):
         except CommandRefused as error:
             raise error.contract_error() from None
         try:
-            space = self._client.find(name)[name]
+            space = self._client.get(name)
             with self._activation.reading(space) as path:
                 block_io.zero(path, 0, space.size, lambda _offset: None)
-            ranges = self._client.extent_ranges(name)
+                ranges = self._client.extent_ranges(name)  # while it is open: no other one can have its name
         finally:
             self._volumes.remove_zeroed_space(name)
         return ranges

@@ -50,7 +50,7 @@ FORMATTING = "csi.formatting"  # mkfs began on it
 DIRTY = "csi.dirty"  # a thick volume that shows old data wherever its user has not written
 UNWIPED = "csi.unwiped"  # a thick volume that must not be wiped
 ZERO = "csi.zero"  # must be zeroed, even where a filesystem would hide old data
-READING = "csi.reading"  # active only because a snapshot of it is being read
+READING = "csi.reading"  # not opened since it was activated to read a snapshot of it
 
 BYTES_ZEROED = "csi.zeroed="  # so far
 INTENDED_SIZE = "csi.todo="  # bytes that an incomplete volume must get

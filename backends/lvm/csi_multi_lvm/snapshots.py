@@ -166,7 +166,7 @@ class SnapshotManager(Operation):
             if source.name not in self._client.find(source.name):
                 raise NotFound(f"logical volume {source.name} does not exist") from None
             raise error.contract_error() from None
-        return self._client.find(name)[name]
+        return self._client.get(name)
 
     def refuse_overflowed(self, snapshot: LogicalVolume) -> None:
         """Raise FailedPrecondition for a snapshot that has lost its data."""

@@ -30,7 +30,7 @@ from . import capacity, labels, wiping
 from . import layout as layouts
 from .config import Parameters
 from .errors import CommandRefused
-from .labels import CLONE_SOURCE_PREFIX, VOLUME_PREFIX, ZEROED_SPACE_PREFIX
+from .labels import CLONE_SOURCE_PREFIX, SNAPSHOT_PREFIX, VOLUME_PREFIX, ZEROED_SPACE_PREFIX
 from .layout import Layout
 from .listing import incomplete
 from .operation import InstanceParts, Operation
@@ -210,18 +210,20 @@ class VolumeManager(Operation):
     def delete(self, handle: str) -> None:
         """Delete a volume. Raises NotFound, InUse while it is open or has snapshots, FailedPrecondition.
 
-        In the usual case this is one command. Its condition removes only a volume of this instance that is
-        inactive and has no thick snapshots, which would be removed with it. If it removes nothing, the reason is
-        looked up.
+        In the usual case this is one command. If it removes nothing, the reason is looked up.
         """
         leaf = self._owned_volumes.leaf(handle)
-        name = self._owned_volumes.name(leaf)
+        if not self._remove(self._owned_volumes.name(leaf)):
+            self._delete_leftover_or_refuse(leaf)
+
+    def _remove(self, name: str) -> bool:
+        """Remove a volume of this instance, unless it is active, or has thick snapshots; return whether it is gone."""
         owned = f'lv_tags={{"{self._owned_volumes.owner}"}} && lv_tags!={{"{labels.IMPORTED}"}}'
         condition = f'{owned} && lv_role!={{"thickorigin"}} && lv_active=""'
         try:
             if self._client.remove(name, condition):
                 self._reports.remove(name)
-                return
+                return True
         except CommandRefused as error:
             self._reports.clear()
             if name in self._client.find(name):
@@ -230,10 +232,10 @@ class VolumeManager(Operation):
             self._reports.clear()
             raise
         self._reports.clear()
-        self._refuse_deletion(leaf)
+        return False
 
-    def _refuse_deletion(self, leaf: str) -> None:
-        """Raise why a volume was not deleted; delete it if it is incomplete."""
+    def _delete_leftover_or_refuse(self, leaf: str) -> None:
+        """Raise why a volume was not deleted; delete it if it is incomplete, or active only to read its snapshot."""
         name = self._owned_volumes.name(leaf)
         report = self._client.report()
         found = report.volumes.get(name)
@@ -246,6 +248,10 @@ class VolumeManager(Operation):
         if found.thick_origin:
             names = ", ".join(_thick_snapshots(report, found))
             raise InUse(f"logical volume {name} has snapshots that depend on it: {names}; delete them first")
+        if labels.READING in found.tags:  # by a process that died; the snapshot is gone, so no other one reads it
+            self._activation.release(name, tagged=True)
+            if self._remove(name):
+                return
         raise InUse(f"logical volume {name} is in use on this node; unpublish and unstage the volume first")
 
     # Cleanup
@@ -263,6 +269,8 @@ class VolumeManager(Operation):
     def _clean_up(self, report: Report, found: LogicalVolume) -> None:
         if labels.READING in found.tags:
             self._activation.release(found.name, tagged=True)
+        if found.thin and found.active and found.name.startswith(SNAPSHOT_PREFIX):  # it was copied into a thick volume
+            self._activation.release(found.name, tagged=False)
         if found.name.startswith(ZEROED_SPACE_PREFIX):
             self.remove_zeroed_space(found.name)
         if found.name.startswith(CLONE_SOURCE_PREFIX):

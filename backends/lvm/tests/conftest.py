@@ -25,7 +25,10 @@ DRIVER = "multi.csi.test"
 # The groups of checks that `make lvm` runs; MATRIX=1 runs all of them, for thin and for thick volumes. In a guest, a
 # check takes ten seconds, and one that lets every command of an operation fail in four ways a minute or more.
 GROUPS = {
-    "thin": ("creation", "crashes", "node_crashes", "devices", "blanks", "snapshots", "sources", "expand", "foreign"),
+    "thin": (
+        *("creation", "crashes", "node_crashes", "devices", "blanks", "snapshots", "sources", "expand", "foreign"),
+        "in_use",
+    ),
     "linear": (
         "blanks",
         "snapshots",
@@ -45,6 +48,7 @@ REPEATED = {
         "a cloned volume and its source share no writes",
         "a cloned volume survives the deletion of its source",
         "a cloned volume is never blank",
+        "a clone of a volume in use is of one point in time or refused",
         "a copy of a copy holds the data of both",  # as each of them
     ),
     "linear": (
