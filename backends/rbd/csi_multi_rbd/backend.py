@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from csi_multi.contract import (
+    NO_SECRETS,
     AccessMode,
     Capability,
     Capacity,
@@ -86,7 +87,7 @@ class RbdBackend(
     NodeHealthReporter,
     Import,  # includes Explain
 ):
-    contract = (1, 0)
+    contract = (1, 1)
     Config = config.Config
     Parameters = config.Parameters
     SnapshotParameters = config.SnapshotParameters
@@ -277,23 +278,23 @@ class RbdBackend(
             settings = MapSettings.of(label, self.config, request.capability)
             return self._devices.open(client, found.image, settings, request, blank)
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return self._devices.find(self._image(handle))
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._format_state.forget_key(handle)
         self._devices.close(self._image(handle))
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._devices.refresh(self._image(handle))
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._format_state.formatting(handle)
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self._format_state.formatted(handle)
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         return self._format_state.has_data(handle)
 
     # Start, regular checks and end

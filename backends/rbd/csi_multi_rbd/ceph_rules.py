@@ -56,6 +56,8 @@ REFUSED_OPTIONS: dict[str, dict[str, str]] = {
     },
 }
 
+ALREADY_SET = ("nbd", "try-netlink")  # by the driver, always; the example of ceph-csi has it, so it is ignored
+
 
 def monitor_problem(text: str) -> str:
     """Check the address of one monitor."""
@@ -183,5 +185,7 @@ def _parts(text: str) -> list[tuple[str, list[str]]]:
         mounter, colon, options = part.partition(":")
         if not colon:
             mounter, options = "krbd", part
-        parts.append((mounter.strip().lower(), [option.strip() for option in options.split(",") if option.strip()]))
+        kind = mounter.strip().lower()
+        given = [option.strip() for option in options.split(",") if option.strip()]
+        parts.append((kind, [option for option in given if (kind, option) != ALREADY_SET]))
     return parts

@@ -103,7 +103,7 @@ STATUSES: tuple[tuple[int, str, type[StorageError], str], ...] = (
 
 _DEBUG = re.compile(r"^\d{4}-\d\d-\d\dT\S+ [0-9a-f]+ +-?\d+ ")  # 2026-11-21T23:24:05.274+0000 7f373146f6c0 -1
 _PROGRESS = re.compile(r"^[\w ]+: \d+% complete.*?(\.\.\.(failed|done)\.?|$)")
-_KEY = re.compile(r"key '[^']*'")  # librados prints a key that it cannot parse
+_KEY = re.compile(r"key '[^']*'|(?<=error setting modifier for ).*")  # librados prints what it cannot parse
 _HIDDEN = re.compile(r"\b[A-Za-z0-9+/]{38}==|\bAQ[A-Za-z0-9+/]{20,}={0,2}")  # the shape of a Ceph key
 
 

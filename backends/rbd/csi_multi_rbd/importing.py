@@ -8,17 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from csi_multi.contract import AlreadyExists, FailedPrecondition, InUse, InvalidArgument, Stamp, missing, not_imported
+from csi_multi.contract import AlreadyExists, FailedPrecondition, InvalidArgument, Stamp, missing, not_imported
 
 from . import labels
 from .client import Client
 from .errors import ImageNotFound, NameTaken
 from .images import OwnedImages
 from .labels import Label
+from .watchers import refuse_open
 
 IMAGE = re.compile(r"[^-/@\s][^/@\s]*")
 CEPH_CSI = re.compile(r"csi-(vol|snap)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-CEPH_CSI_KEYS = ("csi.storage.k8s.io/", "csi.ceph.com/")
+CEPH_CSI_KEYS = ("csi.storage.k8s.io/", "csi.ceph.com/", "rbd.csi.ceph.com/", ".rbd.csi.ceph.com/")
+ENCRYPTED_KEYS = ("rbd.csi.ceph.com/encrypted", ".rbd.csi.ceph.com/encrypted")
 
 
 class Importer:
@@ -52,7 +54,7 @@ class Importer:
         name = found.image.name
         if not label.stamp.imported:
             raise not_imported(leaf)
-        _refuse_open(client, name)
+        refuse_open(client, name)
         try:
             client.rename(name, label.original_name)
         except NameTaken:
@@ -87,7 +89,7 @@ class Importer:
                 f"image {client.spec(image)} has {found.size} bytes, and the smallest volume has {labels.SMALLEST}; "
                 "resize it"
             )
-        _refuse_open(client, image)
+        refuse_open(client, image)
         return found.size
 
 
@@ -103,13 +105,13 @@ def _image(client: Client, given: str) -> str:
 
 
 def _refuse_ceph_csi(client: Client, image: str, metadata: Mapping[str, str]) -> None:
+    if any(key in metadata for key in ENCRYPTED_KEYS):  # the key of its data may be in its image-meta
+        raise FailedPrecondition(
+            f"image {client.spec(image)} is encrypted by ceph-csi, and this driver cannot read it; leave it to "
+            "ceph-csi, do not remove its image-meta, and copy its files to a new volume instead"
+        )
     if CEPH_CSI.fullmatch(image) or any(key.startswith(CEPH_CSI_KEYS) for key in metadata):
         raise FailedPrecondition(
             f"image {client.spec(image)} belongs to ceph-csi, which does not find it under another name; set its "
             "PersistentVolume to Retain and delete that, then rename the image and remove its image-meta of ceph-csi"
         )
-
-
-def _refuse_open(client: Client, image: str) -> None:
-    if watchers := client.watchers(image):
-        raise InUse(f"image {client.spec(image)} is open: watched by {', '.join(watchers)}; unmap it there first")

@@ -7,24 +7,20 @@ sysfs stays that of the first.
 A device gets its new size over generic netlink. rbd-nbd should do that itself, but Ceph 16 does it without the cookie,
 which the kernel refuses ("must specify backend" in its log): the device would never grow.
 
-Container runtimes and systemd end all processes in the cgroup of what they stop, even with the host's process ids. So
-an rbd-nbd is moved out of the driver's cgroup into one at the top of the node's tree, as the node's first process sees
-it: from a cgroup namespace of the container the kernel refuses the move.
+An rbd-nbd is moved to a cgroup of its own, so that it goes on after the driver's container (node_processes).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import socket
 import struct
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from csi_multi.contract import Unavailable
+from csi_multi.host import node_processes
 from csi_multi.host.blockdev import BlockDevices
 
 from .config import Config
@@ -35,11 +31,9 @@ COOKIE = "backend"  # the attribute that shows it
 PROGRAM = "rbd-nbd"
 # A device whose process died waits this many seconds for a new one; a slow request never fails.
 OPTIONS = ("try-netlink", "reattach-timeout=300", "io-timeout=0")
-FIRST_NAMESPACE = 0xEFFFFFFC  # linux/proc_ns.h: inode of the pid namespace that sysfs counts in
 EXCLUSIVE, SHARED = "exclusive", "shared"
 
 CGROUP = "csi-multi-rbd-nbd"
-NEW_CGROUP = 0x02000000  # linux/sched.h: CLONE_NEWCGROUP
 
 NETLINK_GENERIC = 16  # linux/netlink.h
 REQUEST, ACKNOWLEDGE = 0x1, 0x4
@@ -114,56 +108,20 @@ def find(kernel: BlockDevices, config: Config, image: str = "") -> Iterator[tupl
             )
 
 
-def sees_processes(kernel: BlockDevices) -> bool:
-    """Return whether this process sees all processes of the machine, or only those of a container."""
-    try:
-        return (kernel.proc / "self" / "ns" / "pid").stat().st_ino == FIRST_NAMESPACE
-    except OSError:
-        return False
-
-
 def processes(kernel: BlockDevices, disk: str) -> list[int]:
     """Return the process ids of the rbd-nbd processes that serve a device."""
     first = kernel.text(disk, "pid")
     node = os.fsencode(kernel.dev / disk)
-    return [int(pid) for pid, words in _running_processes(kernel) if pid == first or node in words]
+    return [pid for pid, words in node_processes.running(PROGRAM, kernel.proc) if str(pid) == first or node in words]
 
 
-def _running_processes(kernel: BlockDevices) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield process id and command line of every rbd-nbd."""
-    for entry in kernel.proc.iterdir():
-        with suppress(OSError):  # the process has ended meanwhile
-            if not entry.name.isdecimal() or (entry / "comm").read_text().strip() != PROGRAM:
-                continue
-            if words := (entry / "cmdline").read_bytes():  # a zombie has none
-                yield entry.name, words.split(b"\0")
+def move_to_cgroup(kernel: BlockDevices, pids: list[int]) -> None:
+    """Let rbd-nbd processes go on after the driver's container. Raises OSError as node_processes.move_to_cgroup."""
+    node_processes.move_to_cgroup(CGROUP, pids, kernel.proc)
 
 
-def move_to_cgroup(kernel: BlockDevices, pids: Iterable[int]) -> None:
-    """Move processes into the cgroup CGROUP of the node. Raises OSError without cgroup v2, or without write access."""
-    with ThreadPoolExecutor(max_workers=1) as worker:  # a thread changes its namespace alone, and ends with the block
-        worker.submit(_move_in_namespace, kernel, tuple(pids)).result()
-
-
-def _move_in_namespace(kernel: BlockDevices, pids: tuple[int, ...]) -> None:
-    first = kernel.proc / "1"
-    _enter_namespace(first / "ns" / "cgroup")
-    tree = first / "root" / "sys" / "fs" / "cgroup"
-    (tree / "cgroup.controllers").stat()  # exists in version 2 only
-    (tree / CGROUP).mkdir(exist_ok=True)
-    for pid in pids:
-        (tree / CGROUP / "cgroup.procs").write_text(str(pid))
-
-
-def _enter_namespace(namespace: os.PathLike[str]) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.setns(descriptor, NEW_CGROUP):
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error), str(namespace))
-    finally:
-        os.close(descriptor)
+def sees_processes(kernel: BlockDevices) -> bool:
+    return node_processes.all_visible(kernel.proc)
 
 
 def resize(number: int, cookie: str, size: int) -> None:

@@ -31,7 +31,7 @@ from .errors import BrokenImage, ImageInUse, ImageNotFound, ParentLost
 from .images import FoundImage, OwnedImages
 from .resources import Image
 from .trash import TrashPurger
-from .watchers import remaining_watchers
+from .watchers import refuse_open
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +66,13 @@ class ImageRemover:
         if found.label.stamp.imported:
             raise not_ours_to_delete(leaf)
         name = found.image.name
-        _refuse_open(client, name)
+        refuse_open(client, name)
         if found.image.snapshots:
             self._remove_own_snapshots(client, name)
         try:
             self._trash.delete(client, found.image)
         except ImageInUse:
-            _refuse_open(client, name)
+            refuse_open(client, name)
             raise
 
     def free_name(self, client: Client, images: OwnedImages, leaf: str, *, again: bool) -> None:
@@ -184,11 +184,3 @@ class ImageRemover:
             )
         for one in snapshots:
             self.remove_temporary(client, name, one)
-
-
-def _refuse_open(client: Client, name: str) -> None:
-    if watchers := remaining_watchers(client, name):
-        raise InUse(
-            f"image {client.spec(name)} is open: watched by {', '.join(watchers)}; unpublish and unstage the volume "
-            "there first; the watch of a dead client ends after about 30 s"
-        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from csi_multi.contract import FailedPrecondition
+from csi_multi.contract import FailedPrecondition, InUse
 
 from .client import Client
 from .resources import MappedImage
@@ -29,11 +29,15 @@ def wait_until_unwatched(
         raise in_use_elsewhere(client, image, others)
 
 
-def remaining_watchers(client: Client, image: str) -> tuple[str, ...]:
-    """Return the clients that have the image open and keep it open. A command of a controller closes it soon, for
-    example one that removes a copy, which opens its source too.
+def refuse_open(client: Client, image: str) -> None:
+    """Raise InUse with the clients that have the image open and keep it open. A command of a controller closes it
+    soon, for example one that removes a copy, which opens its source too.
     """
-    return _remaining(client, image, client.watchers(image), None, CLOSING_SECONDS)
+    if watchers := _remaining(client, image, client.watchers(image), None, CLOSING_SECONDS):
+        raise InUse(
+            f"image {client.spec(image)} is open: watched by {', '.join(watchers)}; unpublish and unstage the volume "
+            "there first, or unmap the image; the watch of a dead client ends after about 30 s"
+        )
 
 
 def watch_lost(watchers: tuple[str, ...], mapping: MappedImage) -> bool:

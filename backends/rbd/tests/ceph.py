@@ -14,7 +14,7 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from .ceph_commands import Commands
+from .ceph_commands import CephFailed, Commands, again_after_a_crash
 from .ceph_daemon import Daemon
 from .ceph_files import CAPS, USER, addresses, configuration, key, keyring
 
@@ -79,10 +79,19 @@ class Cluster(Commands):
         self.rbd("pool", "init", self.pool)  # a client that came before the OSD would ask again after five seconds
 
     def execute(self, command: tuple[str, ...], stdin: str) -> tuple[int, str, str]:
+        status, stdout, stderr = self._execute(command, stdin.encode())
+        return status, stdout.decode(), stderr.decode()
+
+    def run_bytes(self, *command: str, given: bytes = b"") -> bytes:
+        """Like run, for what is no text. Raises CephFailed."""
+        status, stdout, stderr = again_after_a_crash(lambda: self._execute(command, given))
+        if status:
+            raise CephFailed(f"{' '.join(command)}: {status}: {stderr.decode(errors='replace')}", status)
+        return stdout
+
+    def _execute(self, command: tuple[str, ...], given: bytes) -> tuple[int, bytes, bytes]:
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "CEPH_CONF": str(self.directory / "ceph.conf")}
-        done = subprocess.run(
-            command, input=stdin, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
+        done = subprocess.run(command, input=given, env=environment, capture_output=True, timeout=LIMIT, check=False)
         return done.returncode, done.stdout, done.stderr
 
     def logs(self, size: int = 2000) -> str:

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, AnyStr, Protocol
 
 from . import ceph_namespace
 
@@ -22,6 +22,15 @@ class CephFailed(Exception):
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
         self.status = status
+
+
+def again_after_a_crash(execute: Callable[[], tuple[int, AnyStr, AnyStr]]) -> tuple[int, AnyStr, AnyStr]:
+    """Run a command that is repeatable; return its last status, output and errors."""
+    for _ in range(CRASHES):
+        status, stdout, stderr = execute()
+        if status >= 0:
+            break
+    return status, stdout, stderr
 
 
 class Runs(Protocol):
@@ -62,10 +71,7 @@ class Commands(ABC):
     def run(self, *command: str, stdin: str = "") -> str:
         """Raises CephFailed."""
         try:
-            for _ in range(CRASHES):
-                status, stdout, stderr = self.execute(command, stdin)
-                if status >= 0:
-                    break
+            status, stdout, stderr = again_after_a_crash(lambda: self.execute(command, stdin))
         except subprocess.TimeoutExpired as error:
             raise CephFailed(f"{error}\n{self.logs()}") from None
         if status:

@@ -62,6 +62,7 @@ class Daemon:
     def pause(self) -> None:
         """Let it neither answer nor fail."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # until then another thread of it may still answer
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -7,7 +7,6 @@ offset, length and data, z and offset and length of zeros, e at the end. Numbers
 from __future__ import annotations
 
 import struct
-import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from .ceph import Cluster
 
 HEAD = b"rbd diff v1\n"
-LIMIT = 60.0  # seconds
 
 
 def read(cluster: Cluster, spec: str, offset: int, length: int) -> bytes:
@@ -34,8 +32,7 @@ def write(cluster: Cluster, spec: str, offset: int, data: bytes) -> None:
 
 
 def _run(cluster: Cluster, *words: str, given: bytes = b"") -> bytes:
-    command = ("rbd", "--conf", str(cluster.directory / "ceph.conf"), *words, "--no-progress")
-    return subprocess.run(command, input=given, capture_output=True, timeout=LIMIT, check=True).stdout
+    return cluster.run_bytes("rbd", *words, "--no-progress", given=given)
 
 
 def _written(text: bytes) -> Iterator[tuple[int, bytes]]:

@@ -10,7 +10,7 @@ from csi_multi_testing.checks import CHECKS
 FULL = bool(os.environ.get("MATRIX"))
 # A common check of the kit takes a cluster seconds, and one that lets every command of an operation go wrong a minute
 # or more: every group that needs a real cluster to mean something is met, the rest is for the matrix.
-GROUPS = ("creation", "crashes", "snapshots", "sources", "foreign", "expand", "capacity", "races")
+GROUPS = ("creation", "crashes", "snapshots", "sources", "foreign", "expand", "capacity", "races", "credentials")
 # Checks in these groups that come by no other line of the backend than one that is run.
 REPEATED = (
     "a restore completes once after a crash at any call",  # as a snapshot is: both are copies (copies.py)

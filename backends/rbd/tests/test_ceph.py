@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .ceph import Cluster
-from .ceph_commands import CephFailed
+from .ceph_commands import CephFailed, again_after_a_crash
 
 if TYPE_CHECKING:
     from csi_multi_rbd.config import Config
@@ -42,6 +42,18 @@ def test_everything_in_a_namespace_is_seen_and_goes_with_it(cluster: Cluster, na
     cluster.remove(namespace)
     cluster.add(namespace)
     assert cluster.everything(namespace) == []
+
+
+def test_a_command_of_the_tests_that_crashed_is_run_again_and_one_that_always_crashes_fails() -> None:
+    answers = [(-6, b"", b"terminate called"), (0, b"bytes", b"")]
+
+    assert again_after_a_crash(lambda: answers.pop(0)) == (0, b"bytes", b"")
+    assert again_after_a_crash(lambda: (-6, b"", b"")) == (-6, b"", b"")
+
+
+def test_bytes_of_an_image_come_from_a_command_that_says_why_it_failed(cluster: Cluster) -> None:
+    with pytest.raises(CephFailed, match="No such file"):
+        cluster.run_bytes("rbd", "export-diff", f"{cluster.pool}/absent", "-")
 
 
 def test_a_namespace_goes_though_a_snapshot_keeps_an_object(cluster: Cluster) -> None:

@@ -174,6 +174,7 @@ def test_stripes_that_ceph_would_refuse_or_change_are_refused(size: int, unit: i
         (" KRBD : a , b ; nbd:d;", ("a", "b"), ("d",)),
         ("krbd:crush_location=host:a|rack:b,a", ("crush_location=host:a|rack:b", "a"), ()),
         ("krbd:a;krbd:b", ("a", "b"), ()),
+        ("krbd:a;NBD: try-netlink, d", ("a",), ("d",)),
     ],
 )
 def test_options_belong_to_the_mounter_before_them(text: str, krbd: tuple[str, ...], nbd: tuple[str, ...]) -> None:
@@ -196,6 +197,7 @@ def test_options_belong_to_the_mounter_before_them(text: str, krbd: tuple[str, .
         ("nbd:exclusive", "access mode"),
         ("nbd:device=/dev/nbd1", "the driver sets it"),
         ("nbd:cookie=x", "the driver sets it"),
+        ("nbd:try-netlink=no", "the driver sets it"),
         ("nbd:encryption-passphrase-file=/x", "does not encrypt"),
         ("nbd:quiesce-hook=/bin/sh", "run a program"),
     ],

@@ -19,6 +19,14 @@ LEAST = {
     "user": "csi",
 }
 
+# fmt: off
+LIMITS_OF_CEPH_CSI = {
+    "baseIops", "maxIops", "baseReadIops", "maxReadIops", "baseWriteIops", "maxWriteIops", "iopsPerGiB",
+    "readIopsPerGiB", "writeIopsPerGiB", "baseBps", "maxBps", "baseReadBps", "maxReadBps", "baseWriteBps",
+    "maxWriteBps", "bpsPerGiB", "readBpsPerGiB", "writeBpsPerGiB", "baseVolSizeBytes",
+}
+# fmt: on
+
 
 def config(**values: Any) -> Config:
     """Read a configuration as the driver does; None leaves a key out."""
@@ -98,6 +106,7 @@ def test_every_parameter_has_the_name_that_users_know() -> None:
     assert own | collected == {
         "clusterID", "pool", "dataPool", "imageFeatures", "imageFormat", "objectSize", "stripeUnit", "stripeCount",
         "mounter", "tryOtherMounters", "mapOptions", "unmapOptions", "encrypted", "encryptionKMSID", "encryptionType",
+        "encryptionCipher", "encryptionKeySize", "encryptionSectorSize", "integrityMode", *LIMITS_OF_CEPH_CSI,
         "thickProvision", "topologyConstrainedPools", "volumeNamePrefix", "mkfsOptions", "cephLogDir",
         "cephLogStrategy", "fsType", "fstype",
     }
@@ -113,7 +122,7 @@ def test_a_storage_class_of_ceph_csi_is_read_as_it_is() -> None:
         "imageFormat": "2",
         "mounter": "rbd-nbd",
         "tryOtherMounters": "false",
-        "mapOptions": "krbd:lock_on_read,queue_depth=1024;nbd:io-timeout=300",
+        "mapOptions": "krbd:lock_on_read,queue_depth=1024;nbd:try-netlink,io-timeout=300",
         "unmapOptions": "nbd:reattach-timeout=60",
         "stripeUnit": "65536",
         "stripeCount": "16",
@@ -146,6 +155,8 @@ def test_what_a_class_leaves_out_is_the_instances_to_say() -> None:
         ("volumeNamePrefix", "team-a-", "the driver names its images itself"),
         ("topologyConstrainedPools", "[]", "an instance is one pool"),
         ("encryptionKMSID", "vault", "leave it out"),
+        ("integrityMode", "hmac-sha256", "does not encrypt volumes"),
+        ("maxReadIops", "1000", "limits no I/O"),
         ("imageFormat", "1", "'imageFormat'"),
         ("objectSize", "1000", "'objectSize'"),
         ("objectSize", "5000000", "is not a power of two"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,18 +51,39 @@ def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storag
     def spec(handle: str) -> str:
         return f"{cluster.pool}/{namespace}/{labels.name_prefix(labels.VOLUME, DRIVER, CLUSTER)}{handle}"
 
+    @contextmanager
+    def away() -> Iterator[None]:
+        """The pool has another name: Ceph answers at once that there is none, with the status of a missing image."""
+        elsewhere = f"{cluster.pool}-elsewhere"
+        cluster.ceph("osd", "pool", "rename", cluster.pool, elsewhere)
+        try:
+            yield
+        finally:
+            cluster.ceph("osd", "pool", "rename", elsewhere, cluster.pool)
+
+    def importable(data: bytes) -> str:
+        image = f"by-hand-{next(numbers)}"
+        cluster.rbd("create", "--size", f"{SIZE}B", f"{cluster.pool}/{namespace}/{image}")
+        contents.write(cluster, f"{cluster.pool}/{namespace}/{image}", 0, data)
+        return image
+
+    numbers = itertools.count(1)
     yield Storage(
         connect=connect,
         parameters={"objectSize": "1048576"},
         other_parameters={"objectSize": "2097152"},
         size=SIZE,
+        overcommitted=True,
         resources=resources,
         foreign=lambda: strangers(cluster, namespace),
         foreign_handles=("theirs",),
+        away=away,
+        importable=importable,
         calls=(Call(owner=CommandRunner, name="run", describe=told, error=failed, timeout=silent),),
         read_only_calls=LOOKS,
         read=lambda handle, offset, length: contents.read(cluster, spec(handle), offset, length),
         write=lambda handle, offset, data: contents.write(cluster, spec(handle), offset, data),
+        credentials=(cluster.keyring,),
     )
     resources()
     for backend in made:

@@ -16,7 +16,7 @@ from csi_multi_rbd.images import image_layout, refuse_other_cluster
 
 from csi_multi.config.settings import load_config
 from csi_multi.contract import Blank, Stamp
-from csi_multi.contract.params import camel, fields, keys_of, parse
+from csi_multi.contract.params import camel, fields, parse
 from csi_multi.node.mkfs_options import FilesystemOptions
 
 from .ceph import user_caps
@@ -120,13 +120,6 @@ def test_every_field_of_the_configuration_is_explained_on_the_page() -> None:
 
     for name in {field.name for field in fields(Config)} - plain:
         assert f"`{name}`" in TEXT or f"{name}: " in TEXT, name
-
-
-def test_every_parameter_is_in_the_table_for_users_of_ceph_csi() -> None:
-    named = {name for field in fields(Parameters) for name in (keys_of(field) or camel(field.name)).split("|")}
-    page = TEXT.partition("## Coming from ceph-csi")[2]
-
-    assert named - set(quoted(page)) == {"imageFormat", "fsType", "fstype"}  # which mean what they always meant
 
 
 def test_every_image_feature_is_in_the_table_of_kernels() -> None:

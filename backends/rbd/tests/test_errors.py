@@ -73,6 +73,8 @@ def test_what_a_command_says_is_told_in_one_line_without_clocks_and_progress() -
     [
         "2026-11-21T23:28:36.554+0000 7f40c8e94380 -1 auth: failed to decode key 'garbage in a secret'",
         f"keyring: {KEY} is not accepted",
+        "auth: error parsing file k: error setting modifier for [client.csi] type=key val=garbage: Malformed input",
+        "auth: error parsing file k: error setting modifier for [client.csi] type=garbage val=: Malformed input",
     ],
 )
 def test_a_key_that_a_command_shows_is_hidden(stderr: str) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.circuit_breaker import CircuitBreaker
+from csi_multi_rbd.client import Client
 from csi_multi_rbd.command import CommandRunner
 from csi_multi_rbd.config import Config
+from csi_multi_rbd.importing import _refuse_ceph_csi
 
 from csi_multi.contract import (
     IMPORTED,
@@ -215,6 +218,24 @@ def test_what_cannot_become_a_volume_is_refused_and_left_alone(
     with pytest.raises(kind, match=words):
         backend.import_volume(name, stamp())
     assert (listed(rbd), meta(rbd, image)) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("csi.storage.k8s.io/pv/name", "belongs to ceph-csi"),
+        ("csi.ceph.com/cluster/name", "belongs to ceph-csi"),
+        (".rbd.csi.ceph.com/userID/node-1", "belongs to ceph-csi"),
+        ("rbd.csi.ceph.com/encrypted", "do not remove its image-meta"),
+        (".rbd.csi.ceph.com/encrypted", "do not remove its image-meta"),
+    ],
+)
+def test_image_meta_of_ceph_csi_is_recognized(key: str, words: str) -> None:
+    config = Config(monitors=("a",), fsid="3cb7b59b-9a3d-4b34-9a79-73900f2a06f6", pool="k8s", user="csi")
+    client = Client(config, CommandRunner(), CircuitBreaker())
+
+    with pytest.raises(FailedPrecondition, match=words):
+        _refuse_ceph_csi(client, "data", {key: "x"})
 
 
 def test_a_name_that_is_taken_is_refused(backend: RbdBackend, image: str, rbd: Run) -> None:

@@ -145,10 +145,7 @@ def info(cluster: Cluster, backend: RbdBackend, one: Volume | Snapshot | str) ->
 def rados(cluster: Cluster, backend: RbdBackend, *words: str, given: bytes = b"") -> str:
     """Look at an image's objects, or change them: `given` is any bytes."""
     where = ("--pool", cluster.pool, "--namespace", backend.config.namespace)
-    command = ("rados", "--conf", str(cluster.directory / "ceph.conf"), *where, *words)
-    return subprocess.run(
-        command, input=given, capture_output=True, timeout=BACKGROUND_SECONDS, check=True
-    ).stdout.decode()
+    return cluster.run_bytes("rados", *where, *words, given=given).decode()
 
 
 def everything(cluster: Cluster, backend: RbdBackend) -> list[str]:
