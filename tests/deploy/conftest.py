@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "config/helm/csi-multi"
 EXAMPLES = sorted((ROOT / "config/helm/values").glob("*.yaml"))
 EVERY_SWITCH = ROOT / "tests/deploy/values/every-switch.yaml"
-VALUES = [*EXAMPLES, EVERY_SWITCH]
+OWN = sorted(ROOT.glob("examples/*/values.yaml"))
+VALUES = [*EXAMPLES, EVERY_SWITCH, *OWN]
 NAMESPACE = "csi-multi"
 Object = dict[str, Any]
 
@@ -96,12 +97,19 @@ class Release:
         return loaded
 
 
-@pytest.fixture(params=[*EXAMPLES, pytest.param(EVERY_SWITCH, marks=pytest.mark.deploy)], ids=lambda file: file.stem)
+def name(values: Path) -> str:
+    return values.parent.name if values in OWN else values.stem
+
+
+RENDERED = [pytest.param(file, marks=pytest.mark.deploy) for file in (EVERY_SWITCH, *OWN)]
+
+
+@pytest.fixture(params=[*EXAMPLES, *RENDERED], ids=name)
 def release(request: pytest.FixtureRequest) -> Release:
     """The chart with one values file; every one in turn."""
-    if request.param == EVERY_SWITCH:
-        return Release(EVERY_SWITCH, render(request.getfixturevalue("helm"), EVERY_SWITCH))
-    return Release(request.param, stored(request.param))
+    if request.param in EXAMPLES:
+        return Release(request.param, stored(request.param))
+    return Release(request.param, render(request.getfixturevalue("helm"), request.param))
 
 
 @pytest.fixture

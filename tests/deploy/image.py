@@ -1,7 +1,8 @@
 """Builds the stages of the Containerfile where there is no container engine: its own steps, in a root of its own each.
 
-Understood is what the file uses: ARG, ENV, FROM, COPY, WORKDIR, RUN and what describes the result. Anything else is an
-error. The base is a minimal Debian, made by mmdebstrap from where this machine's apt looks.
+Understood is what the files use: ARG, ENV, FROM, COPY, WORKDIR, USER, RUN and what describes the result. Anything else
+is an error. ${BASE} is a minimal Debian, made by mmdebstrap from where this machine's apt looks; any other base is an
+image that was built before.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 SUITE = "bookworm"
 DESCRIBED = ("LABEL", "USER", "STOPSIGNAL", "ENTRYPOINT", "CMD")
 # Mounts that end with the command: what a container engine gives a build, and no more.
-ENTER = 'mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && root=$1 && shift && exec chroot "$root" "$@"'
+ENTER = (
+    'mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && root=$1 && shift && '
+    'exec chroot --userspec="$0" "$root" "$@"'
+)
 
 
 @dataclass
@@ -28,8 +33,10 @@ class Stage:
     """One stage: its steps from the file, then its files and what was said about them."""
 
     name: str
+    base: str  # the argument that names it
     steps: list[tuple[str, str]] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     directory: str = "/"
     said: dict[str, str] = field(default_factory=dict)
 
@@ -46,23 +53,33 @@ def stages(text: str) -> list[Stage]:
             continue
         if instruction == "FROM":
             base, _, name = rest.partition(" AS ")
-            assert base == "${BASE}", f"stage {name} is not built from the base"
-            found.append(Stage(name))
+            assert re.fullmatch(r"\$\{\w+\}", base), f"stage {name} is not built from a base of our choice"
+            found.append(Stage(name, base[2:-1]))
         elif found:
             found[-1].steps.append((instruction, rest))
     return found
 
 
 class Builder:
-    """Stages in directories below one, which must be empty."""
+    """Stages in directories below one, which must be empty.
 
-    def __init__(self, directory: Path, context: Path, arguments: Mapping[str, str]) -> None:
+    `bases`: images that are built from, by the argument that names them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        context: Path,
+        arguments: Mapping[str, str],
+        bases: Mapping[str, tuple[Stage, Path]] = MappingProxyType({}),
+    ) -> None:
         self.directory, self.context, self.arguments = directory, context, arguments
+        self.bases = {"BASE": (Stage("base", ""), directory / "base"), **bases}
         self._building: dict[str, Future[Path]] = {}
 
     def base(self) -> None:
         """Make what ${BASE} stands for, with dpkg as quick as in Debian's own images."""
-        root = self.directory / "base"
+        root = self.bases["BASE"][1]
         sources = [str(file) for file in Path("/etc/apt/sources.list.d").glob("debian.sources")] or []
         command = ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", SUITE, str(root), *sources]
         subprocess.run(command, check=True)
@@ -82,7 +99,9 @@ class Builder:
     def _build(self, stage: Stage) -> Path:
         """Do the stage's steps, in a copy of the base."""
         root = self.directory / stage.name
-        subprocess.run(["cp", "-a", str(self.directory / "base"), str(root)], check=True)
+        base, files = self.bases[stage.base]
+        subprocess.run(["cp", "-a", str(files), str(root)], check=True)
+        stage.environment, stage.said = dict(base.environment), dict(base.said)
         for instruction, rest in stage.steps:
             self._step(stage, root, instruction, rest)
         return root
@@ -92,18 +111,18 @@ class Builder:
             name, _, value = rest.partition("=")
             stage.variables[name] = self.arguments.get(name, "".join(shlex.split(value)))
         elif instruction == "ENV":
-            stage.variables |= dict(word.split("=", 1) for word in shlex.split(stage.filled(rest)))
+            stage.environment |= dict(word.split("=", 1) for word in shlex.split(stage.filled(rest)))
         elif instruction == "WORKDIR":
             stage.directory = rest
         elif instruction == "COPY":
             self._copy(root, rest)
         elif instruction == "RUN":
-            self._run(stage, root, rest)
+            self.run(stage, root, rest)
         else:
             assert instruction in DESCRIBED, f"a step that is not understood: {instruction} {rest}"
             stage.said[instruction] = rest
 
-    def _run(self, stage: Stage, root: Path, command: str) -> None:
+    def run(self, stage: Stage, root: Path, command: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
         environment |= {
             name: value for name, value in os.environ.items() if name in ("PIP_INDEX_URL", "PIP_TRUSTED_HOST")
@@ -113,8 +132,8 @@ class Builder:
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         inside = ["/bin/sh", "-c", f"cd {stage.directory} && {command}"]
         done = subprocess.run(
-            ["unshare", "--mount", "/bin/sh", "-c", ENTER, "enter", str(root), *inside],
-            env={"PATH": path, "HOME": "/root", **environment, **stage.variables},
+            ["unshare", "--mount", "/bin/sh", "-c", ENTER, stage.said.get("USER", "0:0"), str(root), *inside],
+            env={"PATH": path, "HOME": "/root", **environment, **stage.environment, **stage.variables},
             capture_output=True,
             text=True,
             check=False,

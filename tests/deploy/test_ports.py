@@ -51,9 +51,9 @@ def test_the_probe_asks_where_the_livenessprobe_listens(release: Release) -> Non
 
 def test_no_port_of_the_host_is_the_usual_one_of_another_driver() -> None:
     values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
-    chosen = {values["node"]["healthPort"], values["metrics"]["port"]}
+    chosen = {values["node"]["healthPort"], values["controller"]["healthPort"], values["metrics"]["port"]}
 
-    assert len(chosen) == 2
+    assert len(chosen) == 3
     assert not chosen & TAKEN
     assert all(1024 < port < 30000 for port in chosen)  # above: node ports, and what the kernel hands out
 
@@ -63,3 +63,23 @@ def test_metrics_are_declared_on_the_port_where_they_are_served(rendered: Callab
     config = EBS.replace("'0.0.0.0:19809'", address)
 
     assert ports(rendered(config, metrics={"enabled": True}))["metrics"]["containerPort"] == 19809
+
+
+def test_a_controller_in_the_network_of_its_node_is_probed_on_loopback_only(rendered: Callable[..., Release]) -> None:
+    release = rendered(EBS, controller={"hostNetwork": True, "healthPort": 19999})
+    containers = release.containers("Deployment")
+
+    assert release.pod("Deployment")["hostNetwork"] is True
+    assert release.pod("Deployment")["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert "--http-endpoint=127.0.0.1:19999" in containers["livenessprobe"]["args"]
+    assert containers["driver"]["livenessProbe"]["httpGet"]["host"] == "127.0.0.1"
+    assert containers["driver"]["ports"] == [{"name": "healthz", "containerPort": 19999}]
+
+
+def test_a_controller_in_its_own_network_is_probed_by_the_kubelet(rendered: Callable[..., Release]) -> None:
+    release = rendered(EBS)
+    containers = release.containers("Deployment")
+
+    assert "hostNetwork" not in release.pod("Deployment")
+    assert "--http-endpoint=:19807" in containers["livenessprobe"]["args"]
+    assert "host" not in containers["driver"]["livenessProbe"]["httpGet"]

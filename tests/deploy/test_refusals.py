@@ -51,6 +51,15 @@ def test_a_configuration_that_cannot_work_is_refused(refusal: Callable[..., str]
     assert remedy in refusal(config, csiDriver={"attachKinds": ["acme"]})
 
 
+def test_a_controller_that_would_make_the_volumes_of_nodes_in_its_own_pod_is_refused(
+    refusal: Callable[..., str],
+) -> None:
+    text = refusal(HEAD + "backends: {san: {kind: acme}}\n", node={"localKinds": ["acme"]})
+
+    assert "volumes of acme lie on nodes" in text
+    assert "add a section 'cluster'" in text
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -143,3 +152,10 @@ def test_pods_are_replaced_for_exactly_what_a_running_driver_does_not_take_over(
 
     assert left_out is not None
     assert set(re.findall(r"\w+", left_out[1])) == RELOADABLE
+
+
+def test_controller_and_node_do_not_serve_metrics_on_one_port_of_a_host(refusal: Callable[..., str]) -> None:
+    config = "driver: {name: multi.csi.example.com, metrics: '0.0.0.0:19809'}\n" + EBS
+    text = refusal(config, controller={"hostNetwork": True}, metrics={"enabled": True})
+
+    assert "controller.hostNetwork: with metrics.enabled controller and node would need the same port" in text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
+
 from .conftest import Release
 
 EBS = "driver: {name: multi.csi.example.com}\nbackends: {cloud: {kind: ebs, region: eu-west-1}}\n"
@@ -43,6 +45,27 @@ def test_a_node_that_does_not_answer_does_not_hold_up_the_room_of_all_others(rel
     assert int(given["capacity-threads"]) == 10
     assert float(given["kube-api-capacity-qps"]) == 20
     assert int(given["kube-api-capacity-burst"]) == 40
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "flag"),
+    [
+        ("provisioner", "worker-threads"),
+        ("attacher", "worker-threads"),
+        ("resizer", "workers"),
+        ("snapshotter", "worker-threads"),
+    ],
+)
+def test_a_sidecar_sends_many_rpcs_at_a_time_and_may_ask_the_api_server_often_enough(
+    rendered: Callable[..., Release], sidecar: str, flag: str
+) -> None:
+    """Their own defaults are 10 RPCs, but 100 of the provisioner, and 5 requests per second."""
+    given = arguments(rendered(EBS), sidecar)
+    changed = arguments(rendered(EBS, sidecars={"workers": 7, "kubeApiQps": 8, "kubeApiBurst": 9}), sidecar)
+
+    names = (flag, "kube-api-qps", "kube-api-burst")
+    assert [given[name] for name in names] == ["100", "20", "100"]
+    assert [changed[name] for name in names] == ["7", "8", "9"]
 
 
 def test_how_fast_room_is_told_is_for_the_values_to_say(rendered: Callable[..., Release]) -> None:

@@ -31,11 +31,24 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Labels of the chart, and those of a map that do not replace them: selectors need them. */}}
+{{- define "csi.labelsAnd" -}}
+{{ include "csi.selector" .root }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- with omit .others "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "csi.labels" -}}
-{{ include "csi.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{ include "csi.labelsAnd" (dict "root" . "others" .Values.labels) }}
+{{- end -}}
+
+{{/* Labels of the pods of a part of the chart. */}}
+{{- define "csi.podLabels" -}}
+{{ include "csi.labelsAnd" (dict "root" .root "others" (merge (dict) .part.podLabels .root.Values.labels)) }}
 {{- end -}}
 
 {{- define "csi.image" -}}
@@ -70,8 +83,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- $_ := set $needs "attach" true -}}
 {{- end -}}
-{{- if and (or (has "loop" $kinds) (has "lvm" $kinds)) (not (or $cluster.nodes $cluster.kubernetes)) -}}
-{{- fail "config: volumes of loop and lvm lie on nodes, so the controller has to reach the nodes: add a section 'cluster' with 'kubernetes' (docs/deploy.md)" -}}
+{{- range uniq $kinds | sortAlpha -}}
+{{- if and (has . (concat (list "loop" "lvm") $.Values.node.localKinds)) (not (or $cluster.nodes $cluster.kubernetes)) -}}
+{{- fail (printf "config: volumes of %s lie on nodes, so the controller has to reach the nodes: add a section 'cluster' with 'kubernetes' (docs/deploy.md)" .) -}}
+{{- end -}}
 {{- end -}}
 {{- with $cluster.kubernetes -}}
 {{- $asked := list -}}
@@ -101,6 +116,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - --timeout={{ .Values.sidecars.timeoutSeconds }}s
 - --leader-election
 - --leader-election-namespace=$(NAMESPACE)
+- --kube-api-qps={{ .Values.sidecars.kubeApiQps }}
+- --kube-api-burst={{ .Values.sidecars.kubeApiBurst }}
+{{- end -}}
+
+{{- define "csi.sidecarEnv" -}}
+{{ include "csi.namespaceEnv" . }}
+{{- with .Values.sidecars.env }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "csi.namespaceEnv" -}}
