@@ -61,7 +61,7 @@ types: dev
 	@$(BIN)/mypy
 	@$(BIN)/mypy -p bench
 	@$(BIN)/mypy -p scripts.release
-	@$(BIN)/mypy examples/third-party-backend/csi_multi_ramdisk
+	@$(BIN)/mypy examples/third-party-backend/csi_multi_ramdisk examples/network-backend/csi_multi_filer
 
 integration: dev ## real loop devices, real filesystems, real mounts (root)
 	@scripts/system-packages $(TEST_PROGRAMS)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+
+LOOP_NOTES = Path("/dev/csi-multi-loop")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -13,3 +18,15 @@ def pytest_configure(config: pytest.Config) -> None:
     slow = (HealthCheck.too_slow,)  # a machine that is busy generates slowly
     settings.register_profile("csi-multi", deadline=None, suppress_health_check=slow, print_blob=True)
     settings.load_profile("csi-multi")
+
+
+@pytest.fixture(autouse=True)
+def no_directory_is_known_to_the_next_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove the notes about directories of loop instances in kept directories of tests: their volumes would count."""
+    yield
+    for note in LOOP_NOTES.glob("*/*"):
+        try:
+            if str(tmp_path_factory.getbasetemp()) in note.read_text():
+                note.unlink()
+        except FileNotFoundError:
+            continue

@@ -14,7 +14,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-PAGES = ("*.md", "docs/**/*.md", "backends/*/*.md", "kit/*.md", "examples/*/*.md")
+PAGES = ("*.md", "docs/**/*.md", "backends/*/*.md", "kit/*.md", "examples/*/README.md")
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
 
 

@@ -27,7 +27,7 @@ LAYERS = (
 CONTRACT = {"contract", "host"}  # what a backend may import
 GRPC_ALLOWED = {"rpc", "cluster", "_proto", "process.driver_process", "commands.demo"}  # the last two call a driver
 SUBPROCESS_ALLOWED = {"host.command"}
-# Where foreign code is run: any failure of it must be survived.
+# Where foreign code is run, or what nothing else does: any failure must be survived.
 BROAD = {
     "commands.cli",  # verbs of other packages
     "rpc.interceptor",
@@ -38,6 +38,7 @@ BROAD = {
     "loading.backend_validation",
     "loading.backend_proxy",
     "host.supervised",
+    "node.frozen_leftovers",
     "logs.handlers",
 }
 

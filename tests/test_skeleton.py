@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from csi_multi.contract import CONTRACT
+from csi_multi.loading.loader import backend_classes
+
 ROOT = Path(__file__).parent.parent
 BACKENDS = sorted(ROOT.glob("backends/*"))
+EXAMPLES = sorted(ROOT.glob("examples/*-backend"))
 LONGEST = 300  # lines of a module
 
 SKELETON = (
@@ -64,6 +68,24 @@ def test_a_module_of_a_backend_is_short(backend: Path) -> None:
     assert {name for name, count in lines.items() if count > LONGEST} == {
         name.partition("/")[2] for name in LONGER if name.startswith(f"{backend.name}/")
     }
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_an_example_has_modules_of_the_skeleton_only_and_a_test_for_each(example: Path) -> None:
+    [package] = example.glob("csi_multi_*")
+    names = {file.stem for file in package.glob("*.py") if file.stem != "__init__"}
+
+    assert names <= set(SKELETON)
+    assert {file.stem.removeprefix("test_") for file in example.glob("tests/test_*.py")} == names | {"contract"}
+
+
+def test_the_examples_are_written_for_the_present_contract() -> None:
+    """Authors copy them."""
+    kinds = [path.name.removeprefix("csi_multi_") for one in EXAMPLES for path in one.glob("csi_multi_*")]
+    classes, broken = backend_classes(kinds)
+
+    assert broken == {}
+    assert {kind: classes[kind].contract for kind in kinds} == dict.fromkeys(kinds, CONTRACT)
 
 
 def test_the_authors_document_shows_the_skeleton() -> None:

@@ -54,6 +54,5 @@ def features(backend: Backend) -> list[str]:
 
 
 def _names(advertised: AdvertisedCapabilities, service: str) -> list[str]:
-    expansion = {"ONLINE expansion": advertised.online_expansion, "OFFLINE expansion": advertised.offline_expansion}
-    extra = [name for name, present in expansion.items() if present] if service == "plugin" else []
+    extra = [f"{name} expansion" for name in advertised.expansion_types] if service == "plugin" else []
     return advertised.of(service) + extra

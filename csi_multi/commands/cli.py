@@ -18,7 +18,8 @@ from .explain import arguments as explain_arguments
 from .importing import arguments as import_arguments
 
 VERBS = "csi_multi.verbs"  # entry point group: verbs of other packages, each a function that adds its parser
-VERB_PACKAGES = {"conformance": "csi-multi-testing"}  # verbs of this project that are in packages of their own
+# Verbs of this project that are in packages of their own.
+VERB_PACKAGES = {"conformance": "csi-multi-testing", "new-backend": "csi-multi-testing"}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,13 +12,16 @@ from ..contract.backend import GROUP, Backend
 from ..contract.params import Schema, camel, describe, fields, keys_of, unknown
 from ..loading.loader import backend_classes, duplicate_providers
 
-# (name in the class of the backend, title, how a field is written there)
-SECTIONS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
-    ("Config", "Configuration file, in `backends.NAME:` together with `kind: {kind}`", str),
-    ("Parameters", "StorageClass", camel),
-    ("SnapshotParameters", "VolumeSnapshotClass", camel),
-    ("GroupSnapshotParameters", "VolumeGroupSnapshotClass", camel),
-    ("MutableParameters", "VolumeAttributesClass", camel),
+KEPT = """A key that is left out stays as it is on the volume. Where `default` is a value, it gives the storage's
+default, not the StorageClass's."""
+
+# (name in the class of the backend, title, paragraph below it, how a field is written there)
+SECTIONS: tuple[tuple[str, str, str, Callable[[str], str]], ...] = (
+    ("Config", "Configuration file, in `backends.NAME:` together with `kind: {kind}`", "", str),
+    ("Parameters", "StorageClass", "", camel),
+    ("SnapshotParameters", "VolumeSnapshotClass", "", camel),
+    ("GroupSnapshotParameters", "VolumeGroupSnapshotClass", "", camel),
+    ("MutableParameters", "VolumeAttributesClass", KEPT, camel),
 )
 
 
@@ -49,10 +52,10 @@ def _unusable(kind: str, reason: str) -> ConfigError:
 def reference(kind: str, backend: type[Backend]) -> str:
     """Return the reference of a backend: a title, and a table for every schema that it has."""
     parts = [f"## Backend `{kind}`"]
-    for name, title, rename in SECTIONS:
+    for name, title, paragraph, rename in SECTIONS:
         schema: type[Schema] = getattr(backend, name)
         if schema is not Schema:
-            parts.append(f"{title.format(kind=kind)}:\n\n{table(schema, rename)}".rstrip("\n"))
+            parts += [f"{title.format(kind=kind)}:", *filter(None, [paragraph]), table(schema, rename).rstrip("\n")]
     return "\n\n".join(parts) + "\n"
 
 

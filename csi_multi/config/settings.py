@@ -40,9 +40,17 @@ class Driver(Schema, frozen=True, kw_only=True):
         msgspec.field(default_factory=socket.gethostname)
     )
     alpha: Annotated[bool, Doc("also advertise RPCs that are alpha in CSI 1.13")] = False
-    workers: Annotated[
-        int, Doc("RPCs that may run at once, besides Probe; more wait, in five times as many threads", ge=8, le=2048)
-    ] = 64
+    workers: (
+        Annotated[
+            int,
+            Doc(
+                "RPCs that may run at once, besides Probe; more wait. Default: 256 for a controller, 64 for a node",
+                ge=8,
+                le=2048,
+            ),
+        ]
+        | None
+    ) = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Doc("lowest level that is logged")] = "info"
     log_style: Annotated[Literal["auto", "json", "console"], Doc("auto: console on a terminal, else JSON")] = "auto"
     check_seconds: Annotated[int, Doc("seconds between checks of each instance's storage", ge=1)] = 30

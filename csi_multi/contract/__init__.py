@@ -25,7 +25,6 @@ from .backend import (
     NodeLocal,
     PublishedNodes,
     ReadOnlyAttach,
-    Setting,
     Snapshots,
     Topology,
     VolumeHealthLister,
@@ -57,6 +56,7 @@ from .ids import LEAF_SHAPE, leaf, split_local
 from .machine import TIME_LIMIT, CommandFailed, CommandMissing, CommandTimedOut, Host, Result
 from .model import (
     IMPORTED,
+    NO_SECRETS,
     SINGLE_NODE_MODES,
     UNLIMITED,
     AccessMode,
@@ -97,14 +97,18 @@ from .model import (
 )
 from .observer import UNOBSERVED, Observer
 from .paging import paged
-from .params import Doc, Keys, Schema, unknown
+from .params import RESET, Doc, Keys, Reset, Schema, unknown
+from .setting import FREEZE_SECONDS, Freeze, Setting
 
 __all__ = [
     "CONTRACT",
     "FEATURES",
+    "FREEZE_SECONDS",
     "GROUP",
     "IMPORTED",
     "LEAF_SHAPE",
+    "NO_SECRETS",
+    "RESET",
     "SINGLE_NODE_MODES",
     "TIME_LIMIT",
     "TOOLS",
@@ -138,6 +142,7 @@ __all__ = [
     "Explain",
     "Extent",
     "FailedPrecondition",
+    "Freeze",
     "GroupSnapshot",
     "GroupSnapshotRequest",
     "GroupSnapshots",
@@ -167,6 +172,7 @@ __all__ = [
     "PermissionDenied",
     "PublishedNodes",
     "ReadOnlyAttach",
+    "Reset",
     "ResourceExhausted",
     "Result",
     "Schema",

@@ -25,13 +25,12 @@ Rules for every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .dry_run import DryRunReport
 from .errors import FailedPrecondition, NotFound
-from .machine import Host
 from .model import (
+    NO_SECRETS,
     SINGLE_NODE_MODES,
     AccessMode,
     AttachRequest,
@@ -60,29 +59,11 @@ from .model import (
     VolumeHealth,
     VolumeRequest,
 )
-from .observer import UNOBSERVED, Observer
 from .params import Schema
+from .setting import Setting as Setting
 
-CONTRACT = (1, 0)  # major: breaking; minor: new optional classes and defaulted fields only
+CONTRACT = (1, 1)  # major: breaking; minor: new optional classes and defaulted fields only
 GROUP = "csi_multi.backends"  # entry point group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """The environment of an instance: every constructor gets it beside the configuration.
-
-    Background work on the whole storage is only for processes with `controller`, because there may be a
-    thousand nodes. Calls to the storage that do not use `host` are reported to metrics and traces with
-    `with setting.observe("ec2", "CreateVolume"):`.
-    """
-
-    instance: str
-    driver: str
-    cluster: str
-    node: str
-    host: Host
-    controller: bool = True
-    observe: Observer = UNOBSERVED
 
 
 class Backend(ABC):
@@ -95,7 +76,8 @@ class Backend(ABC):
     SnapshotParameters: ClassVar[type[Schema]] = Schema  # VolumeSnapshotClass parameters
     GroupSnapshotParameters: ClassVar[type[Schema]] = Schema  # VolumeGroupSnapshotClass parameters
     access_modes: ClassVar[frozenset[AccessMode]] = SINGLE_NODE_MODES
-    # Whether open_device for a single-node mode fails while another node has the volume open, by the storage's means.
+    # Whether open_device for a single-node mode fails while another node has the volume open, by the storage's means:
+    # a lock, a lease, a record of the holder. It is for backends without Attach, where no controller sees to that.
     opens_exclusively: ClassVar[bool] = False
 
     def __init__(self, config: Any, setting: Setting) -> None:
@@ -132,28 +114,34 @@ class Backend(ABC):
     def open_device(self, request: OpenRequest) -> Device:
         """Open the volume's device on this node, or return the one that is open already. Raises NotFound."""
 
+    # Since 1.1 these methods get the secrets of the RPC that needs them. Of an RPC without secrets in CSI (unpublish,
+    # unstage, statistics, health) they are empty, and find_device and close_device must work without them.
+
     @abstractmethod
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         """Return the device if it is open on this node. Changes nothing, and needs no controller.
 
         Returns None when it is not open here; raises NotFound when the volume is known not to exist.
         """
 
     @abstractmethod
-    def close_device(self, handle: str) -> None:
-        """Close the device on this node. Succeeds when it is not open or the volume does not exist. Raises InUse."""
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
+        """Close the device on this node. Succeeds when it is not open or the volume does not exist.
 
-    def formatting(self, handle: str) -> None:  # noqa: B027 - optional on purpose
+        Raises InUse, and Unavailable where the storage must be told and does not answer.
+        """
+
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:  # noqa: B027 - optional on purpose
         """Store on the resource that mkfs is about to run on a blank device (Blank.INTERRUPTED).
 
         The kit requires both methods of every backend with devices, also where new volumes read as zeros: data may
         begin anywhere, so reads do not tell a used volume from a new one. Raises FailedPrecondition after `formatted`.
         """
 
-    def formatted(self, handle: str) -> None:  # noqa: B027
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:  # noqa: B027
         """Store on the resource that it may hold data from now on (Blank.NEVER), for ever. May be called twice."""
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         """Return whether the storage knows that something was written to the volume since it was made.
 
         False: every block is still unwritten (no allocated extent, no mapped thin block, no object). None: the
@@ -248,15 +236,18 @@ class Expand(Backend):
     """Volumes can be expanded."""
 
     online: ClassVar[bool] = True  # also while published
+    offline: ClassVar[bool] = True  # also while it is attached nowhere; False needs Attach (since 1.1)
 
     @abstractmethod
     def expand_volume(self, request: ExpandRequest) -> Expansion:
         """Expand to request.size; a volume that is large enough stays as it is, and none shrinks.
 
-        Raises NotFound, OutOfRange, ResourceExhausted; InUse for a volume that cannot grow while it is in use.
+        Raises NotFound, OutOfRange, ResourceExhausted; InUse for a volume that cannot grow while it is in use, and
+        FailedPrecondition, never InUse, for one that grows only while it is attached and is not: then it is tried
+        again every few minutes, also after a pod has begun to use the volume.
         """
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         """Update the size of an open device on this node after an expansion."""
 
 
@@ -335,7 +326,10 @@ class Capacity(Backend):
 
 
 class Modify(Backend):
-    """Volumes have parameters that can be changed later. Every field of MutableParameters defaults to None: unset."""
+    """Volumes have parameters that can be changed later. Every field of MutableParameters defaults to None: unset.
+
+    A field that allows RESET gets the storage's default again, not the StorageClass's (params.Reset).
+    """
 
     @abstractmethod
     def modify_volume(self, request: ModifyRequest) -> None:
@@ -438,8 +432,9 @@ class Import(Explain):
 
     @abstractmethod
     def release_volume(self, handle: str) -> str:
-        """Remove the stamp of an imported volume, and return the name that it has then.
+        """Remove the stamp of an imported volume; it can be imported again by the name that it had before.
 
+        Returns a text for people, in one line: what the volume is now, for example "logical volume vg0/data".
         Raises NotFound, InUse while it is attached or open, FailedPrecondition for one that was not imported.
         """
 

@@ -19,7 +19,8 @@
 
 The class decides what the orchestrator does next. After Busy, Unavailable and Timeout the work may still be
 running, so it tries again; after ResourceExhausted the scheduler tries another place; every
-other class is final. Never raise a final class while an incomplete resource remains.
+other class is final: the request counts as without effect, whether the orchestrator makes it again (as after
+FailedPrecondition) or not. Never raise a final class while an incomplete resource remains.
 rpc/status.py maps the tree to status codes. Any other exception is treated as a bug.
 """
 

@@ -71,8 +71,8 @@ def split_token(token: str) -> tuple[str, str]:
 def leaf(name: str, limit: int = LEAF) -> str:
     """Return a name of [-a-z0-9] for a requested name: unchanged where possible, else its hash.
 
-    It is deterministic, so that a retry finds the resource of the first try, and unique up to a 128-bit hash: a
-    name that looks like a hash is hashed too.
+    It is deterministic, so that a retry finds the resource of the first try, and unique up to a 128-bit hash. A hash
+    begins with "x-" and has no other hyphen; a name that begins so is hashed too.
     """
     if len(name) <= limit and _READABLE.fullmatch(name) and not name.startswith(_HASHED):
         return name

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from .errors import OutOfRange
@@ -19,6 +20,7 @@ T = TypeVar("T")
 Strings = Mapping[str, str]
 Segments = Mapping[str, str]
 
+NO_SECRETS: Strings = MappingProxyType({})  # of a caller that has none
 UNLIMITED = 2**63 - 1  # bytes; the largest number of CSI, for "no known limit"
 
 
@@ -244,7 +246,7 @@ class GroupSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
-    """Snapshots that were created at one point in time."""
+    """Snapshots that were created at one point in time: `created`, and the owner in the stamp, are those of each."""
 
     handle: str
     snapshots: tuple[Snapshot, ...]

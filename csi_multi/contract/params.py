@@ -9,6 +9,10 @@ Names are snake_case in the YAML file and camelCase in class parameters. A field
 dict[str, str] marked with Keys("tagSpecification_\\d+") collects all keys that match the pattern. A schema of class
 parameters with `loose: ClassVar[bool] = True` ignores the case of keys and treats an empty value as unset, for
 backends whose users bring classes from a driver that does so.
+
+A key that a VolumeAttributesClass leaves out stays as it is on the volume. A field of MutableParameters that can go
+back to its default is `iops: Annotated[int, Doc("...")] | Reset | None = None`: the user writes "default", and the
+backend gets RESET. That is the storage's default, not the StorageClass's.
 """
 
 from __future__ import annotations
@@ -17,15 +21,18 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
-from msgspec.inspect import Field, Metadata, type_info
+from msgspec.inspect import Field, LiteralType, Metadata, Type, UnionType, type_info
 
 from .errors import InvalidArgument
 
 S = TypeVar("S", bound="Schema")
+
+Reset = Literal["default"]  # the type of RESET
+RESET: Final = "default"  # the value of a mutable parameter that gets the storage's default again
 
 # Words in capitals, as in the drivers whose StorageClasses work here unchanged.
 ABBREVIATIONS = frozenset({"gb", "iops"})
@@ -145,6 +152,18 @@ def keys_of(field: Field) -> str:
     """Return the pattern of a Keys field, else ""."""
     kind = field.type
     return str((kind.extra or {}).get("keys", "")) if isinstance(kind, Metadata) else ""
+
+
+def resettable(schema: type[Schema]) -> list[str]:
+    """Return the names of the fields that can be RESET."""
+    return [one.name for one in fields(schema) if LiteralType((RESET,)) in _options(one.type)]
+
+
+def _options(kind: Type) -> tuple[Type, ...]:
+    """Return what a field may be, also where its rules stand around the whole union."""
+    if isinstance(kind, Metadata):
+        return _options(kind.type)
+    return kind.types if isinstance(kind, UnionType) else (kind,)
 
 
 def describe(schema: type[Schema]) -> Iterator[tuple[str, str, str, str]]:

@@ -87,12 +87,18 @@ def find_lost(file: Path, *, name_parts: int) -> list[Path]:
 def is_bound_to(device: Path, file: Path) -> bool:
     """Whether the device's backing file is the file that has this path now (same inode).
 
-    Raises Unavailable when this is unknown, because a volume in use must not seem free.
+    Raises Unavailable when this is unknown, because a volume in use must not seem free: also for a device that is
+    bound but has no node in this container's /dev.
     """
 
     def compare() -> bool:
         status = file.stat()
-        descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            if _text(f"{SYS}/{device.name}/loop/backing_file"):
+                raise Unavailable(f"{device} is attached, but has no node here; mount the host's /dev") from error
+            raise
         try:
             info = fcntl.ioctl(descriptor, GET_STATUS, bytes(INFO_BYTES))
         finally:

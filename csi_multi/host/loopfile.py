@@ -17,8 +17,6 @@ from .mounts import MountPoint
 
 log = logging.getLogger(__name__)
 
-SYS_BLOCK = Path("/sys/block")
-
 
 class LoopDevices:
     """The loop devices of the files of one backend.
@@ -166,22 +164,22 @@ def in_use(device: Path) -> bool:
 
 
 def mounted(device: Path) -> list[MountPoint]:
-    """Return the mounts, in this mount namespace, of the filesystem on the device or on a device above it."""
-    numbers, paths = _device_and_holders(device)
-    return [mount for mount in mounts.table() if mount.number in numbers or mount.source in paths]
+    """Return the mounts, in this mount namespace, of the filesystem on the device or on a device above it.
 
-
-def _device_and_holders(device: Path) -> tuple[set[str], set[str]]:
-    """Return numbers and paths of the device and of the devices above it: dm-crypt, a read-only loop device.
-
-    The mount table has the number for most filesystems, and only the path for btrfs.
+    The device may be a partition. Raises DeviceGone, and OSError.
     """
-    numbers, paths = {sysfs.number_of(device)}, {str(device)}
-    holders = [Path("/dev") / name for name in os.listdir(SYS_BLOCK / device.name / "holders")]
-    for holder in holders + loopdev.above(device):
-        above = _device_and_holders(holder)
-        numbers, paths = numbers | above[0], paths | above[1]
-    return numbers, paths
+    numbers = _device_and_holders(device)
+    return [mount for mount in mounts.table() if mounts.filesystem_number(mount) in numbers]
+
+
+def _device_and_holders(device: Path) -> set[str]:
+    """Return the numbers of the device and of the devices above it: dm-crypt, a read-only loop device."""
+    number = sysfs.number_of(device)
+    try:
+        holders = [Path("/dev") / name for name in os.listdir(sysfs.BLOCK / number / "holders")]
+    except FileNotFoundError:
+        raise sysfs.DeviceGone(f"device {device} does not exist any more") from None
+    return {number}.union(*(_device_and_holders(one) for one in holders + loopdev.above(device)))
 
 
 def _backing(device: Path) -> str | None:

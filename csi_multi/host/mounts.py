@@ -60,6 +60,14 @@ def all_at(path: Path) -> list[MountPoint]:
     return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
 
 
+def filesystem_number(mount: MountPoint) -> str:
+    """Return the number of the device that a filesystem is on, "" when it is not known any more."""
+    # btrfs has numbers of its own in the mount table; its source is the device that is really used.
+    if mount.fs_type != "btrfs":
+        return mount.number
+    return sysfs.find_number(mount.source, follow=mount.source.startswith("/dev/"))
+
+
 def place(mount: MountPoint, by_id: Mapping[int, MountPoint]) -> tuple[str, str]:
     """Return where a mount is: the filesystem and the path in it. All copies of a mount have the same place."""
     parent = by_id.get(mount.parent)

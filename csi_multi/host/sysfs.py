@@ -59,6 +59,11 @@ def exists(number: str) -> bool:
     return attribute(number, "dev") == number
 
 
+def disk_sequence(number: str) -> str:
+    """Return the kernel's diskseq, which no two disks have between two boots; "" before Linux 5.15."""
+    return attribute(number, "diskseq") or ""
+
+
 def size_of(number: str) -> int:
     """Return a block device's size in bytes. Raises DeviceGone."""
     sectors = attribute(number, "size")

@@ -63,7 +63,8 @@ class BackendProxy:
         for name, function in contract_methods(backend).items():
             method = getattr(backend, name)
             unproxied = getattr(method, "unproxied", method)  # another proxy may have been installed before
-            proxied = self._proxied(name, unproxied, self._response_check(name, function, owner))
+            called = _as_contract_calls(function, unproxied, type(backend).contract)
+            proxied = self._proxied(name, called, self._response_check(name, function, owner))
             vars(proxied)["unproxied"] = unproxied
             vars(backend)[name] = proxied
             if getattr(backend, name) is not proxied:
@@ -134,6 +135,42 @@ class BackendProxy:
         text = f"{self._owner} returned an invalid response: {name}{problem}"
         log.error(text, extra={"fields": {**self._log_fields, "method": name, "problem": problem.strip()}})
         return InvalidResponse(f"{text}; this is a bug of its package")
+
+
+def adds_secrets(function: Callable[..., Any]) -> bool:
+    """Whether contract 1.1 gave this method of the contract the parameter `secrets`, which has a default then."""
+    parameter = inspect.signature(function).parameters.get("secrets")
+    return parameter is not None and parameter.default is not parameter.empty
+
+
+def takes_secrets(method: Callable[..., Any]) -> bool:
+    """Whether a method can be called with secrets=...; with **kwargs, if what it wraps (functools.wraps) can."""
+    parameters = inspect.signature(method, follow_wrapped=False).parameters
+    if "secrets" in parameters:
+        return parameters["secrets"].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return False
+    wrapped = getattr(method, "__wrapped__", None)
+    return wrapped is None or takes_secrets(wrapped)
+
+
+def _as_contract_calls(
+    function: Callable[..., Any], method: Callable[..., Any], contract: tuple[int, int]
+) -> Callable[..., Any]:
+    """Return the method so that it can be called as contract 1.1 declares it.
+
+    One of contract 1.0 gets no secrets, also where it takes **kwargs: that is a decorator, which passes them on. A
+    later one takes them (backend_validation.py).
+    """
+    if not adds_secrets(function) or contract >= (1, 1):
+        return method
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("secrets", None)
+        return method(*args, **kwargs)
+
+    return call
 
 
 def _unchecked(response: Any, *_args: Any) -> Any:

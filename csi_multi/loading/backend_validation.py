@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ..contract.backend import CONTRACT, FEATURES, Backend
+from ..contract.backend import CONTRACT, FEATURES, Attach, Backend
 from ..contract.model import AccessMode
 from ..contract.params import Schema, describe
-from .backend_proxy import contract_methods
+from .backend_proxy import adds_secrets, contract_methods, takes_secrets
 
 SCHEMAS = ("Config", "Parameters", "MutableParameters", "SnapshotParameters", "GroupSnapshotParameters")
 
@@ -31,26 +32,40 @@ def why_unusable(candidate: Any) -> str:
     reasons = (
         *(_schema_problem(candidate, name) for name in SCHEMAS),
         *(_undeclared_feature(candidate, one) for one in FEATURES),
-        *(_method_problem(candidate, name) for name in contract_methods(candidate)),
+        *(_method_problem(candidate, name, function) for name, function in contract_methods(candidate).items()),
         _attribute_problem(candidate),
     )
     return next((reason for reason in reasons if reason), "")
 
 
-def _method_problem(candidate: type[Backend], name: str) -> str:
+def _method_problem(candidate: type[Backend], name: str, declared: Callable[..., Any]) -> str:
     found = inspect.getattr_static(candidate, name)
     if isinstance(found, property) or not callable(getattr(candidate, name)):
         return f"{name} is a {type(found).__name__}, not a method"
     if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found) or inspect.isgeneratorfunction(found):
         return f"{name} is asynchronous or a generator; contract methods must be plain functions"
-    return ""
+    return _secrets_problem(candidate, name, declared)
+
+
+def _secrets_problem(candidate: type[Backend], name: str, function: Callable[..., Any]) -> str:
+    if candidate.contract < (1, 1) or not adds_secrets(function) or takes_secrets(getattr(candidate, name)):
+        return ""
+    return (
+        f"{name} has no parameter 'secrets', which contract 1.1 added; write {name}(self, handle: str, "
+        "secrets: Strings = NO_SECRETS), or declare contract = (1, 0)"
+    )
 
 
 def _attribute_problem(candidate: type[Backend]) -> str:
     modes = candidate.access_modes
     if not isinstance(modes, frozenset) or not all(isinstance(mode, AccessMode) for mode in modes):
         return "access_modes is not a frozenset of csi_multi.contract.model.AccessMode"
-    return "" if isinstance(getattr(candidate, "online", True), bool) else "online is not a bool"
+    growth = {name: getattr(candidate, name, True) for name in ("online", "offline")}
+    if odd := [name for name, value in growth.items() if not isinstance(value, bool)]:
+        return f"{odd[0]} is not a bool"
+    if not growth["offline"] and not (growth["online"] and issubclass(candidate, Attach)):
+        return "offline is False: volumes that grow only while they are attached need the feature Attach and online"
+    return ""
 
 
 def _schema_problem(candidate: type[Backend], name: str) -> str:

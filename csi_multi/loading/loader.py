@@ -24,6 +24,7 @@ from ..contract.machine import Host
 from ..contract.observer import Listeners, Observer, observed
 from ..contract.params import unknown
 from ..host.supervised import CallHung, SupervisedCall
+from ..node import freeze
 from .backend_proxy import error_text
 from .backend_validation import why_unusable
 from .instance import Instance
@@ -44,6 +45,7 @@ def load_instances(
     host: Host,
     *,
     controller: bool = True,
+    serves_node: bool = True,
     listeners: Listeners = (),
     local: bool | None = None,
     kept: Mapping[str, Instance] = MappingProxyType({}),
@@ -65,7 +67,8 @@ def load_instances(
                 raise UnusableBackend(broken_kinds[section.kind])
             cls = classes[section.kind]
             node_local = local is not None and issubclass(cls, NodeLocal)
-            made = _instance(config, section, cls, host, bool(local) if node_local else controller, listeners)
+            does_control = bool(local) if node_local else controller
+            made = _instance(config, section, cls, host, does_control, serves_node, listeners)
             made.remote = node_local and controller and not local
             instances.append(made)
         except CallHung as error:  # the other instances of the kind are not tried: each would delay the start as long
@@ -84,7 +87,7 @@ def load_instances(
 
 def make_backend(config: Config, section: InstanceSection, cls: type[Backend], host: Host) -> Backend:
     """Make one configured backend without the proxy, for tests of its contract. Raises as load_instances does."""
-    return _instance(config, section, cls, host, controller=True).backend
+    return _instance(config, section, cls, host).backend
 
 
 def refuse_missing_or_duplicate(config: Config) -> None:
@@ -162,7 +165,8 @@ def _instance(
     section: InstanceSection,
     cls: type[Backend],
     host: Host,
-    controller: bool,
+    controller: bool = True,
+    serves_node: bool = True,
     listeners: Listeners = (),
 ) -> Instance:
     path = ("backends", section.name)
@@ -174,7 +178,9 @@ def _instance(
         node=config.driver.node,
         host=observed(host, section.name, listeners),
         controller=controller,
+        serves_node=serves_node,
         observe=Observer(section.name, listeners),
+        frozen=freeze.frozen,
     )
     try:
         made = SupervisedCall(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCTOR_LIMIT)

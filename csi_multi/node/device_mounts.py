@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..contract.backend import Backend, Setting
 from ..contract.errors import FailedPrecondition, NotFound
-from ..contract.model import Device
+from ..contract.model import NO_SECRETS, Device, Strings
 from ..host import loopdev, mounts, sysfs
 from ..host.mounts import MountPoint
 from . import mount_flags, mount_paths
@@ -20,8 +20,8 @@ class DeviceCloser(Protocol):
 
     setting: Setting
 
-    def find_device(self, handle: str) -> Device | None: ...
-    def close_device(self, handle: str) -> None: ...
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None: ...
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,7 @@ def device_number(entry: MountPoint) -> str:
     """Return the number of the device that is mounted, "" when it is not known any more."""
     if entry.fs_type in mounts.DEVICE_NODE_FILESYSTEMS:
         return bound_node_number(entry)
-    # btrfs has numbers of its own in the mount table; its source is the device that is really used.
-    return _number(entry.source) if entry.fs_type == "btrfs" else entry.number
+    return mounts.filesystem_number(entry)
 
 
 def bound_node_number(entry: MountPoint) -> str:
@@ -107,10 +106,10 @@ def outside(found: Sequence[DeviceMount], paths: Collection[Path], table: Sequen
     return [one for one in found if one.path not in paths and mounts.place(one.mount, by_id) not in here]
 
 
-def find_device(backend: DeviceCloser, handle: str) -> Device | None:
+def find_device(backend: DeviceCloser, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
     """Return the volume's device; None when it is not open on this node or the volume does not exist."""
     try:
-        return backend.find_device(handle)
+        return backend.find_device(handle, secrets=secrets)
     except NotFound:
         return None
 
@@ -141,9 +140,11 @@ def is_occupied(staging: Path) -> bool:
     return bool(mounts.at(staging) or mounts.at(staging / mount_paths.BLOCK_FILE))
 
 
-def find_by_path(backend: Backend, handle: str, path: Path) -> tuple[Device, DeviceMount]:
+def find_by_path(
+    backend: Backend, handle: str, path: Path, secrets: Strings = NO_SECRETS
+) -> tuple[Device, DeviceMount]:
     """Return the device and its mount at a staging or target path. Raises NotFound."""
-    device = backend.find_device(handle)
+    device = backend.find_device(handle, secrets=secrets)
     if device is not None and path.is_absolute() and "\0" not in str(path):
         resolved = mount_paths.resolve_parent(path)
         for candidate in (resolved, resolved / mount_paths.BLOCK_FILE):

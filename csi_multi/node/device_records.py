@@ -59,7 +59,7 @@ class DeviceRecord:
     @property
     def current(self) -> bool:
         """Whether the device exists, and is the one that was opened."""
-        return sysfs.exists(self.number) and self.sequence == _sequence(self.number)
+        return sysfs.exists(self.number) and self.sequence == sysfs.disk_sequence(self.number)
 
     @property
     def valid(self) -> bool:
@@ -102,7 +102,7 @@ def write(key: VolumeKey, path: Path, number: str) -> DeviceRecord:
             return known
         if known:
             _refuse_bound(key, path, known)
-        record = DeviceRecord(key=key, number=number, path=path, sequence=_sequence(number))
+        record = DeviceRecord(key=key, number=number, path=path, sequence=sysfs.disk_sequence(number))
         _write(record)
     return record
 
@@ -176,10 +176,6 @@ def _of_mount(entry: MountPoint, records: Mapping[str, DeviceRecord]) -> DeviceR
     if not number and entry.fs_type == "btrfs":  # its source is the only trace of a device that vanished
         candidates += [record for record in records.values() if str(record.path) == entry.source]
     return next((record for record in candidates if record and record.owns(entry)), None)
-
-
-def _sequence(number: str) -> str:
-    return sysfs.attribute(number, "diskseq") or ""
 
 
 def _all() -> dict[str, DeviceRecord]:

@@ -10,7 +10,7 @@ from contextvars import copy_context
 from ..contract.backend import Backend
 from ..contract.errors import FailedPrecondition
 from ..contract.machine import Host, Result
-from ..contract.model import Blank, Device
+from ..contract.model import NO_SECRETS, Blank, Device, Strings
 from ..host import sysfs
 from . import blank_check, exit_status, kernel_features
 from .exit_status import CommandOutcome
@@ -27,9 +27,11 @@ def ensure_filesystem(
     backend: Backend,
     handle: str,
     device: Device,
+    *,
     fs_type: str,
     options: FilesystemOptions,
     default: str = DEFAULT,
+    secrets: Strings = NO_SECRETS,
 ) -> tuple[FilesystemType, bool]:
     """Make sure that the device holds this filesystem ("": the supported one of a used device, else the default).
 
@@ -44,13 +46,13 @@ def ensure_filesystem(
         return wanted, False
     _refuse_to_format(handle, device, wanted, found)
     if device.blank is not Blank.INTERRUPTED:
-        _require_unwritten(backend, handle, device, data_offset)
+        _require_unwritten(backend, handle, device, data_offset, secrets)
     if found == wanted.name and _is_complete(host, device, wanted):
         return wanted, False  # mkfs had ended, but the driver was killed before it could record that
     if found:
         log.warning("volume %s: an interrupted mkfs left %s incomplete; it is formatted again", handle, device.path)
         blank_check.wipe_start(device)
-    backend.formatting(handle)
+    backend.formatting(handle, secrets=secrets)
     command = wanted.mkfs_command(host, options, kernel_features.running_kernel())
     exit_status.run(host, *command, str(device.path), timeout=LONG_TIME_LIMIT)
     return wanted, True
@@ -66,12 +68,14 @@ def _inspect(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
         return found.result(), data_offset
 
 
-def _require_unwritten(backend: Backend, handle: str, device: Device, data_offset: int | None) -> None:
+def _require_unwritten(
+    backend: Backend, handle: str, device: Device, data_offset: int | None, secrets: Strings
+) -> None:
     """Raise FailedPrecondition when the device was written; by reads only where the storage itself does not know."""
     zeroed = device.blank is Blank.ZEROED
     if zeroed and data_offset is not None:
         raise _holds_unknown(handle, device, data_offset)
-    written = backend.has_data(handle)
+    written = backend.has_data(handle, secrets=secrets)
     if written:
         raise FailedPrecondition(
             f"volume {handle!r}: {device.path} holds data that this driver did not write, as its storage shows, so it "

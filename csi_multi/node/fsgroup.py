@@ -15,7 +15,7 @@ from pathlib import Path
 from ..contract.errors import FailedPrecondition, InvalidArgument, Unavailable
 from ..host import mounts
 from ..host.mounts import MountPoint
-from . import frozen
+from . import stalled_writes
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def apply(mounted: MountPoint, gid: int) -> None:
         status = root.stat()
         if status.st_mode & stat.S_ISGID and status.st_gid == gid:
             return
-        frozen.write(mounted, what, lambda opened: _change_all(mounted, opened, gid, progress), progress.count)
+        stalled_writes.write(mounted, what, lambda opened: _change_all(mounted, opened, gid, progress), progress.count)
     except OSError as error:
         reason = os.strerror(error.errno or 0).lower()
         raise Unavailable(f"{what} failed: {reason}; the next try repeats it") from None

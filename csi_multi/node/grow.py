@@ -8,10 +8,10 @@ from pathlib import Path
 from ..contract.backend import Backend, Expand
 from ..contract.errors import FailedPrecondition, Unavailable
 from ..contract.machine import Host
-from ..contract.model import Device, SizeRange
+from ..contract.model import NO_SECRETS, Device, SizeRange, Strings
 from ..host import sysfs
 from ..host.privilege import held
-from . import blank_check, device_mounts, format, frozen, readonly_loop
+from . import blank_check, device_mounts, format, readonly_loop, stalled_writes
 from .device_mounts import DeviceMount
 from .exit_status import CommandOutcome
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, FilesystemType
@@ -22,12 +22,14 @@ log = logging.getLogger(__name__)
 MIN_GROWTH = 64 * 1024  # bytes; a remainder at the end of the device may be smaller than a filesystem's block
 
 
-def expand(host: Host, backend: Backend, handle: str, path: Path, size: SizeRange) -> int:
+def expand(
+    host: Host, backend: Backend, handle: str, path: Path, size: SizeRange, secrets: Strings = NO_SECRETS
+) -> int:
     """Let the volume at this path fill its device; return the size of the device in bytes."""
-    device, mounted = device_mounts.find_by_path(backend, handle, path)
+    device, mounted = device_mounts.find_by_path(backend, handle, path, secrets)
     writable = mounted if mounted.block else _writable_mount(handle, device)
     if isinstance(backend, Expand):
-        backend.refresh_device(handle)
+        backend.refresh_device(handle, secrets=secrets)
     current = sysfs.size_of(device.number)
     if current < size.required:
         # Not final: the storage system has grown the volume, and this node does not see it yet.
@@ -116,5 +118,5 @@ def _obstacle(fs_type: FilesystemType, device: Device) -> str:
 
 def _run(host: Host, command: tuple[str, ...], device: Device, mounted: DeviceMount) -> None:
     path = mounted.mount.target
-    frozen.require_writable(mounted.mount, f"growing the filesystem at {path}")
+    stalled_writes.require_writable(mounted.mount, f"growing the filesystem at {path}")
     host.run(*(word.format(device=device.path, path=path) for word in command), timeout=LONG_TIME_LIMIT)

@@ -30,7 +30,7 @@ def replay(host: Host, backend: Backend, request: OpenRequest, device: Device, f
     if problem := _obstacle(backend, request, device):
         raise _refusal(handle, fs_type, device, problem)
     log.info("volume %s: %s on %s has a journal to replay before it can be read", handle, fs_type.name, device.path)
-    backend.close_device(handle)
+    backend.close_device(handle, secrets=request.secrets)
     writable = backend.open_device(_writable(request))
     if writable.read_only:
         raise _refusal(handle, fs_type, writable, "its storage lets this node only read it")
@@ -42,7 +42,7 @@ def replay(host: Host, backend: Backend, request: OpenRequest, device: Device, f
     else:
         mounting.replay_by_mounting(host, writable, fs_type)
     blank_check.await_release(handle, writable)
-    backend.close_device(handle)
+    backend.close_device(handle, secrets=request.secrets)
     return backend.open_device(request)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..contract.backend import Setting
 from ..contract.errors import FailedPrecondition, StorageError, Unavailable
-from ..contract.model import Device
+from ..contract.model import NO_SECRETS, Device, Strings
 from ..host import mounts
 from ..host.mounts import MountPoint
 from . import device_mounts, device_records, readonly_loop
@@ -27,10 +27,10 @@ class UnconfiguredBackend:
         self.setting = setting
         self.advice = advice  # why the instance cannot be used, and what to do
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return None
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         """Raise Unavailable: a device that was opened stays open."""
         raise Unavailable(f"volume {handle!r} is unmounted, but its device stays open because {self.advice}")
 

@@ -48,7 +48,7 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     target = mount_paths.resolve_target(request.target, request.staging)
     mount = request.capability.mount
     mount_flags.validate(mount.flags if mount else ())
-    device = backend.find_device(request.handle)
+    device = backend.find_device(request.handle, secrets=request.secrets)
     existing = device_mounts.mount_at(target, device, request.handle)
     staged = device_mounts.staging_mount(staging, device, request.handle)
     if device is None or staged is None:
@@ -65,7 +65,7 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     _refuse_second_target(plan)
     device_records.add_target(key, device.path, device.number, target, plan.group_text)
     if not plan.read_only:
-        record_use(backend, request.handle, device)
+        record_use(backend, request.handle, device, request.secrets)
         if plan.group is not None:
             try:
                 fsgroup.apply(staged.mount, plan.group)

@@ -31,6 +31,7 @@ class PublishRequest:
     target: Path
     capability: Capability
     read_only: bool = False
+    secrets: Strings = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

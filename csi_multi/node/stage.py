@@ -14,7 +14,7 @@ from pathlib import Path
 from ..contract.backend import Backend
 from ..contract.errors import AlreadyExists, Busy, FailedPrecondition, StorageError, Timeout, Unavailable
 from ..contract.machine import Host
-from ..contract.model import Blank, Device, OpenRequest
+from ..contract.model import Blank, Device, OpenRequest, Strings
 from ..host import sysfs
 from . import device_mounts, device_records, format, fsgroup, grow, journal, mount_flags, mount_paths, mounting
 from .device_mounts import DeviceMount
@@ -54,7 +54,9 @@ class StagePlan:
 def stage(host: Host, backend: Backend, request: StageRequest) -> None:
     """Mount the volume's device at the staging path."""
     plan = make_plan(request)
-    device = device_mounts.find_device(backend, plan.handle) if device_mounts.is_occupied(plan.staging) else None
+    secrets, device = request.secrets, None
+    if device_mounts.is_occupied(plan.staging):
+        device = device_mounts.find_device(backend, plan.handle, secrets)
     existing = device_mounts.staging_mount(plan.staging, device, plan.handle)
     if device and existing:
         if difference := _difference(plan, existing):
@@ -65,9 +67,9 @@ def stage(host: Host, backend: Backend, request: StageRequest) -> None:
     mount_paths.require_directory(plan.staging)
     device = backend.open_device(_open_request(plan))
     if device.read_only != plan.read_only and not device_mounts.list_mounts(device):
-        backend.close_device(plan.handle)  # an interrupted stage left it open in the other mode
+        backend.close_device(plan.handle, secrets=secrets)  # an interrupted stage left it open in the other mode
         device = backend.open_device(_open_request(plan))
-    with _close_on_final_error(backend, plan.handle, device):
+    with _close_on_final_error(backend, plan, device):
         device_records.add_staging(VolumeKey.of(backend, plan.handle), device, plan.staging)
         if plan.block:
             mounted, formatted = _bind_block(host, plan, device), False
@@ -119,7 +121,7 @@ def _open_request(plan: StagePlan) -> OpenRequest:
 
 
 @contextlib.contextmanager
-def _close_on_final_error(backend: Backend, handle: str, device: Device) -> Iterator[None]:
+def _close_on_final_error(backend: Backend, plan: StagePlan, device: Device) -> Iterator[None]:
     """Close the device on a final error, after which the orchestrator forgets the volume and never unstages it."""
     try:
         yield
@@ -128,8 +130,8 @@ def _close_on_final_error(backend: Backend, handle: str, device: Device) -> Iter
     except StorageError:
         if not device_mounts.list_mounts(device):
             with contextlib.suppress(StorageError):
-                backend.close_device(handle)
-                device_records.remove(VolumeKey.of(backend, handle), device.number)
+                backend.close_device(plan.handle, secrets=plan.request.secrets)
+                device_records.remove(VolumeKey.of(backend, plan.handle), device.number)
         raise
 
 
@@ -148,7 +150,14 @@ def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Dev
     formatted, alone = False, not name
     if alone:  # otherwise it is mounted elsewhere on this node, and only the kernel may access the device
         fs_type, formatted = format.ensure_filesystem(
-            host, backend, plan.handle, device, plan.fs_type, plan.options, plan.request.default_fs_type
+            host,
+            backend,
+            plan.handle,
+            device,
+            fs_type=plan.fs_type,
+            options=plan.options,
+            default=plan.request.default_fs_type,
+            secrets=plan.request.secrets,
         )
         if not formatted and not plan.read_only:
             format.repair(host, plan.handle, device, fs_type)
@@ -196,7 +205,7 @@ def _prepare_for_writes(
     """Complete a read-write stage; also when an earlier try was interrupted between the mount and this step."""
     if mounted.read_only:
         return
-    record_use(backend, plan.handle, device)
+    record_use(backend, plan.handle, device, plan.request.secrets)
     if mounted.block:
         return
     if not formatted:
@@ -210,7 +219,7 @@ def _apply_group(
     host: Host, backend: Backend, plan: StagePlan, device: Device, mounted: DeviceMount, group: int
 ) -> None:
     """Raises as fsgroup.apply does. After a final error nothing is staged, because the orchestrator never unstages."""
-    with _close_on_final_error(backend, plan.handle, device):
+    with _close_on_final_error(backend, plan, device):
         try:
             fsgroup.apply(mounted.mount, group)
         except FailedPrecondition:
@@ -218,7 +227,7 @@ def _apply_group(
             raise
 
 
-def record_use(backend: Backend, handle: str, device: Device) -> None:
+def record_use(backend: Backend, handle: str, device: Device, secrets: Strings) -> None:
     """Have the backend record on the resource that it may hold data, before anything can write to it."""
     if device.blank is not Blank.NEVER:
-        backend.formatted(handle)
+        backend.formatted(handle, secrets=secrets)

@@ -6,6 +6,7 @@ Every step may be repeated from any intermediate state, as in staging.
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 
 from ..contract.errors import InUse, NotFound
@@ -14,6 +15,8 @@ from ..contract.model import Device
 from . import blank_check, device_mounts, device_records, mount_paths, mounting, open_volume, readonly_loop, thaw
 from .device_mounts import DeviceCloser
 from .open_volume import OpenVolume
+
+log = logging.getLogger(__name__)
 
 
 def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> None:
@@ -68,6 +71,20 @@ def _await_release(host: Host, handle: str, device: Device, staging: Path, fs_ty
     try:
         blank_check.await_release(handle, device)
     except InUse:
-        if not fs_type or not thaw.thaw_unmounted(host, handle, device, staging, fs_type):
+        if not fs_type or not _was_frozen(host, handle, device, staging, fs_type):
             raise
         blank_check.await_release(handle, device)
+
+
+def _was_frozen(host: Host, handle: str, device: Device, staging: Path, fs_type: str) -> bool:
+    """Return whether a frozen filesystem kept the device busy; it is thawed now. Raises MayBeFrozen."""
+    try:
+        thawed = thaw.thaw_unmounted(host, handle, device, staging, fs_type)
+    except thaw.NotMountable as error:
+        log.info("volume %s: its device stays busy, and not with a frozen filesystem: %s", handle, error)
+        return False
+    if thawed:
+        log.warning(
+            "volume %s: another program had frozen its filesystem, so its device stayed busy; it is thawed", handle
+        )
+    return thawed

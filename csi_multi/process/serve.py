@@ -22,10 +22,11 @@ from ..loading.loader import load_instances
 from ..loading.registry import Registry
 from ..loading.reload import ConfigReloader
 from ..logs.handlers import set_up_logging
+from ..node import freeze, frozen_leftovers
 from ..rpc import endpoint
 from ..rpc.capabilities import Mode
 from ..rpc.interceptor import SharedRpcState
-from ..rpc.server import build_server
+from ..rpc.server import build_server, workers_of
 from ..rpc.threads import ServerStop, exit_with_serving_thread
 from ..telemetry import Telemetry
 
@@ -43,12 +44,17 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
     settings = load_config(file, node)
     set_up_logging(settings.driver.log_level, settings.driver.log_style)
     host, telemetry = LocalHost(), Telemetry(settings.driver)
-    membership, controller = ClusterMembership(settings, mode), mode is not Mode.NODE
+    membership = ClusterMembership(settings, mode)
     load = functools.partial(
-        load_instances, host=host, controller=controller, listeners=telemetry.listeners, local=membership.local
+        load_instances,
+        host=host,
+        controller=mode is not Mode.NODE,
+        serves_node=mode is not Mode.CONTROLLER,
+        listeners=telemetry.listeners,
+        local=membership.local,
     )
     instances = load(settings)
-    shared = SharedRpcState(settings.driver.workers, telemetry.listeners)
+    shared = SharedRpcState(workers_of(settings.driver, mode), telemetry.listeners)
     server = build_server(settings.driver, instances, host, mode, shared, membership.server_options)
     threading.excepthook = exit_with_serving_thread
     with _stop_signals() as signals:
@@ -62,12 +68,14 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
             own = endpoint.inode(path)
         instances.start(settings.driver.check_seconds)
         reloader = ConfigReloader(file, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
+        frozen_leftovers.thaw_repeatedly(host, lambda: reloader.settings.driver.check_seconds)
         telemetry.on_serving(shared, instances, reloader, membership.refused_answers)
         gc.freeze()  # loaded modules stay, so the garbage collector need not visit them again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})
         _wait(signals, reloader)
         log.info("stopping: no new RPCs are accepted; waiting for running ones")
         telemetry.on_stopping()
+        freeze.end_all()  # a copy may take longer than a supervisor waits, and the next driver may never come
         for stop in (ServerStop(server, DRAIN_LIMIT), *membership.stop(DRAIN_LIMIT)):
             _drain(stop, shared, instances)
         endpoint.remove(path, own)

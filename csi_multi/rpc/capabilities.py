@@ -75,12 +75,18 @@ class AdvertisedCapabilities:
     mode: Mode
     names: frozenset[tuple[str, str]]
     online_expansion: bool
-    offline_expansion: bool
+    unpublished_expansion: bool  # some volumes only while they are published nowhere
     broken: tuple[str, ...] = ()  # instances that could not be loaded, and might add capabilities
 
     def current(self) -> AdvertisedCapabilities:
         """Return itself: it replaces CurrentCapabilities where the configuration never changes."""
         return self
+
+    @property
+    def expansion_types(self) -> list[str]:
+        """Return CSI's types of VolumeExpansion."""
+        types = {"ONLINE": self.online_expansion, "OFFLINE": self.unpublished_expansion}
+        return [name for name, present in types.items() if present]
 
     def of(self, service: str) -> list[str]:
         """Return the capabilities of a service, in the table's order."""
@@ -124,7 +130,7 @@ def advertise(
         mode=mode,
         names=frozenset(names),
         online_expansion=any(backend.online for backend in expandable),
-        offline_expansion=any(not backend.online for backend in expandable),
+        unpublished_expansion=any(not backend.online for backend in expandable),
         broken=tuple(sorted(broken)),
     )
 

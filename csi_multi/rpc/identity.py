@@ -28,7 +28,7 @@ class IdentityService:
     def GetPluginCapabilities(self, request: Any, deadline: float | None) -> pb.GetPluginCapabilitiesResponse:
         advertised, service, growth = self._context.advertised, pb.PluginCapability.Service, pb.PluginCapability
         items = [pb.PluginCapability(service=service(type=name)) for name in advertised.of("plugin")]
-        kinds = [name for name in ("ONLINE", "OFFLINE") if getattr(advertised, f"{name.lower()}_expansion")]
+        kinds = advertised.expansion_types
         items += [pb.PluginCapability(volume_expansion=growth.VolumeExpansion(type=kind)) for kind in kinds]
         return pb.GetPluginCapabilitiesResponse(capabilities=items)
 

@@ -35,6 +35,7 @@ from .status import ForwardedError, code_of
 
 log = logging.getLogger("csi_multi.rpc")
 MESSAGE_LIMIT = 2000  # bytes; escaped it may take three times as much, and gRPC accepts 8 KiB of metadata
+PLACES = 256  # each takes a thread, 14 KiB of memory. External-provisioner alone sends 100 RPCs at once
 Method = Callable[[Any, float | None], Any]  # (request, deadline in time.monotonic()) -> response
 
 DEGRADED = "csi-multi-degraded"  # trailing metadata of Probe
@@ -55,16 +56,22 @@ class SharedRpcState:
     def __post_init__(self) -> None:
         working = max(self.workers * 5 // 8, 1)
         reading = max(self.workers - working, 2)
-        # External-provisioner alone sends 100 RPCs at once; one instance that is slow may use half of the places.
         self.slots = {
-            RpcCost.WORKING: SlotPool(working, self.workers * 3, RpcCost.WORKING.value),
-            RpcCost.READING: SlotPool(reading, self.workers * 3, RpcCost.READING.value),
+            RpcCost.WORKING: SlotPool(working, self._places, RpcCost.WORKING.value),
+            RpcCost.READING: SlotPool(reading, self._places, RpcCost.READING.value),
         }
 
     @property
+    def _places(self) -> int:
+        """How many RPCs of one cost may wait. An instance that hangs may use half of them."""
+        return min(self.workers * 3, PLACES)
+
+    @property
     def threads(self) -> int:
-        """How many threads are enough for the RPCs that run, and for all that wait because of instances that hang."""
-        return self.workers * 5
+        """How many threads are enough for the RPCs that run, for all that wait because of instances that hang, and
+        for as many as may run that wait for a moment.
+        """
+        return self.workers * 2 + self._places
 
     @property
     def busy(self) -> bool:

@@ -109,6 +109,7 @@ class NodeService:
             target=Path(request.target_path),
             capability=capability,
             read_only=request.readonly or capability.mode.read_only,
+            secrets=dict(request.secrets),
         )
         publish.publish(self._host, instance.backend, published)
         return pb.NodePublishVolumeResponse()
@@ -150,7 +151,8 @@ class NodeService:
             if reason := backend.unsupported(capability):
                 raise InvalidArgument(f"volume_capability: {reason}")
         size = convert.size_range(request.capacity_range)
-        size_now = grow.expand(self._host, backend, handle, _absolute(request.volume_path), size)
+        path, secrets = _absolute(request.volume_path), dict(request.secrets)
+        size_now = grow.expand(self._host, backend, handle, path, size, secrets)
         return pb.NodeExpandVolumeResponse(capacity_bytes=size_now)
 
     def NodeGetVolumeHealth(

@@ -33,6 +33,8 @@ from .threads import StartedThreads
 
 ChannelOptions = tuple[tuple[str, int], ...]
 
+CONTROLLER_WORKERS = 256
+NODE_WORKERS = 64
 INSTANT_THREADS = 4  # only for RPCs that use memory only, so that Probe is answered whatever the others do
 CHANNEL_OPTIONS: ChannelOptions = (
     ("grpc.max_receive_message_length", 4 << 20),
@@ -76,6 +78,13 @@ class ServerOptions:
 STANDALONE = ServerOptions()
 
 
+def workers_of(driver: Driver, mode: Mode) -> int:
+    """Return how many RPCs may run at once: a controller gets those of all sidecars, a node those of its kubelet."""
+    if driver.workers is not None:
+        return driver.workers
+    return NODE_WORKERS if mode is Mode.NODE else CONTROLLER_WORKERS
+
+
 def build_server(
     driver: Driver,
     registry: Registry,
@@ -85,7 +94,7 @@ def build_server(
     options: ServerOptions = STANDALONE,
 ) -> grpc.Server:
     """Return a server with all services, not yet bound to an address."""
-    shared = shared or SharedRpcState(driver.workers)
+    shared = shared or SharedRpcState(workers_of(driver, mode))
     context = _service_context(driver, registry, mode, options)
     services = {
         "Identity": IdentityService(context),

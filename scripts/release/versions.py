@@ -33,6 +33,7 @@ OTHERS = (
     "*go.sum",
     "examples/*",
     "tests/*",
+    "docs/backend-image.md",
     "docs/writing-a-backend.md",
     "docs/decisions/*",
 )

@@ -17,12 +17,12 @@ from typing import Any
 import grpc
 import pytest
 
-from csi_multi.config.settings import Driver
 from csi_multi.node import device_records
 from csi_multi.process.driver_process import DriverProcess, NotServing
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.interceptor import SharedRpcState
 from csi_multi.rpc.rules import RpcCost
+from csi_multi.rpc.server import NODE_WORKERS
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -82,10 +82,10 @@ def test_50_stagings_at_once_are_more_than_the_slots_and_none_is_refused(
     make_driver: Callable[..., DriverProcess], tmp_path: Path
 ) -> None:
     # In a mount namespace of its own, because one that another process copies meanwhile keeps devices in use.
-    driver = make_driver(wrapper=("unshare", "--mount", "--propagation", "private"))
+    driver = make_driver(f"workers: {NODE_WORKERS}", wrapper=("unshare", "--mount", "--propagation", "private"))
     client = driver.start()
     made = [volume(client, f"v{number}").volume_id for number in range(50)]
-    assert SharedRpcState(Driver(name="x.example").workers).slots[RpcCost.WORKING].total < len(made)
+    assert SharedRpcState(NODE_WORKERS).slots[RpcCost.WORKING].total < len(made)
     all_ready = threading.Barrier(len(made))
 
     def fields(handle: str) -> dict[str, str]:

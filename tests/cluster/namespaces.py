@@ -77,6 +77,7 @@ class Network:
                 process.send_signal(signal.SIGCONT)
 
         process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until then another thread of it may still answer
         try:
             yield thaw
         finally:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from csi_multi_testing.memory import MutableParameters
 
-from csi_multi.contract import Doc, InvalidArgument, Keys, Schema
-from csi_multi.contract.params import camel, describe, normalize_keys, parse
+from csi_multi.contract import RESET, Doc, InvalidArgument, Keys, Reset, Schema
+from csi_multi.contract.params import camel, describe, normalize_keys, parse, resettable
 
 
 class Disk(Schema, frozen=True, kw_only=True):
@@ -179,3 +179,20 @@ def test_a_loose_schema_still_refuses_unknown_keys_with_the_nearest_one(refusal:
 
 def test_a_schema_that_says_nothing_keeps_to_its_capitals() -> None:
     assert normalize_keys(Disk, {"IOPS": "", "iops": "5"}, "parameters") == {"IOPS": "", "iops": "5"}
+
+
+class Resettable(Schema, frozen=True):
+    iops: Annotated[int, Doc("operations per second", ge=1)] | Reset | None = None
+    tier: Annotated[Literal["hdd", "ssd"], Doc("medium")] | Reset | None = None
+    kind: Annotated[Literal["x"] | Reset | None, Doc("described as a whole")] = None
+    name: Annotated[str, Doc("a text, which may be any word")] | None = None
+
+
+def test_a_value_that_is_reset_is_neither_unset_nor_a_value() -> None:
+    def of(**values: str) -> Resettable:
+        return parse(Resettable, values, "mutable_parameters")
+
+    assert (of().iops, of(iops="default").iops, of(iops="5").iops, of(tier="default").tier) == (None, RESET, 5, RESET)
+    assert resettable(Resettable) == ["iops", "tier", "kind"]
+    with pytest.raises(InvalidArgument, match="'defualt'; it takes: integer ≥ 1 or default"):
+        of(iops="defualt")

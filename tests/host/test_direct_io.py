@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from csi_multi_testing.concurrency import wrong_blocks
+from csi_multi_testing.random_blocks import random_blocks, write_blocks, wrong_blocks
 
 from csi_multi.host import loopdev, sysfs
 from csi_multi.host.command import LocalHost
@@ -37,7 +37,9 @@ def test_blocks_written_at_the_same_time_are_kept_on_a_file_of_qemu(shown: Path)
     device = loops.open(shown)
     try:
         assert not direct(device)
-        assert wrong_blocks(device, SIZE) == []
+        blocks = random_blocks(SIZE)
+        assert write_blocks(device, blocks) == []
+        assert wrong_blocks(device, blocks) == []
     finally:
         loops.close(shown)
 

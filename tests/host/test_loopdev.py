@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +67,28 @@ def test_a_device_that_cannot_be_asked_is_not_taken_for_another(image: Path, cal
     loopdev.detach(LocalHost(), device)
 
     assert injector.happened
+
+
+FIND = """
+import sys
+from pathlib import Path
+from csi_multi.contract import Unavailable
+from csi_multi.host import loopdev
+
+try:
+    print(loopdev.find(Path(sys.argv[1])))
+except Unavailable as error:
+    print("Unavailable:", error)
+"""
+
+
+def test_a_device_that_this_container_has_no_node_of_is_not_taken_for_another(image: Path) -> None:
+    """As in the container of a controller, whose /sys shows the devices of the machine."""
+    image = image.rename(image.with_name(f"image-{uuid.uuid4()}"))  # the machine may have a device of another "image"
+    device = loopdev.attach(LocalHost(), image)
+    script = 'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$0" -c "$@"'
+    words = ("unshare", "--mount", "sh", "-c", script, sys.executable, FIND, str(image))
+    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    loopdev.detach(LocalHost(), device)
+
+    assert found.startswith(f"Unavailable: {device} is attached, but has no node here")

@@ -53,17 +53,18 @@ def test_a_kind_that_is_not_installed_stops_the_start_with_the_nearest_one(insta
         loaded(fast="memroy")
 
 
-@pytest.mark.parametrize("controller", [True, False])
-def test_an_instance_hears_whether_its_process_serves_the_controller(
-    controller: bool, install: Any, tmp_path: Path
+@pytest.mark.parametrize(("controller", "node"), [(True, True), (True, False), (False, True)])
+def test_an_instance_hears_whether_its_process_serves_the_controller_and_the_node(
+    controller: bool, node: bool, install: Any, tmp_path: Path
 ) -> None:
     install("mem", GOOD)
     file = tmp_path / "csi.yaml"
     file.write_text("driver: {name: multi.csi.example.com}\nbackends: {fast: {kind: mem}}")
 
-    registry = load_instances(load_config(file), LocalHost(), controller=controller)
+    registry = load_instances(load_config(file), LocalHost(), controller=controller, serves_node=node)
 
-    assert registry.get("fast").backend.setting.controller is controller
+    setting = registry.get("fast").backend.setting
+    assert (setting.controller, setting.serves_node) == (controller, node)
 
 
 @pytest.mark.parametrize("between", [False, True])

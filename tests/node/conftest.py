@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from csi_multi.contract import (
+    NO_SECRETS,
     AccessMode,
     AlreadyExists,
     Blank,
@@ -82,7 +83,7 @@ def attachment(loop: str) -> tuple[str, str | None]:
 class FileBackend(Expand):
     """One sparse file per volume, and a small file beside it that says how blank it is."""
 
-    contract = (1, 0)
+    contract = (1, 1)
     access_modes = frozenset(AccessMode)
     knows_data = False  # whether has_data answers, as storage does that records what was written
     asked_for_data = False
@@ -120,7 +121,7 @@ class FileBackend(Expand):
         os.truncate(self.image(request.handle), request.size.required)
         return Expansion(size=request.size.required)
 
-    def refresh_device(self, handle: str) -> None:
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         for loop in loopdev.find(self.image(handle)):
             loopdev.refresh(self.setting.host, loop)
 
@@ -132,7 +133,7 @@ class FileBackend(Expand):
         image = self.image(request.handle)
         return self.device(request.handle, loopdev.attach(self.setting.host, image, read_only=request.read_only))
 
-    def find_device(self, handle: str) -> Device | None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         self.get_volume(handle)
         found = loopdev.find(self.image(handle))
         return self.device(handle, found[0]) if found else None
@@ -147,7 +148,7 @@ class FileBackend(Expand):
             read_only=sysfs.read_only(number),
         )
 
-    def close_device(self, handle: str) -> None:
+    def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         for loop in loopdev.find(self.image(handle)):
             try:
                 os.close(os.open(loop, os.O_RDONLY | os.O_EXCL))
@@ -155,17 +156,17 @@ class FileBackend(Expand):
                 raise InUse(f"{loop} is in use") from None
             loopdev.detach(self.setting.host, loop)
 
-    def formatting(self, handle: str) -> None:
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self.setting.host.step()
         self.note(handle, Blank.INTERRUPTED)
         self.setting.host.step()
 
-    def formatted(self, handle: str) -> None:
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         self.setting.host.step()
         self.note(handle, Blank.NEVER)
         self.setting.host.step()
 
-    def has_data(self, handle: str) -> bool | None:
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
         self.asked_for_data = True
         with self.image(handle).open("rb") as file:
             try:

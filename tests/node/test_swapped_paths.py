@@ -12,7 +12,7 @@ import pytest
 
 from csi_multi.contract import FailedPrecondition, StorageError
 from csi_multi.host import mount_calls, mounts
-from csi_multi.node import frozen
+from csi_multi.node import stalled_writes
 
 pytestmark = pytest.mark.root
 
@@ -209,7 +209,7 @@ def test_a_group_is_not_given_to_a_directory_that_a_link_leads_to_meanwhile(worl
     file.touch(mode=0o600)
     world.volume()
     world.stage(staging=parent / "staging", mode="SINGLE_NODE_MULTI_WRITER")
-    ask = frozen.bounded.ask
+    ask = stalled_writes.bounded.ask
 
     def swap_first(*question):
         parent.rename(aside)
@@ -221,7 +221,7 @@ def test_a_group_is_not_given_to_a_directory_that_a_link_leads_to_meanwhile(worl
             aside.rename(parent)
 
     with monkeypatch.context() as patch:
-        patch.setattr(frozen.bounded, "ask", swap_first)
+        patch.setattr(stalled_writes.bounded, "ask", swap_first)
         with pytest.raises(FailedPrecondition, match="is a symbolic link or no directory"):
             world.publish(staging=parent / "staging", mode="SINGLE_NODE_MULTI_WRITER", group="4711")
     assert (file.stat().st_gid, file.stat().st_mode & 0o777) == (0, 0o600)

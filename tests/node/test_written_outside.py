@@ -123,7 +123,7 @@ def test_the_storage_is_asked_only_before_mkfs(world):
 
 
 def test_storage_that_cannot_answer_leaves_the_device_as_it_is(world):
-    def unreachable(handle):
+    def unreachable(handle, secrets):
         raise Unavailable("the storage is unreachable")
 
     world.volume()

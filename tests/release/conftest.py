@@ -23,9 +23,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of its own with the files of this checkout, all committed."""
     copy = tmp_path_factory.mktemp("release") / "tree"
     for name in git(ROOT, "ls-files", "-z").split("\0"):
-        if name and (ROOT / name).is_file():
+        if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink()):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
     git(copy, "init", "--quiet")
     git(copy, "add", "--all")
     git(copy, "commit", "--quiet", "--message", "all")

@@ -85,6 +85,7 @@ def test_chart_values_guide_and_labels_name_the_new_images(bumped: Path) -> None
         ("config/helm/csi-multi/values.yaml", 'tag: "7.4.12"'),
         ("docs/deploy.md", 'tag: "7.4.12"'),
         ("docs/deploy.md", "csi-multi-node:7.4.12"),
+        ("docs/backend-image.md", "csi-multi-node:7.4.12"),
         ("Containerfile", 'org.opencontainers.image.version="7.4.12"'),
     ):
         assert words in (bumped / file).read_text(), file

@@ -80,7 +80,7 @@ def test_capabilities_imply_each_other_as_csi_says(alpha: bool) -> None:
             assert name not in names or needs in names, (features, name)
         assert ("plugin", "CONTROLLER_SERVICE") in names
         growing = ("controller", "EXPAND_VOLUME") in names
-        assert (found.online_expansion or found.offline_expansion) == growing == (b.Expand in features)
+        assert (found.online_expansion or found.unpublished_expansion) == growing == (b.Expand in features)
         assert growing == (("node", "EXPAND_VOLUME") in names)
         placed = bool({b.Topology, b.NodeLocal} & set(features))
         assert placed == (("plugin", "VOLUME_ACCESSIBILITY_CONSTRAINTS") in names)
@@ -92,7 +92,7 @@ def test_the_union_of_instances_is_advertised() -> None:
 
     assert {("controller", "CLONE_VOLUME"), ("controller", "GET_CAPACITY")} <= found.names
     assert found.online_expansion
-    assert found.offline_expansion
+    assert found.unpublished_expansion
 
 
 def test_a_promise_about_published_nodes_is_made_only_when_all_instances_keep_it() -> None:

@@ -201,7 +201,7 @@ def test_a_snapshot_of_an_instance_without_snapshots_is_just_not_there(serve: An
         "find_device",
         "close_device",
     )
-    bare = type("Bare", (Backend,), {name: MemoryBackend.__dict__[name] for name in names})
+    bare = type("Bare", (Backend,), {name: MemoryBackend.__dict__[name] for name in names} | {"contract": (1, 1)})
     client = serve(make("fast"), make("bare", bare)).client
 
     assert listed(client, snapshot_id="bare/s") == []

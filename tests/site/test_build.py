@@ -19,7 +19,7 @@ def tree(tmp_path: Path) -> Path:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, tmp_path / name)
+        shutil.copy2(ROOT / name, tmp_path / name, follow_symlinks=False)
     (tmp_path / ".tools").symlink_to(ROOT / ".tools")
     return tmp_path
 

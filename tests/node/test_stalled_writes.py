@@ -12,7 +12,7 @@ import pytest
 from csi_multi.contract import InUse, SizeRange, Unavailable
 from csi_multi.host import bounded, mounts
 from csi_multi.host.privilege import LinuxCapability, held
-from csi_multi.node import frozen
+from csi_multi.node import stalled_writes
 from tests.host.hanging import within
 
 pytestmark = pytest.mark.root
@@ -130,7 +130,7 @@ def repeat_while_unavailable(call):
 
 @filesystems
 def test_a_group_for_a_frozen_volume_is_refused_with_the_remedy_until_it_is_thawed(world, freeze, fs, monkeypatch):
-    monkeypatch.setattr(frozen, "STALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(stalled_writes, "STALL_TIMEOUT", 0.5)
     world.volume(size=SIZES[fs])
     staging = world.stage(fs=fs, **SHARED)
     (staging / "file").write_text("bytes")
@@ -151,7 +151,7 @@ def test_a_group_for_a_frozen_volume_is_refused_with_the_remedy_until_it_is_thaw
 @pytest.mark.parametrize("step", ["expand", "stage"])
 def test_a_frozen_volume_does_not_grow_and_the_remedy_is_named_until_it_is_thawed(world, freeze, fs, step, monkeypatch):
     monkeypatch.setattr("csi_multi.node.grow.held", lambda _: True)
-    monkeypatch.setattr(frozen, "STALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(stalled_writes, "STALL_TIMEOUT", 0.5)
     size = 2 * max(SIZES[fs], 256 * MiB)
     world.volume(size=SIZES[fs])
     staging = world.stage(fs=fs)
@@ -177,7 +177,7 @@ def test_a_frozen_volume_does_not_grow_and_the_remedy_is_named_until_it_is_thawe
 
 
 def test_a_walk_that_was_given_up_changes_nothing_more_when_the_filesystem_is_thawed(world, freeze, monkeypatch):
-    monkeypatch.setattr(frozen, "STALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(stalled_writes, "STALL_TIMEOUT", 0.5)
     world.volume()
     staging = world.stage(**SHARED)
     for name in ("a", "b", "c"):
