@@ -25,11 +25,13 @@ class LosesChanges(MemoryBackend):
     """Reads a table of all volumes, adds its own, and writes the table again."""
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        before = tuple(self.storage.volumes)
+        with self.storage.lock:
+            before = set(self.storage.volumes)
         made = super().create_volume(request)
         time.sleep(0.001)
-        for handle in set(self.storage.volumes) - set(before) - {made.handle}:
-            self.storage.volumes.pop(handle, None)
+        with self.storage.lock:  # the fault is the old table, not a walk through one that changes
+            for handle in set(self.storage.volumes) - before - {made.handle}:
+                del self.storage.volumes[handle]
         return made
 
 
