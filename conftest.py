@@ -20,6 +20,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("csi-multi")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Refuse parameters in a set: each process would run them in an order of its own, and pytest-xdist then fails."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        if any(isinstance(values, set | frozenset) for values in mark.args[1:2]):
+            raise pytest.UsageError(f"{metafunc.definition.nodeid}: the parameters are a set; sort them")
+
+
 @pytest.fixture(autouse=True)
 def no_directory_is_known_to_the_next_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Remove the notes about directories of loop instances in kept directories of tests: their volumes would count."""

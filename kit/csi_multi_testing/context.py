@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import os
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,12 +32,13 @@ from csi_multi.core.idempotent import NOT_FINAL
 from .assertions import CheckFailed, expect
 from .fault_injection import FaultInjector, ProcessDied
 from .in_process import InProcessClient
-from .protocol import BLOCK, BackendProtocol, Target, VolumeSpec, read_from, write_to
+from .protocol import BLOCK, BackendProtocol, Target, VolumeSpec
 from .secret_watch import marked, watch_of
 from .storage import Storage
+from .volume_data import BLOCK_SIZE, VolumeData, pattern
 from .waiting import make_all
 
-BLOCK_SIZE = 4096
+__all__ = ["BLOCK_SIZE", "CheckContext", "features_of", "in_process", "pages", "pattern", "source"]
 
 
 def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
@@ -47,7 +46,7 @@ def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
     return frozenset(one for one in (*FEATURES, *TOOLS) if issubclass(backend, one))
 
 
-class CheckContext:
+class CheckContext(VolumeData):
     """A `with` block: its end removes what the check created, and raises CheckFailed if anything remains."""
 
     def __init__(
@@ -159,6 +158,14 @@ class CheckContext:
                 self._attached.pop(resource.handle, None)
                 self._open.pop(resource.handle, None)
 
+    def delete(self, *resources: Volume | Snapshot | GroupSnapshot) -> None:
+        """Delete what the check created, and leave it out of the clean-up."""
+        for resource in resources:
+            client = self.client
+            remove = {Volume: client.delete, Snapshot: client.delete_snapshot, GroupSnapshot: client.delete_group}
+            remove[type(resource)](resource.handle)
+            self.forget(resource)
+
     def close_at_end(self, volume: Volume) -> None:
         """Close the volume's device at the end. Call it before a check with `Target.BACKEND` opens the device."""
         self._open[volume.handle] = None
@@ -178,49 +185,6 @@ class CheckContext:
                 f"{what}: raised {type(error).__name__} ({error}), the contract requires {names}"
             ) from error
         raise CheckFailed(f"{what}: succeeded, the contract requires {names}")
-
-    # Bytes
-
-    def no_data_reason(self) -> str:
-        """Why the data of volumes cannot be read and written; "" if it can."""
-        if self.storage.read and self.storage.write:
-            return ""
-        if not self.storage.devices:
-            return "the data of volumes cannot be read: give Storage.devices, or Storage.read and Storage.write"
-        return "" if os.geteuid() == 0 else "only root can open devices"
-
-    def write(self, volume: Volume, data: bytes, offset: int = 0) -> None:
-        self.write_pieces(volume, (offset, data))
-
-    def read(self, volume: Volume, length: int = BLOCK_SIZE, offset: int = 0) -> bytes:
-        return self.read_pieces(volume, (offset, length))[0]
-
-    def write_pieces(self, volume: Volume, *pieces: tuple[int, bytes]) -> None:
-        """Write all pieces with one opening of the device: each opening may cost commands, or seconds."""
-        if write := self.storage.write:
-            for offset, data in pieces:
-                write(volume.handle, offset, data)
-            return
-        with self.client.device_path(volume.handle) as path:
-            for offset, data in pieces:
-                write_to(path, offset, data)
-
-    def read_pieces(self, volume: Volume, *places: tuple[int, int]) -> list[bytes]:
-        """Return the bytes at each (offset, length), with one opening of the device."""
-        if read := self.storage.read:
-            return [read(volume.handle, offset, length) for offset, length in places]
-        with self.client.device_path(volume.handle, read_only=True) as path:
-            return [read_from(path, offset, length) for offset, length in places]
-
-    def fill(self, volume: Volume, seed: str) -> None:
-        """Write known bytes at the head and at the tail of a volume."""
-        self.write_pieces(volume, (0, pattern(seed)), (volume.size - BLOCK_SIZE, pattern(f"{seed} tail")))
-
-    def expect_filled(self, volume: Volume, seed: str, size: int, what: str) -> None:
-        """Require the bytes that `fill` wrote when the volume had this size."""
-        head, tail = self.read_pieces(volume, (0, BLOCK_SIZE), (size - BLOCK_SIZE, BLOCK_SIZE))
-        expect(head == pattern(seed), f"{what}: the first block differs from what was written")
-        expect(tail == pattern(f"{seed} tail"), f"{what}: the last block differs from what was written")
 
     # What is on the storage
 
@@ -284,11 +248,6 @@ class CheckContext:
 def source(of: Volume | Snapshot) -> Source:
     kind = SourceKind.VOLUME if isinstance(of, Volume) else SourceKind.SNAPSHOT
     return Source(kind=kind, handle=of.handle)
-
-
-def pattern(seed: str, length: int = BLOCK_SIZE) -> bytes:
-    """Return bytes that are different for every seed."""
-    return hashlib.shake_128(seed.encode()).digest(length)
 
 
 def pages(read: Any, limit: int = 0, **more: Any) -> list[Any]:

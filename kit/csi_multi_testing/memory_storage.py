@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import bisect
+import datetime
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from csi_multi.contract import GroupSnapshot, Health, HealthEntry, Snapshot, Unavailable, Volume
+from csi_multi.contract import (
+    GroupSnapshot,
+    Health,
+    HealthEntry,
+    InvalidToken,
+    Page,
+    PageRequest,
+    Snapshot,
+    Source,
+    SourceKind,
+    Unavailable,
+    Volume,
+    missing,
+)
 
 T = TypeVar("T")
 GRANULE = 4096
+CURSOR = re.compile(r"[a-z0-9][-a-z0-9]*")
 DAMAGED = HealthEntry(status=Health.DEGRADED, reason="Damaged", message="damaged by hand; repair it by hand")
 
 
@@ -43,6 +60,22 @@ class MemoryStorage:
     def drop(self, rows: dict[str, T], key: str) -> None:
         """One call to the storage that removes something."""
         rows.pop(key, None)
+
+    def fetch(self, rows: dict[str, T], kind: str, handle: str) -> T:
+        """One call to the storage that reads something. Raises NotFound."""
+        if handle not in rows:
+            raise missing(kind, handle)
+        return rows[handle]
+
+    def listed(self, rows: dict[str, T], page: PageRequest) -> Page[T]:
+        """One call to the storage that lists something. Raises InvalidToken."""
+        if page.cursor and not CURSOR.fullmatch(page.cursor):
+            raise InvalidToken(f"cursor {page.cursor!r} was not returned by this backend; list again from the start")
+        names = sorted(rows)
+        start = bisect.bisect_right(names, page.cursor) if page.cursor else 0
+        chosen = names[start : start + page.limit] if page.limit else names[start:]
+        more = start + len(chosen) < len(names)
+        return Page(items=tuple(rows[name] for name in chosen), cursor=chosen[-1] if more and chosen else "")
 
     def read(self, handle: str, offset: int, length: int) -> bytes:
         """Return bytes of a volume; offset and length are whole blocks."""
@@ -92,3 +125,12 @@ class MemoryStorage:
 
 def unreachable() -> Exception:
     return Unavailable("the storage cannot be reached")
+
+
+def data_key(source: Source) -> str:
+    """Return under which key the data of a volume or snapshot is kept."""
+    return source.handle if source.kind is SourceKind.VOLUME else f"@{source.handle}"
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_testing.memory import MemoryBackend, MemoryStorage, listed
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage
+from csi_multi_testing.memory_snapshots import MemorySnapshots
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.cluster.addresses import ConfiguredNodes
@@ -57,7 +58,10 @@ MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"}
 
 # The methods of the backend in memory, without the features that would hide what is tested: attaching, for one.
 METHODS = {
-    name: value for name, value in vars(MemoryBackend).items() if callable(value) and name not in ("attach", "detach")
+    name: value
+    for kind in (MemorySnapshots, MemoryBackend)
+    for name, value in vars(kind).items()
+    if callable(value) and name not in ("attach", "detach")
 }
 FEATURES = (
     NodeLocal,
@@ -114,11 +118,13 @@ class LocalMemory(Plain):  # type: ignore[misc,valid-type]
         return super().get_snapshot(self._here(handle))
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return listed({handle.partition("/")[2]: one for handle, one in self.storage.volumes.items()}, page)
+        return self.storage.listed(
+            {handle.partition("/")[2]: one for handle, one in self.storage.volumes.items()}, page
+        )
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         found = {key: one for key, one in self.storage.snapshots.items() if source in (None, one.source)}
-        return listed({handle.partition("/")[2]: one for handle, one in found.items()}, page)
+        return self.storage.listed({handle.partition("/")[2]: one for handle, one in found.items()}, page)
 
 
 @dataclass

@@ -114,8 +114,7 @@ class _DeleteSource(DeleteVolume):
             return
         copy = retry(lambda: self.t.copy(self.snapshot), f"{what}, then restore_volume")
         self.t.expect_filled(copy, SEED, self.resource.size, f"{what}: a volume restored from the snapshot")
-        self.t.client.delete(copy.handle)
-        self.t.forget(copy)
+        self.t.delete(copy)
 
     def verify(self, answer: object, what: str) -> None:
         expect_not_found(self.read, f"{what}: read after the deletion")

@@ -148,8 +148,7 @@ def delete_opened(t: CheckContext, volume: Volume) -> None:
     """Delete a volume whose device was opened and closed."""
     if b.Attach in t.features:
         t.client.detach(volume.handle, None)
-    t.client.delete(volume.handle)
-    t.forget(volume)
+    t.delete(volume)
 
 
 @check(needs=("devices",), data=True, target=Target.BACKEND)

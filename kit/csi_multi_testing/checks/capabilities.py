@@ -77,8 +77,7 @@ def an_unsupported_use_is_refused_before_anything_is_created(t: CheckContext) ->
                 expect_nothing_new(t, before, f"{what}: refused, but")
                 continue
             expect_repeats(t, made, spec, f"repeated for {describe_use(spec.capabilities[0])}")
-            t.client.delete(made.handle)
-            t.forget(made)
+            t.delete(made)
 
 
 @check()

@@ -126,8 +126,7 @@ def snapshots_that_come_and_go_leave_nothing_with_their_volume(t: CheckContext) 
 
     def cycle() -> None:
         snapshot = snapshot_as_source(t, volume)
-        t.client.delete_snapshot(snapshot.handle)
-        t.forget(snapshot)
+        t.delete(snapshot)
 
     expect_no_growth(t, "create_snapshot and delete_snapshot", cycle)
     same(t.client.get(volume.handle), volume, "create_snapshot and delete_snapshot, often, then get_volume")
@@ -139,8 +138,7 @@ def clones_that_come_and_go_leave_nothing_with_their_source(t: CheckContext) -> 
 
     def cycle() -> None:
         copy = t.copy(volume)
-        t.client.delete(copy.handle)
-        t.forget(copy)
+        t.delete(copy)
 
     expect_no_growth(t, "clone_volume and delete_volume of the clone", cycle)
     same(t.client.get(volume.handle), volume, "clone_volume and delete_volume of the clone, often, then get_volume")

@@ -46,8 +46,7 @@ def run_instance(t: CheckContext) -> None:
         for read_only in (False, True):
             with t.in_process.open_device(volume.handle, read_only=read_only):
                 t.backend.find_device(volume.handle)
-        t.client.delete(volume.handle)
-        t.forget(volume)
+        t.delete(volume)
     t.backend.close()
 
 
@@ -70,8 +69,7 @@ def calls_that_fail_leave_nothing_in_their_process(t: CheckContext) -> None:
     A pool of connections that is filled when it is needed may grow in the first sweep. A leak grows in each.
     """
     volume = t.volume()
-    t.client.delete(volume.handle)
-    t.forget(volume)
+    t.delete(volume)
     for sweep in range(1, SWEEPS + 1):
         before = measure()
         tried = _let_each_call_fail(t)

@@ -67,8 +67,7 @@ def suitable_burst(t: CheckContext, share: float = 1.0) -> Burst:
     """Return this share of many volumes, or of fewer where their creation would take too long."""
     started = time.monotonic()
     volume = t.volume()
-    t.client.delete(volume.handle)
-    t.forget(volume)
+    t.delete(volume)
     taken = max(time.monotonic() - started, 0.001)
     count = max(FEW_VOLUMES, int(share * min(MANY_VOLUMES, BURST_SECONDS / taken)))
     t.note(f"{count} volumes at once")

@@ -163,8 +163,7 @@ def run_in_changing_order(round_: int, calls: list[NamedCall]) -> list[CallResul
 def unknown_volumes_do_not_hide_others_that_are_read_at_the_same_time(t: CheckContext) -> None:
     """A storage that looks several ids up in one call may refuse all of them if one does not exist."""
     known, gone = [t.volume() for _ in range(CONCURRENT // 2)], t.volume()
-    t.client.delete(gone.handle)
-    t.forget(gone)
+    t.delete(gone)
     unknown = ("get_volume of a deleted volume, beside others", partial(t.client.get, gone.handle))
     reads = [("get_volume, beside a deleted volume", partial(t.client.get, one.handle)) for one in known]
     for round_ in range(ROUNDS):

@@ -60,8 +60,7 @@ def expect_nothing_kept(t: CheckContext, make: Callable[[], Volume], requests: R
             if changes:
                 break
             raise
-        t.client.delete(volume.handle)
-        t.forget(volume)
+        t.delete(volume)
         if not change:
             return
         changes.append(change)
@@ -102,15 +101,13 @@ def creations(t: CheckContext, volume: Volume) -> Iterator[tuple[str, Ask]]:
         snapshot = wait_until_ready(t, t.snapshot(volume))
         size += volume.size
         yield f"restore_volume with {size} bytes", _removed(t, partial(t.copy, snapshot, size=size))
-        t.client.delete_snapshot(snapshot.handle)
-        t.forget(snapshot)
+        t.delete(snapshot)
 
 
 def _removed(t: CheckContext, create: Callable[[], Volume]) -> Ask:
     def ask() -> None:
         made = create()
-        t.client.delete(made.handle)
-        t.forget(made)
+        t.delete(made)
 
     return ask
 
@@ -124,20 +121,17 @@ def copies(t: CheckContext, volume: Volume) -> Iterator[tuple[str, Ask]]:
         yield "create_snapshot of more than half of the storage", partial(_snapshot, t, volume)
     if b.GroupSnapshots in t.features:
         yield "create_group_snapshot of more than half of the storage", partial(_group, t, [small, volume])
-    t.client.delete(small.handle)
-    t.forget(small)
+    t.delete(small)
 
 
 def _snapshot(t: CheckContext, volume: Volume) -> None:
     made = t.snapshot(volume)
-    t.client.delete_snapshot(made.handle)
-    t.forget(made)
+    t.delete(made)
 
 
 def _group(t: CheckContext, volumes: list[Volume]) -> None:
     made = t.group(volumes)
-    t.client.delete_group(made.handle)
-    t.forget(made)
+    t.delete(made)
 
 
 @check(b.Capacity, b.Expand, target=Target.BACKEND)

@@ -25,8 +25,7 @@ def leave_used_space(t: CheckContext, name: str = "", size: int | None = None) -
     """Create a volume, write all over it, and delete it: its space and its name are free again."""
     used = t.volume(name, size)
     t.write_pieces(used, *((at, pattern(f"kit used {at}")) for at in places(0, used.size)))
-    t.client.delete(used.handle)
-    t.forget(used)
+    t.delete(used)
 
 
 def read_blocks(t: CheckContext, volume: Volume, offsets: list[int]) -> list[bytes]:

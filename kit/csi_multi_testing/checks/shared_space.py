@@ -40,8 +40,7 @@ def expect_space_taken(t: CheckContext, method: str, copy: Callable[[Volume], Ca
         if changes[-1] >= volume.size // 2:
             return
         remove()
-        t.client.delete(volume.handle)
-        t.forget(volume)
+        t.delete(volume)
     raise CheckFailed(
         f"capacity().available fell by {changes} bytes at {method} of a volume with {volume.size} bytes of data: each "
         "of the two may be written anew, and then needs space of its own; count what they share for both, or, if the "

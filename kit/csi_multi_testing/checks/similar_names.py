@@ -42,8 +42,7 @@ def a_change_of_a_volume_does_not_touch_one_whose_name_contains_its_name(t: Chec
     if b.Expand in t.features:
         t.client.expand(volume.handle, SizeRange(required=2 * t.size))
         expect_untouched(t, others, f"expand_volume of {name!r}")
-    t.client.delete(volume.handle)
-    t.forget(volume)
+    t.delete(volume)
     expect_untouched(t, others, f"delete_volume of {name!r}")
     if t.client.target is Target.BACKEND:
         t.backend.resume()
@@ -89,5 +88,4 @@ def the_device_of_a_volume_is_not_that_of_one_whose_name_contains_its_name(t: Ch
         same(t.backend.find_device(one.handle), opened, f"close_device of {name!r}, then find_device of another")
     if b.Attach in t.features:
         t.client.detach(volume.handle, None)
-    t.client.delete(volume.handle)
-    t.forget(volume)
+    t.delete(volume)

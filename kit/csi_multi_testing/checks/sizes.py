@@ -73,8 +73,7 @@ def an_exact_size_is_created_exactly(t: CheckContext) -> None:
     why = f" ({'of' if given else 'Storage.size or twice that, without'} Storage.exact_sizes)"
     for exact in t.storage.exact_sizes or (t.size, 2 * t.size):
         made = create_with_size(t, exact, exact, why)
-        t.client.delete(made.handle)
-        t.forget(made)
+        t.delete(made)
 
 
 @check()

@@ -83,8 +83,7 @@ def what_another_process_does_to_a_snapshot_is_seen_at_once(t: CheckContext) -> 
         made = wait_until_ready(t, t.snapshot(volume, name))
         for found in _snapshots(other, made):
             same(as_ready(found), made, "create_snapshot, then it in a process that has read the name before")
-        t.client.delete_snapshot(made.handle)
-        t.forget(made)
+        t.delete(made)
         what = "delete_snapshot, then get_snapshot of a process that has read it before"
         expect_not_found(partial(other.get_snapshot, made.handle), what)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-from csi_multi_testing.memory import CURSOR
+from csi_multi_testing.memory_storage import CURSOR
 from csi_multi_testing.storage import Storage, setting
 
 from csi_multi.contract import (

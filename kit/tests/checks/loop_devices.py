@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from csi_multi_testing import memory
-from csi_multi_testing.memory import MemoryBackend, MemoryStorage, _data_key
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage
+from csi_multi_testing.memory_storage import data_key
 from csi_multi_testing.storage import MIB, NODE, Storage, setting
 
 from csi_multi.contract import (
@@ -52,7 +53,7 @@ class Looped(MemoryBackend, b.NodeHealthReporter):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(request, default)
         if request.source:
-            shutil.copyfile(self.file(_data_key(request.source)), self.file(made.handle))
+            shutil.copyfile(self.file(data_key(request.source)), self.file(made.handle))
             self.notes[made.handle] = Blank.NEVER
         self.file(made.handle).touch()
         os.truncate(self.file(made.handle), made.size)

@@ -79,11 +79,11 @@ class Careful(MemoryBackend):
             raise FailedPrecondition(f"volume {handle!r} belongs to driver {found.stamp.driver!r}")
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return memory.listed(self.only_ours(self.storage.volumes), page)
+        return self.storage.listed(self.only_ours(self.storage.volumes), page)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         rows = {key: one for key, one in self.storage.snapshots.items() if source in (None, one.source)}
-        return memory.listed(self.only_ours(rows), page)
+        return self.storage.listed(self.only_ours(rows), page)
 
     def only_ours(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         return {key: row for key, row in rows.items() if self.ours(row.stamp)}

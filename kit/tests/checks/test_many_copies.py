@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from csi_multi_testing.checks import many_copies
-from csi_multi_testing.memory import MemoryBackend, _data_key
+from csi_multi_testing.memory import MemoryBackend
+from csi_multi_testing.memory_storage import data_key
 
 from csi_multi.contract import Device, OpenRequest, Strings, Volume, VolumeRequest
 
@@ -48,7 +49,7 @@ class OneDraft(MemoryBackend):
 
     def by_draft(self, request: VolumeRequest, make: Callable[[VolumeRequest], Volume]) -> Volume:
         assert request.source
-        key = _data_key(request.source)
+        key = data_key(request.source)
         drafts: dict[str, dict[int, bytes]] = vars(self.storage).setdefault("drafts", {})
         drafts.setdefault(key, dict(self.storage.data.get(key, {})))
         time.sleep(0.01)

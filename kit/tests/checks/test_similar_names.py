@@ -57,7 +57,7 @@ class GrowsAll(MemoryBackend):
 class ListsBeginnings(MemoryBackend):
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         rows = {key: one for key, one in self.storage.snapshots.items() if one.source.startswith(source or "")}
-        return memory.listed(rows, page)
+        return self.storage.listed(rows, page)
 
 
 class DeletesSnapshotsThatBegin(MemoryBackend):

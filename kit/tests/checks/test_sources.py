@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from csi_multi_testing.checks import sources
-from csi_multi_testing.memory import MemoryBackend, _data_key
+from csi_multi_testing.memory import MemoryBackend
+from csi_multi_testing.memory_storage import data_key
 
 from csi_multi.contract import InUse, NotFound, SizeRange, Snapshot, SourceKind, Strings, Volume, VolumeRequest
 
@@ -53,7 +54,7 @@ class Sharing(MemoryBackend):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(request, default)
         if request.source:
-            shared = self.storage.data.setdefault(_data_key(request.source), {})
+            shared = self.storage.data.setdefault(data_key(request.source), {})
             self.storage.data[made.handle] = shared
         return made
 
@@ -64,7 +65,7 @@ class ReadingThrough(MemoryBackend):
     def _put(self, request: VolumeRequest, default: int) -> Volume:
         made = super()._put(request, default)
         if request.source:
-            shared = self.storage.data.setdefault(_data_key(request.source), {})
+            shared = self.storage.data.setdefault(data_key(request.source), {})
             self.storage.data[made.handle] = ChainMap({}, shared)  # type: ignore[assignment]
         return made
 
@@ -139,7 +140,7 @@ class Shallow(MemoryBackend):
         made = super().create_snapshot(request)
         source = self.get_volume(made.source).stamp.source
         if source:
-            whole, base = self.storage.data[f"@{made.handle}"], self.storage.data[_data_key(source)]
+            whole, base = self.storage.data[f"@{made.handle}"], self.storage.data[data_key(source)]
             own = {at: data for at, data in whole.items() if base.get(at) != data}
             self.storage.data[f"@{made.handle}"] = own
         return made

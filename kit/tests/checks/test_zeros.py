@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from csi_multi_testing import memory
 from csi_multi_testing.checks import zeros
-from csi_multi_testing.memory import MemoryBackend, MemoryStorage, _data_key
+from csi_multi_testing.memory import MemoryBackend, MemoryStorage
+from csi_multi_testing.memory_storage import data_key
 
 from csi_multi.contract import Snapshot, SnapshotRequest, Volume, VolumeRequest
 
@@ -23,7 +24,7 @@ class Layered(MemoryBackend):
         made = super().create_snapshot(request)
         earlier = [one for one in self.storage.snapshots.values() if one.source == made.source and one != made]
         if source := self.get_volume(made.source).stamp.source:
-            self.flatten(f"@{made.handle}", _data_key(source))
+            self.flatten(f"@{made.handle}", data_key(source))
         for one in earlier:
             self.flatten(f"@{made.handle}", f"@{one.handle}")
         return made
@@ -32,7 +33,7 @@ class Layered(MemoryBackend):
         made = super().clone_volume(request)
         assert request.source
         if source := self.get_volume(request.source.handle).stamp.source:
-            self.flatten(made.handle, _data_key(source))
+            self.flatten(made.handle, data_key(source))
         return made
 
 
