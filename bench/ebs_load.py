@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from csi_multi._proto import csi_pb2 as pb
+from csi_multi.rpc.client import Client
 
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 PAUSE = 0.1  # seconds; the sidecars wait longer
@@ -33,7 +34,9 @@ ZONE = pb.Topology(segments={"bench.csi-multi.example/zone": "eu-west-1a"})
 class Load:
     def __init__(self, endpoint: str) -> None:
         self._channel = grpc.insecure_channel(endpoint)
-        grpc.channel_ready_future(self._channel).result(READY)
+        first = Client(endpoint)
+        first.wait(READY)
+        first.close()
         self.refused = 0
 
     def all(self, rpc: str, requests: Sequence[Any], response: Any) -> tuple[list[Any], float]:

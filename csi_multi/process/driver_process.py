@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import grpc
-
 from ..host.command import start
 from ..rpc.client import Client
 
@@ -102,6 +100,6 @@ class DriverProcess:
 def _listens(client: Client) -> bool:
     try:
         client.wait(START_POLL)
-    except grpc.FutureTimeoutError:
+    except TimeoutError:
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 )
+PAUSE = 0.02  # seconds, before a driver that is not there yet is asked again
 
 
 class Client:
@@ -33,8 +35,20 @@ class Client:
                 setattr(self, method.name, self._call(service.full_name, method))
 
     def wait(self, timeout: float = 10) -> None:
-        """Wait until the driver listens. Raises grpc.FutureTimeoutError."""
-        grpc.channel_ready_future(self._channel).result(timeout)
+        """Wait until the driver answers. Raises TimeoutError after `timeout` seconds.
+
+        By an RPC, since grpc.channel_ready_future starts a thread that raises when the channel is closed meanwhile.
+        """
+        ends = time.monotonic() + timeout
+        while (left := ends - time.monotonic()) > 0:
+            try:
+                self.GetPluginInfo(timeout=left, wait_for_ready=True)
+            except grpc.RpcError as error:
+                if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    time.sleep(PAUSE)
+                    continue
+            return
+        raise TimeoutError(f"no answer within {timeout:g} s")
 
     def close(self) -> None:
         self._channel.close()
@@ -51,7 +65,10 @@ class Client:
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
 
-        def send(request: Any = None, *, timeout: float = self._timeout, **fields: Any) -> Any:
-            return call(request if request is not None else request_class(**fields), timeout=timeout)
+        def send(
+            request: Any = None, *, timeout: float = self._timeout, wait_for_ready: bool = False, **fields: Any
+        ) -> Any:
+            message = request if request is not None else request_class(**fields)
+            return call(message, timeout=timeout, wait_for_ready=wait_for_ready)
 
         return send
