@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from csi_multi.contract import Attach, Backend, Blank, Device, OpenRequest, SizeRange
+from csi_multi.contract import Attach, Backend, Blank, Device, OpenRequest, SizeRange, Strings
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..context import BLOCK_SIZE, pattern
@@ -24,7 +24,7 @@ class DeviceOperation(VolumeOperation):
         self.attach_here()
 
     def attach_here(self) -> None:
-        self.context = {}
+        self.context: Strings | None = None  # while the volume is attached nowhere
         for node in self.t.storage.nodes if Attach in self.t.features else ():
             if node.name == self.t.backend.setting.node:
                 self.context = self.t.attach(self.volume, node)
@@ -32,7 +32,7 @@ class DeviceOperation(VolumeOperation):
     def open(self) -> Device:
         self.t.close_at_end(self.volume)
         request = OpenRequest(
-            handle=self.volume.handle, block=True, publish_context=self.context, secrets=self.t.storage.secrets
+            handle=self.volume.handle, block=True, publish_context=self.context or {}, secrets=self.t.storage.secrets
         )
         device: Device = self.t.backend.open_device(request)
         return device
@@ -50,7 +50,7 @@ class DeviceOperation(VolumeOperation):
 
     def remove(self) -> None:
         self.t.backend.close_device(self.volume.handle)
-        if self.context:
+        if self.context is not None:
             self.t.client.detach(self.volume.handle, None)
         super().remove()
 

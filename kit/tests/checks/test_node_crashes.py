@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import CheckState
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import CHECKS, node_crashes
 from csi_multi_testing.operations import base
 
-from csi_multi.contract import NO_SECRETS, Blank, Strings
+from csi_multi.contract import NO_SECRETS, AttachRequest, Blank, Strings
 
 from .file_backend import (
     VOLUMES,
@@ -20,6 +21,7 @@ from .file_backend import (
     over_files,
     storage,
 )
+from .loop_devices import Looped, looped, remove_devices
 
 
 class NotesInTwoSteps(FileBackend):
@@ -91,3 +93,21 @@ def test_a_backend_over_files_passes(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, lambda: storage(devices=devices))
 
     assert outcome.state is not CheckState.FAILED, outcome.text
+
+
+class Wordless(Looped):
+    """Attaches, and has nothing to tell the node."""
+
+    def attach(self, request: AttachRequest) -> Strings:
+        super().attach(request)
+        return {}
+
+
+@pytest.mark.root
+def test_a_volume_that_is_attached_without_a_context_is_detached_before_it_is_deleted(
+    judged: Callable[..., Outcome],
+) -> None:
+    outcome = judged(node_crashes.closing_a_device_completes_after_a_crash_at_any_call, looped(Wordless))
+    remove_devices()
+
+    assert outcome.state is CheckState.PASSED, outcome.text
