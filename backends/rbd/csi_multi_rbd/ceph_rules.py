@@ -33,6 +33,7 @@ _FSID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _USER = re.compile(r"(?!client\.)[A-Za-z0-9_][-_.@A-Za-z0-9]{0,127}")
 _SEGMENT = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
+_LOCATION = re.compile(r"[A-Za-z0-9][-_.A-Za-z0-9]*:[A-Za-z0-9][-_.A-Za-z0-9]*")  # bucket type and name
 _OPTION = re.compile(r"[A-Za-z_][-A-Za-z0-9_]*(=[^,;\s]+)?")
 _DRIVER_SETS = "the driver sets it"
 _KEYS = "the key comes from the instance's keyring or from the CSI secrets"
@@ -95,6 +96,15 @@ def segment_problem(key: str, value: str) -> str:
     return (
         f"{key}={value!r} is not a segment: keys and values have 1 to 63 of letters, digits, '-', '_' and '.', with a "
         "letter or digit at both ends; keys are in lower case, and the key 'node' belongs to the core"
+    )
+
+
+def location_problem(node: str, location: str) -> str:
+    """Check the CRUSH location of a node."""
+    if all(map(_LOCATION.fullmatch, location.split("|"))):
+        return ""
+    return (
+        f"{location!r} of {node!r} is not a CRUSH location; write zone:a or zone:a|rack:b, as `ceph osd tree` has them"
     )
 
 

@@ -6,6 +6,7 @@ driver does not do are refused with the reason. Options of mkfs are the core's, 
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
 import msgspec
@@ -108,6 +109,13 @@ class Config(Schema, frozen=True, kw_only=True):
     nodes: Annotated[
         tuple[str, ...], Doc("names of the nodes that reach the cluster, with the wildcards * and ?; needs `topology`")
     ] = ("*",)
+    crush_locations: Annotated[
+        StringMap,
+        Doc(
+            "CRUSH locations of nodes, by name with the wildcards * and ?, for example {node-a*: zone:a|rack:b}; the "
+            "kernel of such a node reads from the nearest copy of the data (Linux 5.8, Ceph 15)"
+        ),
+    ] = msgspec.field(default_factory=dict)
     conf: Annotated[
         str, Doc("absolute path of a ceph.conf with settings for clients", pattern=r"^/[^\x00-\x1f\x7f]+\Z")
     ] = "/dev/null"
@@ -158,6 +166,7 @@ class Config(Schema, frozen=True, kw_only=True):
         _refuse("namespace", ceph_rules.name_problem(self.namespace))
         _refuse("data_pool", ceph_rules.name_problem(self.data_pool))
         _refuse("topology", *(ceph_rules.segment_problem(*item) for item in self.topology.items()))
+        _refuse("crush_locations", *(ceph_rules.location_problem(*item) for item in self.crush_locations.items()))
         _refuse("image_features", features_problem(self.image_features, self.mounter))
         _refuse("map_options", options_problem(self.map_options))
         _refuse("unmap_options", options_problem(self.unmap_options))
@@ -171,6 +180,11 @@ class Config(Schema, frozen=True, kw_only=True):
             raise ValueError(
                 "'flatten_snapshots' is above 'max_snapshots': snapshots would be refused before clones are flattened"
             )
+
+    def crush_location(self, node: str) -> str:
+        """Return the location of a node by the first name that matches it; "" if none does."""
+        found = (location for name, location in self.crush_locations.items() if fnmatchcase(node, name))
+        return next(found, "")
 
 
 class Parameters(Schema, frozen=True, kw_only=True):

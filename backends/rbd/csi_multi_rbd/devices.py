@@ -71,7 +71,7 @@ class DeviceManager:
         self._setting = setting
         self._client = client
         self._kernel = kernel or BlockDevices()
-        self._mapper = ImageMapper(config, self._kernel)
+        self._mapper = ImageMapper(config, self._kernel, setting.node)
         self._notes = DeviceNotes(self._kernel.dev / NOTES)
 
     def open(self, client: Client, image: Image, settings: MapSettings, request: OpenRequest, blank: Blank) -> Device:

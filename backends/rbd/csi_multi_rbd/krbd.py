@@ -49,11 +49,15 @@ def find(kernel: BlockDevices, config: Config, image: str) -> Iterator[MappedIma
                 )
 
 
-def map_options(monitors: Sequence[str], given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the options to map with: the given ones, and defaults for the others."""
+def map_options(monitors: Sequence[str], given: tuple[str, ...], location: str = "") -> tuple[str, ...]:
+    """Return the options to map with: the given ones, and defaults for the others.
+
+    `location` is the node's CRUSH location: the kernel reads from the copy that is nearest to it.
+    """
     defaults = [NO_UDEV]
     defaults += [] if SHARED_CONNECTION in given else [OWN_CONNECTION]
     defaults += [] if any(map(_is_version_1, monitors)) else [VERSION_2]
+    defaults += ["read_from_replica=localize", f"crush_location={location}"] if location else []
     return merge_options(tuple(defaults), given)
 
 

@@ -41,8 +41,9 @@ BITS = {  # of /sys/bus/rbd/supported_features; rbd_types.h in the kernel
 
 
 class ImageMapper:
-    def __init__(self, config: Config, kernel: BlockDevices) -> None:
+    def __init__(self, config: Config, kernel: BlockDevices, node: str) -> None:
         self._config = config
+        self._node = node
         self._kernel = kernel
 
     def find(self, image: str) -> list[MappedImage]:
@@ -60,7 +61,8 @@ class ImageMapper:
             return self._map_by_nbd(
                 client, image, given.nbd, exclusive=exclusive and "exclusive-lock" in image.features
             )
-        return self._map_by_kernel(client, image, krbd.map_options(self._config.monitors, given.krbd))
+        location = self._config.crush_location(self._node)
+        return self._map_by_kernel(client, image, krbd.map_options(self._config.monitors, given.krbd, location))
 
     def attach(self, client: Client, image: str, mapping: MappedImage, given: MapOptions) -> None:
         """Start a new rbd-nbd for a device whose process died. Raises FailedPrecondition when its image is gone."""

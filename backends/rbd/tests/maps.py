@@ -133,6 +133,10 @@ class Node:
         )
         return Node(cluster, config, self._setting)
 
+    def at(self, location: str) -> Node:
+        """The same node, at a CRUSH location."""
+        return Node(self.cluster, replace(self.config, crush_locations={"*": location}), self._setting)
+
     def keyless(self) -> Node:
         """The same node, where keys come with the requests."""
         return Node(self.cluster, replace(self.config, keyring=""), self._setting)

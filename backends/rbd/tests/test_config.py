@@ -82,6 +82,9 @@ def test_a_cluster_pool_and_user_have_to_be_named(key: str) -> None:
         ({"topology": {"Zone": "a"}}, "'topology': Zone='a' is not a segment"),
         ({"topology": {"node": "a"}}, "the key 'node' belongs to the core"),
         ({"nodes": ["zone-b-*"]}, "'nodes' needs 'topology'"),
+        ({"crush_locations": {"node-a": "zone=a"}}, "'crush_locations': 'zone=a' of 'node-a' is not a CRUSH location"),
+        ({"crush_locations": {"node-a": "zone:a,share"}}, "is not a CRUSH location; write zone:a or zone:a|rack:b"),
+        ({"crush_locations": {"node-a": ""}}, "is not a CRUSH location"),
         ({"flatten_depth": 9}, "'flatten_depth' is above 'max_depth'"),
         ({"max_depth": 16}, "'max_depth'"),
         ({"flatten_snapshots": 451}, "'flatten_snapshots' is above 'max_snapshots'"),
@@ -183,3 +186,11 @@ def test_everything_unsupported_is_refused_by_its_name(key: str) -> None:
 def test_a_snapshot_class_of_ceph_csi_is_read_as_it_is() -> None:
     assert parse(SnapshotParameters, {"clusterID": LEAST["fsid"], "pool": "k8s"}, "parameters").pool == "k8s"
     assert "names its images itself" in refused(SnapshotParameters, snapshotNamePrefix="nightly-")
+
+
+def test_a_node_is_where_the_first_name_that_matches_says() -> None:
+    found = config(crush_locations={"node-a1": "zone:a|rack:r1", "node-a*": "zone:a", "node-b?": "zone:b"})
+
+    wanted = {"node-a1": "zone:a|rack:r1", "node-a2": "zone:a", "node-b1": "zone:b", "node-b": "", "node-c1": ""}
+    assert {node: found.crush_location(node) for node in wanted} == wanted
+    assert config().crush_location("node-a1") == ""

@@ -289,6 +289,13 @@ def test_options_reach_the_kernel(node: Node) -> None:
     assert "noshare" in told
 
 
+def test_the_kernel_is_told_where_the_node_is_and_reads_from_the_nearest_copy(node: Node) -> None:
+    device = node.at("zone:a|rack:b").open(node.image("v"))
+
+    told = Path(f"/sys/block/{device.path.name}/device/config_info").read_text()
+    assert {"read_from_replica=localize", "crush_location=zone:a|rack:b"} <= set(told.strip().split(" ")[-1].split(","))
+
+
 def test_options_reach_the_process(node: Node) -> None:
     image = node.image("v")
     node.open(image, "rbd-nbd", options="krbd:queue_depth=32;nbd:reattach-timeout=77")

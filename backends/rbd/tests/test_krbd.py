@@ -82,3 +82,10 @@ def test_the_kernel_is_told_to_speak_version_2_where_no_monitor_has_version_1(
 def test_a_mapping_has_a_connection_of_its_own_unless_a_class_wants_it_otherwise() -> None:
     assert krbd.map_options(["10.0.0.1"], ("a",)) == ("noudev", "noshare", "a")
     assert krbd.map_options(["10.0.0.1"], ("share",)) == ("noudev", "share")
+
+
+def test_the_kernel_reads_from_the_nearest_copy_where_the_location_is_known() -> None:
+    near = ("read_from_replica=localize", "crush_location=zone:a")
+
+    assert krbd.map_options(["10.0.0.1"], (), "zone:a") == ("noudev", "noshare", *near)
+    assert krbd.map_options(["10.0.0.1"], ("read_from_replica=no",), "zone:a")[-1] == "read_from_replica=no"
