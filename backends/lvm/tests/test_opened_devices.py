@@ -217,6 +217,20 @@ def test_a_stage_that_died_at_a_command_is_completed_by_the_next_process(
     assert not fake.volumes["csi-v"].tags & {labels.NEW, labels.FRESH, labels.FORMATTING}
 
 
+@pytest.mark.parametrize("tag", [labels.FRESH, labels.FORMATTING])
+def test_a_volume_that_may_hold_data_has_none_of_the_notes_of_an_unused_one(
+    tag: str, fake: FakeLvm, start: Start
+) -> None:
+    one = start()
+    volume = create(one)
+    fake.volumes["csi-v"].tags = fake.volumes["csi-v"].tags - {labels.NEW} | {tag}
+    fake.volumes["csi-v"].content = ZEROS
+
+    one.stage(volume)
+    assert not fake.volumes["csi-v"].tags & {labels.NEW, labels.FRESH, labels.FORMATTING}
+    assert labels.DIRTY in fake.volumes["csi-v"].tags
+
+
 def test_an_interrupted_mkfs_is_begun_again(fake: FakeLvm, start: Start) -> None:
     volume = create(start())
     with pytest.raises(Died):
@@ -288,6 +302,23 @@ def test_data_that_another_process_lets_a_user_write_right_before_mkfs_survives(
         one.backend.formatting(volume.handle)
 
 
+def test_a_device_that_appeared_again_is_not_taken_for_the_one_that_was_wiped(fake: FakeLvm, start: Start) -> None:
+    """As many sectors were written to it, but by another process."""
+    one, other = start(), start()
+    volume = create(one)
+    one.backend.open_device(OpenRequest(handle=volume.handle, block=False))
+    other.backend.close_device(volume.handle)
+    other.backend.open_device(OpenRequest(handle=volume.handle, block=False))
+    other.backend.close_device(volume.handle)  # now noted: it is not wiped again
+    start().backend.open_device(OpenRequest(handle=volume.handle, block=False))
+    fake.volumes["csi-v"].write(DATA, 2 * MIB_SECTORS)
+
+    with fake.counted() as noted:
+        one.backend.formatting(volume.handle)
+    assert noted == ["lvchange"]
+    assert labels.FORMATTING in fake.volumes["csi-v"].tags
+
+
 def test_what_somebody_writes_to_a_device_that_was_opened_is_not_wiped(fake: FakeLvm, start: Start) -> None:
     """Not while it is open, nor after it was closed, nor by another process then."""
     one = start()
@@ -336,6 +367,19 @@ def test_a_volume_that_is_opened_for_no_mkfs_is_wiped_once(block: bool, fake: Fa
     assert fake.volumes["csi-v"].content == DATA
 
 
+def test_after_a_volume_was_opened_read_only_the_note_of_mkfs_is_taken(fake: FakeLvm, start: Start) -> None:
+    """Only csi.new says what an interrupted mkfs needs, and a volume that is opened for no mkfs loses it."""
+    volume = create(start())
+    one = start(mkfs=die)
+    for read_only in (False, True):
+        one.backend.open_device(OpenRequest(handle=volume.handle, block=False, read_only=read_only))
+    with pytest.raises(Died):
+        one.stage(volume)
+
+    start().stage(volume)
+    assert fake.volumes["csi-v"].content == FILESYSTEM
+
+
 # Volumes that are not opened
 
 
@@ -366,6 +410,20 @@ def test_a_volume_that_may_not_be_opened_is_not_left_active(whose: str, fake: Fa
         one.backend.open_device(OpenRequest(handle=volume.handle, block=False))
     assert not found.active
     assert (found.tags, found.content) == (before, OLD)
+
+
+def test_the_device_of_another_volume_is_neither_opened_nor_wiped(
+    fake: FakeLvm, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, find = start(), fake.find_device
+    volume = create(one)
+    monkeypatch.setattr(
+        "csi_multi_lvm.kernel_devices.find_device", lambda name: (one := find(name)) and replace(one, uuid="LVM-other")
+    )
+
+    with pytest.raises(Unavailable, match="has UUID LVM-other"):
+        one.backend.open_device(OpenRequest(handle=volume.handle, block=False))
+    assert fake.volumes["csi-v"].content == OLD
 
 
 def test_a_volume_in_use_elsewhere_is_not_wiped(fake: FakeLvm, start: Start) -> None:
