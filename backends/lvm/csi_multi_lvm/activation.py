@@ -1,12 +1,16 @@
 """When a logical volume is active, that is, has a device in the kernel: while it is open, or while it is read.
 
-What the kernel shows is read from /sys and /dev, without an lvm command.
+What the kernel shows is read from /sys and /dev (kernel_devices.py), without an lvm command.
+
+A volume is activated before lvm is asked about it, and its device is held open meanwhile. So one report is the look at
+the volume and the proof that nothing has changed before it is used: lvm neither deactivates nor removes what is open.
 
 Activating a thick snapshot also activates its origin, and that volume may be opened while its snapshot is read. So a
-volume that is activated only to read its snapshot gets the tag csi.reading, unless it is active at that moment. When
-the snapshot was read, or when a process starts, the volume is deactivated if it has the tag; lvm checks both under its
-lock. The tag is removed only after the volume is activated to be opened: another process that has set it, or found it,
-may be about to activate the volume to read.
+volume that is activated only to read its snapshot gets the tag csi.reading, unless it is active at that moment, and is
+activated only if it has the tag at that moment: who opens the volume removes the tag, and may have closed it again.
+When the snapshot was read, or when a process starts, the volume is deactivated if it has the tag; lvm checks all of
+this under its lock. The tag is removed only while the device is held open to be used: another process that has set it,
+or found it, may be about to activate the volume to read.
 """
 
 from __future__ import annotations
@@ -14,31 +18,41 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from csi_multi.contract import FailedPrecondition, Host, InUse, Unavailable
-from csi_multi.host import exclusive, mounts, release, sysfs
-from csi_multi.host.blockdev import BlockDevices, open_descriptor, os_errors_as_unavailable
+from csi_multi.contract import FailedPrecondition, Host, InUse, NotFound, Unavailable
+from csi_multi.host import mounts, release
+from csi_multi.host.blockdev import open_descriptor, os_errors_as_unavailable
 
-from . import labels
+from . import block_io, kernel_devices, labels
 from .client import Client
 from .errors import CommandRefused
+from .kernel_devices import ActiveDevice
 from .labels import device_name
 from .report import LogicalVolume
 
 log = logging.getLogger(__name__)
 
-SYS_BLOCK = Path("/sys/block")
-DEV = Path("/dev")
-
 INACTIVE_CONDITION = 'lv_active=""'
 READING_CONDITION = f'lv_tags={{"{labels.READING}"}}'
 POOL_FAILED_CONDITION = 'lv_health_status="failed"'  # as the kernel reports it
-ATTEMPTS = 3  # to activate a volume whose snapshots are being read
+ATTEMPTS = 3  # to activate a volume that other processes activate and deactivate to read its snapshots
 SUSPENSION_SECONDS = 10.0  # seconds: no running command suspends a device for longer
+
+Look = Callable[[], LogicalVolume]  # asks lvm for a volume; raises NotFound, FailedPrecondition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldVolume:
+    """A volume whose device is held open, as lvm reports it now."""
+
+    volume: LogicalVolume
+    device: ActiveDevice
+    path: Path
+    alone: bool  # nothing else on this node uses the device
 
 
 class Activation:
@@ -51,11 +65,11 @@ class Activation:
 
     def device(self, name: str) -> ActiveDevice | None:
         """Return the device of a logical volume, None while it is not active. Runs no lvm command."""
-        return find_device(device_name(self._group, name))
+        return kernel_devices.find_device(device_name(self._group, name))
 
     def path(self, device: ActiveDevice) -> Path:
         """Return a node of the device. Raises Unavailable."""
-        return device_node(self._host, device)
+        return kernel_devices.device_node(self._host, device)
 
     def mapped_sectors(self, device: ActiveDevice) -> int | None:
         """Return the sectors of a thin volume that were ever written; None for another one, or if unknown.
@@ -75,29 +89,53 @@ class Activation:
         """Return the target of the device's first segment, and what the kernel says of it."""
         return self._host.run("dmsetup", "status", device.name).stdout.split()[2:] or [""]
 
-    def activate(self, volume: LogicalVolume) -> ActiveDevice:
-        """Activate a volume that is opened, and resume it if a killed command left it suspended.
+    @contextmanager
+    def held(self, name: str, pool: str, condition: str, look: Look) -> Iterator[HeldVolume]:
+        """Activate a volume that is opened, if lvm finds that the condition holds, and hold its device open.
 
-        Raises FailedPrecondition when disks of it are missing, Unavailable.
+        A volume, or its pool, that a killed command left suspended is resumed. Raises FailedPrecondition when disks of
+        it are missing, Unavailable, and what `look` raises.
         """
-        self.resume(volume.name, volume.pool)
-        for _ in range(ATTEMPTS):
-            if not volume.active or self.device(volume.name) is None:
-                self._activate(volume.name, volume)
-            if not self._is_tagged(volume):
-                break
-            self._client.change_tags(volume.name, remove=[labels.READING])
-            if self.device(volume.name):  # otherwise a read ended before the tag was removed
-                break
-        return self._verified_device(volume)
+        if self._suspended(name, pool):
+            volume = look()  # the driver touches only volumes of its own
+            self.resume(name, volume.pool)
+        with ExitStack() as held:
+            activated, device, path, alone = self._hold(held, name, condition, look)
+            try:
+                volume = look()
+            except (NotFound, FailedPrecondition):
+                held.close()
+                if activated:
+                    with suppress(CommandRefused):
+                        self._client.deactivate(name)
+                raise
+            _verify(device, volume)
+            if labels.READING in volume.tags:
+                self._client.change_tags(name, remove=[labels.READING])
+                volume = replace(volume, tags=volume.tags - {labels.READING})
+            yield HeldVolume(volume=volume, device=device, path=path, alone=alone)
 
-    def _is_tagged(self, volume: LogicalVolume) -> bool:
-        """Return whether an active volume has the tag of a read, which it may have got after `volume` was reported."""
-        if volume.thin or labels.READING in volume.tags:
-            return labels.READING in volume.tags
-        if find_device(f"{device_name(self._group, volume.name)}-real") is None:  # it has no thick snapshots
-            return False
-        return labels.READING in self._client.get(volume.name).tags
+    def _hold(self, held: ExitStack, name: str, condition: str, look: Look) -> tuple[bool, ActiveDevice, Path, bool]:
+        """Activate a volume unless it is active, and hold its device open.
+
+        Return whether it was activated, the device, its node, and whether nothing else uses it.
+        """
+        activated = False
+        for attempt in range(ATTEMPTS):
+            device = self.device(name)
+            if device is None or not device.size:  # without a size: a killed command has not loaded its table
+                self._activate(name, condition, look)
+                activated, device = True, self.device(name)
+            if device is None:
+                look()  # raises if the condition does not hold
+                raise _no_device(name)
+            try:
+                path = self.path(device)
+                return activated, device, path, held.enter_context(block_io.held(path))
+            except Unavailable:
+                if attempt == ATTEMPTS - 1 or self.device(name):
+                    raise
+        raise _no_device(name)  # a process that read a snapshot of it deactivated it, each time
 
     def deactivate(self, name: str, condition: str = "") -> None:
         """Deactivate a volume if it is active and the condition holds at that moment. Raises InUse, Unavailable."""
@@ -105,7 +143,7 @@ class Activation:
         if device is None:
             return
         release.stays_in_use(
-            lambda: in_use(self.path(device), device.number), lambda: mounts.is_node_bound(device.number)
+            lambda: kernel_devices.in_use(self.path(device), device.number), lambda: mounts.is_node_bound(device.number)
         )
         try:
             if mounts.is_node_bound(device.number):
@@ -123,8 +161,7 @@ class Activation:
         suspended.
         """
         deadline = time.monotonic() + SUSPENSION_SECONDS
-        names = [device_name(self._group, one) for one in (pool, name) if one]
-        while suspended := suspended_devices(*names):
+        while suspended := self._suspended(name, pool):
             if time.monotonic() > deadline:
                 log.warning("logical volume %s was left suspended by a killed command; resuming it", name)
                 for device in suspended:  # its inactive table belongs to a change that was not completed
@@ -135,6 +172,9 @@ class Activation:
                 return
             time.sleep(0.1)
 
+    def _suspended(self, name: str, pool: str) -> list[str]:
+        return kernel_devices.suspended_devices(*(device_name(self._group, one) for one in (pool, name) if one))
+
     @contextmanager
     def reading(self, volume: LogicalVolume) -> Iterator[Path]:
         """Activate a snapshot or an incomplete copy for the block, and return its device node.
@@ -142,18 +182,30 @@ class Activation:
         The device is held open: lvm neither deactivates nor removes a volume that is open.
         """
         base = volume.origin if volume.thick_snapshot else volume.name
-        if self.device(base) is None:
-            if base != volume.name:
-                self._client.change_tags(base, add=[labels.READING], condition=INACTIVE_CONDITION)
-            self._activate(base, volume)
+        self._activate_to_read(base, volume)
         try:
             with ExitStack() as held:
-                path = self.path(self._verified_device(volume))
+                device = self.device(volume.name)
+                if device is None:
+                    raise _no_device(volume.name)
+                _verify(device, volume)
+                path = self.path(device)
                 with os_errors_as_unavailable(path):
                     held.enter_context(open_descriptor(path))
                 yield path
         finally:
             self.release(base, tagged=base != volume.name)
+
+    def _activate_to_read(self, base: str, volume: LogicalVolume) -> None:
+        """Activate a volume, or the origin of a snapshot with the tag of a read, unless it is active."""
+        for _ in range(ATTEMPTS):
+            if self.device(base):
+                return
+            if base == volume.name:
+                self._activate(base, "", lambda: volume)
+                return
+            self._client.change_tags(base, add=[labels.READING], condition=INACTIVE_CONDITION)
+            self._activate(base, READING_CONDITION, lambda: volume)
 
     def release(self, base: str, *, tagged: bool) -> None:
         """Deactivate what was active only to be read, unless another process reads it, or has it open or published."""
@@ -163,21 +215,22 @@ class Activation:
         with suppress(CommandRefused):
             self._client.deactivate(base, READING_CONDITION if tagged else "")
 
-    def _activate(self, name: str, volume: LogicalVolume) -> None:
-        """Activate a volume, given by name, or the origin of a snapshot.
+    def _activate(self, name: str, condition: str, look: Look) -> None:
+        """Activate a volume, given by name, if the condition holds; `look` returns it, or a snapshot of it.
 
         After its disk failed, a pool remains failed in the kernel until it is reactivated, even if the disk works
         again. It is reactivated here; the kernel refuses that while a volume of the pool is in use.
         """
         try:
-            self._client.activate(name)
+            self._client.activate(name, condition)
         except CommandRefused as error:
+            volume = look()
             pool = self._client.find(volume.pool).get(volume.pool) if volume.pool else None
             if pool and pool.health == "failed":
                 log.warning("thin pool %s has failed in the kernel; reactivating it", pool.name)
                 self._client.deactivate(volume.pool, POOL_FAILED_CONDITION)
                 self._client.activate(volume.pool)
-                self._client.activate(name)
+                self._client.activate(name, condition)
                 return
             if "partial" in volume.health:
                 raise FailedPrecondition(
@@ -185,108 +238,16 @@ class Activation:
                 ) from None
             raise
 
-    def _verified_device(self, volume: LogicalVolume) -> ActiveDevice:
-        """Return the device of an activated volume. Raises Unavailable when it is absent or another volume's."""
-        device = self.device(volume.name)
-        if device is None:
-            raise Unavailable(
-                f"logical volume {volume.name} was activated, but the kernel has no device for it; check the kernel "
-                "log, and try again"
-            )
-        if device.uuid != volume.uuid:
-            raise Unavailable(
-                f"device {device.name} has UUID {device.uuid}, but the volume has {volume.uuid}: it was "
-                "replaced; try again"
-            )
-        return device
+
+def _no_device(name: str) -> Unavailable:
+    return Unavailable(
+        f"logical volume {name} was activated, but the kernel has no device for it; check the kernel log, and try again"
+    )
 
 
-# The kernel's devices
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveDevice:
-    """The kernel's device of an active logical volume."""
-
-    name: str  # dm/name
-    number: str  # major:minor
-    uuid: str  # dm/uuid
-
-    @property
-    def size(self) -> int:
-        return sysfs.size_of(self.number)
-
-    @property
-    def read_only(self) -> bool:
-        return sysfs.read_only(self.number)
-
-
-def find_device(name: str) -> ActiveDevice | None:
-    """Return the device of this name, None when no active logical volume has it."""
-    number: str | None = sysfs.find_number(DEV / "mapper" / name)
-    if not number or sysfs.attribute(number, "dm/name") != name:
-        number = _search(name)
-    uuid = sysfs.attribute(number, "dm/uuid") if number else None
-    return ActiveDevice(name=name, number=number, uuid=uuid) if number and uuid else None
-
-
-def suspended_devices(*names: str) -> list[str]:
-    """Return the names of the suspended devices of logical volumes, underlying ones first."""
-    parts = tuple(f"{name}{mark}" for name in names for mark in "-_")  # -real, -cow, -tpool, _rimage_0, _tdata
-    found = []
-    for entry in SYS_BLOCK.glob("dm-*"):
-        try:
-            one = (entry / "dm/name").read_text().strip()
-            if (one in names or one.startswith(parts)) and (entry / "dm/suspended").read_text().strip() == "1":
-                found.append(
-                    (_height(entry), -len(one), one)
-                )  # by length: a table that is not loaded yet shows nothing
-        except OSError:
-            continue  # it has disappeared
-    return [one for _height, _length, one in sorted(found)]
-
-
-def _height(entry: Path) -> int:
-    """Return how many devices are stacked below this one."""
-    try:
-        below = os.listdir(entry / "slaves")
-    except OSError:  # a partition
-        return 0
-    return max((1 + _height(SYS_BLOCK / one) for one in below), default=0)
-
-
-def device_node(host: Host, device: ActiveDevice) -> Path:
-    """Return a device node; dmsetup creates one if neither udev nor the kernel did. Raises Unavailable."""
-    mapper = DEV / "mapper" / device.name
-    for _ in range(2):
-        for path in (mapper, DEV / f"dm-{device.number.partition(':')[2]}"):
-            if sysfs.find_number(path) == device.number:
-                return path
-        host.run("dmsetup", "mknodes", device.name)
-    raise Unavailable(f"device {device.name} has no device node; mount the node's /dev into this container")
-
-
-def set_read_only(path: Path, device: ActiveDevice, read_only: bool) -> None:
-    """Make the device refuse or accept writes. Raises InUse when it is in use the other way."""
-    if device.read_only == read_only:
-        return
-    if in_use(path, device.number):
-        raise InUse(
-            f"{path} is in use {'read-write' if read_only else 'read-only'}; unpublish and unstage the volume first"
+def _verify(device: ActiveDevice, volume: LogicalVolume) -> None:
+    """Raise Unavailable for the device of another volume."""
+    if device.uuid != volume.uuid:
+        raise Unavailable(
+            f"device {device.name} has UUID {device.uuid}, but the volume has {volume.uuid}: it was replaced; try again"
         )
-    BlockDevices().set_read_only(path, read_only)
-
-
-def in_use(path: Path, number: str) -> bool:
-    """Return whether it is mounted in any mount namespace, used by another device, or published as raw block device."""
-    return mounts.is_node_bound(number) or exclusive.is_held(path)
-
-
-def _search(name: str) -> str | None:
-    for entry in SYS_BLOCK.glob("dm-*"):
-        try:
-            if (entry / "dm" / "name").read_text().removesuffix("\n") == name:
-                return (entry / "dev").read_text().strip()
-        except OSError:
-            continue  # it has disappeared
-    return None

@@ -1,8 +1,9 @@
 """Zero, scrub and copy block devices. Nothing here depends on LVM.
 
-The target is open exclusively from the first to the last byte, so nothing is written to a device that is mounted, or
-that another process, such as a copy by an earlier driver, still writes. Reads and writes bypass the page cache. Every
-function can be killed at any point and called again, with the same start or the last recorded one.
+The target is open exclusively, here or by the caller, from the first to the last byte. So nothing is written to a
+device that is mounted, or that another process, such as a copy by an earlier driver, still writes. Reads and writes
+bypass the page cache. Every function can be killed at any point and called again, with the same start or the last
+recorded one.
 """
 
 from __future__ import annotations
@@ -44,15 +45,42 @@ def accept() -> None:
     """Confirm without a check."""
 
 
-def zero(device: Path, start: int, end: int, record: Record, confirm: Callable[[], None] = accept) -> None:
-    """Make bytes [start, end) read as zeros, durably.
+@contextlib.contextmanager
+def held(device: Path) -> Iterator[bool]:
+    """Hold a device open for the block, exclusively if nothing else uses it; yield whether that is so.
 
-    Calls confirm() before the first write, when the device is open exclusively; confirm() raises to prevent the
-    writes. Calls record(offset) every RECORD_INTERVAL: everything before the offset is done, and survives a power
-    cut. Raises Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
+    It is not open for writing, so that nothing looks at it again when it is closed. Raises Unavailable.
     """
-    with _opened(device, os.O_WRONLY | os.O_EXCL, start, end) as disk:
-        confirm()
+    flags, alone = os.O_RDONLY | os.O_EXCL, True
+    try:
+        descriptor = exclusive.open_device(device, flags)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise _cannot_open(device, error) from error
+        alone = False
+        try:
+            descriptor = exclusive.open_device(device, flags & ~os.O_EXCL)
+        except OSError as second:
+            raise _cannot_open(device, second) from second
+    try:
+        yield alone
+    finally:
+        os.close(descriptor)
+
+
+def in_use(device: Path) -> Busy:
+    return Busy(
+        f"{device} is in use on this node: it is mounted, or another process writes to it; try again when it is free"
+    )
+
+
+def zero(device: Path, start: int, end: int, record: Record, *, held: bool = False) -> None:
+    """Make bytes [start, end) read as zeros, durably. `held`: this process holds the device exclusively already.
+
+    Calls record(offset) every RECORD_INTERVAL: everything before the offset is done, and survives a power cut.
+    Raises Busy when the device is in use, ResourceExhausted when the storage behind it is full, Unavailable.
+    """
+    with _opened(device, _writing(held), start, end) as disk:
         progress = _WorkProgress(f"zeroing {device}", disk, end, record)
         for offset in range(start, end, ZERO_CHUNK):
             length = min(ZERO_CHUNK, end - offset)
@@ -61,15 +89,18 @@ def zero(device: Path, start: int, end: int, record: Record, confirm: Callable[[
         disk.flush(end)
 
 
-def scrub(device: Path, confirm: Callable[[], None] = accept) -> None:
+def scrub(device: Path, *, held: bool = False) -> None:
     """Zero the first and last MiB, where signatures of filesystems, partition tables and RAID are. Raises as zero."""
-    with _opened(device, os.O_WRONLY | os.O_EXCL) as disk:
-        confirm()
+    with _opened(device, _writing(held)) as disk:
         size = disk.size()
         length = min(MIB, size)
         for offset in (0, size - length):
             disk.zero(offset, length)
         disk.flush(size)
+
+
+def _writing(held: bool) -> int:
+    return os.O_WRONLY if held else os.O_WRONLY | os.O_EXCL
 
 
 def copy(
@@ -85,7 +116,8 @@ def copy(
     """Copy bytes [start, end), durably. The source must not change until the copy is complete.
 
     With `sparse`, zeros are not written: the target must read as zeros wherever this copy, or an earlier one of the
-    same source, has not written. Calls confirm() and record(), and raises, as zero.
+    same source, has not written. Calls confirm() before the first write, when the target is open exclusively;
+    confirm() raises to prevent the writes. Calls record(), and raises, as zero.
     """
     with (
         _opened(target, os.O_WRONLY | os.O_EXCL, start, end) as writing,
@@ -189,12 +221,8 @@ def _opened(path: Path, flags: int, start: int = 0, end: int = 0) -> Iterator[_D
         descriptor = exclusive.open_device(path, flags | os.O_DIRECT)
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise Busy(
-                f"{path} is in use on this node: it is mounted, or another process writes to it; try again "
-                "when it is free"
-            ) from error
-        reason = "it does not exist" if error.errno in GONE else os.strerror(error.errno or 0).lower()
-        raise Unavailable(f"cannot open {path}: {reason}; check the storage behind it") from error
+            raise in_use(path) from error
+        raise _cannot_open(path, error) from error
     try:
         if not stat.S_ISBLK(os.fstat(descriptor).st_mode):
             raise Unavailable(f"{path} is not a block device and is not touched; check what replaced it")
@@ -209,6 +237,11 @@ def _opened(path: Path, flags: int, start: int = 0, end: int = 0) -> Iterator[_D
         yield disk
     finally:
         os.close(descriptor)
+
+
+def _cannot_open(path: Path, error: OSError) -> Unavailable:
+    reason = "it does not exist" if error.errno in GONE else os.strerror(error.errno or 0).lower()
+    return Unavailable(f"cannot open {path}: {reason}; check the storage behind it")
 
 
 class _WorkProgress:

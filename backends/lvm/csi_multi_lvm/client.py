@@ -118,19 +118,27 @@ class Client:
 
     def change_tags(
         self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = (), condition: str = ""
-    ) -> None:
-        """Remove and add tags, in one step, if the condition holds at that moment."""
+    ) -> bool:
+        """Remove and add tags, in one step, if the condition holds at that moment; return whether lvm says so.
+
+        A tag that is to be removed need not be there.
+        """
         removals = [argument for tag in remove for argument in ("--deltag", tag)]
         selection = ("-S", condition) if condition else ()
-        self._run("lvchange", *removals, *labels.add_options(add), *selection, f"{self._group}/{name}")
+        result = self._run("lvchange", *removals, *labels.add_options(add), *selection, f"{self._group}/{name}")
+        return " changed." in result.stdout
 
     def rename(self, old: str, new: str) -> None:
         """Rename a logical volume, active or not."""
         self._run("lvrename", self._group, old, new)
 
-    def activate(self, name: str) -> None:
-        """Make the device appear, also of a volume that is skipped at boot."""
-        self._run("lvchange", "-ay", "-K", f"{self._group}/{name}")
+    def activate(self, name: str, condition: str = "") -> None:
+        """Make the device appear if the condition holds at that moment, also of a volume that is skipped at boot.
+
+        Tags are changed by another command: lvm has none that does both under one lock.
+        """
+        selection = ("-S", condition) if condition else ()
+        self._run("lvchange", "-ay", "-K", *selection, f"{self._group}/{name}")
 
     def deactivate(self, name: str, condition: str = "") -> None:
         """Make the device disappear, if the condition holds at that moment."""

@@ -119,23 +119,23 @@ class VolumeCopier(Operation):
         size = labels.byte_count(name, volume.tags, labels.INTENDED_SIZE)
         progress = _CopyProgress(self._client, volume)
         with self._activation.reading(source) as origin, self._activation.reading(volume) as target:
-            self._refuse_overflowed(source)
-            confirm, done = self._confirm(volume), progress.done
+            confirm, done = self._confirm(source, volume), progress.done
             block_io.copy(origin, target, min(done, data), data, progress.record, confirm, sparse=volume.thin)
             if not volume.thin:
                 block_io.zero(target, max(done, data), size, progress.record)
         return self._complete(volume, size, progress.tags)
 
-    def _refuse_overflowed(self, source: LogicalVolume) -> None:
-        """Raise FailedPrecondition for a thick snapshot without data, which LVM only reports while it is active."""
-        if source.thick_snapshot:
-            self._snapshots.refuse_overflowed(self._client.find(source.name).get(source.name, source))
+    def _confirm(self, source: LogicalVolume, volume: LogicalVolume) -> Callable[[], None]:
+        """Return a check that the incomplete volume is unchanged: another process may have completed it.
 
-    def _confirm(self, volume: LogicalVolume) -> Callable[[], None]:
-        """Return a check that the incomplete volume is unchanged: another process may have completed it."""
+        It raises FailedPrecondition for a thick snapshot without data, which LVM only reports while it is active.
+        """
 
         def confirm() -> None:
-            found = self._client.find(volume.name).get(volume.name)
+            both = self._client.find(source.name, volume.name)
+            if source.thick_snapshot:
+                self._snapshots.refuse_overflowed(both.get(source.name, source))
+            found = both.get(volume.name)
             if found is None or found.tags != volume.tags:
                 raise Busy(f"another process changed logical volume {volume.name} at the same time; try again")
 

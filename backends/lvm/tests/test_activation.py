@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from csi_multi_lvm import activation
+from csi_multi_lvm import kernel_devices
 from csi_multi_lvm.backend import LvmBackend
 
 from csi_multi.contract import Volume
@@ -66,10 +66,10 @@ def test_a_device_that_was_left_suspended_is_resumed_when_it_is_opened(
     device = open_device(one, volume)
     name = dm_name(group, volume)
     group.lvm.run("dmsetup", "suspend", "--noudevsync", name)
-    assert activation.suspended_devices(name) == [name]
+    assert kernel_devices.suspended_devices(name) == [name]
 
     assert open_device(one, volume) == device
-    assert activation.suspended_devices(name) == []
+    assert kernel_devices.suspended_devices(name) == []
     with device.path.open("r+b") as disk:
         disk.write(b"x" * 4096)
         os.fsync(disk.fileno())
@@ -85,6 +85,6 @@ def test_a_device_that_is_suspended_for_a_moment_is_waited_for(
     resume = threading.Timer(2.0, LocalHost().run, ("dmsetup", "resume", "--noudevsync", name))
     resume.start()
     assert open_device(one, volume) == device
-    assert activation.suspended_devices(name) == []
+    assert kernel_devices.suspended_devices(name) == []
     assert caplog.messages == []  # no repair was needed
     resume.join()

@@ -472,14 +472,35 @@ def test_nothing_is_written_before_the_device_is_confirmed(device):
             scrub(target)
         raise Death
 
-    for attempt in (
-        lambda: zero(target, 0, SIZE, nothing, confirm),
-        lambda: scrub(target, confirm),
-        lambda: copy(source, target, 0, SIZE, nothing, confirm, sparse=False),
-    ):
-        with pytest.raises(Death):
-            attempt()
+    with pytest.raises(Death):
+        copy(source, target, 0, SIZE, nothing, confirm, sparse=False)
     assert held(target) == noise(SIZE, 2)
+
+
+def test_a_device_that_is_held_is_wiped_by_its_holder_only(device):
+    target = device("t", noise(SIZE))
+    with block_io.held(target) as alone:
+        assert alone
+        for attempt in (lambda: scrub(target), lambda: zero(target, 0, SIZE, nothing)):
+            with pytest.raises(Busy):
+                attempt()
+        with block_io.held(target) as second:
+            assert not second
+        assert held(target) == noise(SIZE)
+        scrub(target, held=True)
+        assert held(target)[:MIB] == held(target)[-MIB:] == bytes(MIB)
+        zero(target, 0, SIZE, nothing, held=True)
+    assert held(target) == bytes(SIZE)
+
+
+def test_a_mounted_device_is_held_but_not_alone(device, mount):
+    target = device("t", size=16 * MIB)
+    HOST.run("mkfs.ext4", "-q", str(target))
+    mount(target)
+    with block_io.held(target) as alone:
+        assert not alone
+    with pytest.raises(Unavailable, match="it does not exist"), block_io.held(target.with_name("nothing")):
+        pass
 
 
 def test_a_source_in_use_can_be_copied(device):

@@ -7,12 +7,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from csi_multi_lvm.backend import LvmBackend
 
-from csi_multi.contract import FailedPrecondition, InUse, NotFound, Setting, Unavailable, Volume
+from csi_multi.contract import (
+    AccessMode,
+    Capability,
+    FailedPrecondition,
+    InUse,
+    Mount,
+    NotFound,
+    Result,
+    Setting,
+    Unavailable,
+    Volume,
+)
 from csi_multi.host import sysfs
+from csi_multi.host.command import LocalHost
+from csi_multi.node import stage, unstage
+from csi_multi.node.requests import StageRequest
 
 from .group import EXTENT, GIB, Group
 from .matrix import once
@@ -32,12 +47,56 @@ pytestmark = pytest.mark.devicemapper
 
 NewBackend = Callable[..., LvmBackend]
 TYPES = once("raid1", "linear", "thin")  # the kit tests the others
+EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
+
+
+class CountingHost(LocalHost):
+    """The real host, which records the lvm commands that ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def run(self, *argv: str, **more: Any) -> Result:
+        if argv[0] == "lvm":
+            self.ran.append(argv[1])
+        return super().run(*argv, **more)
+
+    def counted(self, act: Callable[[], object]) -> list[str]:
+        """Return the commands that something runs."""
+        self.ran.clear()
+        act()
+        return list(self.ran)
 
 
 @pytest.fixture
 def no_commands(backend: NewBackend, setting: Setting) -> LvmBackend:
     """A backend that dies when it runs any command."""
     return backend(setting=replace(setting, host=DyingHost()))
+
+
+@pytest.mark.parametrize("kind", ["linear", "thin"])
+def test_a_volumes_whole_life_takes_few_commands(
+    kind: str, group: Group, backend: NewBackend, setting: Setting, tmp_path: Path
+) -> None:
+    """Three for the first stage of a thick volume: the kernel counts what is written to its device."""
+    host = CountingHost()
+    one = backend(setting=replace(setting, host=host))
+    one.check()
+    made: list[Volume] = []
+    assert host.counted(lambda: made.append(create(one, "v", 4 * EXTENT, type=kind))) == ["lvcreate"]
+    (volume,) = made
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    wanted = StageRequest(handle=volume.handle, staging=staging, capability=EXT4)
+    notes = {"linear": ["lvchange"], "thin": ["lvchange", "lvchange"]}[kind]
+    for further in (notes, []):
+        assert host.counted(lambda: stage.stage(host, one, wanted)) == ["lvchange", "lvs", *further]
+        assert {"csi.new", "csi.fresh", "csi.formatting"} & set(
+            lv_fields(group, volume, "lv_tags")["lv_tags"].split(",")
+        ) == set()
+        assert host.counted(lambda: one.find_device(volume.handle)) == []
+        assert host.counted(lambda: unstage.unstage(host, one, volume.handle, staging)) == ["lvchange"]
+    assert host.counted(lambda: delete(one, volume)) == ["lvremove"]
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -281,9 +281,9 @@ def test_interrupted_zeroing_is_resumed(
     starts: list[int] = []
     zero = block_io.zero
 
-    def counted(path: Path, start: int, *rest: Any) -> None:
+    def counted(path: Path, start: int, *rest: Any, **more: Any) -> None:
         starts.append(start)
-        zero(path, start, *rest)
+        zero(path, start, *rest, **more)
 
     monkeypatch.setattr(block_io, "zero", counted)
     dying = backend_on(used, setting=replace(setting, host=DyingHost(f"{labels.BYTES_ZEROED}{2 * EXTENT}", "--addtag")))
