@@ -310,7 +310,7 @@ def test_a_creation_that_is_not_allowed_is_final_and_names_the_right(ebs: EbsBac
 
 
 def test_a_full_zone_is_passed_over_at_once(connect: Connect, cloud: FakeEc2) -> None:
-    ebs = connect(max_attempts=8, retry_mode="adaptive")
+    ebs = connect(max_attempts=8)
     cloud.limits.full_zones = {A, B}
 
     volume = ebs.create_volume(volume_request(topology=topology(A, B, C)))
