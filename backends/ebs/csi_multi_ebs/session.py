@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from . import botocore_model
 from .config import Config
+from .transport import Transport
 
 # Connections that each client keeps open. One more is opened for a single call, and its TLS handshake costs more than
 # the call.
@@ -58,7 +59,9 @@ class Session:
         endpoint = self._config.endpoint
         if service := botocore_model.SERVICES.get(group):
             return botocore.create_client(service, endpoint_url=_other_endpoint(endpoint), config=self._options)
-        return botocore.create_client("ec2", endpoint_url=endpoint or None, config=self._options)
+        client = botocore.create_client("ec2", endpoint_url=endpoint or None, config=self._options)
+        Transport(client, botocore.get_component("response_parser_factory").create_parser("ec2")).install(client)
+        return client
 
     @cached_property
     def _base_session(self) -> Any:
