@@ -53,7 +53,9 @@ class Driver(Schema, frozen=True, kw_only=True):
     ) = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Doc("lowest level that is logged")] = "info"
     log_style: Annotated[Literal["auto", "json", "console"], Doc("auto: console on a terminal, else JSON")] = "auto"
-    check_seconds: Annotated[int, Doc("seconds between checks of each instance's storage", ge=1)] = 30
+    check_seconds: Annotated[
+        int, Doc("seconds between checks of each instance's storage; fewer where RPCs show that it answers", ge=1)
+    ] = 30
     reload_seconds: Annotated[int, Doc("seconds between checks of this file for changes; 0: at SIGHUP only", ge=0)] = 10
     metrics: Annotated[str, Doc("HOST:PORT for Prometheus metrics, /healthz and /readyz; empty: off")] = ""
     survey_seconds: Annotated[int, Doc("seconds between volume and capacity metrics; 0: off", ge=0)] = 300

@@ -79,6 +79,9 @@ class Backend(ABC):
     # Whether open_device for a single-node mode fails while another node has the volume open, by the storage's means:
     # a lock, a lease, a record of the holder. It is for backends without Attach, where no controller sees to that.
     opens_exclusively: ClassVar[bool] = False
+    # Whether `check` does nothing but ask whether the storage answers. Then it is left out while RPCs succeed, and
+    # called every few minutes while there are none. One that also does work is called every driver.check_seconds.
+    check_only_asks: ClassVar[bool] = False
 
     def __init__(self, config: Any, setting: Setting) -> None:
         """Keep the validated `Config` and the setting. No I/O here."""
@@ -157,7 +160,7 @@ class Backend(ABC):
         return ""
 
     def check(self) -> None:  # noqa: B027
-        """Raise Unavailable when the storage system cannot be used now. Called at an interval."""
+        """Raise Unavailable when the storage system cannot be used now. Called at an interval (check_only_asks)."""
 
     def resume(self) -> None:  # noqa: B027
         """Finish work that an earlier process has recorded on a resource. Called once per start."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..contract.backend import FEATURES, Backend
-from ..contract.errors import StorageError, Unavailable
+from ..contract.errors import StorageError, Timeout, Unavailable
 from ..contract.model import BlockMap, Extent
 from . import response_check
 from .admission import RUNNING_RPC, AdmissionLimit
@@ -24,6 +24,11 @@ from .admission import RUNNING_RPC, AdmissionLimit
 log = logging.getLogger(__name__)
 
 WITHOUT_IO = frozenset({"node_of"})  # methods that only compute, so that a call of them is not counted
+# Methods whose success does not show that the storage answers: they compute, read this machine, or answer from a cache.
+NO_PROOF = WITHOUT_IO | {
+    *("check", "resume", "close", "dry_run", "unsupported", "unmodifiable", "capacity"),
+    *("node_fact", "node_segments", "max_volumes"),
+}
 
 
 class InvalidResponse(Unavailable):
@@ -53,6 +58,7 @@ class BackendProxy:
 
     def __init__(self, instance: str, kind: str, package: str, unshared: bool) -> None:
         self.admission = AdmissionLimit(instance, unshared)
+        self.record: Callable[[bool], None] = lambda _: None  # called with whether the storage answered
         self._owner = f"backend {instance!r} ({package})"
         self._log_fields = {"instance": instance, "kind": kind, "package": package}
 
@@ -72,7 +78,7 @@ class BackendProxy:
                 raise TypeError(f"a data descriptor ({descriptor}) prevents wrapping the method {name}")
 
     def _proxied(self, name: str, method: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
-        counted = name not in WITHOUT_IO
+        counted, proves = name not in WITHOUT_IO, name not in NO_PROOF
 
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -84,13 +90,19 @@ class BackendProxy:
             CALLING.proxy = self
             try:
                 response = method(*args, **kwargs)
-            except StorageError:
+            except StorageError as error:
+                if proves and isinstance(error, Unavailable | Timeout):
+                    self.record(False)
                 raise
             except BaseException as error:  # also SystemExit, KeyboardInterrupt and GeneratorExit: they are not ours
+                if proves:
+                    self.record(False)
                 fields = {**self._log_fields, "method": name}
                 raise UnexpectedError(f"{self._owner}: {name} raised {type(error).__name__}", fields) from error
             finally:
                 CALLING.proxy = caller
+            if proves:
+                self.record(True)
             return check(response, *args)
 
         return call

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from dataclasses import dataclass, field
 
 from ..contract.backend import Backend
 from ..contract.errors import StorageError
 from .backend_proxy import BackendProxy, error_text
+from .check_schedule import CheckSchedule
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +26,18 @@ class Instance:
     remote: bool = False  # its volumes are on the nodes of a cluster, whose drivers do all work on them
     changed_at: float | None = None  # when it went up or down, time.time(); None: not checked yet
     proxy: BackendProxy = field(init=False, repr=False)
-    retired: threading.Event = field(default_factory=threading.Event, repr=False)  # set: not checked any more
+    retired: bool = False  # not checked any more
+    schedule: CheckSchedule = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.schedule = CheckSchedule(self.backend.check_only_asks)
 
     def install_proxy(self, unshared: bool) -> None:
         """Put the proxy before the backend's methods; `unshared`: no other instance needs threads."""
         self.proxy = BackendProxy(
             self.name, self.kind, self.package or f"module {type(self.backend).__module__}", unshared
         )
+        self.proxy.record = self.schedule.record
         self.proxy.install(self.backend)
 
     def resume(self) -> None:
@@ -44,6 +49,7 @@ class Instance:
 
     def check(self) -> None:
         """Check the storage; log when its state changes."""
+        self.schedule.begin()
         try:
             self.backend.check()
             self.set_state("")
@@ -52,6 +58,13 @@ class Instance:
         except Exception:
             log.exception("backend %s: check failed unexpectedly", self.name)
             self.set_state("its check failed unexpectedly; the log has the details")
+        finally:
+            self.schedule.end()
+
+    def retire(self) -> None:
+        """Let the checks end."""
+        self.retired = True
+        self.schedule.retire()
 
     def close(self) -> None:
         try:

@@ -126,7 +126,7 @@ class Registry:
         except RuntimeError:
             self._check_seconds = before_seconds
             for instance in added:
-                instance.retired.set()
+                instance.retire()
             raise
         with self._changed:
             before, generation = [*self], self.generation
@@ -136,7 +136,7 @@ class Registry:
         for instance in self:
             instance.proxy.admission.unshared = len(self._instances) == 1
         for instance in removed:
-            instance.retired.set()
+            instance.retire()
             SupervisedCall(f"retire-{instance.name}", functools.partial(self._retire, instance, generation))
 
     def _replace(self, other: Registry) -> None:
@@ -169,7 +169,7 @@ class Registry:
         with self._changed:
             instances, self._retiring = [*self, *self._retiring], []
         for instance in instances:
-            instance.retired.set()
+            instance.retire()
         calls = [(instance.name, SupervisedCall(f"close-{instance.name}", instance.close)) for instance in instances]
         end = time.monotonic() + CLOSE_LIMIT
         for name, call in calls:
@@ -186,11 +186,11 @@ class Registry:
     def _check_repeatedly(self, instance: Instance) -> None:
         self._wait_for(instance, "resume", instance.resume)
         self._wait_for(instance, "check", instance.check)
-        while not instance.retired.wait(self._check_seconds):
+        while instance.schedule.wait(lambda: self._check_seconds, lambda: bool(instance.down_reason)):
             self._wait_for(instance, "check", instance.check)
 
     def _wait_for(self, instance: Instance, name: str, function: Callable[[], None]) -> None:
         """Call the function; the instance counts as down while it runs longer than CHECK_LIMIT."""
         call = SupervisedCall(threading.current_thread().name, function)
-        while not call.done(CHECK_LIMIT) and not instance.retired.is_set():
+        while not call.done(CHECK_LIMIT) and not instance.retired:
             instance.set_state(f"hanging: {name} has not returned for more than {CHECK_LIMIT:g} s")

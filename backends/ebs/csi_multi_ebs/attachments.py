@@ -11,7 +11,6 @@ import string
 import threading
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from csi_multi.contract import (
     AlreadyExists,
@@ -59,14 +58,16 @@ class AttachmentManager:
     def attach(self, request: AttachRequest) -> Strings:
         """Attach the volume, or find it attached, and return the publish context. Raises what Attach.attach says."""
         cache = self._cache
-        volume = cache.detached.take(request.handle) or cache.volume(request.handle)
+        volume = cache.take_known(request.handle, request.node.fact) or cache.volume(request.handle)
         instance = cache.instance(request.node.fact, request.node.id)
         self._refuse_elsewhere(volume, instance, request)
         deadline = cache.wait_deadline(request.deadline)
         shown = self._current(volume, instance.id, deadline)
         unconfirmed = shown is None or shown.state == "attached"  # the lookup may be old: EC2 has to confirm it
-        device = self._begin_attach(volume, instance, request, shown) if unconfirmed else ""
-        volume, attachment = self._wait_attached(volume.id, instance.id, device, deadline)
+        unknown: tuple[str, Ec2Volume | None] = "", None
+        device, seen = self._begin_attach(volume, instance, request, shown, deadline) if unconfirmed else unknown
+        volume, attachment = self._wait_attached(volume.id, instance.id, device, deadline, seen)
+        self._cache.remember(volume)
         if (attachment.device in READ_ONLY) != request.read_only:
             mode = "read-only" if request.read_only else "writable"
             raise AlreadyExists(
@@ -79,6 +80,8 @@ class AttachmentManager:
 
     def detach(self, handle: str, node: Node | None) -> None:
         """Detach from the node (None: from all). Raises NotFound when it is not attached there."""
+        if node and self._detach_known(handle, node):
+            return
         volume = self._cache.shown_volume(handle)  # without one it may still exist, and be attached
         shown = {one.instance for one in volume.attachments if one.state != "detached"} if volume else set()
         wanted = self._instances_of(handle, node, shown) if node else shown
@@ -92,6 +95,19 @@ class AttachmentManager:
             raise NotFound(f"volume {handle!r} is not attached to {repr(node.name) if node else 'any node'}")
         for instance in begun | (wanted & shown):
             self._wait_detached(handle, instance, deadline, shown=instance in shown)
+
+    def _detach_known(self, handle: str, node: Node) -> bool:
+        """Detach a volume whose last row shows it on the node's own instance, if EC2 agrees that it is there.
+
+        Such a volume has one attachment at most (Ec2Cache.remember), so it is on no other instance of the node's name.
+        """
+        volume, begun = self._cache.take_known(handle, node.fact), False
+        if volume and volume.attachments:
+            with suppress(NotFound):  # the instance is gone
+                begun = self._begin_detach(handle, node.fact)
+        if begun:
+            self._wait_detached(handle, node.fact, self._cache.wait_deadline(None))
+        return begun
 
     def _refuse_elsewhere(self, volume: Ec2Volume, instance: Ec2Instance, request: AttachRequest) -> None:
         elsewhere = [one for one in volume.attachments if one.instance != instance.id and one.state != "detached"]
@@ -116,17 +132,23 @@ class AttachmentManager:
         if current.state in DETACHING_STATES:
             self._wait_detached(volume.id, instance, deadline)
             return None
-        if current.state == "attaching" and _age(current) > STUCK_SECONDS:
+        if current.state == "attaching" and current.age() > STUCK_SECONDS:
             self._begin_detach(volume.id, instance)
             self._wait_detached(volume.id, instance, deadline)
             return None
         return current
 
     def _begin_attach(
-        self, volume: Ec2Volume, instance: Ec2Instance, request: AttachRequest, shown: Ec2Attachment | None
-    ) -> str:
+        self,
+        volume: Ec2Volume,
+        instance: Ec2Instance,
+        request: AttachRequest,
+        shown: Ec2Attachment | None,
+        deadline: float,
+    ) -> tuple[str, Ec2Volume | None]:
         """Call AttachVolume and return the device name; "" when EC2 says that the volume is attached already.
 
+        With it goes the volume, where it was looked up after that answer.
         The name is that of the attachment that shows, which may have ended meanwhile, or else a free one.
         """
         series = READ_ONLY if request.read_only else WRITABLE
@@ -136,13 +158,19 @@ class AttachmentManager:
         for _ in range(TRIES):
             device, name = name or self._reserve_name(instance, series), ""
             try:
-                return self._cache.client.attach(volume.id, instance.id, device).device
+                return self._cache.client.attach(volume.id, instance.id, device).device, None
             except DeviceNameTaken:  # the name may be stuck: EC2 can refuse it for ever and still show it as free
                 self._reserve(instance.id, device, REFUSED_SECONDS)
                 instance = self._cache.instance(instance.id, request.node.id, refresh=True)
                 continue
             except VolumeAttached:  # to this instance or to another
-                self._refuse_elsewhere(self._cache.volume(volume.id), instance, request)
+                volume = self._cache.volume(volume.id)
+                self._refuse_elsewhere(volume, instance, request)
+                shown = volume.attachment_to(instance.id)
+                if shown and self._current(volume, instance.id, deadline) is None:
+                    shown = None  # it was on its way off
+                    continue
+                return "", volume
             except InstanceFull:
                 if not shown:  # else this volume may be one of those that fill the instance
                     raise
@@ -154,7 +182,7 @@ class AttachmentManager:
                         f"volume {volume.id!r} is {volume.state} and instance {instance.id!r} is {instance.state}: "
                         f"{error}; try again"
                     ) from error
-            return ""
+            return "", None
         raise Busy(f"{TRIES} device names of instance {instance.id!r} were taken by other attachments; try again")
 
     def _reserve_name(self, instance: Ec2Instance, series: tuple[str, ...]) -> str:
@@ -180,10 +208,11 @@ class AttachmentManager:
             self._reserved.setdefault(instance, {})[device] = time.monotonic() + seconds
 
     def _wait_attached(
-        self, handle: str, instance: str, device: str, deadline: float
+        self, handle: str, instance: str, device: str, deadline: float, seen: Ec2Volume | None
     ) -> tuple[Ec2Volume, Ec2Attachment]:
         """Return the attachment once it is `attached` under this device name ("": any), not an earlier attachment.
 
+        It may be `seen` already, in a lookup that began after EC2 said so.
         Raises Unavailable at the deadline, also for a volume that lookups do not show: it may still exist.
         """
 
@@ -192,7 +221,7 @@ class AttachmentManager:
             return current is not None and current.state == "attached" and device in ("", current.device)
 
         try:
-            volume = self._cache.volume_poller.wait(handle, done, deadline)
+            volume = seen if done(seen) else self._cache.volume_poller.wait(handle, done, deadline)
         except Timeout as error:
             raise Unavailable(f"volume {handle!r} is not attached to {instance!r} yet: {error}") from error
         attachment = volume.attachment_to(instance) if volume else None
@@ -240,7 +269,7 @@ class AttachmentManager:
                 f"use the volume: {error}"
             ) from error
         if volume:
-            self._cache.remember_detached(volume)
+            self._cache.remember(volume)
         elif self._begin_detach(handle, instance):
             raise Unavailable(f"volume {handle!r} is still being detached from {instance!r}; try again")
 
@@ -269,8 +298,3 @@ class AttachmentManager:
         with suppress(NotFound):
             return self._cache.instance(instance, instance, refresh=True).state in RUNNING_STATES
         return False
-
-
-def _age(attachment: Ec2Attachment) -> float:
-    """Return for how many seconds EC2 has been attaching."""
-    return (datetime.now(UTC) - attachment.since).total_seconds() if attachment.since else 0.0

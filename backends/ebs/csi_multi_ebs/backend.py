@@ -69,6 +69,7 @@ class EbsBackend(
     MutableParameters = config.MutableParameters
     SnapshotParameters = config.SnapshotParameters
     access_modes: ClassVar[frozenset[AccessMode]] = frozenset(AccessMode)
+    check_only_asks = True
 
     config: config.Config
 
@@ -158,8 +159,9 @@ class EbsBackend(
         return self._capacity.report(request)
 
     def check(self) -> None:
-        """Read the zones, which needs the credentials and the network that every other call needs."""
-        self._cache.client.zones()
+        """Read the zones, which needs the credentials and the network of every other call; on a node nothing."""
+        if self.setting.controller:
+            self._cache.client.zones()
 
     def dry_run(self, report: DryRunReport) -> b.Backend:
         return EbsDryRun(self.config, self.setting, DryRunClient(self.config, self.setting, report))

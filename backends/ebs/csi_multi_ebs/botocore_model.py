@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-# The group of each call. Each group has a client of its own, because botocore throttles per client: when EC2
-# throttles creations, attachments must not wait.
+# The group of each call. Each group has a client with connections of its own.
 CALLS = {
     "CreateVolume": "create",
     "CopyVolumes": "create",

@@ -56,3 +56,27 @@ class SingleUseCache(Generic[T]):
         with self._lock:
             expires, value = self._cached.pop(key, (0.0, None))
         return value if time.monotonic() < expires else None
+
+
+class RecentKeys:
+    """Up to `most` keys, each for `ttl` seconds after it was added last. Thread-safe."""
+
+    def __init__(self, ttl: float, most: int) -> None:
+        self._ttl = ttl
+        self._most = most
+        self._lock = threading.Lock()
+        self._expires: dict[str, float] = {}  # the oldest first, time.monotonic()
+
+    def add(self, key: str) -> None:
+        with self._lock:
+            self._expires.pop(key, None)
+            self._expires[key] = time.monotonic() + self._ttl
+            while len(self._expires) > self._most:
+                del self._expires[next(iter(self._expires))]
+
+    def discard(self, key: str) -> None:
+        with self._lock:
+            self._expires.pop(key, None)
+
+    def __contains__(self, key: str) -> bool:
+        return time.monotonic() < self._expires.get(key, 0.0)

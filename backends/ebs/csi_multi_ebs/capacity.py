@@ -11,15 +11,16 @@ import time
 from collections.abc import Collection, Mapping
 from functools import partial
 
-from csi_multi.contract import UNLIMITED, CapacityReport, CapacityRequest, StorageError
+from csi_multi.contract import UNLIMITED, CapacityReport, CapacityRequest, Observer, StorageError
 
 from .batching import Batcher
 from .caches import TtlCache
 from .client import Client
-from .config import Parameters
+from .config import Config, Parameters
 from .ec2_cache import Ec2Cache
 from .listing import MAX_PAGE, every_page
 from .resources import GIB
+from .retries import Retries
 from .volume_types import TYPE_LIMITS
 
 # Quotas of the service `ebs` in Service Quotas: storage for all volumes of a type in the region, in TiB.
@@ -34,6 +35,7 @@ QUOTAS = {
 }
 SERVICE = "ebs"
 TIB = 1024  # GiB
+QUOTA_ATTEMPTS = 2  # attempts to read quotas and usage, which are optional
 MAX_QUOTAS = 100  # quotas per page of Service Quotas
 QUOTAS_TTL = 3600.0  # seconds for which quotas are cached, and also that they cannot be read
 USAGE_TTL = 180.0  # seconds for which the usage is cached
@@ -43,6 +45,10 @@ log = logging.getLogger(__name__)
 
 class CapacityClient(Client):
     """Reads quotas and usage, over connections of its own: pages of a whole region must not delay other calls."""
+
+    def __init__(self, config: Config, session_name: str, observe: Observer) -> None:
+        super().__init__(config, session_name, observe)
+        self._retries = Retries(min(QUOTA_ATTEMPTS, config.max_attempts))
 
     def quotas(self) -> dict[str, int]:
         """Return the GiB that all volumes of a type may have, by type. A type without a quota is left out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 
 from csi_multi.contract import UNOBSERVED, NotFound, Observer, Unavailable
@@ -27,6 +28,7 @@ from .resources import (
     Ec2Volume,
     Tags,
 )
+from .retries import Retries
 from .volume_types import NewVolume, VolumeSpec
 
 MAX_IDS = 500  # ids per call
@@ -39,11 +41,12 @@ class Client:
     def __init__(self, config: Config, session_name: str = "csi-multi", observe: Observer = UNOBSERVED) -> None:
         """`session_name` is the name of the role session in CloudTrail, when a role is assumed.
 
-        `observe` is called around every call; botocore's retries of a call count as part of it.
+        `observe` is called around every call; retries of a call count as part of it.
         """
         self._session = session.Session(config, session_name)
         self._observe = observe
         self._retry_seconds = config.wait_seconds
+        self._retries = Retries(config.max_attempts)
 
     def create_volume(self, volume: NewVolume, zone: str, token: str) -> Ec2Volume:
         """Create a volume: empty, from a snapshot, or as a copy of another volume in its zone.
@@ -255,11 +258,16 @@ class Client:
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
         from botocore.parsers import ResponseParserError
 
-        with self._observe("ec2", call), session.limit_retries(self._retry_seconds):
+        sent = {key: value for key, value in fields.items() if value is not None}
+
+        def send() -> dict[str, Any]:
+            method = getattr(self._session.client(botocore_model.CALLS[call]), xform_name(call))
+            return dict(method(**sent))
+
+        with self._observe("ec2", call):
             try:
-                client = self._session.client(botocore_model.CALLS[call])
-                method = getattr(client, xform_name(call))
-                response: dict[str, Any] = method(**{key: value for key, value in fields.items() if value is not None})
+                deadline = session.call_deadline(self._retry_seconds)
+                response = self._retries.call(call, send, partial(errors.outcome, call), deadline)
             except ParamValidationError:
                 raise  # a bug of this module
             except ClientError as error:  # of this call, or of STS

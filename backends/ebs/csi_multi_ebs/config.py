@@ -74,10 +74,6 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = "quotas"
     connect_seconds: Annotated[float, Doc("seconds to wait for a connection to EC2", ge=0.1, le=60)] = 5.0
     read_seconds: Annotated[float, Doc("seconds to wait for EC2's response to one call", ge=0.1, le=300)] = 30.0
-    retry_mode: Annotated[
-        Literal["adaptive", "standard"],
-        Doc("how throttled calls are retried; adaptive: also limits the rate of calls in advance, see ebs.md"),
-    ] = "standard"
     max_attempts: Annotated[int, Doc("how often one call is tried when EC2 throttles it or fails", ge=1, le=50)] = 4
     wait_seconds: Annotated[
         float,

@@ -12,14 +12,14 @@ import math
 import re
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NoReturn, TypeVar
 
 from csi_multi.contract import FailedPrecondition, NotFound, Setting, Stamp, StorageError, missing
 
 from . import labels
 from .batching import Batcher
-from .caches import SingleUseCache, TtlCache
+from .caches import RecentKeys, SingleUseCache, TtlCache
 from .client import MAX_FILTER_VALUES, Client
 from .config import Config
 from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume
@@ -30,8 +30,10 @@ DELETED_STATES = ("deleting", "deleted")
 REMOTE_ZONE_TYPES = ("local-zone", "wavelength-zone")  # zones outside of the region's own data centers
 INSTANCE_TTL = 20.0  # seconds for which an instance's zone, state and devices are cached
 ZONES_TTL = 300.0  # seconds for which the list of zones is cached
-DETACHED_TTL = 60.0  # seconds for which a volume that was seen detached is attached without another lookup
-MAX_DETACHED = 5000  # volumes that are remembered as detached
+KNOWN_TTL = 60.0  # seconds for which a volume is attached or detached by its last row, without another lookup
+MAX_KNOWN = 5000  # volumes whose last row is remembered
+OWN_TTL = 600.0  # seconds for which a volume or snapshot that was seen with our stamp needs no lookup of its labels
+MAX_OWN = 10_000  # volumes and snapshots of which that is remembered
 MAX_DELETED = 1000  # volumes and snapshots that are remembered as deleted
 MAX_HIDDEN = 1000  # ids of which it is remembered since when EC2 does not show them
 LONGEST_PAUSE = 2.0  # seconds between two lookups of an id that EC2 does not show
@@ -51,14 +53,16 @@ class Ec2Cache:
         self.setting = setting
         self.owner = labels.owner_tag(setting.driver, setting.cluster, setting.instance)
         self.client = client = client or Client(config, f"{setting.driver}-{setting.instance}", setting.observe)
-        self.volumes = Batcher(client.volumes, most=MAX_VOLUME_IDS)
-        self.snapshots = Batcher(client.snapshots, most=MAX_LOOKUP)
+        fetch_volumes = self._noting_owner(client.volumes)
+        self.volumes = Batcher(fetch_volumes, most=MAX_VOLUME_IDS)
+        self.snapshots = Batcher(self._noting_owner(client.snapshots), most=MAX_LOOKUP)
         self.instances = Batcher(client.instances, most=MAX_LOOKUP)
         self.volumes_by_name = Batcher(self._fetch_volumes, most=MAX_LOOKUP)
         self.snapshots_by_name = Batcher(self._fetch_snapshots, most=MAX_LOOKUP)
-        self.volume_poller = StatePoller(client.volumes, most=MAX_VOLUME_IDS, first=config.poll_seconds)
+        self.volume_poller = StatePoller(fetch_volumes, most=MAX_VOLUME_IDS, first=config.poll_seconds)
         self.name_poller = StatePoller(self._fetch_volumes, most=MAX_LOOKUP, first=config.poll_seconds)
-        self.detached: SingleUseCache[Ec2Volume] = SingleUseCache(DETACHED_TTL, MAX_DETACHED)  # own volumes, by id
+        self.known: SingleUseCache[Ec2Volume] = SingleUseCache(KNOWN_TTL, MAX_KNOWN)  # own volumes, by id
+        self._own = RecentKeys(OWN_TTL, MAX_OWN)  # ids of own volumes and snapshots, imported ones left out
         zones = Batcher(lambda _: {config.region: client.zones()}, most=2)  # one key, so that callers share one call
         self._zones = TtlCache(lambda: zones.get(config.region, self.wait_deadline(None), fresh=False) or {}, ZONES_TTL)
         self._instances: dict[str, tuple[float, Ec2Instance]] = {}  # by id: when it was looked up, time.monotonic()
@@ -118,16 +122,36 @@ class Ec2Cache:
             )
         return stamp
 
-    def remember_detached(self, volume: Ec2Volume) -> None:
-        """Remember a volume that can be attached without another lookup; if it no longer can, EC2 refuses.
+    def remember(self, volume: Ec2Volume) -> None:
+        """Remember a volume that can be attached and detached without another lookup; EC2 refuses what is outdated.
 
         Not a volume that can be attached twice, where EC2 would refuse nothing, nor an imported one, which another
         process can release.
         """
-        stamp = labels.read_stamp(volume.tags)
-        detached = volume.state == "available" and not volume.attachments
-        if detached and not volume.multi_attach and stamp and not stamp.imported:
-            self.detached.put(volume.id, volume)
+        states = [one.state for one in volume.attachments]
+        if states in ([], ["attached"]) and not volume.multi_attach and self.is_own(volume.id):
+            self.known.put(volume.id, volume)
+
+    def take_known(self, id: str, instance: str) -> Ec2Volume | None:
+        """Return a volume as it was last, once, if it was attached to nothing, or to this instance."""
+        volume = self.known.take(id)
+        return volume if volume and all(one.instance == instance for one in volume.attachments) else None
+
+    def is_own(self, id: str) -> bool:
+        """Return whether a volume or snapshot certainly belongs to this instance, although it is not looked up now.
+
+        EC2 never reuses an id, and nothing but a person takes its labels from what the driver has created: only
+        what was imported can be released, and counts as not certain. Such a person has OWN_TTL seconds to wait.
+        """
+        return id in self._own
+
+    def note_owner(self, found: Iterable[Ec2Volume | Ec2Snapshot]) -> None:
+        """Note which of these belong to this instance, and which do not, or no longer."""
+        for one in found:
+            if one.tags.get(labels.OWNER) != self.owner or self.was_deleted(one.id):
+                self._own.discard(one.id)
+            elif one.id in self._own or ((stamp := labels.read_stamp(one.tags)) and not stamp.imported):
+                self._own.add(one.id)
 
     def instance(self, id: str, node: str, *, refresh: bool = False) -> Ec2Instance:
         """Return a node's instance, at most INSTANCE_TTL seconds old. Raises NotFound when it is terminated."""
@@ -149,14 +173,29 @@ class Ec2Cache:
         self._instances = valid | ({id: (now, instance)} if instance else {})
         return instance
 
+    def _noting_owner(
+        self, fetch: Callable[[Collection[str]], dict[str, Resource]]
+    ) -> Callable[[Collection[str]], dict[str, Resource]]:
+        def fetch_and_note(ids: Collection[str]) -> dict[str, Resource]:
+            found = fetch(ids)
+            self.note_owner(found.values())
+            return found
+
+        return fetch_and_note
+
     def _fetch_volumes(self, names: Collection[str]) -> dict[str, list[Ec2Volume]]:
-        return _by_name(self.client.volumes_tagged(labels.NAME, names, self.owner))
+        found = self.client.volumes_tagged(labels.NAME, names, self.owner)
+        self.note_owner(found)
+        return _by_name(found)
 
     def _fetch_snapshots(self, names: Collection[str]) -> dict[str, list[Ec2Snapshot]]:
-        return _by_name(self.client.snapshots_tagged(labels.NAME, names, self.owner))
+        found = self.client.snapshots_tagged(labels.NAME, names, self.owner)
+        self.note_owner(found)
+        return _by_name(found)
 
     def remember_deleted(self, id: str) -> None:
         """Remember that EC2 has accepted the deletion, which lookups may not show yet."""
+        self._own.discard(id)
         with self._lock:
             self._deleted[id] = None
             while len(self._deleted) > MAX_DELETED:

@@ -27,6 +27,8 @@ from csi_multi.contract import (
     Unavailable,
 )
 
+from .retries import Outcome
+
 
 class TokenMismatch(AlreadyExists):
     """The client token was used before, with other parameters."""
@@ -125,6 +127,15 @@ CODES: tuple[tuple[str, str, type[StorageError]], ...] = (
     ("MissingAuthenticationToken", "", Unauthenticated),
 )
 
+THROTTLING = frozenset(
+    {
+        *("RequestLimitExceeded", "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled"),
+        *("RequestThrottledException", "TooManyRequestsException", "BandwidthLimitExceeded"),
+    }
+)
+TRANSIENT_STATUSES = frozenset({500, 502, 503, 504})
+TRANSIENT_ERRORS = frozenset({"ConnectionError", "HTTPClientError"})  # botocore's, for connections that fail or break
+
 # botocore's exceptions by name, so that botocore need not be imported. The nearest base class counts.
 BOTOCORE_ERRORS: Mapping[str, type[StorageError]] = {
     "ReadTimeoutError": Timeout,
@@ -157,6 +168,23 @@ def from_response(call: str, response: Mapping[str, Any]) -> StorageError:
         action = found[1] if (found := _ACTION.search(message)) else f"ec2:{call}"
         return error(f"the credentials do not allow {action}: {message} ({about})")
     return error(f"{call}: {message} ({about})")
+
+
+def outcome(call: str, error: Exception) -> Outcome:
+    """Return what an exception of botocore means for another attempt of the call.
+
+    CreateSnapshot has no client token: after an answer that was lost another attempt would create a second snapshot.
+    """
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # of this call, or of STS before it
+        status, code = response.get("ResponseMetadata", {}).get("HTTPStatusCode"), response.get("Error", {}).get("Code")
+        if code in THROTTLING:
+            return Outcome.THROTTLED
+        transient = status in TRANSIENT_STATUSES and not issubclass(error_class(code or ""), ZoneFull)
+    else:
+        transient = any(base.__name__ in TRANSIENT_ERRORS for base in type(error).__mro__)
+    lost = call == "CreateSnapshot" and getattr(error, "operation_name", call) == call
+    return Outcome.TRANSIENT if transient and not lost else Outcome.FINAL
 
 
 def from_botocore(call: str, error: Exception) -> StorageError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 GIB = 2**30
@@ -39,6 +39,10 @@ class Ec2Attachment:
             state=response["State"],
             since=response.get("AttachTime"),
         )
+
+    def age(self) -> float:
+        """Return for how many seconds it exists, 0 when EC2 does not say since when."""
+        return (datetime.now(UTC) - self.since).total_seconds() if self.since else 0.0
 
     @property
     def description(self) -> str:

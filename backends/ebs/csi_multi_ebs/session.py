@@ -1,22 +1,19 @@
-"""botocore's credentials and clients for an instance, and how long botocore retries a call.
+"""botocore's credentials and clients for an instance, and until when a call may be repeated.
 
 Credentials come from the profile if one is configured, else from botocore's default chain (environment, web
 identity, instance role). With a role they are exchanged for the role's, and renewed before they expire.
 Nothing is imported, read or requested before the first client is needed.
 
-A call is retried only as long as the caller of the RPC waits for the answer. That deadline is thread-local: botocore
-decides about retries in the thread that makes the call, and its hook for that gets no arguments of ours.
+A call is repeated only as long as the caller of the RPC waits for the answer. That deadline is thread-local: it is
+known where the RPC begins, and needed far below.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -24,11 +21,11 @@ from urllib.parse import urlsplit
 
 from . import botocore_model
 from .config import Config
+from .transport import Transport
 
 # Connections that each client keeps open. One more is opened for a single call, and its TLS handshake costs more than
 # the call.
 MAX_CONNECTIONS = 1024
-QUOTA_ATTEMPTS = 2  # attempts to read quotas, which are optional
 
 _botocore_lock = threading.Lock()  # botocore's sessions and loaders are not thread-safe; its clients are
 
@@ -61,14 +58,10 @@ class Session:
         botocore = self._role_session if self._config.role_arn else self._base_session
         endpoint = self._config.endpoint
         if service := botocore_model.SERVICES.get(group):
-            options = self._options(min(QUOTA_ATTEMPTS, self._config.max_attempts))
-            return _with_retry_limit(
-                botocore.create_client(service, endpoint_url=_other_endpoint(endpoint), config=options)
-            )
-        once = group == "snapshot"  # CreateSnapshot has no client token: a retry would create a second snapshot
-        client = botocore.create_client("ec2", endpoint_url=endpoint or None, config=self._options(1 if once else 0))
-        client.meta.events.register_first("needs-retry.ec2", _keep_zone_full)
-        return _with_retry_limit(client)
+            return botocore.create_client(service, endpoint_url=_other_endpoint(endpoint), config=self._options)
+        client = botocore.create_client("ec2", endpoint_url=endpoint or None, config=self._options)
+        Transport(client, botocore.get_component("response_parser_factory").create_parser("ec2")).install(client)
+        return client
 
     @cached_property
     def _base_session(self) -> Any:
@@ -93,13 +86,14 @@ class Session:
         session.set_config_variable("region", self._config.region)
         return session
 
-    def _options(self, attempts: int = 0) -> Any:
+    @cached_property
+    def _options(self) -> Any:
         from botocore.config import Config as Options
 
         return Options(
             connect_timeout=self._config.connect_seconds,
             read_timeout=self._config.read_seconds,
-            retries={"mode": self._config.retry_mode, "total_max_attempts": attempts or self._config.max_attempts},
+            retries={"mode": "standard", "total_max_attempts": 1},  # retries.py repeats calls
             max_pool_connections=MAX_CONNECTIONS,
             user_agent=self._user_agent,
             tcp_keepalive=True,
@@ -117,10 +111,10 @@ class Session:
             fields["ExternalId"] = self._config.external_id
         with _botocore_lock:
             sts = self._base_session.create_client(
-                "sts", endpoint_url=_other_endpoint(self._config.endpoint), config=self._options()
+                "sts", endpoint_url=_other_endpoint(self._config.endpoint), config=self._options
             )
         try:
-            credentials = _with_retry_limit(sts).assume_role(**fields)["Credentials"]
+            credentials = sts.assume_role(**fields)["Credentials"]
         finally:
             sts.close()
         return {
@@ -151,44 +145,19 @@ def _parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _keep_zone_full(response: tuple[Any, dict[str, Any]] | None, **_: Any) -> None:
-    """Keep botocore from retrying InsufficientVolumeCapacity: EC2 sends it as a server error, but it is final."""
-    if response and response[1].get("Error", {}).get("Code") == "InsufficientVolumeCapacity":
-        response[0].status_code = 400
+class _RpcDeadline(threading.local):
+    at = 0.0  # time.monotonic() until which the caller of this thread's current or last RPC waits for the answer
 
 
-class _RetryDeadline(threading.local):
-    rpc = 0.0  # time.monotonic() until which the caller of this thread's current or last RPC waits for the answer
-    call = math.inf  # time.monotonic() after which the current call is not retried
-
-
-_deadline = _RetryDeadline()
+_deadline = _RpcDeadline()
 
 
 def set_rpc_deadline(deadline: float) -> None:
     """Record until when (time.monotonic()) the caller of this thread's RPC waits for the answer."""
-    _deadline.rpc = deadline
+    _deadline.at = deadline
 
 
-@contextmanager
-def limit_retries(seconds: float) -> Iterator[None]:
-    """Limit the retries of the call in the block. An RPC deadline that is already over belongs to an earlier RPC."""
+def call_deadline(seconds: float) -> float:
+    """Return until when a call may be repeated. An RPC deadline that is already over belongs to an earlier RPC."""
     now = time.monotonic()
-    end = now + seconds
-    _deadline.call = min(end, _deadline.rpc) if _deadline.rpc > now else end
-    try:
-        yield
-    finally:
-        _deadline.call = math.inf
-
-
-def _with_retry_limit(client: Any) -> Any:
-    """Let a client stop retrying at the deadline."""
-    service = client.meta.service_model.service_id.hyphenize()
-    client.meta.events.register_first(f"needs-retry.{service}", _refuse_late_retry)
-    return client
-
-
-def _refuse_late_retry(**_: Any) -> bool | None:
-    """Answer botocore's question whether to retry: False after the deadline; None leaves the decision to botocore."""
-    return False if time.monotonic() > _deadline.call else None
+    return min(now + seconds, _deadline.at) if _deadline.at > now else now + seconds

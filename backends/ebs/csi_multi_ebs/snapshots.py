@@ -30,6 +30,7 @@ from csi_multi.contract import (
 )
 
 from . import labels
+from .caches import SingleUseCache
 from .config import SnapshotParameters
 from .consistency import ConsistencyWindow
 from .ec2_cache import LONGEST_PAUSE, Ec2Cache
@@ -39,6 +40,8 @@ from .resources import GIB, VOLUME_ID, Ec2Snapshot
 log = logging.getLogger(__name__)
 
 RECENT_SECONDS = 300.0  # for how long a snapshot that was created is remembered
+FOUND_TTL = 1.0  # seconds from the AlreadyExists of a request until it asks which snapshot that is
+MAX_FOUND = 1000  # snapshots that are remembered for that
 
 
 class SnapshotManager:
@@ -48,6 +51,7 @@ class SnapshotManager:
         self._window = ConsistencyWindow(cache.config.consistency_seconds)
         # By name: until when EC2 may not show the snapshot, and what is known of it.
         self._recent: dict[str, tuple[float, str]] = {}
+        self._found: SingleUseCache[Ec2Snapshot] = SingleUseCache(FOUND_TTL, MAX_FOUND)  # by name, for `find`
         self._unreported: dict[str, str] = {}  # by name: the id of one that was created, and not returned so far
         client, owner = cache.client, cache.owner
         self._listing = Listing(lambda token: client.snapshot_page(owner, 0, token), client.snapshots)
@@ -63,10 +67,12 @@ class SnapshotManager:
         if good := _not_failed(found):
             self._delete_second(request.name, good)
             self._ensure_fast_restore(good[0], zones)
+            self._found.put(request.name, good[0])
             raise AlreadyExists(f"snapshot {request.name!r} already exists")
         if found:
             raise _failed(request.name, found[0])  # its id may have been reported, so no other replaces it
-        cache.volume(request.source)  # raises when it does not exist or is not ours
+        if not cache.is_own(request.source):
+            cache.volume(request.source)  # raises when it does not exist or is not ours
         snapshot = self._create(request)
         if snapshot.state == "error":  # its id was never reported
             with suppress(StorageError):
@@ -88,6 +94,7 @@ class SnapshotManager:
         except (Unavailable, Timeout) as error:
             self._remember(request.name, cache.config.consistency_seconds, f"may have been created ({error})")
             raise
+        cache.note_owner([snapshot])
         self._remember(request.name, RECENT_SECONDS, _created_as(snapshot.id))
         with self._lock:
             self._unreported[request.name] = snapshot.id
@@ -120,7 +127,12 @@ class SnapshotManager:
             self._reported(name)
 
     def find(self, name: str) -> Ec2Snapshot:
-        """Return the snapshot of this requested name. Raises NotFound."""
+        """Return the snapshot of this requested name. Raises NotFound.
+
+        That is the one for which `create` raised AlreadyExists a moment ago, without another lookup.
+        """
+        if just_found := self._found.take(name):
+            return just_found
         if good := _not_failed(self._named(name)):
             return good[0]
         raise NotFound(f"snapshot {name!r} does not exist")
@@ -132,11 +144,12 @@ class SnapshotManager:
     def delete(self, handle: str) -> None:
         """Raises NotFound, InUse, and FailedPrecondition for a snapshot of another owner.
 
-        One that no lookup shows is deleted like such a volume (volumes.py).
+        Its labels are looked up like those of a volume, and one that no lookup shows is deleted like such a volume
+        (volumes.py).
         """
-        shown = self._cache.shown_snapshot(handle)
+        known = self._cache.is_own(handle) or self._cache.shown_snapshot(handle)
         self._delete(handle)
-        if not shown:
+        if not known:
             log.warning(labels.NOT_CHECKED, "snapshot", handle)
 
     def _delete(self, id: str) -> None:

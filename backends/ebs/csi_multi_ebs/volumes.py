@@ -131,7 +131,7 @@ class VolumeManager:
                 ) from error
             self._pending.remove(request.name)
             if usable:
-                self._cache.remember_detached(usable)
+                self._cache.remember(usable)
                 return usable
         raise Unavailable(
             f"volume {request.name!r} could not be created in {ATTEMPTS} attempts this hour; try again later"
@@ -199,7 +199,7 @@ class VolumeManager:
             return None
         if volume.state == "error":
             with suppress(NotFound):
-                self._delete(volume.id, volume.state)
+                self._delete(volume.id)
             raise Unavailable(
                 f"EC2 could not create volume {volume.id!r} (state error; often a KMS key that may not be used); "
                 "the volume was deleted; try again"
@@ -226,7 +226,7 @@ class VolumeManager:
         if first.id != created.id and (first.created, first.id) < (created.created, created.id):
             if created.state == "creating":
                 with suppress(NotFound):
-                    self._delete(created.id, created.state)
+                    self._delete(created.id)
             raise AlreadyExists(f"volume {name!r} already exists as {first.id!r}")
         return next((one for one in found if one.id == created.id), None)
 
@@ -254,22 +254,23 @@ class VolumeManager:
     def delete(self, handle: str) -> None:
         """Raises NotFound, InUse, and FailedPrecondition for a volume that the driver did not create.
 
-        That no lookup shows a volume does not prove that it is gone: only DeleteVolume itself says so. Its stamp is
-        then not known, and the condition of the IAM policy on the tag stands in for it.
+        Its labels are looked up, unless they were seen lately (Ec2Cache.is_own). That no lookup shows a volume does not
+        prove that it is gone: only DeleteVolume itself says so. Then the IAM policy's condition on the tag stands in.
         """
-        volume = self._cache.shown_volume(handle)
+        own = self._cache.is_own(handle)
+        volume = None if own else self._cache.shown_volume(handle)
         if volume and self._cache.stamp("volume", volume).imported:
             raise not_ours_to_delete(handle)
-        self._delete(handle, volume.state if volume else "not shown by EC2")
-        if not volume:
+        self._delete(handle)
+        if not (own or volume):
             log.warning(labels.NOT_CHECKED, "volume", handle)
 
-    def _delete(self, id: str, state: str) -> None:
-        self._cache.detached.take(id)
+    def _delete(self, id: str) -> None:
+        self._cache.known.take(id)
         try:
             self._cache.client.delete_volume(id)
         except IncorrectState as error:
-            raise Unavailable(f"volume {id!r} is {state} and cannot be deleted now: {error}; try again") from error
+            raise Unavailable(f"volume {id!r} cannot be deleted in its present state: {error}; try again") from error
         self._cache.remember_deleted(id)
 
     def list_page(self, page: PageRequest) -> Page[Volume]:

@@ -69,7 +69,6 @@ def backend_config(cloud: FakeEc2, **config: Any) -> Config:
         "poll_seconds": 0.01,
         "wait_seconds": 20,
         "max_attempts": 1,
-        "retry_mode": "standard",
     }
     return Config(region=REGION, endpoint=cloud.endpoint, **short | config)
 

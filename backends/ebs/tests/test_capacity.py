@@ -170,12 +170,11 @@ TROUBLE: dict[str, Callable[[FakeEc2], Any]] = {
 }
 
 
-@pytest.mark.parametrize("retry_mode", ["standard", "adaptive"])
-def test_a_question_that_failed_is_repeated_once_and_no_more(retry_mode: str, connect: Connect, cloud: FakeEc2) -> None:
+def test_a_question_that_failed_is_repeated_once_and_no_more(connect: Connect, cloud: FakeEc2) -> None:
     for times, available in ((1, 300 * TIB), (2, UNLIMITED)):
         cloud.calls.clear()
         cloud.fail("ListServiceQuotas", "ServiceException", status=500, times=times)
-        assert of(connect(retry_mode=retry_mode, max_attempts=8)).available == available
+        assert of(connect(max_attempts=8)).available == available
         assert cloud.calls["ListServiceQuotas"] == 2
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 from botocore.exceptions import ParamValidationError
-from botocore.retries.bucket import TokenBucket
 from csi_multi_ebs.client import Client
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.errors import (
@@ -60,7 +59,7 @@ def ec2(cloud: FakeEc2) -> Iterator[Client]:
 @pytest.fixture
 def patient(cloud: FakeEc2) -> Iterator[Client]:
     """EC2 asked up to three times per call, without the pace that throttling would set."""
-    ec2 = connect(cloud, max_attempts=3, retry_mode="standard")
+    ec2 = connect(cloud, max_attempts=3)
     yield ec2
     ec2.close()
 
@@ -308,6 +307,15 @@ def test_a_snapshot_is_not_cut_twice_when_its_answer_is_lost(patient: Client, cl
     assert cloud.calls["CreateSnapshot"] == 1
 
 
+def test_a_snapshot_that_ec2_throttled_was_not_cut_and_is_tried_again(patient: Client, cloud: FakeEc2) -> None:
+    volume = make(patient).id
+    cloud.fail("CreateSnapshot", "RequestLimitExceeded")
+
+    made = patient.create_snapshot(volume, TAGS, "")
+
+    assert cloud.everything() == tuple(sorted([volume, made.id]))
+
+
 # Trouble.
 
 
@@ -333,35 +341,6 @@ def test_throttling_without_end_is_unavailable(patient: Client, cloud: FakeEc2) 
         make(patient)
 
     assert cloud.calls["CreateVolume"] == 3
-
-
-def test_where_creations_are_throttled_attachments_do_not_wait(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []  # seconds that botocore lets calls wait for their turn
-
-    def sleep_amount(bucket: TokenBucket, amount: int) -> float:
-        waits.append(unchanged(bucket, amount))
-        return waits[-1]
-
-    unchanged = TokenBucket._sleep_amount
-    monkeypatch.setattr(TokenBucket, "_sleep_amount", sleep_amount)
-    ec2 = connect(cloud, max_attempts=2, retry_mode="adaptive")
-    (node,) = cloud.instances(1, zone=ZONE)
-    volumes = [make(ec2, f"pvc-{number}").id for number in range(3)]
-    ec2.volumes(volumes)
-    cloud.fail("CreateVolume", "RequestLimitExceeded", times=2)
-    with pytest.raises(Unavailable):
-        make(ec2, "throttled")
-
-    waits.clear()
-    for number, volume in enumerate(volumes):
-        ec2.attach(volume, node, f"/dev/xvdb{'abc'[number]}")
-    attachments = list(waits)
-    make(ec2, "slow")
-    make(ec2, "slower")
-
-    assert attachments == []
-    assert max(waits) > 0, "the creations were not throttled, so nothing is shown"
-    ec2.close()
 
 
 def test_a_missing_right_and_bad_credentials_are_told_apart(ec2: Client, cloud: FakeEc2) -> None:
@@ -462,7 +441,7 @@ class Told:
 
 def test_every_call_is_told_by_its_name_with_its_outcome(cloud: FakeEc2) -> None:
     told = Told()
-    config = Config(region=cloud.region, endpoint=cloud.endpoint, max_attempts=3, retry_mode="standard")
+    config = Config(region=cloud.region, endpoint=cloud.endpoint, max_attempts=3)
     ec2 = Client(config, observe=Observer("cloud", (told,)))
     with pytest.raises(NotFound):
         ec2.delete_volume(GONE)

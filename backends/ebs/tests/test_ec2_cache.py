@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
@@ -178,3 +179,11 @@ def test_check_says_what_is_wrong_with_ec2(connect: Connect, cloud: FakeEc2) -> 
     cloud.fail("DescribeAvailabilityZones", "ServiceUnavailable")
     with pytest.raises(Unavailable, match="ServiceUnavailable"):
         ebs.check()
+
+
+def test_a_node_does_not_ask_ec2_whether_it_answers(cloud: FakeEc2) -> None:
+    """It has no credentials."""
+    node = EbsBackend(backend_config(cloud), dataclasses.replace(setting(), controller=False))
+
+    node.check()
+    assert cloud.calls.total() == 0

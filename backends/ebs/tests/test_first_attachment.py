@@ -153,7 +153,7 @@ def test_a_read_only_attachment_writes_nothing_and_is_not_the_first(
 
 def test_a_volume_of_an_earlier_version_counts_as_used(ebs: EbsBackend, node: Node, cloud: FakeEc2) -> None:
     handle = new(ebs)
-    ebs._cache.detached.take(handle)
+    ebs._cache.known.take(handle)
     cloud.client().delete_tags(Resources=[handle], Tags=[{"Key": labels.FIRST_ATTACHMENT}])
 
     assert blank(ebs, node, handle) == "unknown"

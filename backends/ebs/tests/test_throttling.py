@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from csi_multi_ebs import session
+from csi_multi_ebs import retries, session
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.client import Client
 from csi_multi_ebs.config import Config
@@ -27,7 +27,7 @@ USUAL = Config(region=REGION)
 @pytest.fixture
 def usual(connect: Connect) -> EbsBackend:
     """A backend with the patience that is the default."""
-    return connect(zones=(A,), retry_mode=USUAL.retry_mode, max_attempts=USUAL.max_attempts)
+    return connect(zones=(A,), max_attempts=USUAL.max_attempts)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def stubborn(cloud: FakeEc2) -> Iterator[Client]:
 
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are repeated after short pauses; botocore's are random, and seconds after some attempts."""
-    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.05)
+    """Calls are repeated after short pauses; usual ones are random, and seconds after some attempts."""
+    monkeypatch.setattr(retries, "LONGEST_PAUSE", 0.05)
 
 
 def taken(work: Any) -> tuple[float, StorageError | None]:

@@ -310,7 +310,7 @@ def test_a_creation_that_is_not_allowed_is_final_and_names_the_right(ebs: EbsBac
 
 
 def test_a_full_zone_is_passed_over_at_once(connect: Connect, cloud: FakeEc2) -> None:
-    ebs = connect(max_attempts=8, retry_mode="adaptive")
+    ebs = connect(max_attempts=8)
     cloud.limits.full_zones = {A, B}
 
     volume = ebs.create_volume(volume_request(topology=topology(A, B, C)))
@@ -455,12 +455,12 @@ def test_only_what_carries_our_tags_is_deleted(connect: Connect, cloud: FakeEc2)
     assert cloud.everything() == before
 
 
-def test_a_volume_whose_tags_were_torn_is_not_touched(ebs: EbsBackend, cloud: FakeEc2) -> None:
-    volume = ebs.create_volume(volume_request())
+def test_a_volume_whose_tags_were_torn_is_not_touched(connect: Connect, cloud: FakeEc2) -> None:
+    volume = connect(zones=(A,)).create_volume(volume_request())
     cloud.client().delete_tags(Resources=[volume.handle], Tags=[{"Key": "csi-multi/stamp.0"}])
 
     with pytest.raises(FailedPrecondition):
-        delete(ebs, volume)
+        delete(connect(), volume)
     assert "csi-multi/owner" in tags(cloud, volume.handle)
 
 
