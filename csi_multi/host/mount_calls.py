@@ -1,7 +1,7 @@
 """The kernel's calls for mounts on open descriptors, and for detached mounts, which are in no mount table.
 
 mount(8) takes only paths, and a path could lead elsewhere by the time it is used. Nothing here waits for a device,
-except `mount_detached`, which needs a process of its own.
+except `mount_detached` and `unmount`, which may never return.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from .command import wait_for_starts
+
 # The same on all architectures: Linux 5.2, and 5.12 for mount_setattr.
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 _AT_EMPTY_PATH = 0x1000
@@ -19,7 +21,7 @@ _OPEN_TREE_CLONE = 1
 _FROM_DESCRIPTOR_TO_DESCRIPTOR = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH
 _ALL_ATIME = 0x70  # MOUNT_ATTR__ATIME
 _MS_REMOUNT, _MS_BIND = 32, 4096
-_MNT_DETACH = 2
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6  # FSCONFIG_*
 # Of a mount that only the driver uses: the contents, a tenant's, get no effect on the node.
@@ -65,6 +67,21 @@ def bind(source: int, target: int, flags: Collection[str] | None = None) -> None
 def detach(root: int) -> None:
     """Unmount the mount whose root this descriptor shows, wherever it is. Raises OSError."""
     _check(_libc.umount2(os.fsencode(_link(root)), _MNT_DETACH))
+
+
+def unmount(parent: int, name: str) -> None:
+    """Unmount what is mounted at this name in the directory that a descriptor shows, and write everything out.
+
+    It waits for the device without a limit. Raises OSError: EBUSY while anything in it is open.
+    """
+    path = os.fsencode(f"{_link(parent)}/{name}")
+    try:
+        _check(_libc.umount2(path, _UMOUNT_NOFOLLOW))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        wait_for_starts()  # a process that another thread is starting has copies of descriptors that are closed here
+        _check(_libc.umount2(path, _UMOUNT_NOFOLLOW))
 
 
 def mount_detached(fs_type: str, source: str, options: Collection[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -175,23 +176,30 @@ def unmount(host: Host, target: Path) -> None:
 
 
 def _unmount_topmost(host: Host, target: Path) -> None:
-    try:
-        with mount_paths.opened_parent(target) as parent:
+    def call() -> None:
+        with contextlib.ExitStack() as stack:
+            try:
+                parent = stack.enter_context(mount_paths.opened_parent(target))
+            except OSError as error:
+                reason = os.strerror(error.errno or 0).lower()
+                raise Unavailable(f"{target} cannot be reached to unmount it: {reason}") from None
             # What is mounted there was checked, and as long as it is, nothing else can have this name.
-            host.run("umount", "--no-canonicalize", "--", f"/proc/{os.getpid()}/fd/{parent}/{target.name}")
-    except CommandFailed as error:
+            mount_calls.unmount(parent, target.name)
+
+    try:
+        host.call(call, "umount", str(target))
+    except OSError as error:
         if mounts.at(target) is None:
             return  # another process has unmounted it
         if obstacle := _other_mount(target):
             raise InUse(f"{target} cannot be unmounted while {obstacle} is mounted; unmount that first") from None
-        if "busy" in error.stderr:
+        if error.errno == errno.EBUSY:
             raise InUse(
                 f"{target} is in use by a process on this node; stop it, then try again (a process that cannot be "
                 f"stopped may wait for a frozen filesystem; to thaw it: fsfreeze --unfreeze {target})"
             ) from None
-        raise Unavailable(f"unmounting {target} failed with status {error.status}; see the kernel log") from None
-    except OSError as error:
-        raise Unavailable(f"{target} cannot be reached to unmount it: {os.strerror(error.errno or 0)}") from None
+        reason = os.strerror(error.errno or 0).lower()
+        raise Unavailable(f"unmounting {target} failed: {reason}; see the kernel log") from None
 
 
 def _other_mount(target: Path) -> str:

@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -41,6 +41,7 @@ from csi_multi.node import grow, publish, stage, unstage, volume_status
 from csi_multi.node.requests import PublishRequest, StageRequest, Usage
 
 MiB = 1024 * 1024
+T = TypeVar("T")
 
 
 class Killed(BaseException):
@@ -71,6 +72,15 @@ class KillableHost:
         result = self._real.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
         if argv[:3] == ("losetup", "--find", "--show"):
             self.loops.add(attachment(result.stdout.strip()))
+        self.step()
+        return result
+
+    def call(self, function: Callable[[], T], *words: str, **options: Any) -> T:
+        self.step()
+        self.calls.append(words)
+        if words[0] in self.replaced:
+            return self.replaced[words[0]](function, *words, **options)
+        result = self._real.call(function, *words, **options)
         self.step()
         return result
 
