@@ -52,7 +52,8 @@ class KillableHost:
     """The real host, with points at which the driver can be killed, and a record of what was run."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, ...]] = []
+        self.calls: list[tuple[str, ...]] = []  # commands, and calls of the kernel
+        self.commands: list[str] = []  # the programs
         self.loops: set[tuple[str, str | None]] = set()  # each as `attachment` describes it
         self.left: int | None = None  # steps to live
         self.replaced: dict[str, Any] = {}  # program -> callable to run instead
@@ -67,11 +68,10 @@ class KillableHost:
     def run(self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = 60) -> Result:
         self.step()
         self.calls.append(argv)
+        self.commands.append(argv[0])
         if argv[0] in self.replaced:
             return self.replaced[argv[0]](*argv, stdin=stdin, ok=ok, timeout=timeout)
         result = self._real.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
-        if argv[:3] == ("losetup", "--find", "--show"):
-            self.loops.add(attachment(result.stdout.strip()))
         self.step()
         return result
 
@@ -81,6 +81,8 @@ class KillableHost:
         if words[0] in self.replaced:
             return self.replaced[words[0]](function, *words, **options)
         result = self._real.call(function, *words, **options)
+        if words[:2] == ("losetup", "--find"):
+            self.loops.add(attachment(str(result)))
         self.step()
         return result
 
