@@ -58,3 +58,19 @@ def test_an_unmount_that_hangs_is_given_up_and_the_device_stays_in_use(loop: Han
     mounting.mount(LocalHost(), str(loop.device), target, "ext4", "ro")
     assert (target / "file").read_text() == "bytes"
     mounting.unmount(LocalHost(), target)
+
+
+def test_a_mount_that_hangs_is_given_up_and_never_appears(loop: HangingLoop, target: Path) -> None:
+    with loop.hanging():
+        for _ in range(2):
+            with pytest.raises(CommandTimedOut, match="mount did not finish"):
+                within(LIMIT, lambda: mounting.mount(ImpatientHost(), str(loop.device), target, "ext4", "rw"))
+    deadline = time.monotonic() + LIMIT
+    while exclusive.is_held(loop.device):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    assert mounts.at(target) is None
+    mounting.mount(LocalHost(), str(loop.device), target, "ext4", "rw")
+    assert mounts.at(target)
+    mounting.unmount(LocalHost(), target)
