@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from .errors import Unavailable
 from .machine import TIME_LIMIT, Host, Result
@@ -96,3 +97,6 @@ class DryRunHost:
         if answer is not None:
             return Result(0, answer, "")
         return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
+
+    def call(self, function: Callable[[], object], *words: str, **_: object) -> NoReturn:
+        raise Unpredictable(f"{' '.join(words)} was not done, because what it returns cannot be told in a dry run")

@@ -1,11 +1,14 @@
-"""How a backend runs commands on its machine: the interface, results and failures."""
+"""How a backend runs commands and kernel calls on its machine: the interface, results and failures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from .errors import FailedPrecondition, Timeout, Unavailable
+
+T = TypeVar("T")
 
 TIME_LIMIT = 120.0  # seconds; callers pass more for work that grows with the volume
 
@@ -34,7 +37,7 @@ class CommandFailed(Unavailable):
 
 
 class CommandTimedOut(Timeout):
-    """A command was still running at its time limit and was killed."""
+    """A command was still running at its time limit and was killed, or a kernel call was given up."""
 
     def __init__(self, argv: tuple[str, ...], limit: float) -> None:
         super().__init__(f"{argv[0]} did not finish within {limit:g} s")
@@ -49,10 +52,26 @@ class CommandMissing(FailedPrecondition):
 
 
 class Host(Protocol):
-    """Runs commands on the machine. Tests replace it with one that counts, delays or fails calls."""
+    """Runs commands and kernel calls on the machine. Tests replace it with one that counts, delays or fails calls."""
 
     def run(
         self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
     ) -> Result:
         """Run a command to its end; statuses outside `ok` raise CommandFailed."""
+        ...
+
+    def call(
+        self,
+        function: Callable[[], T],
+        *words: str,
+        timeout: float = TIME_LIMIT,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        """Call a function that waits in the kernel; return what it returns, or raise what it raises.
+
+        `words` name the call as the command would be that does the same: in logs, metrics and errors. Nothing can end
+        a call in the kernel, so at the time limit it is left behind, in a thread of its own, and CommandTimedOut is
+        raised; also for each call with these words until that one has ended. `discard` gets what it returns then.
+        The function has to open, and to close, what it uses. Since 1.1.
+        """
         ...

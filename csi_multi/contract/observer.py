@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from . import errors
 from .machine import TIME_LIMIT, Host, Result
+
+T = TypeVar("T")
 
 OK = "ok"
 EndCallback = Callable[[str], None]  # called at the end, with the outcome
@@ -84,7 +86,7 @@ UNOBSERVED = Observer()
 
 
 class ObservedHost:
-    """A host that reports its commands to an observer."""
+    """A host that reports its commands and kernel calls to an observer."""
 
     def __init__(self, host: Host, observe: Observer) -> None:
         self._host = host
@@ -95,6 +97,16 @@ class ObservedHost:
     ) -> Result:
         with self._observe(PurePath(argv[0]).name, subcommand(argv)):
             return self._host.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
+
+    def call(
+        self,
+        function: Callable[[], T],
+        *words: str,
+        timeout: float = TIME_LIMIT,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        with self._observe(PurePath(words[0]).name):
+            return self._host.call(function, *words, timeout=timeout, discard=discard)
 
 
 def observed(host: Host, instance: str, listeners: Listeners) -> Host:

@@ -1,4 +1,4 @@
-"""Runs host commands. No other module of the project imports subprocess.
+"""Runs host commands, and kernel calls that may hang. No other module of the project imports subprocess.
 
 Commands are lists of arguments, never shell strings, with a fixed locale and a time limit. Secrets go through `stdin`,
 because everybody can read arguments. Only its own time limit ends a command, never a caller that stopped waiting: the
@@ -24,9 +24,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, TypeVar
 
 from ..contract.machine import TIME_LIMIT, CommandFailed, CommandMissing, CommandTimedOut, Result
+from . import bounded
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,25 @@ class LocalHost:
         if result.status not in ok:
             raise CommandFailed(argv, result)
         return result
+
+    def call(
+        self,
+        function: Callable[[], T],
+        *words: str,
+        timeout: float = TIME_LIMIT,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        started, name = time.monotonic(), " ".join(words)
+        try:
+            return bounded.ask(name, function, timeout, discard=discard or (lambda _: None))
+        except bounded.NoAnswer:
+            log.warning(
+                "%s: the kernel has not answered within %g s; the thread that waits is left behind", name, timeout
+            )
+            raise CommandTimedOut(words, timeout) from None
+        finally:
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("kernel call", extra={"fields": {"argv": list(words), "ms": _ms(started)}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

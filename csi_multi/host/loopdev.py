@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import logging
 import os
 import re
 import stat
@@ -15,11 +14,10 @@ from pathlib import Path
 
 from ..contract.errors import InUse, Unavailable
 from ..contract.machine import CommandFailed, Host
+from . import loop_calls
 from .bounded import ask
 from .mounts import is_node_bound
 from .sysfs import attribute, find_number, node_of, number_of
-
-log = logging.getLogger(__name__)
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 SYS = Path("/sys/block")
@@ -188,23 +186,14 @@ def attach(
 
     `direct_io`: whether the device writes to the file's disk directly, so that data is not cached twice; None: where
     the file's filesystem is known to keep it (keeps_direct_io). Where the kernel then refuses it (tmpfs before Linux
-    6.6), the data is cached twice.
+    6.6), the data is cached twice. Raises Unavailable, and Timeout: then the device may be attached later, and is found
+    by the next call.
     """
     direct = keeps_direct_io(file) if direct_io is None else direct_io
-    arguments = [f"--sector-size={sector_size}", *(["--read-only"] if read_only else []), "--", str(file)]
-    if direct:
-        before = find(file, name_parts=name_parts)
-        try:
-            output = host.run("losetup", "--find", "--show", "--direct-io=on", *arguments).stdout
-        except CommandFailed as error:
-            if NO_DIRECT_IO not in error.stderr:
-                raise
-            for incomplete in set(find(file, name_parts=name_parts)) - set(before):
-                detach(host, incomplete)
-            direct = False
-    if not direct:
-        output = host.run("losetup", "--find", "--show", "--direct-io=off", *arguments).stdout
-    device = Path(output.strip())
+    try:
+        device = loop_calls.attach(host, file, sector_size=sector_size, read_only=read_only, direct_io=direct)
+    except loop_calls.NotKnown:
+        device = _attach_by_command(host, file, read_only, sector_size, direct, name_parts)
     if not is_bound_to(device, file):
         actual = attribute(number_of(device), "loop/backing_file")
         raise Unavailable(f"{device} was bound to {file}, but its backing file is {actual}; try again")
@@ -217,6 +206,23 @@ def attach(
         detach(host, device)
 
 
+def _attach_by_command(
+    host: Host, file: Path, read_only: bool, sector_size: int, direct_io: bool, name_parts: int
+) -> Path:
+    """Attach by losetup, which needs several calls before Linux 5.8, and may fail between them."""
+    words = ("losetup", "--find", "--show", f"--sector-size={sector_size}", *(["--read-only"] if read_only else []))
+    if direct_io:
+        before = find(file, name_parts=name_parts)
+        try:
+            return Path(host.run(*words, "--direct-io=on", "--", str(file)).stdout.strip())
+        except CommandFailed as error:
+            if NO_DIRECT_IO not in error.stderr:
+                raise
+            for incomplete in set(find(file, name_parts=name_parts)) - set(before):
+                detach(host, incomplete)
+    return Path(host.run(*words, "--direct-io=off", "--", str(file)).stdout.strip())
+
+
 def keeps_direct_io(file: Path) -> bool:
     """Whether what is written by direct I/O is certain to be read back: on block devices and some filesystems.
 
@@ -225,7 +231,7 @@ def keeps_direct_io(file: Path) -> bool:
     try:
         return stat.S_ISBLK(file.stat().st_mode) or filesystem_type(file) in KNOWN_FILESYSTEMS
     except OSError:
-        return False  # losetup has the reason
+        return False  # the attachment has the reason
 
 
 def filesystem_type(file: Path) -> int:
@@ -239,22 +245,23 @@ def filesystem_type(file: Path) -> int:
 
 def refresh(host: Host, device: Path) -> None:
     """Let a bound loop device take the new size of its file."""
-    host.run("losetup", "--set-capacity", str(device))
+    loop_calls.take_size(host, device)
 
 
 def give_up_direct_io(host: Host, device: Path) -> None:
     """Let a bound loop device go through the page cache; it may be in use."""
-    host.run("losetup", "--direct-io=off", str(device))
+    loop_calls.give_up_direct_io(host, device)
 
 
 def detach(host: Host, device: Path) -> None:
     """Free a loop device and wait until it is free: while it is open, the kernel waits for the last close.
 
-    A program that only inspects it (blkid, losetup) closes it at once. Raises InUse when another keeps it open.
+    A program that only inspects it (blkid, losetup) closes it at once, and so does a command that is being started and
+    has a copy of a descriptor of it. Raises InUse when another keeps it open.
     """
     number = number_of(device)
     before = attribute(number, "loop/backing_file")
-    host.run("losetup", "--detach", str(device))
+    loop_calls.detach(host, device)
     deadline = time.monotonic() + DETACH_TIMEOUT
     while before and attribute(number, "loop/backing_file") == before:
         if time.monotonic() > deadline:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from ..contract.errors import InUse, StorageError, Unavailable
-from ..contract.machine import CommandFailed, Host
+from ..contract.machine import Host
 from ..contract.model import Blank, Device
 from . import exclusive, loopdev, mounts, release, sysfs
 from .mounts import MountPoint
@@ -112,11 +112,7 @@ class LoopDevices:
         backing = _backing(device)
         if release.stays_in_use(lambda: in_use(device), lambda: bool(mounted(device))):
             raise InUse(f"{device}, attached to {backing}, is in use; unmount it first")
-        try:
-            loopdev.detach(self._host, device)
-        except CommandFailed:
-            if _backing(device):  # otherwise another process has detached it
-                raise
+        loopdev.detach(self._host, device)
 
 
 def device_of(path: Path, blank: Blank) -> Device:

@@ -1,16 +1,19 @@
 """The kernel's calls for mounts on open descriptors, and for detached mounts, which are in no mount table.
 
 mount(8) takes only paths, and a path could lead elsewhere by the time it is used. Nothing here waits for a device,
-except `mount_detached`, which needs a process of its own.
+except `mount_detached` and `unmount`, which may never return.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+
+from .command import wait_for_starts
 
 # The same on all architectures: Linux 5.2, and 5.12 for mount_setattr.
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
@@ -19,7 +22,8 @@ _OPEN_TREE_CLONE = 1
 _FROM_DESCRIPTOR_TO_DESCRIPTOR = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH
 _ALL_ATIME = 0x70  # MOUNT_ATTR__ATIME
 _MS_REMOUNT, _MS_BIND = 32, 4096
-_MNT_DETACH = 2
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+_MESSAGE_BYTES = 8192
 _CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6  # FSCONFIG_*
 # Of a mount that only the driver uses: the contents, a tenant's, get no effect on the node.
@@ -57,9 +61,14 @@ def bind(source: int, target: int, flags: Collection[str] | None = None) -> None
         _bind_by_path(source, target, flags)
         return
     try:
-        _call(_MOVE_MOUNT, tree, b"", target, b"", _FROM_DESCRIPTOR_TO_DESCRIPTOR)
+        attach(tree, target)
     finally:
         os.close(tree)
+
+
+def attach(mount: int, target: int) -> None:
+    """Mount what is mounted nowhere yet on what a descriptor shows. Raises OSError."""
+    _call(_MOVE_MOUNT, mount, b"", target, b"", _FROM_DESCRIPTOR_TO_DESCRIPTOR)
 
 
 def detach(root: int) -> None:
@@ -67,21 +76,48 @@ def detach(root: int) -> None:
     _check(_libc.umount2(os.fsencode(_link(root)), _MNT_DETACH))
 
 
-def mount_detached(fs_type: str, source: str, options: Collection[str]) -> int:
-    """Mount a filesystem read-write, in no mount table and for the driver only; return a descriptor, which keeps it.
+def unmount(parent: int, name: str) -> None:
+    """Unmount what is mounted at this name in the directory that a descriptor shows, and write everything out.
 
-    `options` are the filesystem's own. It waits for the device without a limit. Raises OSError.
+    It waits for the device without a limit. Raises OSError: EBUSY while anything in it is open.
+    """
+    path = os.fsencode(f"{_link(parent)}/{name}")
+    try:
+        _check(_libc.umount2(path, _UMOUNT_NOFOLLOW))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        wait_for_starts()  # a process that another thread is starting has copies of descriptors that are closed here
+        _check(_libc.umount2(path, _UMOUNT_NOFOLLOW))
+
+
+def mount_detached(fs_type: str, source: str, options: Collection[str], flags: Collection[str] = DRIVER_ONLY) -> int:
+    """Mount a filesystem in no mount table; return a descriptor, which keeps it until it is attached.
+
+    `options` are the filesystem's own; `flags` with "ro" make the filesystem read-only, too. It waits for the device
+    without a limit. Raises OSError with what the kernel says about it.
     """
     context = _call(_FSOPEN, fs_type.encode(), _CLOSE_ON_EXEC)
     try:
-        _call(_FSCONFIG, context, _SET_STRING, b"source", source.encode(), 0)
-        for option in options:
+        _call(_FSCONFIG, context, _SET_STRING, b"source", os.fsencode(source), 0)
+        for option in (*options, *(["ro"] if "ro" in flags else [])):
             key, _, value = option.partition("=")
             _call(_FSCONFIG, context, _SET_STRING if value else _SET_FLAG, key.encode(), value.encode() or None, 0)
         _call(_FSCONFIG, context, _CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _CLOSE_ON_EXEC, sum(_FLAGS[flag][0] for flag in DRIVER_ONLY))
+        return _call(_FSMOUNT, context, _CLOSE_ON_EXEC, sum(_FLAGS[flag][0] for flag in flags))
+    except OSError as error:
+        raise OSError(error.errno, "; ".join([os.strerror(error.errno or 0), *_messages(context)])) from None
     finally:
         os.close(context)
+
+
+def _messages(context: int) -> list[str]:
+    """Return what the kernel has noted in the context of a new mount: one message for each read."""
+    found = []
+    with contextlib.suppress(OSError):  # ENODATA: no more
+        while message := os.read(context, _MESSAGE_BYTES):
+            found.append(message.decode(errors="replace").partition(" ")[2].strip())  # after "e", "w" or "i"
+    return found
 
 
 def _clone(source: int, flags: Collection[str] | None) -> int:

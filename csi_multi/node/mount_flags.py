@@ -1,10 +1,11 @@
-"""Mount flags: which ones are refused, which ones the mount table shows, and which ones a bind mount must repeat.
+"""Mount flags: which ones are refused, which ones the mount table shows, and which ones a mount by call must have.
 
 Flags may be sensitive: no message here contains one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from ..contract.errors import InvalidArgument
@@ -44,6 +45,16 @@ _EFFECTS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     **dict.fromkeys(("owner", "group"), (frozenset({"nosuid", "nodev"}), frozenset())),
 }
 _VISIBLE = frozenset().union(*(adds for adds, _ in _EFFECTS.values()))
+# Of users: mount(8) also records who may unmount it.
+_OF_USERS = frozenset({"user", "users", "owner", "group"})
+# Options that a filesystem gets as they are. mount(8) knows many more that it acts upon, or keeps to itself (x-*,
+# nofail, _netdev, context with SELinux, loop, verity.*), and which ones depends on its version.
+_OF_FILESYSTEM = re.compile(
+    r"nouuid|inode64|norecovery|noload|(no)?discard|discard=(a?sync)|(no)?barrier|barrier=[01]|commit=\d{1,9}"
+    r"|errors=(remount-ro|continue|panic)|data=(ordered|writeback|journal)|logbufs=\d|logbsize=\d{1,6}k?"
+    r"|compress(-force)?=(zlib|lzo|zstd)(:\d{1,2})?",
+    re.ASCII,
+)
 
 
 def validate(flags: Iterable[str]) -> None:
@@ -76,3 +87,13 @@ def apply(base: frozenset[str], flags: Iterable[str], *, read_only: bool) -> fro
 def of_bind(visible_flags: frozenset[str]) -> frozenset[str]:
     """Return all flags of a bind mount that the mount table is to show with these."""
     return visible_flags if visible_flags & _ATIME else visible_flags | {"strictatime"}
+
+
+def for_kernel(options: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]] | None:
+    """Return the flags of the mount and the filesystem's options; None when mount(8) may do more with one of them."""
+    words = [word for option in options for word in option.split(",")]
+    of_mount = [word for word in words if word in _EFFECTS and word not in _OF_USERS]
+    of_filesystem = tuple(word for word in words if _OF_FILESYSTEM.fullmatch(word))
+    if len(of_mount) + len(of_filesystem) < len(words):
+        return None
+    return of_bind(apply(KERNEL_VISIBLE, of_mount, read_only=False)), of_filesystem

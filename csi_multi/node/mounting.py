@@ -1,8 +1,17 @@
-"""Mounting and unmounting, at the place that was looked at, so that no flag is visible in `ps`, an error or a log."""
+"""Mounting and unmounting, at the place that was looked at, so that no flag is visible in `ps`, an error or a log.
+
+A filesystem is mounted by calls of the kernel where mount(8) would make nothing but the same calls. mount(8) is run for
+options that it may act upon itself (mount_flags.for_kernel), for filesystems that the driver does not make, which may
+have a helper /sbin/mount.TYPE, where the kernel is older than Linux 5.2 or a container forbids the calls, and after a
+call that failed: it tries once more, read-only where the device is, and its answer says what to do.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import logging
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -11,10 +20,12 @@ from ..contract.errors import FailedPrecondition, InUse, StorageError, Unavailab
 from ..contract.machine import TIME_LIMIT, CommandFailed, Host
 from ..contract.model import Device
 from ..host import mount_calls, mounts
-from . import device_mounts, exit_status, mount_paths
+from . import device_mounts, exit_status, mount_flags, mount_paths
 from .device_mounts import DeviceMount
 from .exit_status import CommandOutcome
-from .filesystem import FilesystemType
+from .filesystem import BY_NAME, FilesystemType
+
+log = logging.getLogger(__name__)
 
 REPLAY_TIME_LIMIT = 900.0  # seconds; the work grows with the journal
 
@@ -70,6 +81,9 @@ _OF_REPLAY: Failures = (  # replay_mount.py
 def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> None:
     """Mount a filesystem on this very directory. The caller then checks the mount table."""
     with mount_paths.opened(target, directory=True) as descriptor:
+        if _mount_by_calls(host, source, descriptor, target, fs_type, options):
+            _refuse_moved(descriptor, target)
+            return
         path = f"/proc/{os.getpid()}/fd/{descriptor}/."  # "/.": mount(8) follows no link at the end of a path
         line = " ".join(mounts.escape(field) for field in (source, path, fs_type, options)) + " 0 0\n"
         # As an fstab on stdin: flags may be sensitive, and everybody can read the arguments of a command.
@@ -80,6 +94,26 @@ def mount(host: Host, source: str, target: Path, fs_type: str, options: str) -> 
             _refuse_moved(descriptor, target)
             raise
         _refuse_moved(descriptor, target)
+
+
+def _mount_by_calls(host: Host, source: str, descriptor: int, target: Path, fs_type: str, options: str) -> bool:
+    """Mount on what the descriptor shows. Return False when mount(8) has to: then nothing is mounted."""
+    known = mount_flags.for_kernel([options])
+    if known is None or fs_type not in BY_NAME:
+        return False
+    flags, of_filesystem = known
+    call = functools.partial(mount_calls.mount_detached, fs_type, source, of_filesystem, flags)
+    try:
+        made = host.call(call, "mount", source, str(target), discard=os.close)
+        try:
+            mount_calls.attach(made, descriptor)
+        finally:
+            os.close(made)
+    except OSError as error:
+        # The kernel repeats options, and of those that it gets here none is sensitive.
+        log.info("mounting %s (%s) at %s failed, so mount(8) tries it: %s", source, fs_type, target, error.strerror)
+        return False
+    return True
 
 
 def replay_by_mounting(host: Host, device: Device, fs_type: FilesystemType) -> None:
@@ -175,23 +209,30 @@ def unmount(host: Host, target: Path) -> None:
 
 
 def _unmount_topmost(host: Host, target: Path) -> None:
-    try:
-        with mount_paths.opened_parent(target) as parent:
+    def call() -> None:
+        with contextlib.ExitStack() as stack:
+            try:
+                parent = stack.enter_context(mount_paths.opened_parent(target))
+            except OSError as error:
+                reason = os.strerror(error.errno or 0).lower()
+                raise Unavailable(f"{target} cannot be reached to unmount it: {reason}") from None
             # What is mounted there was checked, and as long as it is, nothing else can have this name.
-            host.run("umount", "--no-canonicalize", "--", f"/proc/{os.getpid()}/fd/{parent}/{target.name}")
-    except CommandFailed as error:
+            mount_calls.unmount(parent, target.name)
+
+    try:
+        host.call(call, "umount", str(target))
+    except OSError as error:
         if mounts.at(target) is None:
             return  # another process has unmounted it
         if obstacle := _other_mount(target):
             raise InUse(f"{target} cannot be unmounted while {obstacle} is mounted; unmount that first") from None
-        if "busy" in error.stderr:
+        if error.errno == errno.EBUSY:
             raise InUse(
                 f"{target} is in use by a process on this node; stop it, then try again (a process that cannot be "
                 f"stopped may wait for a frozen filesystem; to thaw it: fsfreeze --unfreeze {target})"
             ) from None
-        raise Unavailable(f"unmounting {target} failed with status {error.status}; see the kernel log") from None
-    except OSError as error:
-        raise Unavailable(f"{target} cannot be reached to unmount it: {os.strerror(error.errno or 0)}") from None
+        reason = os.strerror(error.errno or 0).lower()
+        raise Unavailable(f"unmounting {target} failed: {reason}; see the kernel log") from None
 
 
 def _other_mount(target: Path) -> str:

@@ -1,7 +1,7 @@
 """The boundary of a backend: record the calls that cross it; inject a death, failure, timeout or pause at one of them.
 
-Three kinds of calls are recorded: commands of the backend's host, functions that its author names (Call), and
-operating system calls on files below the directories that its author names (fault_plan.py).
+Three kinds of calls are recorded: commands and kernel calls of the backend's host, functions that its author names
+(Call), and operating system calls on files below the directories that its author names (fault_plan.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from csi_multi.contract import TIME_LIMIT, CommandFailed, CommandTimedOut, Host, Result
 
 from .fault_plan import Fault, FaultPlan, ProcessDied, not_recorded, path_prefixes, watch_files
 
 __all__ = ["FILESYSTEM_CALLS", "Call", "Fault", "FaultInjector", "ProcessDied"]
+
+T = TypeVar("T")
 
 UNEXPECTED = range(70, 80)  # exit statuses that no program uses for an answer
 
@@ -137,7 +139,7 @@ class FaultInjector:
             self._deaths += plan.dead
 
     def host(self, host: Host) -> Host:
-        """Return a host whose commands are recorded and can fail."""
+        """Return a host whose commands and kernel calls are recorded and can fail."""
         return _RecordedHost(host, self, self._deaths)
 
     @contextmanager
@@ -205,7 +207,7 @@ class FaultInjector:
 
 
 class _RecordedHost:
-    """A Host whose commands are recorded and can fail."""
+    """A Host whose commands and kernel calls are recorded and can fail."""
 
     def __init__(self, host: Host, injector: FaultInjector, process: int) -> None:
         self._host = host
@@ -226,4 +228,23 @@ class _RecordedHost:
         self._injector.require_alive(self._process)
         return self._injector.call(  # type: ignore[no-any-return]
             " ".join(argv), act, failed, lambda: CommandTimedOut(argv, timeout)
+        )
+
+    def call(
+        self,
+        function: Callable[[], T],
+        *words: str,
+        timeout: float = TIME_LIMIT,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        def unrecorded() -> T:  # the calls on files in the thread of the kernel call
+            with not_recorded():
+                return function()
+
+        self._injector.require_alive(self._process)
+        return self._injector.call(  # type: ignore[no-any-return]
+            " ".join(words),
+            lambda: self._host.call(unrecorded, *words, timeout=timeout, discard=discard),
+            _broken,
+            lambda: CommandTimedOut(words, timeout),
         )

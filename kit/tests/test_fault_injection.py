@@ -274,6 +274,28 @@ def test_what_a_command_does_is_part_of_the_command(tmp_path: Path) -> None:
     assert injector.calls == ["true"]
 
 
+def test_a_kernel_call_is_one_call_and_fails_as_the_kernel_does(tmp_path: Path) -> None:
+    injector = FaultInjector((tmp_path,))
+    host = injector.host(LocalHost())
+
+    def call() -> int:
+        return host.call(lambda: (tmp_path / "log").write_text("1"), "losetup", "--detach")
+
+    with injector.inject(0):
+        assert call() == 1
+    assert injector.calls == ["losetup --detach"]
+    for fault, error in (
+        (Fault.ERROR, OSError),
+        (Fault.TIMEOUT, CommandTimedOut),
+        (Fault.LATE_TIMEOUT, CommandTimedOut),
+        (Fault.DEATH, ProcessDied),
+    ):
+        (tmp_path / "log").unlink(missing_ok=True)
+        with injector.inject(1, fault), pytest.raises(error):
+            call()
+        assert (tmp_path / "log").exists() is fault.late
+
+
 def test_a_descriptor_counts_where_its_file_lies(tmp_path: Path) -> None:
     ours, other = tmp_path / "ours", tmp_path / "other"
     for directory in (ours, other):

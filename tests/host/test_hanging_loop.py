@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from csi_multi.contract import Blank, Unavailable
+from csi_multi.contract import Blank, CommandTimedOut, Unavailable
 from csi_multi.host import loopdev
 from csi_multi.host.command import LocalHost
 from csi_multi.host.loopfile import LoopDevices, device_of
@@ -96,3 +97,20 @@ def test_a_file_with_two_names_is_found_under_the_other_one(
             assert within(LIMIT, lambda: loopdev.find(image, name_parts=2)) == [device]
     finally:
         loopdev.detach(LocalHost(), device)
+
+
+def test_an_attachment_that_hangs_is_given_up_and_its_device_is_found_later(tmp_path: Path) -> None:
+    class ImpatientHost(LocalHost):
+        def call(self, function: Callable[[], Any], *words: str, **options: Any) -> Any:
+            return super().call(function, *words, **{**options, "timeout": 0.5})
+
+    with hanging_loop(tmp_path / "disk", visible=True) as disk:
+        file = tmp_path / "disk" / "image"
+        with disk.hanging(), pytest.raises(CommandTimedOut, match="losetup did not finish"):
+            within(LIMIT, lambda: loopdev.attach(ImpatientHost(), file, direct_io=False))
+        deadline = time.monotonic() + LIMIT
+        while not (found := set(loopdev.find(file)) - {disk.device}):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert len(found) == 1
+        loopdev.detach(LocalHost(), found.pop())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -41,6 +42,7 @@ from csi_multi.node import grow, publish, stage, unstage, volume_status
 from csi_multi.node.requests import PublishRequest, StageRequest, Usage
 
 MiB = 1024 * 1024
+T = TypeVar("T")
 
 
 class Killed(BaseException):
@@ -51,7 +53,8 @@ class KillableHost:
     """The real host, with points at which the driver can be killed, and a record of what was run."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, ...]] = []
+        self.calls: list[tuple[str, ...]] = []  # commands, and calls of the kernel
+        self.commands: list[str] = []  # the programs
         self.loops: set[tuple[str, str | None]] = set()  # each as `attachment` describes it
         self.left: int | None = None  # steps to live
         self.replaced: dict[str, Any] = {}  # program -> callable to run instead
@@ -66,12 +69,29 @@ class KillableHost:
     def run(self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = 60) -> Result:
         self.step()
         self.calls.append(argv)
+        self.commands.append(argv[0])
         if argv[0] in self.replaced:
             return self.replaced[argv[0]](*argv, stdin=stdin, ok=ok, timeout=timeout)
         result = self._real.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
-        if argv[:3] == ("losetup", "--find", "--show"):
-            self.loops.add(attachment(result.stdout.strip()))
         self.step()
+        return result
+
+    def call(self, function: Callable[[], T], *words: str, **options: Any) -> T:
+        self.step()
+        self.calls.append(words)
+        if words[0] == "mount" and "mount" in self.replaced:
+            raise OSError(errno.ENOSYS, "not on this kernel, so that the command is run")
+        if words[0] in self.replaced:
+            return self.replaced[words[0]](function, *words, **options)
+        result = self._real.call(function, *words, **options)
+        if words[:2] == ("losetup", "--find"):
+            self.loops.add(attachment(str(result)))
+        try:
+            self.step()
+        except Killed:
+            if discard := options.get("discard"):  # the kernel closes what the process had open
+                discard(result)
+            raise
         return result
 
 
@@ -316,14 +336,17 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A world in which nothing may be left: neither mounts nor loop devices."""
     made = World(tmp_path)
-    bind = mount_calls.bind
 
-    def killable(*arguments: Any) -> None:
-        made.host.step()
-        bind(*arguments)
-        made.host.step()
+    def killable(call: Callable[..., None]) -> Callable[..., None]:
+        def step_by_step(*arguments: Any) -> None:
+            made.host.step()
+            call(*arguments)
+            made.host.step()
 
-    monkeypatch.setattr(mount_calls, "bind", killable)
+        return step_by_step
+
+    for name in ("bind", "attach"):
+        monkeypatch.setattr(mount_calls, name, killable(getattr(mount_calls, name)))
     yield made
     made.host.left = None
     mounted, loops = made.mounted(), made.loops()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -190,6 +191,9 @@ def test_damage_found_before_a_growth_is_final_too(world, monkeypatch):
 @pytest.mark.parametrize("status", [-9, 1, 2, 4, 8, 16, 64])
 def test_a_mount_that_did_not_get_to_the_kernel_is_not_final(tmp_path, status):
     class Failing:
+        def call(self, *_, **__):
+            raise OSError(errno.EPERM, "Operation not permitted")
+
         def run(self, *argv, ok=(0,), **_):
             assert status not in ok
             raise CommandFailed(argv, Result(status, "", "wrong fs type, bad option, bad superblock"))

@@ -41,9 +41,9 @@ def test_a_filesystem_that_is_mounted_to_be_thawed_is_mounted_like_any_other(wor
     device = world.backend.open_device(OpenRequest(handle="v1"))
     seen = []
 
-    def unmount(*argv, **options):
+    def unmount(function, *words, **options):
         seen.append(mounts.at(staging))
-        return LocalHost().run(*argv, **options)
+        return LocalHost().call(function, *words, **options)
 
     world.host.replaced["umount"] = unmount
     assert not thaw.thaw_unmounted(world.host, "v1", device, staging, fs)

@@ -75,3 +75,38 @@ def test_flags_reach_the_kernel(world):
     shown = LocalHost().run("findmnt", "-no", "OPTIONS", str(staging)).stdout
     assert {"data=journal", "nosuid", "noexec"} <= set(shown.strip().split(","))
     world.unstage()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("rw", ({"relatime"}, ())),
+        ("rw,errors=remount-ro,nosuid,nodev", ({"relatime", "nosuid", "nodev"}, ("errors=remount-ro",))),
+        ("ro,nouuid,noatime,ro", ({"noatime", "ro"}, ("nouuid",))),
+        ("ro,rw", ({"relatime"}, ())),
+        ("nosuid,suid,strictatime", ({"strictatime"}, ())),
+        ("noatime,relatime", ({"noatime"}, ())),
+    ],
+)
+def test_flags_that_the_kernel_gets_from_the_driver(options, expected):
+    assert mount_flags.for_kernel([options]) == expected
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("", "user", "users", "owner", "group", "defaults", "x-systemd.automount", "X-mount.mode=0700", "_netdev"),
+        *(
+            "nofail",
+            "noauto",
+            "loop",
+            "offset=4096",
+            "context=system_u:object_r:x",
+            'context="a,b"',
+            "verity.hashdevice=x",
+        ),
+        *("sync", "lazytime", "silent", "norelatime", "data=hunter2", "commit=7x", "password=hunter2", "commit=\u0661"),
+    ],
+)
+def test_an_option_that_mount_8_may_act_upon_is_left_to_it(option):
+    assert mount_flags.for_kernel(["rw", option]) is None

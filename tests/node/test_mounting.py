@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -18,7 +19,7 @@ from csi_multi.contract import (
     StorageError,
     Unavailable,
 )
-from csi_multi.host import mount_calls
+from csi_multi.host import mount_calls, mounts
 from csi_multi.host.command import LocalHost
 from csi_multi.node import mounting
 
@@ -28,13 +29,27 @@ SECRET = "password=hunter2"
 pytestmark = pytest.mark.root
 
 
-def altered(world, old, new):
-    """Let mount do something else than it was told."""
+@pytest.fixture(params=["calls", "mount(8)"])
+def altered(request, monkeypatch):
+    """Let a mount do something else than it was told."""
 
-    def mount(*argv, stdin, **options):
-        return LocalHost().run(*argv, stdin=stdin.replace(old, new), **options)
+    def alter(world, old, new):
+        if request.param == "calls":
+            mount_detached = mount_calls.mount_detached
 
-    world.host.replaced["mount"] = mount
+            def call(fs_type, source, options, flags):
+                flags = {*flags, "ro"} if "ro" in new else flags
+                return mount_detached(fs_type, source.replace(old, new), options, flags)
+
+            monkeypatch.setattr(mount_calls, "mount_detached", call)
+            return
+
+        def mount(*argv, stdin, **options):
+            return LocalHost().run(*argv, stdin=stdin.replace(old, new), **options)
+
+        world.host.replaced["mount"] = mount
+
+    return alter
 
 
 def altered_bind(monkeypatch, **changed):
@@ -55,7 +70,7 @@ def formatted(world):
     return world
 
 
-def test_a_stage_that_becomes_read_only_is_undone(formatted):
+def test_a_stage_that_becomes_read_only_is_undone(formatted, altered):
     altered(formatted, " rw,", " ro,")
 
     with pytest.raises(FailedPrecondition, match="can be mounted read-only only"):
@@ -73,11 +88,14 @@ def test_a_publication_that_becomes_writable_is_undone(formatted, monkeypatch):
     formatted.unstage()
 
 
+@pytest.mark.parametrize("way", ["calls", "mount(8)"])
 @pytest.mark.parametrize("fs", ["ext4", None], ids=["mount", "block"])
-def test_a_mount_without_effect_is_retryable(formatted, fs, monkeypatch):
-    formatted.host.replaced["mount"] = lambda *_, **__: Result(0, "", "")
+def test_a_mount_without_effect_is_retryable(formatted, fs, way, monkeypatch):
+    if way == "mount(8)":
+        formatted.host.replaced["mount"] = lambda *_, **__: Result(0, "", "")
     with monkeypatch.context() as patch:
         patch.setattr(mount_calls, "bind", lambda *_: None)
+        patch.setattr(mount_calls, "attach", lambda *_: None)
         with pytest.raises(Unavailable, match="nothing is mounted at"):
             formatted.stage(fs=fs)
     formatted.host.replaced.clear()
@@ -92,7 +110,7 @@ def test_a_mount_without_effect_is_retryable(formatted, fs, monkeypatch):
 
 
 @pytest.mark.parametrize("fs", ["ext4", None], ids=["mount", "block"])
-def test_another_device_that_was_mounted_is_unmounted(formatted, fs, monkeypatch):
+def test_another_device_that_was_mounted_is_unmounted(formatted, fs, altered, monkeypatch):
     formatted.volume("other")
     formatted.stage("other", fs=fs)
     mine, other = formatted.attach(formatted.backend.image("v1")), str(formatted.device("other").path)
@@ -192,3 +210,77 @@ def test_a_busy_path_is_in_use_and_stays_mounted(world, where):
         process.kill()
     world.unpublish()
     world.unstage()
+
+
+class OldHost(LocalHost):
+    """The real machine, where only mount(8) can mount."""
+
+    def call(self, function, *words, **options):
+        if words[0] == "mount":
+            raise OSError(errno.ENOSYS, "Function not implemented")
+        return super().call(function, *words, **options)
+
+
+class WithoutMountCommand(LocalHost):
+    def run(self, *argv, **options):
+        assert argv[0] != "mount"
+        return super().run(*argv, **options)
+
+
+OPTIONS = (
+    "rw,nosuid,nodev",
+    "ro,nosuid,nodev,noatime,ro",
+    "rw,suid,dev,noexec,nodiratime,strictatime",
+    "rw,noatime,relatime,nosymfollow",
+    "ro,rw,nosuid,suid",
+)
+OF_FILESYSTEM = {
+    "ext4": ("errors=remount-ro", "errors=remount-ro,discard,commit=7,data=writeback,barrier=0"),
+    "xfs": ("nouuid", "nouuid,discard,inode64,logbufs=4,logbsize=64k"),
+    "btrfs": ("discard=async", "compress=zstd:3,nodiscard"),
+}
+
+
+@pytest.mark.parametrize("fs", list(OF_FILESYSTEM))
+def test_the_calls_mount_exactly_as_mount_8_does(world, fs):
+    world.volume(size=320 * 1024 * 1024)
+    world.sh(f"mkfs.{fs}", "-q", str(world.backend.image("v1")))
+    device, target = world.attach(world.backend.image("v1")), world.staging()
+    for options in (f"{flags},{own}" for flags in OPTIONS for own in OF_FILESYSTEM[fs]):
+        seen = []
+        for host in (OldHost(), WithoutMountCommand()):
+            mounting.mount(host, device, target, fs, options)
+            entry = mounts.at(target)
+            seen.append((entry.options, entry.super_options, entry.source, entry.root, entry.fs_type))
+            mounting.unmount(LocalHost(), target)
+        assert seen[0] == seen[1], options
+    world.detach(device)
+
+
+def test_a_new_mount_reaches_the_mount_namespaces_that_share_the_directory(world):
+    world.volume()
+    shared, slave = world.directory / "shared", world.directory / "slave"
+    for directory in (shared, slave):
+        directory.mkdir()
+    world.sh("mount", "-t", "tmpfs", "none", str(shared))
+    world.sh("mount", "--make-shared", str(shared))
+    world.sh("mount", "--bind", str(shared), str(slave))
+    staging = shared / "staging"
+    staging.mkdir()
+
+    world.stage(staging=staging)
+    assert mounts.at(slave / "staging").fs_type == "ext4"
+    world.unstage(staging=staging)
+    assert mounts.at(slave / "staging") is None
+    world.sh("umount", str(slave), str(shared))
+
+
+def test_a_mount_that_cannot_be_attached_is_not_kept(formatted, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(mount_calls, "attach", refuse)
+    formatted.stage()
+
+    assert formatted.host.commands.count("mount") == 1
+    formatted.unstage()

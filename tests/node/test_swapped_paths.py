@@ -66,6 +66,7 @@ def calls(request, monkeypatch):
             raise OSError(errno.ENOSYS, "")
 
         monkeypatch.setattr(mount_calls, "_clone", refuse)
+        monkeypatch.setattr(mount_calls, "mount_detached", refuse)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from csi_multi_loop.client import has_data
 
-from csi_multi.contract import Blank, Busy, CommandFailed, FailedPrecondition, InUse, NotFound, Result, Unavailable
+from csi_multi.contract import Blank, Busy, CommandTimedOut, FailedPrecondition, InUse, NotFound, Unavailable
 from csi_multi.host import loopdev, sysfs
 from csi_multi.host.loopfile import in_use
 from tests.host.hanging import hanging_loop, within
@@ -268,22 +268,22 @@ def test_a_filesystem_that_does_not_know_holes_says_nothing_about_data(tmp_path)
 
 
 class Faulty:
-    """Lets losetup do its work, and then fails."""
+    """Lets the kernel do its work, and then fails."""
 
     def __init__(self, host, word):
         self.host, self.word = host, word
 
-    def run(self, *argv, **options):
-        result = self.host.run(*argv, **options)
-        if self.word in argv:
-            raise CommandFailed(argv, Result(1, "", "made to fail"))
+    def call(self, function, *words, **options):
+        result = self.host.call(function, *words, **options)
+        if self.word in words:
+            raise CommandTimedOut(words, 1.0)
         return result
 
 
-def test_a_command_that_fails_after_its_work_leaks_no_device(connect, setting, host, requests, image):
+def test_a_call_that_fails_after_its_work_leaks_no_device(connect, setting, host, requests, image):
     backend = connect(setting=dataclasses.replace(setting, host=Faulty(host, "--find")))
     handle = backend.create_volume(requests.volume("v")).handle
-    with pytest.raises(Unavailable, match="made to fail"):
+    with pytest.raises(CommandTimedOut):
         backend.open_device(requests.open(handle))
 
     assert loopdev.find(image(backend, handle)) == []
