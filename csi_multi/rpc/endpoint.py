@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,9 +104,25 @@ def _refuse_live(path: Path) -> None:
         probe.settimeout(5)
         try:
             probe.connect(str(path))
+            alive = not _has_exited(probe)
         except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)  # stale: its process is gone
-            return
+            alive = False
         except OSError:
-            pass  # busy or slow to answer, so a process listens there
+            alive = True  # busy or slow to answer, so a process listens there
+    if not alive:
+        path.unlink(missing_ok=True)
+        return
     raise EndpointError(f"another driver is listening on {path}; stop it first or choose another path")
+
+
+def _has_exited(connection: socket.socket) -> bool:
+    """Return whether the process at the other end has exited, but for a thread that the kernel does not let go.
+
+    Such a thread waits for a device that hangs, and keeps the process's descriptors open until the device answers.
+    """
+    peer, *_ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        state = Path(f"/proc/{peer}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # of another PID namespace
+        return False
+    return state in "ZX"

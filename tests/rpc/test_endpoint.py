@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -162,3 +164,27 @@ def test_a_successors_socket_is_not_removed(place: Path, live: socket.socket) ->
         remove(place, inode(place))
         assert not place.exists()
         remove(place, own)
+
+
+LINGERING = """
+import ctypes, socket, sys, threading, time
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)
+"""
+EXIT = {"x86_64": 60}.get(os.uname().machine, 93)  # exit(2) of one thread, which Python does not offer
+
+
+def test_the_socket_of_a_process_that_has_exited_but_for_one_thread_is_replaced(place: Path) -> None:
+    """As it is while the kernel does not let go a thread that waits for a device."""
+    with subprocess.Popen([sys.executable, "-c", LINGERING, str(place), str(EXIT)]) as process:
+        try:
+            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.01)
+
+            with claim_path(place):
+                assert not place.exists()
+        finally:
+            process.kill()
