@@ -197,6 +197,8 @@ class Volume:
     stamp: Stamp
     topology: tuple[Segments, ...] = ()
     published_nodes: tuple[str, ...] = ()  # Node.id of each; only with the PublishedNodes feature
+    # Other names of the places in `topology`, which a request may use in their stead, for example a zone's id (1.1).
+    topology_aliases: tuple[Segments, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
