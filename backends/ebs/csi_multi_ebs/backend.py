@@ -75,6 +75,7 @@ class EbsBackend(
     def __init__(self, config: Any, setting: b.Setting, client: Client | None = None) -> None:
         """`client` calls EC2; tests and dry runs give their own."""
         super().__init__(config, setting)
+        self.well_known_keys = self.config.well_known_zone_keys
         self._cache = Ec2Cache(self.config, setting, client)
         node_names = NodeNames(self._cache)
         self._volumes = VolumeManager(self._cache, node_names)
@@ -175,7 +176,7 @@ class EbsBackend(
         return self._metadata.identity().instance
 
     def node_segments(self) -> Segments:
-        return {"zone": self._metadata.identity().zone}
+        return self._metadata.identity().segments
 
     def max_volumes(self) -> int:
         return attachment_limits.max_volumes(self.config, self._metadata, self._devices.local_disks())
