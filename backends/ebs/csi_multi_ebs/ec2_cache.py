@@ -89,9 +89,10 @@ class Ec2Cache:
             return name
         return next((one for one, zone in self._zones.get().items() if zone.id == id and name in ("", one)), "")
 
-    def zone_id(self, name: str) -> str:
-        """Return the id of a zone; "" when this process has not looked up the zones yet, or EC2 does not say it."""
-        return self._zone_ids.get(name, "")
+    def zone_aliases(self, name: str) -> tuple[Segments, ...]:
+        """Return how else a request may name a zone: by its id, where this process knows it from its last lookup."""
+        id = self._zone_ids.get(name, "")
+        return ({"zone-id": id},) if id else ()
 
     def _fetch_zones(self, _: Collection[str]) -> dict[str, dict[str, Ec2Zone]]:
         zones = self.client.zones()

@@ -31,7 +31,7 @@ class OptionCalls(ABC):
             return self._all("DescribeVolumeStatus", "VolumeStatuses", VolumeIds=some)
 
         def search(some: list[str]) -> list[dict[str, Any]]:  # it has no filter by id
-            return [item for one in some for item in existing([one], fetch, list, 1)]
+            return [item for one in some for item in existing([one], fetch, lambda _: [], 1)]
 
         found = existing([one for one in ids if VOLUME_ID.fullmatch(one)], fetch, search, MAX_IDS)
         return {one["VolumeId"]: Ec2Initialization.read(one) for one in found}

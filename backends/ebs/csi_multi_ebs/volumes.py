@@ -295,6 +295,6 @@ class VolumeManager:
             size=volume.size * GIB,
             stamp=self._cache.stamp("volume", volume),
             topology=({"zone": volume.zone, **outposts.segment(volume.outpost)},),
-            topology_aliases=({"zone-id": id},) if (id := self._cache.zone_id(volume.zone)) else (),
+            topology_aliases=self._cache.zone_aliases(volume.zone),
             published_nodes=self._node_names.of_volume(volume),
         )
