@@ -128,7 +128,7 @@ def _check_volume(volume: moto.Volume, instance: Any) -> None:
 
 
 def _check_place(volume: moto.Volume, instance: Any) -> None:
-    if volume.outpost_arn != _outpost(instance):
+    if volume.outpost_arn != getattr(instance, "outpost_arn", None):
         raise Refusal("InvalidParameterValue", f"'{volume.id}' and '{instance.id}' are not on the same Outpost.")
 
 
@@ -139,10 +139,6 @@ def _card(instance: Any, text: str) -> int:
             "InvalidParameterValue", f"EbsCardIndex '{text}': {instance.instance_type} has {cards} EBS cards."
         )
     return int(text)
-
-
-def _outpost(instance: Any) -> str:
-    return getattr(instance, "outpost_arn", None) or ""
 
 
 def _check_instance(cloud: Service, instance: Any, device: str) -> None:

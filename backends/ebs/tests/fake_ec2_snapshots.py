@@ -22,7 +22,7 @@ def create(cloud: Service, call: Call) -> Answer:
     if (outpost := call.get("OutpostArn")) and outpost != volume.outpost_arn:
         raise Refusal("InvalidParameterValue", f"The volume '{volume.id}' is not on Outpost {outpost}.")
     done = moto.ask(call)
-    moto.born[-1].outpost_arn = outpost
+    moto.born[-1].outpost_arn = outpost or None
     return done
 
 

@@ -165,7 +165,7 @@ def _make(cloud: Service, call: Call, more: dict[str, str], source: str = "") ->
         raise Refusal(*_error(made))
     volume = moto.born[-1]
     volume.source_volume_id = source or None
-    volume.outpost_arn = call.get("OutpostArn") or (volume_of(call, source).outpost_arn if source else "")
+    volume.outpost_arn = call.get("OutpostArn") or (volume_of(call, source).outpost_arn if source else None)
     volume.volume_initialization_rate = call.get("VolumeInitializationRate") or None
     return volume, made
 
