@@ -173,6 +173,9 @@ class Topology(Backend):
     """Volumes are reachable from some nodes only; Volume.topology lists their segments."""
 
     everywhere: bool = False  # set by an instance without configured segments, which counts as one without Topology
+    # Set by an instance whose segment "zone" ("region", "zone-id") has the values of the node label for it, such as
+    # topology.kubernetes.io/zone. Then nodes report that label's key, too, and volumes this key alone (since 1.1).
+    well_known_keys: bool = False
 
     @abstractmethod
     def node_segments(self) -> Segments:

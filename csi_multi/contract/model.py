@@ -197,6 +197,9 @@ class Volume:
     stamp: Stamp
     topology: tuple[Segments, ...] = ()
     published_nodes: tuple[str, ...] = ()  # Node.id of each; only with the PublishedNodes feature
+    # Other names of the places in `topology`, which a request may use in their stead, for example a zone's id (1.1).
+    # They count only where find_volume follows a creation; what else a backend knows of them may differ.
+    topology_aliases: tuple[Segments, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

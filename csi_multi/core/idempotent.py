@@ -72,7 +72,7 @@ def create_volume(backend: Backend, request: VolumeRequest, node: str) -> Volume
     _refuse_other_use(volume, request)
     if not request.size.holds(volume.size):
         raise _conflict(f"volume {request.name!r} exists with {volume.size} bytes, outside the requested range")
-    if not topology.satisfies(topology.of_volume(backend, volume), request.topology):
+    if not topology.satisfies((*topology.of_volume(backend, volume), *volume.topology_aliases), request.topology):
         raise _conflict(f"volume {request.name!r} exists, but is not reachable from the requested topology")
     return volume
 

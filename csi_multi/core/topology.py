@@ -9,6 +9,14 @@ from ..contract.errors import InvalidArgument
 from ..contract.model import Segments, TopologyRequirement, Volume
 
 NODE = "node"  # the key of the segment of node-local volumes
+# Node labels that an orchestrator or a cloud provider writes, and the segment that each one names. Requests may use
+# them in place of the driver's own keys; a backend says whether it reports them, too (Topology.well_known_keys).
+WELL_KNOWN_KEYS = {
+    "topology.kubernetes.io/zone": "zone",
+    "topology.kubernetes.io/region": "region",
+    "topology.k8s.aws/zone-id": "zone-id",
+}
+_WELL_KNOWN = {segment: key for key, segment in WELL_KNOWN_KEYS.items()}
 
 
 def constrained(backend: Backend) -> bool:
@@ -50,13 +58,40 @@ def add_prefix(driver: str, segments: Segments) -> dict[str, str]:
     return {f"{driver}/{key}": value for key, value in segments.items()}
 
 
+def add_well_known(driver: str, segments: Segments) -> dict[str, str]:
+    """Return segments under the well-known keys, those that have none under the driver's own key."""
+    return {_WELL_KNOWN.get(key, f"{driver}/{key}"): value for key, value in segments.items()}
+
+
+def volume_keys(driver: str, backend: Backend, segments: Segments) -> dict[str, str]:
+    """Return a volume's segments as CSI messages have them: each under one key, which programs that start nodes know.
+
+    A node that does not run yet has its well-known labels in the plans of such a program, and no label of a driver.
+    """
+    well_known = isinstance(backend, Topology) and backend.well_known_keys
+    return add_well_known(driver, segments) if well_known else add_prefix(driver, segments)
+
+
 def strip_prefix(driver: str, segments: Segments) -> dict[str, str]:
-    """Return segments without the driver's prefix. Raises InvalidArgument for a key with another prefix."""
+    """Return segments by their names: without the driver's prefix, or what a well-known key stands for.
+
+    Raises InvalidArgument for another key, and for two keys of one segment with different values.
+    """
     prefix = f"{driver}/"
-    foreign = [key for key in segments if not key.lower().startswith(prefix)]
-    if foreign:
-        raise InvalidArgument(
-            f"topology key {foreign[0]!r} is not this driver's; its keys start with {prefix!r}; for a zone write "
-            f"{f'{prefix}zone'!r} (in Kubernetes in allowedTopologies of the StorageClass)"
+    found: dict[str, str] = {}
+    for key, value in segments.items():
+        name = WELL_KNOWN_KEYS.get(key.lower()) or (
+            key[len(prefix) :].lower() if key.lower().startswith(prefix) else ""
         )
-    return {key[len(prefix) :].lower(): value for key, value in segments.items()}
+        if not name:
+            raise InvalidArgument(
+                f"topology key {key!r} is not this driver's; its keys start with {prefix!r}; for a zone write "
+                f"{f'{prefix}zone'!r} or {_WELL_KNOWN['zone']!r} (in Kubernetes in allowedTopologies of the "
+                "StorageClass)"
+            )
+        if found.setdefault(name, value) != value:
+            raise InvalidArgument(
+                f"topology: {name!r} has the values {found[name]!r} and {value!r}; {key!r} and {f'{prefix}{name}'!r} "
+                "mean the same, so leave one out"
+            )
+    return found

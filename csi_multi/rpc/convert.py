@@ -3,7 +3,7 @@ the driver's prefix of topology keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -79,7 +79,7 @@ def volume(driver: str, instance: Instance, item: Volume) -> pb.Volume:
         capacity_bytes=item.size,
         volume_id=ids.join(instance.name, item.handle),
         volume_context=item.stamp.context,
-        accessible_topology=_topologies(driver, topology.of_volume(instance.backend, item)),
+        accessible_topology=_topologies(driver, instance, topology.of_volume(instance.backend, item)),
     )
     if item.stamp.source:
         origin = ids.join(instance.name, item.stamp.source.handle)
@@ -155,8 +155,10 @@ def usage(item: Usage) -> pb.VolumeUsage:
     return pb.VolumeUsage(unit=unit, total=item.total, used=item.used or 0, available=item.available or 0)
 
 
-def node_topology(driver: str, places: Mapping[str, Segments]) -> dict[str, str]:
+def node_topology(driver: str, places: Mapping[str, Segments], well_known: Collection[str] = ()) -> dict[str, str]:
     """Return the segments of a node over all its instances, given by name, with the driver's prefix.
+
+    Those of the instances in `well_known` are reported under their well-known keys, too.
 
     Raises FailedPrecondition when two instances have different values for one key: the volumes of one of them
     could never be reached.
@@ -171,8 +173,11 @@ def node_topology(driver: str, places: Mapping[str, Segments]) -> dict[str, str]
                     f"{segments[key]!r} and {value!r}; a node has one value per key, so give them separate drivers"
                 )
             owners.setdefault(key, name)
-    return topology.add_prefix(driver, segments)
+    found = topology.add_prefix(driver, segments)
+    for name in well_known:
+        found |= topology.add_well_known(driver, places[name])
+    return found
 
 
-def _topologies(driver: str, places: Iterable[Segments]) -> list[pb.Topology]:
-    return [pb.Topology(segments=topology.add_prefix(driver, segments)) for segments in places]
+def _topologies(driver: str, instance: Instance, places: Iterable[Segments]) -> list[pb.Topology]:
+    return [pb.Topology(segments=topology.volume_keys(driver, instance.backend, segments)) for segments in places]

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._proto import csi_pb2 as pb
 from ..contract import ids
-from ..contract.backend import Expand, NodeFacts, NodeHealthReporter, Setting
+from ..contract.backend import Expand, NodeFacts, NodeHealthReporter, Setting, Topology
 from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from ..contract.machine import Host
 from ..contract.model import Segments, StorageHealth, StorageHealthEntry, Strings
@@ -45,6 +45,7 @@ class NodeService:
         facts: dict[str, str] = {}
         limits: list[int] = []
         places: dict[str, Segments] = {}
+        well_known: list[str] = []
         for instance in self._context.registry:
             name, backend = instance.name, instance.backend
             try:
@@ -57,12 +58,13 @@ class NodeService:
             facts |= {name: fact} if fact else {}
             limits += [limit] if limit else []
             places[name] = place
+            well_known += [name] if isinstance(backend, Topology) and backend.well_known_keys else []
         response = pb.NodeGetInfoResponse(
             node_id=ids.join_node(node, facts),
             # CSI has one number for all instances: the smallest. With a larger one, pods would be placed here and hang.
             max_volumes_per_node=min(limits, default=0),
         )
-        if segments := convert.node_topology(driver, places):
+        if segments := convert.node_topology(driver, places, well_known):
             response.accessible_topology.segments.update(segments)
         return response
 

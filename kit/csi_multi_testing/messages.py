@@ -128,11 +128,14 @@ class Messages:
         return pb.Topology(segments=topology.add_prefix(self.driver, segments))
 
     def segments(self, message: pb.Topology) -> dict[str, str]:
-        """Return segments without the driver's prefix. Raises CheckFailed for a key that has another prefix."""
-        prefix = f"{self.driver}/"
-        if foreign := [key for key in message.segments if not key.startswith(prefix)]:
+        """Return segments by their names: without the driver's prefix, or what a well-known key stands for.
+
+        Raises CheckFailed for another key.
+        """
+        prefix, known = f"{self.driver}/", topology.WELL_KNOWN_KEYS
+        if foreign := [key for key in message.segments if not key.startswith(prefix) and key not in known]:
             raise CheckFailed(f"topology key {foreign[0]!r} does not start with {prefix!r}")
-        return {key.removeprefix(prefix): value for key, value in message.segments.items()}
+        return {known.get(key) or key.removeprefix(prefix): value for key, value in message.segments.items()}
 
     def volume(self, message: pb.Volume, published: Iterable[str] = ()) -> Volume:
         return Volume(

@@ -19,6 +19,7 @@ from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.protocol import Target, VolumeSpec
 from csi_multi_testing.storage import DRIVER, NODE, Storage
 
+from csi_multi._proto import csi_pb2 as pb
 from csi_multi.contract import AccessMode, Capability, Mount, errors
 from csi_multi.rpc import convert
 
@@ -149,6 +150,12 @@ def test_topology_keys_lose_their_prefix_and_nothing_else() -> None:
     assert own.segments(own.topology(segments)) == segments
     with pytest.raises(CheckFailed, match=r"topology key 'kit.csi-multi.example/zone' does not start with 'other/'"):
         messages.Messages("other", "kit").segments(own.topology({"zone": "a"}))
+
+
+def test_well_known_topology_keys_are_the_segments_that_they_name() -> None:
+    message = pb.Topology(segments={"topology.kubernetes.io/zone": "a", f"{DRIVER}/zone": "a"})
+
+    assert messages.Messages(DRIVER, "kit").segments(message) == {"zone": "a"}
 
 
 @pytest.mark.parametrize("mount", [None, Mount(), Mount(fs_type="xfs", flags=("noatime",), group="12")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import grpc
@@ -64,16 +65,34 @@ def test_a_key_of_somebody_else_is_refused(key: str) -> None:
         topology.strip_prefix(DRIVER, {key: "a"})
 
 
-@pytest.mark.parametrize("key", ["topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"])
-def test_a_well_known_key_of_zones_is_refused_with_the_one_to_write(client: Any, refused: Any, key: str) -> None:
+def test_a_key_of_another_driver_is_refused_with_the_ones_to_write(client: Any, refused: Any) -> None:
     request = wanted("zoned")
-    request.accessibility_requirements.requisite.add(segments={key: "a"})
+    request.accessibility_requirements.requisite.add(segments={"topology.ebs.csi.aws.com/zone": "a"})
 
     refusal = refused(client.CreateVolume, request)
 
     assert refusal.code is Code.INVALID_ARGUMENT
-    assert f"{key!r} is not this driver's" in refusal.text
-    assert f"write '{DRIVER}/zone'" in refusal.text
+    assert "'topology.ebs.csi.aws.com/zone' is not this driver's" in refusal.text
+    assert f"write '{DRIVER}/zone' or 'topology.kubernetes.io/zone'" in refusal.text
+
+
+@pytest.mark.parametrize(
+    ("key", "segment"),
+    [
+        ("topology.kubernetes.io/zone", "zone"),
+        ("Topology.Kubernetes.io/Zone", "zone"),
+        ("topology.kubernetes.io/region", "region"),
+        ("topology.k8s.aws/zone-id", "zone-id"),
+    ],
+)
+def test_well_known_keys_mean_the_segments_that_they_name(key: str, segment: str) -> None:
+    assert topology.strip_prefix(DRIVER, {key: "a"}) == {segment: "a"}
+    assert topology.strip_prefix(DRIVER, {key: "a", f"{DRIVER}/{segment}": "a"}) == {segment: "a"}
+
+
+def test_two_keys_of_one_segment_must_agree() -> None:
+    with pytest.raises(InvalidArgument, match=r"'zone' has the values 'a' and 'b'; .* leave one out"):
+        topology.strip_prefix(DRIVER, {f"{DRIVER}/zone": "a", "topology.kubernetes.io/zone": "b"})
 
 
 class Local(MemoryBackend, b.NodeLocal):
@@ -84,6 +103,21 @@ class Local(MemoryBackend, b.NodeLocal):
 class Zoned(MemoryBackend, b.Topology):
     def node_segments(self) -> dict[str, str]:
         return {"zone": "a"}
+
+
+class WellKnown(Zoned):
+    well_known_keys = True
+
+    def node_segments(self) -> dict[str, str]:
+        return {"zone": "a", "zone-id": "a1", "rack": "7"}
+
+    def create_volume(self, request: Any) -> Any:
+        volume = replace(super().create_volume(request), topology=({"zone": "a", "rack": "7"},))
+        self.storage.volumes[volume.handle] = volume
+        return volume
+
+    def find_volume(self, name: str) -> Any:
+        return replace(super().find_volume(name), topology_aliases=({"zone-id": "a1"},))
 
 
 @pytest.fixture
@@ -123,6 +157,44 @@ def test_two_instances_may_say_the_same_of_a_node(serve: Any, make: Any) -> None
     info = serve(make("one", Zoned), make("two", Zoned)).client.NodeGetInfo()
 
     assert dict(info.accessible_topology.segments) == {f"{DRIVER}/zone": "a"}
+
+
+def test_an_instance_with_well_known_keys_has_nodes_report_both_and_volumes_the_well_known_one(
+    serve: Any, make: Any
+) -> None:
+    """What starts nodes knows the well-known labels of a node that does not run yet, and none of a driver."""
+    client = serve(make("zoned", WellKnown), make("local", Local)).client
+    segments = dict(client.NodeGetInfo().accessible_topology.segments)
+
+    volume = client.CreateVolume(wanted("zoned", requisite=[{"zone": "a", "rack": "7"}])).volume
+
+    own = {f"{DRIVER}/zone": "a", f"{DRIVER}/zone-id": "a1", f"{DRIVER}/rack": "7", f"{DRIVER}/node": "node-1"}
+    assert segments == own | {"topology.kubernetes.io/zone": "a", "topology.k8s.aws/zone-id": "a1"}
+    assert [dict(one.segments) for one in volume.accessible_topology] == [
+        {"topology.kubernetes.io/zone": "a", f"{DRIVER}/rack": "7"}
+    ]
+
+
+def test_the_labels_of_a_node_are_a_valid_request_for_every_instance_of_the_driver(serve: Any, make: Any) -> None:
+    client = serve(make("zoned", WellKnown), make("local", Local)).client
+    labels = dict(client.NodeGetInfo().accessible_topology.segments)
+    places = {"requisite": [{"segments": labels}], "preferred": [{"segments": labels}]}
+
+    for backend in ("zoned", "local"):
+        fields = {"volume_capabilities": [MOUNT], "accessibility_requirements": places}
+        assert client.CreateVolume(name="v", parameters={"backend": backend}, **fields).volume.accessible_topology
+        assert client.GetCapacity(parameters={"backend": backend}, accessible_topology={"segments": labels})
+
+
+def test_a_repeated_request_may_name_the_place_of_a_volume_by_an_alias(serve: Any, make: Any, refused: Any) -> None:
+    client = serve(make("zoned", WellKnown)).client
+    first = client.CreateVolume(wanted("zoned", requisite=[{"zone-id": "a1"}])).volume
+
+    again = client.CreateVolume(wanted("zoned", requisite=[{"zone-id": "a1"}])).volume
+    refusal = refused(client.CreateVolume, wanted("zoned", requisite=[{"zone-id": "b1"}]))
+
+    assert again.volume_id == first.volume_id
+    assert refusal.code is Code.ALREADY_EXISTS
 
 
 def test_a_node_without_places_says_nothing_of_them(serve: Any, make: Any) -> None:

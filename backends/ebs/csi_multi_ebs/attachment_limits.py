@@ -11,10 +11,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .attachments import WRITABLE
 from .config import Config
+from .device_names import WRITABLE
 from .instance_metadata import InstanceMetadata
 
+# Types with several EBS cards, each with bandwidth of its own (EbsInfo: MaximumEbsCards). EC2 limits the volumes of the
+# instance, not those of a card. A type that is not here has one card, or its volumes are all attached to the first.
+CARDS = ((r"([cmr]8g[bn]\.(48xlarge|metal-48xl)|(c8i|[mr]8id?)[bn]\.(96xlarge|metal-96xl)|g7\.48xlarge)", 2),)
 ROOT = 1  # the root volume of every instance
 
 
@@ -133,6 +136,11 @@ def limit_of(instance_type: str) -> AttachmentLimit:
         times = re.match(r"(\d+)xlarge", size)
         return AttachmentLimit(most=next(most for least, most in STEPS if (int(times[1]) if times else 0) >= least))
     return SHARED
+
+
+def cards(instance_type: str) -> int:
+    """Return the number of EBS cards of a type."""
+    return next((number for pattern, number in CARDS if re.fullmatch(pattern, instance_type)), 1)
 
 
 def _accelerators(instance_type: str) -> int:

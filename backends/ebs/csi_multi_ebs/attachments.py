@@ -1,4 +1,4 @@
-"""Attach and detach: device names, where a volume is attached, and waiting until EC2 is done.
+"""Attach and detach: where a volume is attached, and waiting until EC2 is done.
 
 Nothing is stored: EC2's own record of attachments says which device names are taken and where a volume is attached.
 Read-only attachments have device names of their own, by which they are recognized. A lookup may be some seconds old.
@@ -7,8 +7,6 @@ So AttachVolume is called also for a volume that shows as attached, and DetachVo
 
 from __future__ import annotations
 
-import string
-import threading
 import time
 from contextlib import suppress
 
@@ -20,31 +18,23 @@ from csi_multi.contract import (
     Node,
     NotFound,
     PermissionDenied,
-    ResourceExhausted,
     Strings,
     Timeout,
     Unavailable,
 )
 
+from . import attachment_limits, outposts
+from .device_names import READ_ONLY, WRITABLE, DeviceNames, DeviceSlot
 from .ec2_cache import Ec2Cache, NodeNames
 from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttached
 from .first_attachment import FirstAttachments
+from .initialization import InitializationGate
 from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
 
-# EC2 accepts /dev/xvdaa to /dev/xvddx, /dev/xvdb to /dev/xvdz and /dev/sdb to /dev/sdz. The last two exclude each other
-# on Xen, where an instance has at most 39 volumes, so they come last. No instance has more than 127 beside its root.
-WRITABLE = (
-    *(f"/dev/xvd{series}{letter}" for series in "bca" for letter in string.ascii_lowercase),
-    *(f"/dev/{kind}{letter}" for kind in ("xvd", "sd") for letter in string.ascii_lowercase[1:]),
-)
-READ_ONLY = tuple(f"/dev/xvdd{letter}" for letter in string.ascii_lowercase[:24])
 DETACHING_STATES = ("detaching", "busy")
 RUNNING_STATES = ("pending", "running")
 STUCK_SECONDS = 90.0  # age at which an attachment that is still `attaching` is restarted under another device name
 TRIES = 5  # device names per call
-TAKEN_SECONDS = 60.0  # a name is not reused so soon after a request: by then EC2 shows it as taken
-REFUSED_SECONDS = 600.0  # the same for a name that EC2 refused
-MAX_INSTANCES = 1000  # instances whose device names are remembered before those of idle ones are dropped
 
 
 class AttachmentManager:
@@ -52,8 +42,8 @@ class AttachmentManager:
         self._cache = cache
         self._node_names = node_names
         self._first = FirstAttachments(cache)
-        self._lock = threading.Lock()
-        self._reserved: dict[str, dict[str, float]] = {}  # until when, by instance and device name
+        self._initialization = InitializationGate(cache)
+        self._device_names = DeviceNames()
 
     def attach(self, request: AttachRequest) -> Strings:
         """Attach the volume, or find it attached, and return the publish context. Raises what Attach.attach says."""
@@ -63,6 +53,8 @@ class AttachmentManager:
         self._refuse_elsewhere(volume, instance, request)
         deadline = cache.wait_deadline(request.deadline)
         shown = self._current(volume, instance.id, deadline)
+        if shown is None:
+            self._initialization.require(volume)
         unconfirmed = shown is None or shown.state == "attached"  # the lookup may be old: EC2 has to confirm it
         unknown: tuple[str, Ec2Volume | None] = "", None
         device, seen = self._begin_attach(volume, instance, request, shown, deadline) if unconfirmed else unknown
@@ -123,6 +115,7 @@ class AttachmentManager:
                 f"{instance.zone!r}: a volume can only be attached in its own zone; run the pod there, or restore a "
                 "snapshot of the volume"
             )
+        outposts.refuse_elsewhere(volume, instance)
 
     def _current(self, volume: Ec2Volume, instance: str, deadline: float) -> Ec2Attachment | None:
         """Return the attachment to the instance, attached or attaching. Ends one that is detaching or stuck."""
@@ -149,18 +142,20 @@ class AttachmentManager:
         """Call AttachVolume and return the device name; "" when EC2 says that the volume is attached already.
 
         With it goes the volume, where it was looked up after that answer.
-        The name is that of the attachment that shows, which may have ended meanwhile, or else a free one.
+        Name and card are those of the attachment that shows, which may have ended meanwhile, or else free ones.
         """
+        cards = attachment_limits.cards(instance.type)
         series = READ_ONLY if request.read_only else WRITABLE
         if instance.devices.keys() >= set(series):  # as cached
             instance = self._cache.instance(instance.id, request.node.id, refresh=True)
-        name = shown.device if shown and (shown.device in READ_ONLY) == request.read_only else ""
+        usable = shown and (shown.device in READ_ONLY) == request.read_only
+        known = DeviceSlot(shown.device, instance.cards.get(shown.device)) if shown and usable else None
         for _ in range(TRIES):
-            device, name = name or self._reserve_name(instance, series), ""
+            slot, known = known or self._device_names.reserve(instance, series, cards), None
             try:
-                return self._cache.client.attach(volume.id, instance.id, device).device, None
+                return self._cache.client.attach(volume.id, instance.id, slot.name, slot.card).device, None
             except DeviceNameTaken:  # the name may be stuck: EC2 can refuse it for ever and still show it as free
-                self._reserve(instance.id, device, REFUSED_SECONDS)
+                self._device_names.refused(instance.id, slot.name)
                 instance = self._cache.instance(instance.id, request.node.id, refresh=True)
                 continue
             except VolumeAttached:  # to this instance or to another
@@ -184,28 +179,6 @@ class AttachmentManager:
                     ) from error
             return "", None
         raise Busy(f"{TRIES} device names of instance {instance.id!r} were taken by other attachments; try again")
-
-    def _reserve_name(self, instance: Ec2Instance, series: tuple[str, ...]) -> str:
-        """Return a free device name that no other call of this process uses. Raises ResourceExhausted without one."""
-        with self._lock:
-            now = time.monotonic()
-            reserved = {name: until for name, until in self._reserved.get(instance.id, {}).items() if until > now}
-            free = [name for name in series if name not in instance.devices]
-            if not free:
-                raise ResourceExhausted(
-                    f"all {len(series)} device names of instance {instance.id!r} are in use; "
-                    "detach a volume, or use another node"
-                )
-            device = min(free, key=lambda name: reserved.get(name, 0.0))
-            if len(self._reserved) > MAX_INSTANCES:
-                active = {id: names for id, names in self._reserved.items() if max(names.values()) > now}
-                self._reserved = active
-            self._reserved[instance.id] = reserved | {device: now + TAKEN_SECONDS}
-            return device
-
-    def _reserve(self, instance: str, device: str, seconds: float) -> None:
-        with self._lock:
-            self._reserved.setdefault(instance, {})[device] = time.monotonic() + seconds
 
     def _wait_attached(
         self, handle: str, instance: str, device: str, deadline: float, seen: Ec2Volume | None

@@ -76,6 +76,7 @@ class EbsBackend(
     def __init__(self, config: Any, setting: b.Setting, client: Client | None = None) -> None:
         """`client` calls EC2; tests and dry runs give their own."""
         super().__init__(config, setting)
+        self.well_known_keys = self.config.well_known_zone_keys
         self._cache = Ec2Cache(self.config, setting, client)
         node_names = NodeNames(self._cache)
         self._volumes = VolumeManager(self._cache, node_names)
@@ -177,7 +178,7 @@ class EbsBackend(
         return self._metadata.identity().instance
 
     def node_segments(self) -> Segments:
-        return {"zone": self._metadata.identity().zone}
+        return self._metadata.identity().segments
 
     def max_volumes(self) -> int:
         return attachment_limits.max_volumes(self.config, self._metadata, self._devices.local_disks())

@@ -95,7 +95,7 @@ class CapacityAccounting:
         """Return what can be created of a volume type in a zone. Segments of other instances do not count."""
         kind, segments = (request.parameters or Parameters()).type, request.segments
         smallest, largest = (size * GIB for size in TYPE_LIMITS[kind].size)
-        reachable = not segments or segments.get("zone") in self._cache.zones()
+        reachable = not segments or self._cache.zone_named(segments) in self._cache.zones()
         available = self._left(kind) if reachable else 0
         if available < smallest:  # also when it is negative, because a quota was lowered
             available = 0

@@ -17,6 +17,7 @@ from . import botocore_model, errors, session
 from .config import Config
 from .labels import OWNER
 from .listing import MAX_PAGE, chunks, every_page, existing, filter_literal, one_page
+from .option_calls import MAX_IDS, OptionCalls
 from .resources import (
     INSTANCE_ID,
     SNAPSHOT_ID,
@@ -26,16 +27,16 @@ from .resources import (
     Ec2Modification,
     Ec2Snapshot,
     Ec2Volume,
+    Ec2Zone,
     Tags,
 )
 from .retries import Retries
 from .volume_types import NewVolume, VolumeSpec
 
-MAX_IDS = 500  # ids per call
 MAX_FILTER_VALUES = 190  # values of a filter: EC2 accepts 200 per request, the filter on the owner included
 
 
-class Client:
+class Client(OptionCalls):
     """EC2 in one account and region. Thread-safe. Every method raises errors of csi_multi.contract."""
 
     def __init__(self, config: Config, session_name: str = "csi-multi", observe: Observer = UNOBSERVED) -> None:
@@ -67,6 +68,7 @@ class Client:
         response = self._call(
             "CreateVolume",
             AvailabilityZone=zone,
+            OutpostArn=volume.outposts.get(zone),
             SnapshotId=volume.snapshot or None,
             VolumeInitializationRate=volume.initialization_rate,
             **fields,
@@ -108,9 +110,12 @@ class Client:
         """Raises NotFound, VolumeAttached."""
         self._call("DeleteVolume", VolumeId=volume)
 
-    def attach(self, volume: str, instance: str, device: str) -> Ec2Attachment:
-        """Begin to attach. Raises NotFound, VolumeAttached, DeviceNameTaken, InstanceFull, IncorrectState."""
-        response = self._call("AttachVolume", VolumeId=volume, InstanceId=instance, Device=device)
+    def attach(self, volume: str, instance: str, device: str, card: int | None = None) -> Ec2Attachment:
+        """Begin to attach, to an EBS card if one is given.
+
+        Raises NotFound, VolumeAttached, DeviceNameTaken, InstanceFull, IncorrectState.
+        """
+        response = self._call("AttachVolume", VolumeId=volume, InstanceId=instance, Device=device, EbsCardIndex=card)
         return Ec2Attachment.read(response)
 
     def detach(self, volume: str, instance: str) -> None:
@@ -159,12 +164,13 @@ class Client:
         found = existing(_with_shape(VOLUME_ID, ids), fetch, search, MAX_IDS)
         return {one["VolumeId"]: Ec2Modification.read(one) for one in found}
 
-    def create_snapshot(self, volume: str, tags: Tags, description: str) -> Ec2Snapshot:
+    def create_snapshot(self, volume: str, tags: Tags, description: str, outpost: str = "") -> Ec2Snapshot:
         """Create a snapshot. It has no client token, so it is sent once: after Unavailable or Timeout look for it."""
         response = self._call(
             "CreateSnapshot",
             VolumeId=volume,
             Description=description,
+            OutpostArn=outpost or None,
             TagSpecifications=_tag_specification("snapshot", tags),
         )
         return Ec2Snapshot.read(response)
@@ -208,13 +214,6 @@ class Client:
         """Raises NotFound, InUse while a machine image (AMI) depends on it."""
         self._call("DeleteSnapshot", SnapshotId=snapshot)
 
-    def enable_fast_restore(self, snapshot: str, zones: Collection[str]) -> None:
-        """Enable fast snapshot restore in these zones. Raises the first failure."""
-        response = self._call("EnableFastSnapshotRestores", SourceSnapshotIds=[snapshot], AvailabilityZones=list(zones))
-        for failed in response.get("Unsuccessful", ()):
-            for failure in failed.get("FastSnapshotRestoreStateErrors", ()):
-                raise errors.from_response("EnableFastSnapshotRestores", {**response, **failure})
-
     def tag(self, ids: Collection[str], tags: Tags) -> None:
         """Set these tags on volumes, snapshots or instances. Raises NotFound."""
         self._call("CreateTags", Resources=list(ids), Tags=_tag_list(tags))
@@ -223,10 +222,10 @@ class Client:
         """Remove tags, whatever their values. A tag that is not there is no error."""
         self._call("DeleteTags", Resources=list(ids), Tags=[{"Key": key} for key in keys])
 
-    def zones(self) -> dict[str, str]:
-        """Return the zones that are available, sorted, each with its type."""
+    def zones(self) -> dict[str, Ec2Zone]:
+        """Return the zones that are available by name, sorted."""
         response = self._call("DescribeAvailabilityZones", Filters=_filters({"state": ["available"]}))
-        found = {zone["ZoneName"]: zone.get("ZoneType", "") for zone in response["AvailabilityZones"]}
+        found = {zone["ZoneName"]: Ec2Zone.read(zone) for zone in response["AvailabilityZones"]}
         return dict(sorted(found.items()))
 
     def close(self) -> None:

@@ -6,27 +6,23 @@ of mkfs belong to the core and are the same for every backend.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from csi_multi.contract import Doc, InvalidArgument, Keys, Reset, Schema
 
-from .resources import GIB
+from . import outposts
+from .resources import GIB, SnapshotLock
 from .user_tags import tag_problem
 
 Type = Literal["gp2", "gp3", "io1", "io2", "st1", "sc1", "standard"]
 StringMap = dict[str, str]
 
 TAGS = r"tagSpecification.*"
+OUTPOST_ARN = rf"^({outposts.ARN})?\Z"
 UNTAGS = r"tagDeletion.*"
-UNSUPPORTED = {
-    "outpostArn": "snapshots on Outposts are not supported; leave it out to create the snapshot in the volume's region",
-    "lockMode": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
-    "lockDuration": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
-    "lockExpirationDate": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
-    "lockCoolOffPeriod": "snapshot locks are not supported; lock snapshots with 'aws ec2 lock-snapshot'",
-}
 
 
 class Config(Schema, frozen=True, kw_only=True):
@@ -36,6 +32,14 @@ class Config(Schema, frozen=True, kw_only=True):
     zones: Annotated[
         tuple[str, ...], Doc("availability zones in which volumes may be created; empty: all zones of the region")
     ] = ()
+    well_known_zone_keys: Annotated[
+        bool,
+        Doc(
+            "whether nodes also report topology.kubernetes.io/zone and topology.k8s.aws/zone-id, and volumes the "
+            "former instead of the driver's own key; false only where these labels of nodes have other values than "
+            "EC2's"
+        ),
+    ] = True
     role_arn: Annotated[
         str, Doc("IAM role to assume, for volumes of another account", pattern=r"^(arn:[a-z-]+:iam::\d{12}:role/.+)?\Z")
     ] = ""
@@ -50,16 +54,25 @@ class Config(Schema, frozen=True, kw_only=True):
             pattern=r"^(https?://.+)?\Z",
         ),
     ] = ""
+    fips: Annotated[bool, Doc("call the FIPS endpoints of AWS; excludes endpoint")] = False
+    user_agent_extra: Annotated[
+        str, Doc("text at the end of the User-Agent header of every call", pattern=r"^[ -~]{0,200}\Z")
+    ] = ""
     kubernetes_cluster: Annotated[
         str,
         Doc(
-            "every volume and snapshot gets the tag kubernetes.io/cluster/<this>=owned",
+            "every volume and snapshot gets the tag kubernetes.io/cluster/<this>=owned and a Name, volumes also "
+            "KubernetesCluster=<this>",
             pattern=r"^[-_.A-Za-z0-9]{0,100}\Z",
         ),
     ] = ""
     extra_tags: Annotated[
         StringMap, Doc("tags for every volume and snapshot; a tag of a class overrides one with the same key")
     ] = msgspec.field(default_factory=dict)
+    invalid_tags: Annotated[
+        Literal["refuse", "skip"],
+        Doc("what happens to a tag of a class that is not valid: the request is refused; or the tag is left out"),
+    ] = "refuse"
     encrypted: Annotated[
         bool | None,
         Doc("whether to encrypt volumes whose StorageClass does not set it; default: the setting of the account"),
@@ -96,10 +109,14 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = 1.0
     metadata: Annotated[
         Literal["imds", "static"],
-        Doc("where a node reads its identity: from the instance metadata service, or from the next three keys"),
+        Doc("where a node reads its identity: from the instance metadata service, or from the next five keys"),
     ] = "imds"
     instance_id: Annotated[str, Doc("the node's EC2 instance id, with `metadata: static`")] = ""
     zone: Annotated[str, Doc("the node's availability zone, with `metadata: static`")] = ""
+    zone_id: Annotated[str, Doc("the id of the node's zone, such as euw1-az1, with `metadata: static`; optional")] = ""
+    outpost_arn: Annotated[
+        str, Doc("ARN of the node's Outpost, with `metadata: static`; optional", pattern=OUTPOST_ARN)
+    ] = ""
     instance_type: Annotated[str, Doc("the node's instance type, with `metadata: static`")] = ""
     metadata_endpoint: Annotated[str, Doc("URL of the instance metadata service", pattern=r"^https?://.+")] = (
         "http://169.254.169.254"
@@ -116,6 +133,8 @@ class Config(Schema, frozen=True, kw_only=True):
         for key, value in self.extra_tags.items():
             if reason := tag_problem(key, value):
                 raise ValueError(f"'extra_tags': {reason}")
+        if self.fips and self.endpoint:
+            raise ValueError("'fips' and 'endpoint' exclude each other; set the URL of a FIPS endpoint alone")
 
 
 Iops = Annotated[int, Doc("I/O operations per second (gp3, io1, io2)", ge=1)]
@@ -143,7 +162,9 @@ class Parameters(Schema, frozen=True, kw_only=True):
     volume_initialization_rate: (
         Annotated[int, Doc("MiB/s at which EC2 loads a volume from its snapshot; costs extra", ge=100, le=300)] | None
     ) = None
-    block_attach_until_initialized: Annotated[bool, Doc("not supported: true is refused")] = False
+    block_attach_until_initialized: Annotated[
+        bool, Doc("attach a restored or copied volume only once EC2 has loaded it, so that first reads are not slow")
+    ] = False
     block_express: Annotated[bool, Doc("has no effect: io2 volumes are always Block Express")] = False
     tags: Annotated[StringMap, Keys(TAGS, "tagSpecification_N: a tag as key=value; the value may be a template")] = (
         msgspec.field(default_factory=dict)
@@ -154,11 +175,6 @@ class Parameters(Schema, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _refuse_both(self.iops, self.iops_per_gb)
-        if self.block_attach_until_initialized:
-            raise ValueError(
-                "'blockAttachUntilInitialized' is not supported: volumes can be used while EC2 loads them; leave it "
-                "out, and use fast snapshot restores or volumeInitializationRate if first reads are too slow"
-            )
         if self.kms_key_id and self.encrypted is False:
             raise ValueError("'kmsKeyId' requires encryption; set encrypted to \"true\", or leave kmsKeyId out")
 
@@ -202,17 +218,58 @@ class SnapshotParameters(Schema, frozen=True, kw_only=True):
             pattern=r"^([a-z0-9-]+( *, *[a-z0-9-]+)*)?\Z",
         ),
     ] = ""
+    outpost_arn: Annotated[
+        str,
+        Doc("ARN of the Outpost on which snapshots of its volumes are kept; empty: in the region", pattern=OUTPOST_ARN),
+    ] = ""
+    lock_mode: (
+        Annotated[
+            Literal["governance", "compliance"],
+            Doc(
+                "lock snapshots against deletion; governance: privileged users can unlock them, compliance: nobody can"
+            ),
+        ]
+        | None
+    ) = None
+    lock_duration: (
+        Annotated[int, Doc("days for which snapshots are locked; excludes lockExpirationDate", ge=1, le=36500)] | None
+    ) = None
+    lock_expiration_date: (
+        Annotated[datetime, Doc("when locks end, such as 2030-12-31T23:59:59Z; excludes lockDuration", tz=True)] | None
+    ) = None
+    lock_cool_off_period: (
+        Annotated[int, Doc("hours for which a compliance lock can still be changed or removed", ge=1, le=72)] | None
+    ) = None
     tags: Annotated[StringMap, Keys(TAGS, "tagSpecification_N: a tag as key=value; the value may be a template")] = (
         msgspec.field(default_factory=dict)
     )
-    unsupported: Annotated[
-        StringMap,
-        Keys("|".join(UNSUPPORTED), "outpostArn, lockMode, lockDuration and the other snapshot locks: refused"),
-    ] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in self.unsupported:
-            raise ValueError(f"{key!r}: {UNSUPPORTED[key]}")
+        """Raise ValueError unless the parameters of a lock are complete and fit together."""
+        others = {
+            "lockDuration": self.lock_duration,
+            "lockExpirationDate": self.lock_expiration_date,
+            "lockCoolOffPeriod": self.lock_cool_off_period,
+        }
+        given = next((key for key, value in others.items() if value is not None), "")
+        if given and not self.lock_mode:
+            raise ValueError(f"{given!r} has no effect without 'lockMode'; set it, or leave {given!r} out")
+        if self.lock_mode and (self.lock_duration is None) == (self.lock_expiration_date is None):
+            raise ValueError("'lockMode' needs either 'lockDuration' or 'lockExpirationDate'; set one of them")
+        if self.lock_cool_off_period is not None and self.lock_mode != "compliance":
+            raise ValueError("'lockCoolOffPeriod' is for 'lockMode: compliance' only; leave it out")
+
+    @property
+    def lock(self) -> SnapshotLock | None:
+        """How to lock snapshots; None: not."""
+        if self.lock_mode is None:
+            return None
+        return SnapshotLock(
+            mode=self.lock_mode,
+            days=self.lock_duration,
+            until=self.lock_expiration_date,
+            cool_off_hours=self.lock_cool_off_period,
+        )
 
     @property
     def fast_zones(self) -> tuple[str, ...]:

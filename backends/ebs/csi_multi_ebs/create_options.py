@@ -14,11 +14,13 @@ from csi_multi.contract import (
     VolumeRequest,
 )
 
-from . import labels
+from . import labels, outposts
 from .config import Config, Parameters
 from .ec2_cache import Ec2Cache
 from .resources import GIB, Ec2Snapshot, Ec2Volume
 from .volume_types import NewVolume, new_spec
+
+ZONE_KEYS = {"zone", "zone-id"}
 
 
 def new_volume(cache: Ec2Cache, request: VolumeRequest, snapshot: Ec2Snapshot | None = None) -> NewVolume:
@@ -32,6 +34,7 @@ def new_volume(cache: Ec2Cache, request: VolumeRequest, snapshot: Ec2Snapshot | 
         spec=new_spec(parameters, request.mutable, request.size, least=least, default=default),
         tags=labels.volume_tags(request, cache.setting, cache.config),
         snapshot=snapshot.id if snapshot else "",
+        outposts=outposts.requested(request.topology, cache.config.region),
         encrypted=encrypted,
         kms_key=kms_key,
         multi_attach=multi_attach(request),
@@ -43,6 +46,7 @@ def copied_volume(cache: Ec2Cache, request: VolumeRequest, source: Ec2Volume) ->
     """Return the volume to create as a copy of another. Raises InvalidArgument, OutOfRange."""
     parameters = request.parameters or Parameters()
     _refuse_smaller(request.size, source.size)
+    outposts.refuse_copy_elsewhere(source, request.topology, cache.config.region)
     encrypted, kms_key = encryption(cache.config, parameters)
     return NewVolume(
         spec=new_spec(parameters, request.mutable, request.size, least=source.size, default=source.size),
@@ -62,9 +66,10 @@ def zones(cache: Ec2Cache, request: VolumeRequest) -> list[str]:
     """
     known, default = cache.zones(), cache.default_zones()
     topology = request.topology
-    requested = [one["zone"] for one in topology.candidates if "zone" in one] if topology else []
+    named = [one for one in topology.candidates if one.keys() & ZONE_KEYS] if topology else []
+    requested = [cache.zone_named(one) for one in named]
     if topology and topology.requisite:
-        if not requested:
+        if not named:
             _refuse_without_zone(f"{cache.setting.driver}/zone", topology)
         return [zone for zone in dict.fromkeys(requested) if zone in known]
     start = int(hashlib.sha256(request.name.encode()).hexdigest(), 16) % max(len(default), 1)

@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import NoReturn, TypeVar
 
-from csi_multi.contract import FailedPrecondition, NotFound, Setting, Stamp, StorageError, missing
+from csi_multi.contract import FailedPrecondition, NotFound, Segments, Setting, Stamp, StorageError, missing
 
 from . import labels
 from .batching import Batcher
 from .caches import RecentKeys, SingleUseCache, TtlCache
 from .client import MAX_FILTER_VALUES, Client
 from .config import Config
-from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume
+from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume, Ec2Zone
 from .session import set_rpc_deadline
 from .state_poller import StatePoller
 
@@ -63,8 +63,9 @@ class Ec2Cache:
         self.name_poller = StatePoller(self._fetch_volumes, most=MAX_LOOKUP, first=config.poll_seconds)
         self.known: SingleUseCache[Ec2Volume] = SingleUseCache(KNOWN_TTL, MAX_KNOWN)  # own volumes, by id
         self._own = RecentKeys(OWN_TTL, MAX_OWN)  # ids of own volumes and snapshots, imported ones left out
-        zones = Batcher(lambda _: {config.region: client.zones()}, most=2)  # one key, so that callers share one call
+        zones = Batcher(self._fetch_zones, most=2)  # one key, so that callers share one call
         self._zones = TtlCache(lambda: zones.get(config.region, self.wait_deadline(None), fresh=False) or {}, ZONES_TTL)
+        self._zone_ids: dict[str, str] = {}  # by name, as last looked up
         self._instances: dict[str, tuple[float, Ec2Instance]] = {}  # by id: when it was looked up, time.monotonic()
         self._lock = threading.Lock()
         self._deleted: dict[str, None] = {}  # ids that this process deleted, the oldest first
@@ -79,11 +80,28 @@ class Ec2Cache:
         """Return the zones for a volume without a requested zone: Local and Wavelength Zones only if configured."""
         if self.config.zones:
             return self.zones()
-        return tuple(zone for zone, kind in self._zones.get().items() if kind not in REMOTE_ZONE_TYPES)
+        return tuple(name for name, zone in self._zones.get().items() if zone.kind not in REMOTE_ZONE_TYPES)
 
     def region_zones(self) -> tuple[str, ...]:
         """Return all zones of the region that are available."""
         return tuple(self._zones.get())
+
+    def zone_named(self, segments: Segments) -> str:
+        """Return the name of the zone that these segments name, by its name, its id or both; "" when none is it."""
+        id, name = segments.get("zone-id", ""), segments.get("zone", "")
+        if not id:
+            return name
+        return next((one for one, zone in self._zones.get().items() if zone.id == id and name in ("", one)), "")
+
+    def zone_aliases(self, name: str) -> tuple[Segments, ...]:
+        """Return how else a request may name a zone: by its id, where this process knows it from its last lookup."""
+        id = self._zone_ids.get(name, "")
+        return ({"zone-id": id},) if id else ()
+
+    def _fetch_zones(self, _: Collection[str]) -> dict[str, dict[str, Ec2Zone]]:
+        zones = self.client.zones()
+        self._zone_ids = {name: zone.id for name, zone in zones.items()}
+        return {self.config.region: zones}
 
     def wait_deadline(self, deadline: float | None) -> float:
         """Return until when (time.monotonic()) to wait for a state: a second before the RPC's deadline at most."""

@@ -36,12 +36,14 @@ class DryRunClient(Client):
         super().__init__(config, f"{setting.driver}-{setting.instance}")
         self._report = report
         self._zones = set(config.zones) or {f"{config.region}{letter}" for letter in "abc"}
+        self._zone_ids: list[str] = []  # requested ones, of zones that are not named
         self._source_zones: dict[str, str] = {}  # by volume id
         self._created: list[dict[str, Any]] = []
 
     def assume_zones(self, request: VolumeRequest) -> None:
         """Assume that the requested zones exist, when EC2 is not called."""
         topologies = request.topology.candidates if request.topology else ()
+        self._zone_ids = sorted({one["zone-id"] for one in topologies if "zone-id" in one and "zone" not in one})
         self._zones |= {one["zone"] for one in topologies if "zone" in one}
 
     def _call(self, call: str, **fields: Any) -> dict[str, Any]:
@@ -69,6 +71,11 @@ class DryRunClient(Client):
     def _assumed(self, call: str) -> dict[str, Any]:
         if call != "DescribeAvailabilityZones":
             raise Unpredictable("the source is not known in an offline dry run; run it without --offline")
+        if self._zone_ids:
+            raise Unpredictable(
+                f"which zone has the id {self._zone_ids[0]!r} is not known in an offline dry run; run it without "
+                "--offline, or name the zone"
+            )
         self._report.record_assumption(f"these zones exist and have capacity: {', '.join(sorted(self._zones))}")
         return {"AvailabilityZones": [{"ZoneName": zone} for zone in self._zones]}
 

@@ -13,8 +13,9 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.contract import FailedPrecondition, Unavailable
+from csi_multi.contract import FailedPrecondition, Segments, Unavailable
 
+from . import outposts
 from .config import Config
 
 TOKEN_SECONDS = 6 * 3600  # the longest lifetime that the service allows
@@ -34,6 +35,15 @@ class Identity:
     instance: str
     zone: str
     type: str
+    zone_id: str = ""  # "": not known
+    outpost: str = ""  # ARN; "": in the region
+
+    @property
+    def segments(self) -> Segments:
+        """Where the instance is, in the terms of the contract."""
+        return (
+            {"zone": self.zone} | ({"zone-id": self.zone_id} if self.zone_id else {}) | outposts.segment(self.outpost)
+        )
 
 
 class InstanceMetadata:
@@ -74,13 +84,21 @@ class InstanceMetadata:
             raise FailedPrecondition(
                 f"'metadata: static' needs {' and '.join(missing)} in the configuration; set what is missing"
             )
-        return Identity(instance=config.instance_id, zone=config.zone, type=config.instance_type)
+        return Identity(
+            instance=config.instance_id,
+            zone=config.zone,
+            type=config.instance_type,
+            zone_id=config.zone_id,
+            outpost=config.outpost_arn,
+        )
 
     def _read_identity(self) -> Identity:
         return Identity(
             instance=self._get("instance-id"),
             zone=self._get("placement/availability-zone"),
             type=self._get("instance-type"),
+            zone_id=self._get("placement/availability-zone-id", absent=""),
+            outpost=self._get("outpost-arn", absent=""),
         )
 
     def _list(self, path: str) -> list[str]:

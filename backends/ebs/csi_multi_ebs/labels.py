@@ -6,6 +6,7 @@ that a lost piece is noticed: csi-multi/stamp.0 = name=pvc-1+digest=ab12+source=
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -33,12 +34,17 @@ from .volume_types import kept_iops_per_gib
 OWNER = f"{PREFIX}owner"
 NAME = f"{PREFIX}name"
 STAMP = f"{PREFIX}stamp."  # followed by the piece's number
+NAME_IN_CONSOLE = "Name"
+KUBERNETES_CLUSTER = "KubernetesCluster"
 SOURCE = f"{PREFIX}source"  # handle of the volume of a snapshot
 FIRST_ATTACHMENT = f"{PREFIX}first-attachment"  # of a volume that was created empty, see first_attachment.py
 NO_ATTACHMENT = "none"
+INITIALIZED_FIRST = f"{PREFIX}initialized-first"  # of a volume that is attached only once EC2 has loaded it
 NOT_CHECKED = "%s %s: lookups in EC2 did not show it, so its tags were not checked; it was deleted by its id"  # log
 
 _END = "+."
+
+log = logging.getLogger(__name__)
 
 
 def owner_tag(driver: str, cluster: str, instance: str) -> str:
@@ -60,24 +66,29 @@ def volume_tags(request: VolumeRequest, setting: Setting, config: Config) -> dic
     mutable = request.mutable or MutableParameters()
     wanted = {
         **config.extra_tags,
-        **_specified(parameters.tags, VOLUME_TEMPLATE_NAMES, request.metadata),
-        **_specified(mutable.tags, VOLUME_TEMPLATE_NAMES, request.metadata),
+        **_specified(parameters.tags, VOLUME_TEMPLATE_NAMES, request.metadata, config),
+        **_specified(mutable.tags, VOLUME_TEMPLATE_NAMES, request.metadata, config),
     }
     for key in _deleted(mutable):
         wanted.pop(key, None)
     identity = _identity(request.stamp, setting, config)
     if per_gb := kept_iops_per_gib(parameters, mutable):
         identity[IOPS_PER_GB] = str(per_gb)
+    if request.source and parameters.block_attach_until_initialized:
+        identity[INITIALIZED_FIRST] = "true"
     unused = {} if request.source else {FIRST_ATTACHMENT: NO_ATTACHMENT}  # without it the volume counts as used
-    return _all(identity, wanted, unused | {VOLUME_NAME: request.name, **_created_for(request.metadata)})
+    cluster = {KUBERNETES_CLUSTER: config.kubernetes_cluster} if config.kubernetes_cluster else {}
+    names = {VOLUME_NAME: request.name, **_created_for(request.metadata), **cluster, **_name(request.name, config)}
+    return _all(identity, wanted, unused | names)
 
 
 def snapshot_tags(request: SnapshotRequest, setting: Setting, config: Config) -> dict[str, str]:
     """Return all tags of a new snapshot. Raises InvalidArgument as volume_tags does."""
     parameters = request.parameters or SnapshotParameters()
-    wanted = {**config.extra_tags, **_specified(parameters.tags, SNAPSHOT_TEMPLATE_NAMES, request.metadata)}
+    wanted = {**config.extra_tags, **_specified(parameters.tags, SNAPSHOT_TEMPLATE_NAMES, request.metadata, config)}
     identity = {**_identity(request.stamp, setting, config), SOURCE: request.source}
-    return _all(identity, wanted, {SNAPSHOT_NAME: request.name, **_created_for(request.metadata)})
+    names = {SNAPSHOT_NAME: request.name, **_created_for(request.metadata), **_name(request.name, config)}
+    return _all(identity, wanted, names)
 
 
 def import_tags(stamp: Stamp, setting: Setting, config: Config) -> dict[str, str]:
@@ -85,14 +96,14 @@ def import_tags(stamp: Stamp, setting: Setting, config: Config) -> dict[str, str
     return _identity(stamp, setting, config)
 
 
-def tag_changes(mutable: MutableParameters, tags: Tags) -> tuple[dict[str, str], list[str]]:
+def tag_changes(mutable: MutableParameters, tags: Tags, config: Config) -> tuple[dict[str, str], list[str]]:
     """Return (tags to set, keys of tags to remove) for a change of a volume that has these tags.
 
     Templates refer to the claim that the volume was created for. Tags that have the value already are left out.
     Raises InvalidArgument as volume_tags does, and when there would be too many tags.
     """
     metadata = {key: tags[CREATED_FOR + key] for key in VOLUME_TEMPLATE_NAMES.values() if CREATED_FOR + key in tags}
-    wanted = _specified(mutable.tags, VOLUME_TEMPLATE_NAMES, metadata)
+    wanted = _specified(mutable.tags, VOLUME_TEMPLATE_NAMES, metadata, config)
     unwanted = [key for key in _deleted(mutable) if key not in wanted]
     if mutable.iops_per_gb and mutable.allow_auto_iops_increase_on_modify:
         wanted[IOPS_PER_GB] = str(mutable.iops_per_gb)
@@ -161,13 +172,18 @@ def _unescaped(text: str) -> str:
     return unquote(text.replace("@", "%"))
 
 
-def _specified(given: Mapping[str, str], names: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, str]:
+def _specified(
+    given: Mapping[str, str], names: Mapping[str, str], metadata: Mapping[str, str], config: Config
+) -> dict[str, str]:
     """Return the tags of tagSpecification_N parameters."""
     tags: dict[str, str] = {}
     for parameter, text in sorted(given.items()):
         try:
             key, value = _tag(text, names, metadata)
         except InvalidArgument as error:
+            if config.invalid_tags == "skip":
+                log.warning("parameters: %r: %s; the tag is left out", parameter, error)
+                continue
             raise InvalidArgument(f"parameters: {parameter!r}: {error}") from None
         if tags.setdefault(key, value) != value:
             raise InvalidArgument(f"parameters: {parameter!r}: tag {key!r} has two values; leave one out")
@@ -192,6 +208,11 @@ def _deleted(mutable: MutableParameters) -> list[str]:
     return list(mutable.deletions.values())
 
 
+def _name(name: str, config: Config) -> dict[str, str]:
+    """Return the name that EC2's console shows; a tag of the class with this key counts more."""
+    return {NAME_IN_CONSOLE: f"{config.kubernetes_cluster}-dynamic-{name}"} if config.kubernetes_cluster else {}
+
+
 def _created_for(metadata: Mapping[str, str]) -> dict[str, str]:
     keys = (*VOLUME_TEMPLATE_NAMES.values(), *SNAPSHOT_TEMPLATE_NAMES.values())
     return {CREATED_FOR + key: metadata[key] for key in keys if metadata.get(key)}
@@ -201,7 +222,7 @@ def _all(identity: dict[str, str], wanted: Mapping[str, str], informative: Mappi
     """Return all tags together: of the informative ones only as many as EC2 still accepts."""
     tags = {**identity, **wanted}
     _refuse_too_many(tags)
-    fitting = list(informative.items())[: MAX_TAGS - len(tags)]
+    fitting = [(key, text) for key, text in informative.items() if key not in tags][: MAX_TAGS - len(tags)]
     return tags | {key: fit_value(text) for key, text in fitting}
 
 

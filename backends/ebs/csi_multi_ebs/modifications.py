@@ -22,7 +22,7 @@ from csi_multi.contract import (
 )
 
 from . import labels
-from .config import MutableParameters
+from .config import Config, MutableParameters
 from .ec2_cache import MAX_LOOKUP, Ec2Cache
 from .errors import ModificationCooldown
 from .resources import Ec2Modification, Ec2Volume
@@ -72,7 +72,7 @@ class ModificationManager:
         """Return why `modify` would raise InvalidArgument by the limits of types and tags; "": no reason."""
         volume = self._cache.volume(handle)
         try:
-            _planned(volume, None, mutable)
+            _planned(self._cache.config, volume, None, mutable)
         except InvalidArgument as error:
             return str(error)
         return ""
@@ -119,7 +119,7 @@ class ModificationManager:
     ) -> Ec2Volume:
         """Change the volume, then its tags, so that a change that EC2 refuses has no effect at all."""
         client = self._cache.client
-        spec, to_set, to_remove = _planned(volume, size, mutable)
+        spec, to_set, to_remove = _planned(self._cache.config, volume, size, mutable)
         if spec:
             # Another call may have changed since what this one does not: it is not sent, so that it stays.
             spec = replace(spec, type=spec.type if spec.type != volume.type else "", size=spec.size if size else 0)
@@ -157,10 +157,10 @@ class ModificationManager:
 
 
 def _planned(
-    volume: Ec2Volume, size: int | None, mutable: MutableParameters | None
+    config: Config, volume: Ec2Volume, size: int | None, mutable: MutableParameters | None
 ) -> tuple[VolumeSpec | None, dict[str, str], list[str]]:
     """Return the change of the volume (None: none), the tags to set, and the keys of tags to remove."""
-    to_set, to_remove = labels.tag_changes(mutable, volume.tags) if mutable else ({}, [])
+    to_set, to_remove = labels.tag_changes(mutable, volume.tags, config) if mutable else ({}, [])
     return modified_spec(volume, mutable, size), to_set, to_remove
 
 

@@ -23,6 +23,18 @@ INSTANCE_ID = re.compile(r"i-[0-9a-f]{8}(?:[0-9a-f]{9})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Zone:
+    """A zone of the region. Its name may mean another zone in another account; its id means the same in all."""
+
+    id: str
+    kind: str  # availability-zone, local-zone, wavelength-zone
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2Zone:
+        return cls(id=response.get("ZoneId") or "", kind=response.get("ZoneType") or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Attachment:
     """The attachment of a volume to one instance, also while it is being attached or detached."""
 
@@ -61,6 +73,7 @@ class Ec2Volume:
     iops: int = 0  # 0: the type has none
     throughput: int = 0  # MiB/s; 0: the type has none
     snapshot: str = ""  # the snapshot it was created from
+    outpost: str = ""  # ARN; "": in the region
     multi_attach: bool = False
     tags: Tags = field(default_factory=dict)
     attachments: tuple[Ec2Attachment, ...] = ()
@@ -82,6 +95,7 @@ class Ec2Volume:
             iops=response.get("Iops") or 0,
             throughput=response.get("Throughput") or 0,
             snapshot=response.get("SnapshotId") or "",
+            outpost=response.get("OutpostArn") or "",
             multi_attach=response.get("MultiAttachEnabled", False),
             tags=_read_tags(response),
             attachments=tuple(Ec2Attachment.read(one) for one in response.get("Attachments", ())),
@@ -117,23 +131,49 @@ class Ec2Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotLock:
+    """A lock as a class asks for it: either for some days or until a date."""
+
+    mode: str  # governance, compliance
+    days: int | None = None
+    until: datetime | None = None
+    cool_off_hours: int | None = None  # for which a compliance lock can still be changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2SnapshotLock:
+    """The lock that a snapshot has, or had."""
+
+    state: str  # governance, compliance-cooloff, compliance, expired
+    expires: datetime | None = None  # None: its duration has not begun
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2SnapshotLock:
+        return cls(state=response["LockState"], expires=response.get("LockExpiresOn"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Instance:
     id: str
     state: str  # pending, running, shutting-down, terminated, stopping, stopped
     type: str
     zone: str
+    outpost: str = ""  # ARN; "": in the region
     devices: Mapping[str, str] = field(default_factory=dict)  # volume id by device name
+    cards: Mapping[str, int] = field(default_factory=dict)  # EBS card by device name, where there are several
     tags: Tags = field(default_factory=dict)
 
     @classmethod
     def read(cls, response: Response) -> Ec2Instance:
-        disks = (one for one in response.get("BlockDeviceMappings", ()) if "Ebs" in one)
+        disks = [(one["DeviceName"], one["Ebs"]) for one in response.get("BlockDeviceMappings", ()) if "Ebs" in one]
         return cls(
             id=response["InstanceId"],
             state=response["State"]["Name"],
             type=response["InstanceType"],
             zone=response["Placement"]["AvailabilityZone"],
-            devices={one["DeviceName"]: one["Ebs"]["VolumeId"] for one in disks},
+            outpost=response.get("OutpostArn") or "",
+            devices={name: disk["VolumeId"] for name, disk in disks},
+            cards={name: disk["EbsCardIndex"] for name, disk in disks if "EbsCardIndex" in disk},
             tags=_read_tags(response),
         )
 
@@ -164,6 +204,33 @@ class Ec2Modification:
             iops=response.get("TargetIops") or 0,
             throughput=response.get("TargetThroughput") or 0,
             message=response.get("StatusMessage") or "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Initialization:
+    """How far EC2 has loaded a volume from its snapshot or source."""
+
+    done: bool
+    percent: int | None = None  # None: not known
+    seconds: int | None = None  # until it is done; known only with an initialization rate
+
+    def __str__(self) -> str:
+        """The progress for error messages."""
+        percent = "" if self.percent is None else f"{self.percent} %"
+        seconds = "" if self.seconds is None else f"about {self.seconds} seconds left"
+        return ", ".join(filter(None, (percent, seconds))) or "progress unknown"
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2Initialization:
+        """Read an item of DescribeVolumeStatus. A volume of which it says nothing has nothing to load."""
+        details = response.get("VolumeStatus", {}).get("Details", ())
+        states = [one.get("Status") for one in details if one.get("Name") == "initialization-state"]
+        progress = response.get("InitializationStatusDetails", {})
+        return cls(
+            done="initializing" not in states,
+            percent=progress.get("Progress"),
+            seconds=progress.get("EstimatedTimeToCompleteInSeconds"),
         )
 
 

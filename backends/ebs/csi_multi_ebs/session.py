@@ -96,13 +96,14 @@ class Session:
             retries={"mode": "standard", "total_max_attempts": 1},  # retries.py repeats calls
             max_pool_connections=MAX_CONNECTIONS,
             user_agent=self._user_agent,
+            use_fips_endpoint=self._config.fips or None,  # None: as the environment says
             tcp_keepalive=True,
         )
 
     @cached_property
     def _user_agent(self) -> str:
         """The User-Agent header, computed once: botocore computes it twice per call, a tenth of the cost of a call."""
-        return f"{self._base_session.user_agent()} csi-multi"
+        return f"{self._base_session.user_agent()} csi-multi {self._config.user_agent_extra}".rstrip()
 
     def _assume(self) -> dict[str, str]:
         """Return credentials of the role, in the form that botocore renews them from."""

@@ -29,7 +29,7 @@ from csi_multi.contract import (
     leaf,
 )
 
-from . import labels
+from . import labels, outposts, snapshot_locks
 from .caches import SingleUseCache
 from .config import SnapshotParameters
 from .consistency import ConsistencyWindow
@@ -61,18 +61,20 @@ class SnapshotManager:
 
         Raises AlreadyExists, NotFound, InvalidArgument, ResourceExhausted, and FailedPrecondition for a failed one.
         """
-        cache, zones = self._cache, (request.parameters or SnapshotParameters()).fast_zones
-        self._refuse_unknown_zones(zones)
+        cache, parameters = self._cache, request.parameters or SnapshotParameters()
+        self._refuse_unknown_zones(parameters.fast_zones)
+        snapshot_locks.refuse_past(parameters.lock)
         found = self._named_before(request)
         if good := _not_failed(found):
             self._delete_second(request.name, good)
-            self._ensure_fast_restore(good[0], zones)
+            self._ensure_options(good[0], parameters)
             self._found.put(request.name, good[0])
             raise AlreadyExists(f"snapshot {request.name!r} already exists")
         if found:
             raise _failed(request.name, found[0])  # its id may have been reported, so no other replaces it
-        if not cache.is_own(request.source):
-            cache.volume(request.source)  # raises when it does not exist or is not ours
+        if parameters.outpost_arn or not cache.is_own(request.source):
+            volume = cache.volume(request.source)  # raises when it does not exist or is not ours
+            outposts.refuse_snapshot_elsewhere(volume, parameters.outpost_arn)
         snapshot = self._create(request)
         if snapshot.state == "error":  # its id was never reported
             with suppress(StorageError):
@@ -80,7 +82,7 @@ class SnapshotManager:
             reason = snapshot.message or "no reason given"
             raise Unavailable(f"EC2 could not create snapshot {snapshot.id!r} ({reason}); try again")
         self._refuse_second(request.name, snapshot)
-        self._enable_fast_restore(snapshot, zones)
+        self._set_options(snapshot, parameters)
         self._reported(request.name)
         return snapshot
 
@@ -88,9 +90,10 @@ class SnapshotManager:
         """Call CreateSnapshot, and remember that EC2 may not show the snapshot at once, whatever EC2 answers."""
         cache = self._cache
         tags = labels.snapshot_tags(request, cache.setting, cache.config)
+        outpost = (request.parameters or SnapshotParameters()).outpost_arn
         description = f"snapshot {request.name} of {request.source}"
         try:
-            snapshot = cache.client.create_snapshot(request.source, tags, description)
+            snapshot = cache.client.create_snapshot(request.source, tags, description, outpost)
         except (Unavailable, Timeout) as error:
             self._remember(request.name, cache.config.consistency_seconds, f"may have been created ({error})")
             raise
@@ -142,13 +145,17 @@ class SnapshotManager:
         return self._cache.snapshot(handle)
 
     def delete(self, handle: str) -> None:
-        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of another owner.
+        """Raises NotFound, InUse, and FailedPrecondition for a snapshot of another owner, and for a locked one.
 
         Its labels are looked up like those of a volume, and one that no lookup shows is deleted like such a volume
         (volumes.py).
         """
         known = self._cache.is_own(handle) or self._cache.shown_snapshot(handle)
-        self._delete(handle)
+        try:
+            self._delete(handle)
+        except StorageError as error:
+            snapshot_locks.refuse_locked(self._cache.client, handle, error)
+            raise
         if not known:
             log.warning(labels.NOT_CHECKED, "snapshot", handle)
 
@@ -214,32 +221,40 @@ class SnapshotManager:
                 f"zones are {', '.join(self._cache.region_zones())}; choose among them"
             )
 
-    def _enable_fast_restore(self, snapshot: Ec2Snapshot, zones: tuple[str, ...]) -> None:
-        """Enable fast restore of a snapshot that was just created. After a final refusal the snapshot is deleted."""
+    def _set_options(self, snapshot: Ec2Snapshot, parameters: SnapshotParameters) -> None:
+        """Enable fast restore of a snapshot that was just created, and lock it. After a final refusal it is deleted.
+
+        The lock comes last: a locked snapshot could not be deleted.
+        """
+        client = self._cache.client
         try:
-            if zones:
-                self._cache.client.enable_fast_restore(snapshot.id, zones)
+            if parameters.fast_zones:
+                client.enable_fast_restore(snapshot.id, parameters.fast_zones)
+            if parameters.lock:
+                snapshot_locks.lock_new(client, snapshot.id, parameters.lock)
         except (Unavailable, Timeout):
-            raise  # a retry finds the snapshot and enables it then
+            raise  # a retry finds the snapshot and does this then
         except StorageError as error:
             try:
                 self._delete(snapshot.id)
             except StorageError as second:
                 raise Unavailable(
-                    f"fast restore of snapshot {snapshot.id!r} could not be enabled, and the snapshot could not be "
+                    f"snapshot {snapshot.id!r} did not get what its class asks for ({error}), and could not be "
                     f"deleted either: {second}; try again"
                 ) from error
             raise
 
-    def _ensure_fast_restore(self, snapshot: Ec2Snapshot, zones: tuple[str, ...]) -> None:
-        """Enable fast restore of a snapshot whose id may have been reported: it stays, whatever EC2 answers."""
+    def _ensure_options(self, snapshot: Ec2Snapshot, parameters: SnapshotParameters) -> None:
+        """Do the same for a snapshot whose id may have been reported: it stays, whatever EC2 answers."""
+        client, what = self._cache.client, "fast restore could not be enabled"
         try:
-            if zones:
-                self._cache.client.enable_fast_restore(snapshot.id, zones)
+            if parameters.fast_zones:
+                client.enable_fast_restore(snapshot.id, parameters.fast_zones)
+            what = "lock could not be set"
+            if parameters.lock:
+                snapshot_locks.lock_existing(client, snapshot.id, parameters.lock)
         except StorageError as error:
-            raise Unavailable(
-                f"snapshot {snapshot.id!r} exists, but its fast restore could not be enabled: {error}; try again"
-            ) from error
+            raise Unavailable(f"snapshot {snapshot.id!r} exists, but its {what}: {error}; try again") from error
 
 
 def _created_as(id: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from csi_multi.contract import Capability, InvalidArgument, OutOfRange, SizeRange
+from csi_multi.contract import Capability, InvalidArgument, OutOfRange, SizeRange, Strings
 
 from .config import MutableParameters, Parameters, value_or_default
 from .resources import GIB, Ec2Volume, Tags
@@ -34,6 +34,7 @@ class NewVolume:
     spec: VolumeSpec
     tags: Tags = field(default_factory=dict)
     snapshot: str = ""  # id of the snapshot to restore
+    outposts: Strings = field(default_factory=dict)  # ARNs by zone, where the volume is to be on an Outpost
     copy_of: str = ""  # id of the volume to copy, in its zone
     encrypted: bool | None = None  # None: the account's setting
     kms_key: str = ""
@@ -279,8 +280,7 @@ def _throughput(kind: str, throughput: int | None, iops: int | None) -> int | No
     if throughput > volume_iops // IOPS_PER_MIB and limits is not UNKNOWN_TYPE:
         raise InvalidArgument(
             f"'throughput' {throughput} is too much for {volume_iops} IOPS, which allow {volume_iops // IOPS_PER_MIB} "
-            f"MiB/s; set iops to at least {throughput * IOPS_PER_MIB}, or throughput to at most "
-            f"{volume_iops // IOPS_PER_MIB}"
+            f"MiB/s; set iops to at least {throughput * IOPS_PER_MIB}, or a lower throughput"
         )
     return throughput
 

@@ -33,7 +33,7 @@ from csi_multi.contract import (
     not_ours_to_delete,
 )
 
-from . import create_options, labels
+from . import create_options, labels, outposts
 from .ec2_cache import DELETED_STATES, Ec2Cache, NodeNames
 from .errors import IncorrectState, QuotaExceeded, TokenMismatch, ZoneFull
 from .listing import Listing
@@ -295,6 +295,7 @@ class VolumeManager:
             handle=volume.id,
             size=volume.size * GIB,
             stamp=self._cache.stamp("volume", volume),
-            topology=({"zone": volume.zone},),
+            topology=({"zone": volume.zone, **outposts.segment(volume.outpost)},),
+            topology_aliases=self._cache.zone_aliases(volume.zone),
             published_nodes=self._node_names.of_volume(volume),
         )

@@ -124,6 +124,13 @@ class FakeEc2(Service):
         done = self.do(Call("RunInstances", {"Action": "RunInstances", **params, **counts}, account, zone[:-1]))
         return re.findall(r"<instanceId>(i-\w+)<", done.body.decode())
 
+    def put_on_outpost(self, instance: str, arn: str) -> None:
+        """Let an instance be on an Outpost."""
+        for store in fake_ec2_moto.stores():
+            for each in store.all_instances():
+                if each.id == instance:
+                    each.outpost_arn = arn  # moto shows what it finds
+
     def terminate(self, instance: str, *, account: str = OWN_ACCOUNT, forget: bool = False) -> None:
         """End an instance. EC2 shows it for an hour, then it does not exist (forget)."""
         params = {"Action": "TerminateInstances", "InstanceId.1": instance}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
 from . import fake_ec2_moto as moto
 from .fake_ec2_calls import Answer, Call, Refusal, answer
 from .fake_ec2_clock import NOW
@@ -23,10 +25,14 @@ def attach(cloud: Service, call: Call) -> Answer:
     if not instance:
         return moto.ask(call)  # moto refuses it
     _check_volume(volume, instance)
+    _check_place(volume, instance)
     _check_instance(cloud, instance, device)
+    card = _card(instance, call.get("EbsCardIndex", "0"))
     cloud.describes.delay(volume, cloud.takes.showing)
     done = moto.ask(call)
     attachment = volume.held[instance.id]
+    if cards_of(instance.instance_type) > 1:
+        instance.block_device_mapping[device].ebs_card_index = card  # moto shows what it finds
     _show(attachment, "attaching")
     attached = functools.partial(_attached, cloud, volume, attachment)
     cloud.clock.after(cloud.takes.attaching, VOLUMES.action, attached)
@@ -56,6 +62,12 @@ def detach(cloud: Service, call: Call) -> Answer:
             "attachTime": attachment.attach_time.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         },
     )
+
+
+@functools.cache
+def cards_of(instance_type: str) -> int:
+    """Return what DescribeInstanceTypes said when moto was made."""
+    return int(INSTANCE_TYPES.get(instance_type, {}).get("EbsInfo", {}).get("MaximumEbsCards", 1))
 
 
 def terminate(cloud: Service, call: Call) -> Answer:
@@ -113,6 +125,20 @@ def _check_volume(volume: moto.Volume, instance: Any) -> None:
     if volume.availability_zone != instance._placement.zone:
         text = f"The volume '{volume.id}' is not in the same availability zone as instance '{instance.id}'"
         raise Refusal("InvalidVolume.ZoneMismatch", text)
+
+
+def _check_place(volume: moto.Volume, instance: Any) -> None:
+    if volume.outpost_arn != getattr(instance, "outpost_arn", None):
+        raise Refusal("InvalidParameterValue", f"'{volume.id}' and '{instance.id}' are not on the same Outpost.")
+
+
+def _card(instance: Any, text: str) -> int:
+    cards = cards_of(instance.instance_type)
+    if int(text) not in range(cards):
+        raise Refusal(
+            "InvalidParameterValue", f"EbsCardIndex '{text}': {instance.instance_type} has {cards} EBS cards."
+        )
+    return int(text)
 
 
 def _check_instance(cloud: Service, instance: Any, device: str) -> None:

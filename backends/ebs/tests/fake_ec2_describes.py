@@ -31,6 +31,7 @@ def volume_fields(each: Any) -> dict[str, object]:
         **_given("iops", each.iops),
         **_given("throughput", each.throughput),
         **_given("snapshotId", each.snapshot_id),
+        **_given("outpostArn", each.outpost_arn),
         **_given("sourceVolumeId", each.source_volume_id),
         **_given("volumeInitializationRate", each.volume_initialization_rate),
         **({} if each.multi_attach_enabled is None else {"multiAttachEnabled": _bool(each.multi_attach_enabled)}),
@@ -56,6 +57,7 @@ def snapshot_fields(each: Any) -> dict[str, object]:
         "storageTier": each.storage_tier,
         "tagSet": each.get_tags(),
         **_given("description", each.description),
+        **_given("outpostArn", each.outpost_arn),
         **_given("kmsKeyId", each.kms_key_id),
     }
 

@@ -46,6 +46,7 @@ class Volume(elastic_block_store.Volume):
         self.changed: list[float] = []  # when it was modified
         self.source_volume_id: str | None = None
         self.volume_initialization_rate: str | None = None
+        self.outpost_arn: str | None = None
         super().__init__(*words, **more)
         born.append(self)
 
@@ -81,6 +82,7 @@ class Snapshot(elastic_block_store.Snapshot):
     def __init__(self, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)
         self.volume = copy.copy(self.volume)
+        self.outpost_arn: str | None = None
         self.status = "pending"
         born.append(self)
 

@@ -34,6 +34,7 @@ RULES: dict[str, Rule] = {
     "CopyVolumes": fake_ec2_volumes.copy,
     "DeleteVolume": fake_ec2_volumes.delete,
     "DescribeVolumes": lambda cloud, call: cloud.describes.describe(call, VOLUMES),
+    "DescribeVolumeStatus": fake_ec2_volumes.describe_status,
     "ModifyVolume": fake_ec2_modifications.modify,
     "DescribeVolumesModifications": fake_ec2_modifications.describe,
     "AttachVolume": fake_ec2_attachments.attach,
@@ -43,6 +44,8 @@ RULES: dict[str, Rule] = {
     "CreateSnapshot": fake_ec2_snapshots.create,
     "DeleteSnapshot": fake_ec2_snapshots.delete,
     "DescribeSnapshots": lambda cloud, call: cloud.describes.describe(call, SNAPSHOTS),
+    "LockSnapshot": fake_ec2_snapshots.lock,
+    "DescribeLockedSnapshots": fake_ec2_snapshots.describe_locked,
     "EnableFastSnapshotRestores": fake_ec2_snapshots.enable_fast_restores,
 }
 lock = threading.RLock()  # moto's state is one for the whole process
@@ -61,6 +64,8 @@ class Service:
         self.quotas = dict(fake_aws_services.USUAL)  # by code
         self.quotas_per_page = fake_aws_services.LARGEST_PAGE
         self.fast_restores: dict[str, set[str]] = {}  # snapshot -> zones
+        self.initializing: dict[str, tuple[int, int | None]] = {}  # volume -> percent, seconds left
+        self.locks: dict[str, dict[str, str]] = {}  # snapshot -> what DescribeLockedSnapshots says of it
         # Called before the answer goes out, and without a lock: a guest's disk comes and goes here.
         self.on_created: Callable[[str, str], object] | None = None  # volume, the snapshot or volume it is made from
         self.on_deleted: Callable[[str], object] | None = None  # volume

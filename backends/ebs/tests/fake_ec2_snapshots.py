@@ -1,7 +1,8 @@
-"""Snapshots: EC2's checks, and fast restores, which are only recorded."""
+"""Snapshots: EC2's checks, locks, and fast restores, which are only recorded."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from . import fake_ec2_moto as moto
@@ -18,7 +19,11 @@ def create(cloud: Service, call: Call) -> Answer:
     volume = volume_of(call)
     if volume.phase:
         raise Refusal("IncorrectState", f"The volume '{volume.id}' is in the '{volume.phase}' state.")
-    return moto.ask(call)
+    if (outpost := call.get("OutpostArn")) and outpost != volume.outpost_arn:
+        raise Refusal("InvalidParameterValue", f"The volume '{volume.id}' is not on Outpost {outpost}.")
+    done = moto.ask(call)
+    moto.born[-1].outpost_arn = outpost or None
+    return done
 
 
 def delete(cloud: Service, call: Call) -> Answer:
@@ -26,10 +31,33 @@ def delete(cloud: Service, call: Call) -> Answer:
     snapshot = place.snapshots.get(id)
     if not snapshot:
         raise Refusal(SNAPSHOTS.missing, absent(SNAPSHOTS, [id]))
+    if cloud.locks.get(id, {"lockState": "expired"})["lockState"] != "expired":
+        raise Refusal("OperationNotPermitted", f"The snapshot '{id}' cannot be deleted.")
     done = moto.ask(call)
     if id not in place.snapshots:
         cloud.describes.show_deleted(place, snapshot, SNAPSHOTS, cloud.takes.vanishing)
     return done
+
+
+def lock(cloud: Service, call: Call) -> Answer:
+    """LockSnapshot, by the rules that its documentation has."""
+    id, mode = call.get("SnapshotId"), call.get("LockMode")
+    days, until, cool_off = call.get("LockDuration"), call.get("ExpirationDate"), call.get("CoolOffPeriod")
+    if id not in moto.store(call).snapshots:
+        raise Refusal(SNAPSHOTS.missing, absent(SNAPSHOTS, [id]))
+    if bool(days) == bool(until) or (cool_off and mode != "compliance"):
+        raise Refusal("InvalidParameterCombination", f"These parameters exclude each other: {sorted(call.params)}")
+    if cloud.locks.get(id, {}).get("lockState") == "compliance":
+        raise Refusal("OperationNotPermitted", f"The lock of snapshot '{id}' cannot be changed.")
+    ends = until or (datetime.now(UTC) + timedelta(days=int(days))).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    state = "compliance-cooloff" if cool_off else mode
+    cloud.locks[id] = {"snapshotId": id, "lockState": state, "lockExpiresOn": ends}
+    return answer("LockSnapshot", cloud.locks[id])
+
+
+def describe_locked(cloud: Service, call: Call) -> Answer:
+    found = [cloud.locks[id] for id in call.many("SnapshotId") if id in cloud.locks]
+    return answer("DescribeLockedSnapshots", {"snapshotSet": found})
 
 
 def enable_fast_restores(cloud: Service, call: Call) -> Answer:

@@ -9,7 +9,7 @@ from xml.sax.saxutils import unescape
 
 from . import fake_aws_services
 from . import fake_ec2_moto as moto
-from .fake_ec2_calls import Answer, Call, Refusal
+from .fake_ec2_calls import Answer, Call, Refusal, answer
 from .fake_ec2_describes import VOLUMES, absent
 
 if TYPE_CHECKING:
@@ -113,6 +113,26 @@ def delete(cloud: Service, call: Call) -> Answer:
     return done
 
 
+def describe_status(cloud: Service, call: Call) -> Answer:
+    """DescribeVolumeStatus of volumes by id; `cloud.initializing` says which are still being loaded."""
+    ids, there = call.many("VolumeId"), moto.store(call).volumes
+    if gone := [id for id in ids if id not in there]:
+        raise Refusal(VOLUMES.missing, absent(VOLUMES, gone))
+    return answer("DescribeVolumeStatus", {"volumeStatusSet": [_status(cloud, there[id]) for id in ids]})
+
+
+def _status(cloud: Service, volume: moto.Volume) -> dict[str, object]:
+    details = [{"name": "io-enabled", "status": "passed"}, {"name": "io-performance", "status": "not-applicable"}]
+    progress: dict[str, object] = {}
+    if volume.snapshot_id or volume.source_volume_id:  # of an empty volume EC2 says nothing
+        percent, left = cloud.initializing.get(volume.id, (100, None))
+        done = volume.id not in cloud.initializing
+        details.append({"name": "initialization-state", "status": "completed" if done else "initializing"})
+        known = {} if left is None else {"estimatedTimeToCompleteInSeconds": left}
+        progress = {"initializationStatusDetails": {"initializationType": "default", "progress": percent, **known}}
+    return {"volumeId": volume.id, "volumeStatus": {"status": "ok", "details": details}, **progress}
+
+
 def tag(cloud: Service, call: Call) -> Answer:
     """CreateTags."""
     check_tags(call)
@@ -145,6 +165,7 @@ def _make(cloud: Service, call: Call, more: dict[str, str], source: str = "") ->
         raise Refusal(*_error(made))
     volume = moto.born[-1]
     volume.source_volume_id = source or None
+    volume.outpost_arn = call.get("OutpostArn") or (volume_of(call, source).outpost_arn if source else None)
     volume.volume_initialization_rate = call.get("VolumeInitializationRate") or None
     return volume, made
 

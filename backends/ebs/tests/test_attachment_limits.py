@@ -107,3 +107,15 @@ def test_a_full_instance_takes_one_as_none_would_mean_no_limit() -> None:
 
 def test_without_a_type_there_is_no_limit_to_tell() -> None:
     assert attachment_limits.allowed(CONFIG, "", OtherAttachments()) == 0
+
+
+def test_the_number_of_ebs_cards_is_ec2s_for_every_type() -> None:
+    types = recorded()
+    ec2s = {name: facts["EbsInfo"].get("MaximumEbsCards", 1) for name, facts in types.items()}
+
+    assert {name: attachment_limits.cards(name) for name in types} == ec2s
+    assert len([one for one in ec2s.values() if one > 1]) == 33
+
+
+def test_a_type_that_nobody_knows_has_one_card() -> None:
+    assert attachment_limits.cards("m12gb.48xlarge") == 1

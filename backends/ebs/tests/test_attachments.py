@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import pytest
-from csi_multi_ebs import attachments
-from csi_multi_ebs.attachments import READ_ONLY, WRITABLE
+from csi_multi_ebs import device_names
 from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.device_names import READ_ONLY, WRITABLE
 
 from csi_multi.contract import (
     AccessMode,
@@ -195,6 +195,34 @@ def test_what_ec2_says_is_of_a_snapshot_is_never_blank_whatever_its_tags_say(
     assert ebs.attach(attach_request(node, ebs.get_volume(restored)))["blank"] == "never"
 
 
+def test_volumes_are_spread_over_the_ebs_cards_of_the_instance(connect: Connect, cloud: FakeEc2) -> None:
+    """Each card has bandwidth of its own. A new process goes by what EC2 shows."""
+    node = nodes(cloud, type="m8gb.48xlarge")[0]
+    for number in range(4):
+        ebs = connect(zones=(A,))
+        ebs.attach(attach_request(node, ebs.create_volume(volume_request(f"pvc-{number}"))))
+
+    sent = [call.get("EbsCardIndex") for call in cloud.seen if call.action == "AttachVolume"]
+    assert sent == ["1", "0", "1", "0"]
+
+
+def test_an_attachment_that_shows_is_confirmed_on_its_own_card(connect: Connect, cloud: FakeEc2) -> None:
+    node = nodes(cloud, type="m8gb.48xlarge")[0]
+    ebs = connect(zones=(A,))
+    made = ebs.create_volume(volume_request())
+    first = ebs.attach(attach_request(node, made))
+
+    assert connect(zones=(A,)).attach(attach_request(node, made)) == first
+    sent = [(call.get("Device"), call.get("EbsCardIndex")) for call in cloud.seen if call.action == "AttachVolume"]
+    assert sent == [(first["device"], "1")] * 2
+
+
+def test_an_instance_with_one_ebs_card_is_sent_no_number(ebs: EbsBackend, node: Node, cloud: FakeEc2) -> None:
+    ebs.attach(attach_request(node, ebs.create_volume(volume_request())))
+
+    assert [call.params.get("EbsCardIndex") for call in cloud.seen if call.action == "AttachVolume"] == [None]
+
+
 def test_thirty_volumes_that_are_attached_at_once_get_thirty_names(
     connect: Connect, node: Node, cloud: FakeEc2
 ) -> None:
@@ -229,7 +257,7 @@ def test_two_controllers_give_one_node_different_names(connect: Connect, node: N
 def test_names_that_are_stuck_are_passed_over_and_not_tried_again(
     ebs: EbsBackend, node: Node, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachments, "TAKEN_SECONDS", 0.0)
+    monkeypatch.setattr(device_names, "TAKEN_SECONDS", 0.0)
     stuck(cloud, *WRITABLE[:2])
     first, second = (ebs.create_volume(volume_request(name)) for name in ("pvc-1", "pvc-2"))
 

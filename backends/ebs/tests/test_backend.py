@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from csi_multi_ebs.attachments import WRITABLE
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
+from csi_multi_ebs.device_names import WRITABLE
 
 from csi_multi.contract import SINGLE_NODE_MODES, AccessMode, Capability, Mount
 
@@ -98,3 +98,18 @@ def test_a_node_takes_no_more_volumes_than_there_are_device_names(cloud: FakeEc2
         assert connect(**static, instance_type="m8azn.24xlarge").max_volumes() == 127
         assert connect(**static, instance_type="m5.large", attach_limit=500).max_volumes() == len(WRITABLE)
         assert connect(**static, instance_type="m5.large", attach_limit=5).max_volumes() == 5
+
+
+def test_the_node_reports_the_id_of_its_zone_where_it_knows_it() -> None:
+    static = {"region": "eu-west-1", "metadata": "static", "instance_id": "i-0123456789abcdef0", "zone": A}
+
+    assert EbsBackend(Config(**static), setting()).node_segments() == {"zone": A}
+    assert EbsBackend(Config(**static, zone_id="euw1-az1"), setting()).node_segments() == {
+        "zone": A,
+        "zone-id": "euw1-az1",
+    }
+
+
+def test_an_instance_reports_zones_by_the_well_known_keys_unless_it_is_configured_otherwise() -> None:
+    assert EbsBackend(Config(region="eu-west-1"), setting()).well_known_keys
+    assert not EbsBackend(Config(region="eu-west-1", well_known_zone_keys=False), setting()).well_known_keys

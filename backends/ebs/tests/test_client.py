@@ -198,7 +198,8 @@ def test_a_foreign_token_is_refused(ec2: Client) -> None:
 
 def test_zones_are_sorted(ec2: Client) -> None:
     assert list(ec2.zones()) == ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
-    assert set(ec2.zones().values()) == {"availability-zone"}
+    assert {zone.kind for zone in ec2.zones().values()} == {"availability-zone"}
+    assert all(zone.id.startswith("euw1-az") for zone in ec2.zones().values())
 
 
 # Attachment, removal, change.

@@ -6,6 +6,7 @@ import pytest
 from csi_multi_ebs.backend import EbsBackend
 
 from csi_multi.contract import (
+    AlreadyExists,
     InvalidArgument,
     ResourceExhausted,
     SizeRange,
@@ -159,3 +160,53 @@ def test_an_empty_volume_is_filled_at_no_rate(ebs: EbsBackend, cloud: FakeEc2) -
     empty = made(ebs, volume_request(parameters=parameters(volumeInitializationRate="200")))
 
     assert row(cloud, empty.handle).volume_initialization_rate is None
+
+
+def places(*requisite: dict[str, str]) -> TopologyRequirement:
+    return TopologyRequirement(requisite=requisite)
+
+
+def ids_of_zones() -> dict[str, str]:
+    stores = list(fake_ec2_moto.stores())
+    return {zone.name: zone.zone_id for store in stores for zone in store.describe_availability_zones()}
+
+
+def test_a_zone_can_be_requested_by_its_id_and_the_repeated_request_finds_the_volume(
+    connect: Connect, cloud: FakeEc2
+) -> None:
+    connect().check()  # now there is a region
+    request = volume_request(topology=places({"zone-id": ids_of_zones()[B]}))
+
+    first = made(connect(), request)
+    again = made(connect(), request)
+
+    assert first.topology == again.topology == ({"zone": B},)
+    assert first.handle == again.handle
+    other = volume_request(size=SizeRange(required=2 * first.size), topology=request.topology)
+    with pytest.raises(AlreadyExists, match="bytes"):
+        made(connect(), other)
+
+
+def test_an_existing_volume_is_found_when_its_zone_is_requested_by_id_and_refused_for_another_id(
+    connect: Connect, cloud: FakeEc2
+) -> None:
+    ebs = connect()
+    ebs.check()
+    first = made(ebs, volume_request(topology=topology(B)))
+    by_id = {zone: volume_request(topology=places({"zone-id": id})) for zone, id in ids_of_zones().items()}
+    cloud.limits.volumes = 1  # so that EC2 does not find the volume by its token
+
+    assert made(connect(), by_id[B]).handle == first.handle
+    with pytest.raises(AlreadyExists, match="topology"):
+        made(connect(), by_id[A])
+
+
+def test_an_id_and_a_name_of_different_zones_name_no_zone(connect: Connect, cloud: FakeEc2) -> None:
+    ebs = connect()
+    ebs.check()
+    id = ids_of_zones()[B]
+
+    for one in ({"zone": A, "zone-id": id}, {"zone-id": "use1-az1"}):
+        with pytest.raises(ResourceExhausted, match="no requested zone"):
+            made(ebs, volume_request(topology=places(one)))
+    assert made(ebs, volume_request(topology=places({"zone": B, "zone-id": id}))).topology == ({"zone": B},)

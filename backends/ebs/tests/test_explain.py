@@ -12,7 +12,7 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.explain import CREATES, PLACEHOLDER_ID, READS
 
-from csi_multi.contract import DryRunReport, InvalidArgument, Unpredictable, VolumeRequest
+from csi_multi.contract import DryRunReport, InvalidArgument, TopologyRequirement, Unpredictable, VolumeRequest
 
 from .backend_requests import (
     GIB,
@@ -148,3 +148,10 @@ def test_a_call_that_is_no_part_of_a_creation_is_not_made(laptop: EbsBackend) ->
     with pytest.raises(Unpredictable, match="DeleteVolume"):
         dry_run._cache.client.delete_volume("vol-0123456789abcdef0")  # type: ignore[attr-defined]
     assert all(name.startswith("Describe") for name in READS)
+
+
+def test_without_ec2_it_is_not_known_which_zone_an_id_means(laptop: EbsBackend) -> None:
+    wanted = TopologyRequirement(requisite=({"zone-id": "euw1-az1"},))
+
+    with pytest.raises(Unpredictable, match="'euw1-az1'"):
+        laptop.dry_run(DryRunReport(offline=True)).create_volume(volume_request("pvc-1", topology=wanted))

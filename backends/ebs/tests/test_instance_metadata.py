@@ -16,10 +16,11 @@ from csi_multi_ebs.instance_metadata import Identity, InstanceMetadata
 
 from csi_multi.contract import FailedPrecondition, Unavailable
 
-IDENTITY = Identity(instance="i-0123456789abcdef0", zone="eu-west-1b", type="m5.large")
+IDENTITY = Identity(instance="i-0123456789abcdef0", zone="eu-west-1b", type="m5.large", zone_id="euw1-az2")
 VALUES = {
     "instance-id": IDENTITY.instance,
     "placement/availability-zone": IDENTITY.zone,
+    "placement/availability-zone-id": IDENTITY.zone_id,
     "instance-type": IDENTITY.type,
     "network/interfaces/macs/": "02:00:00:00:00:01/\n02:00:00:00:00:02/",
     "block-device-mapping/": "ami\nebs1\nebs2\nephemeral0\nroot",
@@ -235,6 +236,7 @@ def test_a_static_instance_asks_nobody() -> None:
         instance_id=IDENTITY.instance,
         zone=IDENTITY.zone,
         instance_type=IDENTITY.type,
+        zone_id=IDENTITY.zone_id,
     )
     metadata = InstanceMetadata(config)
 

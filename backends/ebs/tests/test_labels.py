@@ -162,6 +162,51 @@ def test_a_cluster_of_kubernetes_is_tagged_as_its_tools_expect() -> None:
     found = volume(Config(region="eu-west-1", kubernetes_cluster="blue"))
 
     assert found["kubernetes.io/cluster/blue"] == "owned"
+    assert found["KubernetesCluster"] == "blue"
+    assert found["Name"] == "blue-dynamic-pvc-1"
+    assert not {"KubernetesCluster", "Name"} & volume(CONFIG).keys()
+
+
+def test_a_class_may_give_another_name_and_too_many_tags_of_its_own_leave_no_place_for_ours() -> None:
+    config = Config(region="eu-west-1", kubernetes_cluster="blue")
+    most = {f"tagSpecification_{number}": f"k{number}=v" for number in range(46)}
+
+    assert volume(config, tagSpecification_1="Name=mine")["Name"] == "mine"
+    assert len(volume(config, **most)) == 50
+
+
+def test_a_snapshot_has_a_name_where_the_cluster_has_one() -> None:
+    config = Config(region="eu-west-1", kubernetes_cluster="blue")
+    found = labels.snapshot_tags(SnapshotRequest(stamp=stamp("snapshot-1"), source="vol-0a"), SETTING, config)
+
+    assert found["Name"] == "blue-dynamic-snapshot-1"
+    assert found["kubernetes.io/cluster/blue"] == "owned"
+    assert "KubernetesCluster" not in found
+
+
+SKIPPING = Config(region="eu-west-1", invalid_tags="skip")
+
+
+def test_invalid_tags_are_left_out_with_a_warning_where_the_instance_is_configured_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"tagSpecification_1": "a=1", "tagSpecification_2": "b=a,b", "tagSpecification_3": "c={{ .Nobody }}"}
+    found = volume(SKIPPING, **given)
+
+    assert {key: value for key, value in found.items() if key in "abc"} == {"a": "1"}
+    assert [one.message for one in caplog.records if "the tag is left out" in one.message] == [
+        "parameters: 'tagSpecification_2': tag 'b': ',' is not allowed; use letters, digits, spaces and _ . : / = + - "
+        "@; the tag is left out",
+        "parameters: 'tagSpecification_3': template '.Nobody': this name does not exist here; names: .PVCName, "
+        ".PVCNamespace, .PVName; the tag is left out",
+    ]
+
+
+def test_a_reserved_tag_is_never_set_also_where_invalid_ones_are_left_out() -> None:
+    found = volume(SKIPPING, tagSpecification_1="csi-multi/owner=me")
+
+    assert labels.is_ours(found, SETTING)
+    assert change(volume(), SKIPPING, tagSpecification_1="csi-multi/owner=me") == ({}, [])
 
 
 def test_tags_of_the_instance_of_the_class_and_of_the_attributes_win_in_this_order() -> None:
@@ -251,8 +296,8 @@ def test_a_snapshot_class_cannot_name_the_claim() -> None:
         labels.snapshot_tags(request, SETTING, CONFIG)
 
 
-def change(of: dict[str, str], **mutable: str) -> tuple[dict[str, str], list[str]]:
-    return labels.tag_changes(parse(MutableParameters, mutable, "mutable_parameters"), of)
+def change(of: dict[str, str], config: Config = CONFIG, **mutable: str) -> tuple[dict[str, str], list[str]]:
+    return labels.tag_changes(parse(MutableParameters, mutable, "mutable_parameters"), of, config)
 
 
 def test_a_change_sets_and_removes_what_is_not_so_already() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from csi_multi_ebs.botocore_model import CALLS, SERVICES
 
-from csi_multi.contract import IMPORTED, PageRequest, SizeRange, Stamp
+from csi_multi.contract import IMPORTED, FailedPrecondition, PageRequest, SizeRange, Stamp
 
 from .backend_requests import (
     CLUSTER,
@@ -25,6 +25,7 @@ from .backend_requests import (
     expand_request,
     modify_request,
     nodes,
+    parameters,
     snapshot,
     snapshot_request,
     tags,
@@ -67,17 +68,22 @@ def everything(connect: Connect, cloud: FakeEc2) -> list[Need]:
     found = recorded(cloud)
     first = ebs.create_volume(volume_request("pvc-1"))
     ebs.clone_volume(volume_request("pvc-2", source=volume(first.handle)))
-    taken = ebs.create_snapshot(snapshot_request("snap-1", first.handle, fastSnapshotRestoreAvailabilityZones=A))
+    options = {"fastSnapshotRestoreAvailabilityZones": A, "lockMode": "governance", "lockDuration": "1"}
+    taken = ebs.create_snapshot(snapshot_request("snap-1", first.handle, **options))
     ebs.get_snapshot(taken.handle)
-    ebs.restore_volume(volume_request("pvc-3", source=snapshot(taken.handle), size=SizeRange(required=GIB)))
+    waiting = parameters(blockAttachUntilInitialized="true")
+    size = SizeRange(required=GIB)
+    restored = ebs.restore_volume(volume_request("pvc-3", source=snapshot(taken.handle), size=size, parameters=waiting))
     ebs.attach(attach_request(node, first))
+    ebs.attach(attach_request(node, restored))
     ebs.expand_volume(expand_request(first, 2))
     ebs.modify_volume(modify_request(first, tagSpecification_1="team=red"))
     ebs.modify_volume(modify_request(first, tagDeletion_1="team"))
     ebs.list_volumes(PageRequest())
     ebs.list_snapshots(PageRequest())
     ebs.detach(first.handle, node, {})
-    ebs.delete_snapshot(taken.handle, {})
+    with pytest.raises(FailedPrecondition, match="is locked"):
+        ebs.delete_snapshot(taken.handle, {})
     ebs.delete_volume(first.handle, {})
     return found
 

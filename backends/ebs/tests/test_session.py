@@ -87,6 +87,22 @@ def test_the_environment_selects_fips_endpoints(monkeypatch: pytest.MonkeyPatch)
     session.close()
 
 
+def test_the_configuration_selects_fips_endpoints_of_all_services() -> None:
+    session = Session(Config(region="us-east-1", fips=True), "csi-multi")
+    hosts = {session.client(group).meta.endpoint_url for group in ("describe", "quotas")}
+    session.close()
+
+    assert len(hosts) == 2
+    assert all("fips" in host for host in hosts)
+
+
+def test_the_user_agent_ends_with_what_is_configured(cloud: FakeEc2) -> None:
+    for extra, end in (("team/db", "csi-multi team/db"), ("", "csi-multi")):
+        session = Session(config(cloud, user_agent_extra=extra), "csi-multi")
+        assert session.client("describe").meta.config.user_agent.endswith(end)
+        session.close()
+
+
 def test_quotas_are_asked_for_at_a_place_of_their_own_where_the_endpoint_is_ec2s() -> None:
     session = Session(Config(region="eu-west-1", endpoint="https://ec2.eu-west-1.amazonaws.com"), "csi-multi")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from csi_multi_ebs.attachments import WRITABLE
 from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.device_names import WRITABLE
 
 from csi_multi.contract import AlreadyExists, Node, NotFound, PermissionDenied, Unavailable, Volume
 from csi_multi.core import idempotent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...config.settings import Driver
-from ...contract.backend import Backend, Expand, NodeLocal
+from ...contract.backend import Backend, Expand, NodeLocal, Topology
 from ...contract.model import Segments
 from ...contract.params import unknown
 from ...core import topology
@@ -46,7 +46,7 @@ def warnings(storage_class: StorageClass, backend: Backend, driver: Driver, plac
         yield from _binding(storage_class, backend)
     if storage_class.places and not constrained:
         yield f"{storage_class.where('allowedTopologies')}: volumes of this backend are reachable from all nodes"
-    yield from _places(storage_class, driver, place)
+    yield from _places(storage_class, backend, driver, place)
     if storage_class.expandable and not isinstance(backend, Expand):
         yield f"{storage_class.where('allowVolumeExpansion')}: this backend cannot expand volumes"
     yield from _fs_type_keys(storage_class)
@@ -83,18 +83,24 @@ def _secrets(storage_class: StorageClass) -> Iterator[str]:
             yield f"{storage_class.where('parameters', key)}: {key!r} has no effect without {other}"
 
 
-def _places(storage_class: StorageClass, driver: Driver, place: Segments) -> Iterator[str]:
+def _places(storage_class: StorageClass, backend: Backend, driver: Driver, place: Segments) -> Iterator[str]:
     prefix = f"{driver.name}/"
-    keys = sorted({key for allowed in storage_class.places for key in allowed if not key.startswith(prefix)})
-    if keys:
+    known = topology.WELL_KNOWN_KEYS if isinstance(backend, Topology) and backend.well_known_keys else {}
+    foreign = {key for allowed in storage_class.places for key in allowed if not key.startswith(prefix)}
+    if keys := sorted(foreign - known.keys()):
         yield (
             f"{storage_class.where('allowedTopologies')}: key {keys[0]!r} does not belong to this driver, whose keys "
             f"start with {prefix!r}; no node has it, so no volume can be created"
         )
-    wanted = {key if key.startswith(prefix) else prefix + key: text for key, text in place.items()}
-    if wanted and storage_class.places and not any(_agree(allowed, wanted) for allowed in storage_class.places):
+    own = [{_name(key, prefix): text for key, text in allowed.items()} for allowed in storage_class.places]
+    wanted = {_name(key, prefix): text for key, text in place.items()}
+    if wanted and own and not any(_agree(allowed, wanted) for allowed in own):
         where = storage_class.where("allowedTopologies")
         yield f"{where}: the given place is not allowed, so no pod of this class runs there"
+
+
+def _name(key: str, prefix: str) -> str:
+    return topology.WELL_KNOWN_KEYS.get(key, key.removeprefix(prefix))
 
 
 def _agree(allowed: Segments, wanted: Segments) -> bool:

@@ -141,7 +141,7 @@ class _Explainer:
         return tuple({self._without_prefix(key): text for key, text in place.items()} for place in self._class.places)
 
     def _without_prefix(self, key: str) -> str:
-        return key.removeprefix(f"{self._driver.name}/").lower()
+        return topology.WELL_KNOWN_KEYS.get(key, key.removeprefix(f"{self._driver.name}/").lower())
 
     def _instance_reason(self, instance: Instance) -> str:
         if "backend" in self._class.parameters:

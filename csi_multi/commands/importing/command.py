@@ -71,7 +71,8 @@ def _import(settings: Config, instance: Instance, options: argparse.Namespace) -
     stamp = Stamp(driver=driver.name, cluster=driver.cluster, name=options.name, digest=IMPORTED, context=context)
     with _backend(instance, apply=options.apply) as backend:
         volume = backend.import_volume(options.volume, stamp)
-    places = topology.of_volume(instance.backend, volume)
+    found = topology.of_volume(instance.backend, volume)
+    places = [topology.volume_keys(driver.name, instance.backend, place) for place in found]
     print(manifest(driver.name, instance.name, volume, places, manifest_options), end="")
 
 

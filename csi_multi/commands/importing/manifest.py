@@ -10,7 +10,6 @@ import yaml
 
 from ...contract import ids
 from ...contract.model import Segments, Volume
-from ...core import topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,10 @@ class ManifestOptions:
 
 
 def manifest(driver: str, instance: str, volume: Volume, places: Sequence[Segments], options: ManifestOptions) -> str:
-    """Return the manifest. Without a class storageClassName is empty, so that no default class is set."""
+    """Return the manifest; `places` have the keys of node labels.
+
+    Without a class storageClassName is empty, so that no default class is set.
+    """
     source: dict[str, Any] = {"driver": driver, "volumeHandle": ids.join(instance, volume.handle)}
     if options.fs_type and not options.block:
         source["fsType"] = options.fs_type
@@ -40,8 +42,7 @@ def manifest(driver: str, instance: str, volume: Volume, places: Sequence[Segmen
         "csi": source,
     }
     if places:
-        terms = [_term(topology.add_prefix(driver, place)) for place in places]
-        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [_term(place) for place in places]}}
     if options.claim:
         namespace, name = options.claim
         reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name}

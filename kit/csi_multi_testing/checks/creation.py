@@ -27,9 +27,12 @@ def a_volume_can_be_created_found_and_deleted(t: CheckContext) -> None:
 
 
 def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
-    """Yield the difference of each field: two long values next to each other are hard to compare."""
+    """Yield the difference of each field: two long values next to each other are hard to compare.
+
+    A field that does not count when two of its class are compared is left out.
+    """
     if is_dataclass(wanted) and type(found) is type(wanted):
-        for field in fields(wanted):
+        for field in (one for one in fields(wanted) if one.compare):
             yield from differences(getattr(found, field.name), getattr(wanted, field.name), f"{where}.{field.name}")
     elif isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for key in sorted({*found, *wanted}):
