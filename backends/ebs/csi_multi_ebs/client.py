@@ -6,7 +6,6 @@ first call. A resource that EC2 does not show yet is missing from a result: call
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from csi_multi.contract import UNOBSERVED, NotFound, Observer, Unavailable
 from . import botocore_model, errors, session
 from .config import Config
 from .labels import OWNER
-from .listing import MAX_PAGE, chunks, every_page, existing, filter_literal, one_page
+from .listing import MAX_PAGE, chunks, every_page, existing, filter_literal, one_page, with_shape
 from .option_calls import MAX_IDS, OptionCalls
 from .resources import (
     INSTANCE_ID,
@@ -84,7 +83,7 @@ class Client(OptionCalls):
         def search(some: list[str]) -> list[dict[str, Any]]:
             return self._search("DescribeVolumes", "Volumes", "volume-id", some)
 
-        found = existing(_with_shape(VOLUME_ID, ids), fetch, search, MAX_IDS)
+        found = existing(with_shape(VOLUME_ID, ids), fetch, search, MAX_IDS)
         return {one.id: one for one in map(Ec2Volume.read, found)}
 
     def volumes_tagged(self, key: str, values: Collection[str], owner: str) -> list[Ec2Volume]:
@@ -134,7 +133,7 @@ class Client(OptionCalls):
         def search(some: list[str]) -> list[dict[str, Any]]:
             return self._search("DescribeInstances", "Reservations", "instance-id", some)
 
-        reservations = existing(_with_shape(INSTANCE_ID, ids), fetch, search, MAX_IDS)
+        reservations = existing(with_shape(INSTANCE_ID, ids), fetch, search, MAX_IDS)
         found = [Ec2Instance.read(one) for reservation in reservations for one in reservation["Instances"]]
         return {one.id: one for one in found}
 
@@ -161,7 +160,7 @@ class Client(OptionCalls):
         def search(some: list[str]) -> list[dict[str, Any]]:
             return self._search("DescribeVolumesModifications", "VolumesModifications", "volume-id", some)
 
-        found = existing(_with_shape(VOLUME_ID, ids), fetch, search, MAX_IDS)
+        found = existing(with_shape(VOLUME_ID, ids), fetch, search, MAX_IDS)
         return {one["VolumeId"]: Ec2Modification.read(one) for one in found}
 
     def create_snapshot(self, volume: str, tags: Tags, description: str, outpost: str = "") -> Ec2Snapshot:
@@ -184,7 +183,7 @@ class Client(OptionCalls):
         def search(some: list[str]) -> list[dict[str, Any]]:
             return self._search("DescribeSnapshots", "Snapshots", "snapshot-id", some, OwnerIds=["self"])
 
-        found = existing(_with_shape(SNAPSHOT_ID, ids), fetch, search, MAX_IDS)
+        found = existing(with_shape(SNAPSHOT_ID, ids), fetch, search, MAX_IDS)
         return {one.id: one for one in map(Ec2Snapshot.read, found)}
 
     def snapshots_tagged(self, key: str, values: Collection[str], owner: str) -> list[Ec2Snapshot]:
@@ -258,15 +257,13 @@ class Client(OptionCalls):
         from botocore.parsers import ResponseParserError
 
         sent = {key: value for key, value in fields.items() if value is not None}
-
-        def send() -> dict[str, Any]:
-            method = getattr(self._session.client(botocore_model.CALLS[call]), xform_name(call))
-            return dict(method(**sent))
-
+        outcome, deadline = partial(errors.outcome, call), session.call_deadline(self._retry_seconds)
         with self._observe("ec2", call):
             try:
-                deadline = session.call_deadline(self._retry_seconds)
-                response = self._retries.call(call, send, partial(errors.outcome, call), deadline)
+                send = partial(getattr(self._session.client(botocore_model.CALLS[call]), xform_name(call)), **sent)
+                response: dict[str, Any] = self._retries.call(
+                    call, send, (ClientError, BotoCoreError), outcome, deadline
+                )
             except ParamValidationError:
                 raise  # a bug of this module
             except ClientError as error:  # of this call, or of STS
@@ -276,11 +273,7 @@ class Client(OptionCalls):
                 raise failure from error
             except (BotoCoreError, ResponseParserError) as error:
                 raise errors.from_botocore(call, error) from error
-            return response
-
-
-def _with_shape(shape: re.Pattern[str], ids: Collection[str]) -> list[str]:
-    return [one for one in ids if shape.fullmatch(one)]
+        return response
 
 
 def _spec_fields(spec: VolumeSpec) -> dict[str, Any]:

@@ -129,3 +129,8 @@ def chunks(items: Collection[T], most: int) -> Iterator[list[T]]:
 def filter_literal(value: str) -> str:
     """Escape what an EC2 filter would take for a wildcard."""
     return _WILDCARD.sub(r"\\\1", value)
+
+
+def with_shape(shape: re.Pattern[str], ids: Collection[str]) -> list[str]:
+    """Return the ids that are well-formed."""
+    return [one for one in ids if shape.fullmatch(one)]

@@ -137,11 +137,18 @@ class Retries:
         self._lock = threading.Lock()
         self._throttles: dict[str, Throttle] = {}
 
-    def call(self, action: str, send: Callable[[], T], outcome: Callable[[Exception], Outcome], deadline: float) -> T:
+    def call(
+        self,
+        action: str,
+        send: Callable[[], T],
+        failures: tuple[type[Exception], ...],
+        outcome: Callable[[Exception], Outcome],
+        deadline: float,
+    ) -> T:
         """Return what `send` returns, after as many attempts as are allowed. Raises its last error.
 
-        `outcome` says what an error means. `deadline` is a monotonic time: after it nothing is sent again. Raises
-        Unavailable when EC2 throttles the action and the first turn does not come before it.
+        `outcome` says what an error of `failures` means. `deadline` is a monotonic time: after it nothing is sent
+        again. Raises Unavailable when EC2 throttles the action and the first turn does not come before it.
         """
         throttle, failure = self._throttle(action), None
         for attempt in count(1):
@@ -153,7 +160,7 @@ class Retries:
             sent = throttle.sent()
             try:
                 result = send()
-            except Exception as error:
+            except failures as error:
                 kind, failure = outcome(error), error
                 if kind is not Outcome.TRANSIENT:
                     throttle.record(kind is Outcome.THROTTLED, sent, self._clock.monotonic())

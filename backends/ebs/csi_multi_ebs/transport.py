@@ -79,12 +79,15 @@ def _structure(shape: Any) -> Read:
         member.serialization.get("name", name): (name, _reader_of(member)) for name, member in shape.members.items()
     }
 
+    by_tag: dict[str, tuple[str, Read] | None] = {}  # with the namespace, as it was read before
+
     def read(element: Any) -> dict[str, Any]:
         found = {}
         for child in element:
-            if (field := fields.get(_name(child))) is not None:
-                name, read_field = field
-                found[name] = read_field(child)
+            if (tag := child.tag) not in by_tag:
+                by_tag[tag] = fields.get(_name(child))
+            if (field := by_tag[tag]) is not None:
+                found[field[0]] = field[1](child)
         return found
 
     return read

@@ -123,7 +123,7 @@ def burst(
     def task(at: float) -> None:
         time.sleep(at)
         try:
-            retries.call("CreateVolume", endpoint.send, outcome, time.now + seconds)
+            retries.call("CreateVolume", endpoint.send, tuple(OUTCOMES), outcome, time.now + seconds)
         except Exception as error:
             errors.append(error)
 
@@ -187,12 +187,12 @@ def test_an_action_does_not_wait_for_another_one() -> None:
 
     def create() -> None:
         with pytest.raises(Exception, match=r"^"):
-            retries.call("CreateVolume", refusing.send, outcome, time.now + 20)
+            retries.call("CreateVolume", refusing.send, tuple(OUTCOMES), outcome, time.now + 20)
 
     def attach() -> None:
         time.sleep(10)
         began.append(time.now)
-        retries.call("AttachVolume", attaching.send, outcome, time.now + 20)
+        retries.call("AttachVolume", attaching.send, tuple(OUTCOMES), outcome, time.now + 20)
         began.append(time.now)
 
     time.run([*[create] * 40, attach])
@@ -209,7 +209,7 @@ def test_the_limit_ends_once_nobody_has_waited_for_a_while() -> None:
     def task(at: float) -> None:
         time.sleep(at)
         began = time.now
-        retries.call("CreateVolume", endpoint.send, outcome, time.now + 50)
+        retries.call("CreateVolume", endpoint.send, tuple(OUTCOMES), outcome, time.now + 50)
         took.append((at, time.now - began))
 
     later = 30 + UNUSED_SECONDS
@@ -231,7 +231,7 @@ def test_a_failure_is_repeated_unless_it_is_an_answer(error: type[Exception], se
 
     def task() -> None:
         with pytest.raises(error):
-            Retries(3, time.clock).call("X", send, outcome, 50.0)
+            Retries(3, time.clock).call("X", send, tuple(OUTCOMES), outcome, 50.0)
 
     time.run([task])
     assert len(times) == sends
@@ -248,7 +248,7 @@ def test_nothing_is_sent_again_after_the_deadline() -> None:
 
     def task() -> None:
         with pytest.raises(Broken):
-            Retries(50, time.clock).call("X", send, outcome, 1.0)
+            Retries(50, time.clock).call("X", send, tuple(OUTCOMES), outcome, 1.0)
 
     time.run([task])
     assert times == [0.0]
