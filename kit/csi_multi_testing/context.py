@@ -35,7 +35,7 @@ from .in_process import InProcessClient
 from .protocol import BLOCK, BackendProtocol, Target, VolumeSpec
 from .secret_watch import marked, watch_of
 from .storage import Storage
-from .volume_data import BLOCK_SIZE, VolumeData, pattern
+from .volume_bytes import BLOCK_SIZE, VolumeBytes, pattern
 from .waiting import make_all
 
 __all__ = ["BLOCK_SIZE", "CheckContext", "features_of", "in_process", "pages", "pattern", "source"]
@@ -46,7 +46,7 @@ def features_of(backend: type[Backend]) -> frozenset[type[Backend]]:
     return frozenset(one for one in (*FEATURES, *TOOLS) if issubclass(backend, one))
 
 
-class CheckContext(VolumeData):
+class CheckContext(VolumeBytes):
     """A `with` block: its end removes what the check created, and raises CheckFailed if anything remains."""
 
     def __init__(

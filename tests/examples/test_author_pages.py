@@ -69,6 +69,7 @@ NOT_FOR_BACKENDS = {
     "sysfs.DeviceGone",  # named in the column of errors, without its module
     "privilege.LinuxCapability",
 }
+OF_THE_ENGINE = ("mount_calls.", "loop_calls.")  # the page names the modules
 
 
 def test_the_page_of_the_host_has_every_function_of_the_toolbox_and_no_other() -> None:
@@ -76,7 +77,7 @@ def test_the_page_of_the_host_has_every_function_of_the_toolbox_and_no_other() -
     named = set(re.findall(rf"\b((?:{modules})\.[A-Za-z]\w+)", HOST.read_text()))
 
     assert named - host_names() == set()
-    assert host_names() - named == NOT_FOR_BACKENDS
+    assert {name for name in host_names() - named if not name.startswith(OF_THE_ENGINE)} == NOT_FOR_BACKENDS
 
 
 def test_the_page_names_the_methods_of_the_classes_of_the_toolbox() -> None:
@@ -136,7 +137,8 @@ def test_the_time_limits_of_the_page_are_those_of_the_driver() -> None:
         loader.IMPORT_LIMIT,
         loader.CONSTRUCTOR_LIMIT,
         registry.CHECK_LIMIT,
-        TIME_LIMIT,
+        TIME_LIMIT,  # of a command
+        TIME_LIMIT,  # of a call
         formatting.LONG_TIME_LIMIT,
         registry.CLOSE_LIMIT,
         serve.DRAIN_LIMIT,

@@ -25,10 +25,11 @@ from csi_multi.contract import (
 
 from . import attachment_limits, outposts
 from .device_names import READ_ONLY, WRITABLE, DeviceNames, DeviceSlot
-from .ec2_cache import Ec2Cache, NodeNames
+from .ec2_cache import Ec2Cache
 from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttached
 from .first_attachment import FirstAttachments
 from .initialization import InitializationGate
+from .node_names import NodeNames
 from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
 
 DETACHING_STATES = ("detaching", "busy")

@@ -40,11 +40,12 @@ from .capacity import CapacityAccounting
 from .client import Client
 from .device_identity import NvmeKernel
 from .devices import DeviceManager
-from .ec2_cache import Ec2Cache, NodeNames
+from .ec2_cache import Ec2Cache
 from .explain import DryRunClient
 from .importing import Importer
 from .instance_metadata import InstanceMetadata
 from .modifications import ModificationManager
+from .node_names import NodeNames
 from .resources import GIB
 from .snapshots import SnapshotManager
 from .volumes import VolumeManager

@@ -34,9 +34,10 @@ from csi_multi.contract import (
 )
 
 from . import create_options, labels, outposts
-from .ec2_cache import DELETED_STATES, Ec2Cache, NodeNames
+from .ec2_cache import DELETED_STATES, Ec2Cache
 from .errors import IncorrectState, QuotaExceeded, TokenMismatch, ZoneFull
 from .listing import Listing
+from .node_names import NodeNames
 from .pending_creates import ATTEMPTS, PendingCreates, client_tokens
 from .resources import GIB, Ec2Snapshot, Ec2Volume
 from .volume_types import NewVolume
@@ -231,10 +232,7 @@ class VolumeManager:
         return next((one for one in found if one.id == created.id), None)
 
     def _wait_created(self, created: Ec2Volume, deadline: float) -> Ec2Volume | None:
-        """Return the volume once it is no longer being created; None when EC2 does not show it any more.
-
-        Tags may show later than the volume: without them the volume counts as not shown yet.
-        """
+        """Return the volume once it is no longer being created; None when EC2 does not show it with its tags."""
         age = (datetime.now(UTC) - created.created).total_seconds()
         visible = time.monotonic() + self._cache.config.consistency_seconds - age  # from then on EC2 shows it
 

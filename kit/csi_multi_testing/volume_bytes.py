@@ -14,7 +14,7 @@ from .storage import Storage
 BLOCK_SIZE = 4096
 
 
-class VolumeData:
+class VolumeBytes:
     """The part of a CheckContext that reads and writes."""
 
     storage: Storage
