@@ -226,16 +226,15 @@ def test_old_data_that_cannot_be_removed_keeps_a_volume_from_being_used(
     delete(ours, one)
 
 
-class RecordingHost:
+class RecordingHost(LocalHost):
     """The real host, which records the programs that ran."""
 
     def __init__(self) -> None:
-        self._real = LocalHost()
         self.ran: list[str] = []
 
     def run(self, *argv: str, stdin: str | None = None, ok: tuple[int, ...] = (0,), timeout: float = 60.0) -> Result:
         self.ran.append(argv[0])
-        return self._real.run(*argv, stdin=stdin, ok=ok, timeout=timeout)
+        return super().run(*argv, stdin=stdin, ok=ok, timeout=timeout)
 
     @property
     def formatted(self) -> bool:
