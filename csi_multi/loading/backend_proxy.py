@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..contract.backend import FEATURES, Backend
-from ..contract.errors import StorageError, Unavailable
+from ..contract.errors import AlreadyExists, StorageError, Unavailable
 from ..contract.model import BlockMap, Extent
 from . import response_check
 from .admission import RUNNING_RPC, AdmissionLimit
@@ -84,6 +84,10 @@ class BackendProxy:
             CALLING.proxy = self
             try:
                 response = method(*args, **kwargs)
+            except AlreadyExists as error:
+                if error.existing is not None:
+                    check(error.existing)  # without the arguments: it need not match the request
+                raise
             except StorageError:
                 raise
             except BaseException as error:  # also SystemExit, KeyboardInterrupt and GeneratorExit: they are not ours
