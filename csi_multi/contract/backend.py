@@ -95,6 +95,7 @@ class Backend(ABC):
         Raises AlreadyExists when the name is taken, OutOfRange, ResourceExhausted when the storage is full or
         cannot serve the requested topology, InvalidArgument for parameters that exclude each other. A storage
         system that recognises repeated requests by a token may return the volume that it created before.
+        Another request may delete the volume as soon as it exists: do not read it again to return it.
         """
 
     @abstractmethod

@@ -41,24 +41,26 @@ class VolumeManager:
 
     def create(self, request: VolumeRequest) -> Volume:
         leaf = ids.leaf(request.name)
-        with self.client.connected("creating a volume"):
-            with self._building(leaf) as image:
-                size = request.size.choose(granularity=BLOCK, minimum=BLOCK, default=DEFAULT_SIZE)
-                unwritten = Label(stamp=request.stamp, blank=Blank.ZEROED)  # such blocks read as zeros
-                self._allocate(leaf, unwritten, image, size)
-            return self.to_volume(leaf)
+        with self.client.connected("creating a volume"), self._building(leaf) as image:
+            size = request.size.choose(granularity=BLOCK, minimum=BLOCK, default=DEFAULT_SIZE)
+            unwritten = Label(stamp=request.stamp, blank=Blank.ZEROED)  # such blocks read as zeros
+            self._allocate(leaf, unwritten, image, size)
+        return _created(leaf, size, request)
 
     def clone(self, request: VolumeRequest) -> Volume:
         assert request.source, "the core calls this with a volume as source"
         leaf, source = ids.leaf(request.name), leaf_of(request.source.handle)
-        with self.client.connected("cloning a volume"):
-            with self._building(leaf) as image, self.client.locked(source, fcntl.LOCK_SH) as original:
-                self.labels.read(source)
-                self.devices.refuse_open(source)  # its users write meanwhile: the copy would be inconsistent
-                size = request.size.choose(granularity=BLOCK, minimum=os.fstat(original).st_size)
-                self._allocate(leaf, Label(stamp=request.stamp, blank=Blank.NEVER), image, size)
-                self.client.copy(original, image)
-            return self.to_volume(leaf)
+        with (
+            self.client.connected("cloning a volume"),
+            self._building(leaf) as image,
+            self.client.locked(source, fcntl.LOCK_SH) as original,
+        ):
+            self.labels.read(source)
+            self.devices.refuse_open(source)  # its users write meanwhile: the copy would be inconsistent
+            size = request.size.choose(granularity=BLOCK, minimum=os.fstat(original).st_size)
+            self._allocate(leaf, Label(stamp=request.stamp, blank=Blank.NEVER), image, size)
+            self.client.copy(original, image)
+        return _created(leaf, size, request)
 
     def find(self, name: str) -> Volume:
         return self.get(ids.leaf(name))
@@ -147,3 +149,8 @@ class VolumeManager:
             if label.blank is not Blank.NEVER:
                 self.labels.write(leaf, msgspec.structs.replace(label, blank=blank))
             return label.blank
+
+
+def _created(leaf: str, size: int, request: VolumeRequest) -> Volume:
+    """Return the new volume without a look at it: since its lock ended, another request may have deleted it."""
+    return Volume(handle=leaf, size=size, stamp=request.stamp)

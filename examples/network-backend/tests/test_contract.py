@@ -23,8 +23,8 @@ pytestmark = pytest.mark.root  # its devices are loop devices
 MIB = 2**20
 # Calls on files of the directory, fsync included, for each method.
 BUDGETS = {
-    "create_volume": 19,
-    "clone_volume": 25,
+    "create_volume": 18,
+    "clone_volume": 24,
     "find_volume": 2,
     "get_volume": 2,
     "delete_volume": 16,

@@ -42,25 +42,28 @@ class VolumeManager:
 
     def create(self, request: VolumeRequest) -> Volume:
         leaf = ids.leaf(request.name)
-        with self.client.connected("creating a volume"):
-            with self._building(leaf, request.stamp, Blank.ZEROED) as image:  # reserved pages read as zeros
-                self.client.grow(image, request.size.choose(granularity=PAGE, minimum=PAGE, default=DEFAULT_SIZE))
-            return self.to_volume(leaf)
+        with (
+            self.client.connected("creating a volume"),
+            self._building(leaf, request.stamp, Blank.ZEROED) as image,  # reserved pages read as zeros
+        ):
+            size = request.size.choose(granularity=PAGE, minimum=PAGE, default=DEFAULT_SIZE)
+            self.client.grow(image, size)
+        return self._created(leaf, size, request)
 
     def clone(self, request: VolumeRequest) -> Volume:
         assert request.source, "the core calls this with a volume as source"
         leaf, source = ids.leaf(request.name), self.handles.leaf(request.source.handle)
-        with self.client.connected("cloning a volume"):
-            with (
-                self._building(leaf, request.stamp, Blank.NEVER) as image,
-                self.client.locked(source, fcntl.LOCK_SH) as original,
-            ):
-                self.labels.read(source)
-                self.devices.refuse_attached(source)  # its users write meanwhile: the copy would be inconsistent
-                size = request.size.choose(granularity=PAGE, minimum=os.fstat(original).st_size)
-                self.client.grow(image, size)
-                self.client.copy(original, image)
-            return self.to_volume(leaf)
+        with (
+            self.client.connected("cloning a volume"),
+            self._building(leaf, request.stamp, Blank.NEVER) as image,
+            self.client.locked(source, fcntl.LOCK_SH) as original,
+        ):
+            self.labels.read(source)
+            self.devices.refuse_attached(source)  # its users write meanwhile: the copy would be inconsistent
+            size = request.size.choose(granularity=PAGE, minimum=os.fstat(original).st_size)
+            self.client.grow(image, size)
+            self.client.copy(original, image)
+        return self._created(leaf, size, request)
 
     def find(self, name: str) -> Volume:
         return self.get(self.handles.handle(ids.leaf(name)))
@@ -106,6 +109,10 @@ class VolumeManager:
         """Return a volume as the contract describes it. Raises NotFound, FailedPrecondition, ImageLost."""
         stamp = self.labels.read(leaf).stamp
         return Volume(handle=self.handles.handle(leaf), size=self.client.size(leaf), stamp=stamp)
+
+    def _created(self, leaf: str, size: int, request: VolumeRequest) -> Volume:
+        """Return the new volume without a look at it: since its lock ended, another request may have deleted it."""
+        return Volume(handle=self.handles.handle(leaf), size=size, stamp=request.stamp)
 
     @contextmanager
     def _building(self, leaf: str, stamp: Stamp, blank: Blank) -> Iterator[int]:

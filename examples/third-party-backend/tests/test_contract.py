@@ -22,8 +22,8 @@ pytestmark = pytest.mark.root  # its devices are loop devices
 MIB = 2**20
 # Calls on files of the directory, for each method.
 BUDGETS = {
-    "create_volume": 9,
-    "clone_volume": 13,
+    "create_volume": 8,
+    "clone_volume": 12,
     "find_volume": 1,
     "get_volume": 1,
     "delete_volume": 7,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from csi_multi.contract import (
     Unavailable,
 )
 
+from csi_multi_ramdisk.client import Client
+
 MIB = 2**20
 
 
@@ -31,6 +35,33 @@ def test_a_deleted_volume_leaves_nothing(backend: Any, memory: Path, volume_requ
     for absent in (backend.get_volume, lambda handle: backend.delete_volume(handle, {})):
         with pytest.raises(NotFound):
             absent(handle)
+
+
+@pytest.mark.parametrize("source", ["", "of a volume"])
+def test_a_creation_answers_although_its_volume_is_deleted_when_its_lock_ends(
+    backend: Any, volume_request: Any, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    of = source and backend.create_volume(volume_request("source")).handle
+    locked = Client.locked
+
+    @contextmanager
+    def deleted_afterwards(self: Client, leaf: str, *arguments: Any, **options: Any) -> Iterator[int]:
+        with locked(self, leaf, *arguments, **options) as image:
+            yield image
+            if options.get("create"):
+                self.remove(leaf)
+
+    monkeypatch.setattr(Client, "locked", deleted_afterwards)
+
+    made = (
+        backend.create_volume(volume_request("pvc-1"))
+        if not of
+        else backend.clone_volume(volume_request("pvc-1", of=of))
+    )
+
+    assert made.size == MIB
+    with pytest.raises(NotFound):
+        backend.get_volume(made.handle)
 
 
 def test_leftovers_of_a_dead_process_are_replaced_by_the_retry(backend: Any, memory: Path, volume_request: Any) -> None:
