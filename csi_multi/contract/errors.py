@@ -40,6 +40,10 @@ class NotFound(StorageError):
 class AlreadyExists(StorageError):
     """The name is taken."""
 
+    existing: object = (
+        None  # the volume or snapshot that has it, where the backend has just read it; else the core does
+    )
+
 
 class OutOfRange(StorageError):
     """A size, offset or range that can never be served."""

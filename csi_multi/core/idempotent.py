@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -212,6 +212,9 @@ def _find_earlier(kind: str, name: str, find: Callable[[str], T], error: Storage
     Raises the error when nothing has the name, and Busy when the name is taken but nothing is found: then another
     operation is creating or deleting the object now, or an incomplete one has the name.
     """
+    existing = error.existing if isinstance(error, AlreadyExists) else None
+    if isinstance(existing, Volume | Snapshot) and existing.stamp.name == name:
+        return cast("T", existing)  # the proxy of the backend has checked it
     try:
         return find(name)
     except NotFound:

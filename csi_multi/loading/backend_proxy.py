@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..contract.backend import FEATURES, Backend
-from ..contract.errors import StorageError, Timeout, Unavailable
+from ..contract.errors import AlreadyExists, StorageError, Timeout, Unavailable
 from ..contract.model import BlockMap, Extent
 from . import response_check
 from .admission import RUNNING_RPC, AdmissionLimit
@@ -93,6 +93,8 @@ class BackendProxy:
             except StorageError as error:
                 if proves and isinstance(error, Unavailable | Timeout):
                     self.record(False)
+                if isinstance(error, AlreadyExists) and error.existing is not None:
+                    check(error.existing)  # without the arguments: it need not match the request
                 raise
             except BaseException as error:  # also SystemExit, KeyboardInterrupt and GeneratorExit: they are not ours
                 if proves:
