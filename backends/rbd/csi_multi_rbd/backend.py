@@ -62,7 +62,7 @@ from .explain import DryRunBackgroundRunner, DryRunRequests, DryRunRunner
 from .flatten import Flattener
 from .format_state import FormatState
 from .health import HealthReporter
-from .images import OwnedImages
+from .images import ImageExists, OwnedImages
 from .importing import Importer
 from .labels import Label
 from .listing import Listing
@@ -128,7 +128,8 @@ class RbdBackend(
             immediate=not self.config.keyring,
         )
         self._flattener = Flattener(self.config, background_cluster, background_client, kinds)
-        remover = ImageRemover(self.trash, kinds)
+        remover = ImageRemover(self.trash, kinds, background_client)
+        self._temporaries = remover.temporaries
         copier = ImageCopier(self.config, remover, self._flattener)
         self._volumes = VolumeManager(self.config, *kinds, self._capacity, remover, copier)
         self._snapshots = SnapshotManager(self.config, *kinds, remover, copier)
@@ -144,21 +145,21 @@ class RbdBackend(
         request = self._prepare(request, self._capacity)
         self._refuse_unreachable(request.topology)
         leaf = labels.leaf_for(request.name)
-        with self._client_for(request.secrets) as client:
+        with self._client_for(request.secrets) as client, self._naming_existing(self._to_volume, leaf):
             return self._to_volume(leaf, *self._volumes.create(client, leaf, request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
         request = self._prepare(request, self._capacity)
         self._refuse_unreachable(request.topology)
         leaf, source = labels.leaf_for(request.name), self._snapshot_images.leaf(labels.source_handle(request))
-        with self._client_for(request.secrets) as client:
+        with self._client_for(request.secrets) as client, self._naming_existing(self._to_volume, leaf):
             return self._to_volume(leaf, *self._volumes.restore(client, leaf, request, source))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
         request = self._prepare(request, self._capacity)
         self._refuse_unreachable(request.topology)
         leaf, source = labels.leaf_for(request.name), self._volume_images.leaf(labels.source_handle(request))
-        with self._client_for(request.secrets) as client:
+        with self._client_for(request.secrets) as client, self._naming_existing(self._to_volume, leaf):
             return self._to_volume(leaf, *self._volumes.clone(client, leaf, request, source))
 
     def find_volume(self, name: str) -> Volume:
@@ -191,15 +192,14 @@ class RbdBackend(
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         leaf = labels.leaf_for(request.name)
-        with self._client_for(request.secrets) as client:
+        with self._client_for(request.secrets) as client, self._naming_existing(self._read_snapshot, leaf):
             return self._to_snapshot(leaf, *self._snapshots.create(client, leaf, request))
 
     def find_snapshot(self, name: str) -> Snapshot:
         return self.get_snapshot(labels.leaf_for(name))
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        size, label = self._snapshots.get(self._client, self._snapshot_images.leaf(handle))
-        return self._to_snapshot(handle, size, label, self._image_id(label.source))
+        return self._read_snapshot(handle, *self._snapshots.get(self._client, self._snapshot_images.leaf(handle)))
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
         with self._client_for(secrets) as client:
@@ -272,11 +272,11 @@ class RbdBackend(
     def open_device(self, request: OpenRequest) -> Device:
         leaf = self._volume_images.leaf(request.handle)
         with self._client_for(request.secrets) as client:
-            found, label = self._volume_images.get(client, leaf)
-            blank = labels.blank_state(label, found.metadata)
+            image, label, metadata = self._volume_images.get_metadata(client, leaf)
+            blank = labels.blank_state(label, metadata)
             self._format_state.remember_key(request, blank)
             settings = MapSettings.of(label, self.config, request.capability)
-            return self._devices.open(client, found.image, settings, request, blank)
+            return self._devices.open(client, image, settings, request, blank)
 
     def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         return self._devices.find(self._image(handle))
@@ -321,7 +321,12 @@ class RbdBackend(
             self.config, self.setting, runner, DryRunBackgroundRunner(), DryRunRequests(self.config, report)
         )
 
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Wait until the background has removed all that it can, up to so many seconds for each step."""
+        return self._temporaries.wait_until_idle(seconds) and self.trash.wait_until_idle(seconds)
+
     def close(self) -> None:
+        self._temporaries.close()
         self.trash.close()
         self._flattener.close()
 
@@ -334,6 +339,15 @@ class RbdBackend(
             except (Timeout, ResourceExhausted):
                 self._capacity.invalidate()
                 raise
+
+    @contextmanager
+    def _naming_existing(self, convert: Callable[[str, int, Label], object], leaf: str) -> Iterator[None]:
+        """Give the core the volume or snapshot that has the name, so that it does not look for it again."""
+        try:
+            yield
+        except ImageExists as error:
+            error.existing = convert(leaf, error.image.size, error.label)
+            raise
 
     def _has_key(self) -> bool:
         return keyring_available(self.config, self.setting)
@@ -364,6 +378,9 @@ class RbdBackend(
 
     def _listed_volume(self, image: ListedImage, label: Label) -> Volume:
         return self._to_volume(self._volume_images.leaf_of(image.name), image.size, label)
+
+    def _read_snapshot(self, handle: str, size: int, label: Label) -> Snapshot:
+        return self._to_snapshot(handle, size, label, self._image_id(label.source))
 
     def _to_snapshot(self, handle: str, size: int, label: Label, present: str = "") -> Snapshot:
         """`present` is the id of the image that has the name of the source now, "" where it is not known."""

@@ -182,10 +182,12 @@ class Client:
         with self._confirming(image):
             self.connection.rbd("snap", "create", self.spec(image, snapshot), NO_PROGRESS)
 
-    def remove_snapshot(self, image: str, snapshot: str) -> None:
-        """Remove a snapshot, if it exists. Ceph keeps it in its trash namespace while clones need it."""
+    def remove_snapshot(self, image: str, snapshot: str) -> bool:
+        """Remove a snapshot; return whether it existed. Ceph keeps it in its trash namespace while clones need it."""
         with contextlib.suppress(ImageNotFound), self._confirming(image, snapshot):
             self.connection.rbd("snap", "rm", self.spec(image, snapshot), NO_PROGRESS)
+            return True
+        return False
 
     def move_to_trash(self, image: str) -> None:
         """Move an image to the trash. Raises ImageNotFound, ImageInUse."""

@@ -93,8 +93,8 @@ class FormatState:
     def _recorded(self, handle: str) -> Iterator[tuple[Client, Image, str]]:
         """Yield a client with a key, the image, and the state that is recorded on it."""
         with self._client.as_user(self._secrets.get(handle, {})) as client:
-            found, _ = self._volumes.get(client, self._volumes.leaf(handle))
-            yield client, found.image, found.metadata.get(labels.FORMAT, "")
+            image, _, metadata = self._volumes.get_metadata(client, self._volumes.leaf(handle))
+            yield client, image, metadata.get(labels.FORMAT, "")
 
     def _refuse_interrupted(self, handle: str) -> None:
         device = self._devices.find(self._image(handle))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from csi_multi.contract import (
+    AlreadyExists,
     Busy,
     FailedPrecondition,
     InvalidArgument,
@@ -26,8 +27,9 @@ from .ceph_rules import features_problem
 from .client import Client
 from .config import Config, Parameters, SnapshotParameters
 from .errors import ImageNotFound
+from .label_cache import LabelCache
 from .labels import Label
-from .resources import Image, ImageLayout
+from .resources import Image, ImageLayout, ListedImage
 
 ATTEMPTS = 3  # to create an image whose name was taken
 
@@ -47,7 +49,6 @@ class FoundImage:
 
     image: Image
     label: Label | None
-    metadata: dict[str, str]
 
     @property
     def ancestors(self) -> int:
@@ -55,11 +56,21 @@ class FoundImage:
         return self.label.depth if self.label and self.image.parent else 0
 
 
+class ImageExists(AlreadyExists):
+    """A complete image has the name."""
+
+    def __init__(self, text: str, image: Image, label: Label) -> None:
+        super().__init__(text)
+        self.image = image
+        self.label = label
+
+
 class OwnedImages:
     """The images of one kind, volumes or snapshots, that belong to this driver."""
 
     def __init__(self, kind: str, setting: Setting) -> None:
         self.kind = kind
+        self.cache = LabelCache()
         self.prefix = labels.name_prefix(kind, setting.driver, setting.cluster)
         self._setting = setting
 
@@ -81,21 +92,41 @@ class OwnedImages:
         name = self.name(leaf)
         try:
             image = client.info(name)
-            metadata = client.metadata(name)
+            label = self.label_of(client, image)
         except ImageNotFound:
+            self.cache.forget(name)
             return None
-        return FoundImage(image=image, label=self.label(client, name, metadata, image.size), metadata=metadata)
+        return FoundImage(image=image, label=label)
+
+    def label_of(self, client: Client, image: Image | ListedImage) -> Label | None:
+        """Return the label of an image that was just looked up, see `label`. Raises ImageNotFound."""
+        if image.size >= labels.SMALLEST and (label := self.cache.get(image.name, image.id)):
+            return self._own(client, label)
+        return self._read(client, image)[0]
+
+    def _read(self, client: Client, image: Image | ListedImage) -> tuple[Label | None, dict[str, str]]:
+        """Return the label and all image-meta as they are now."""
+        metadata = client.metadata(image.name)
+        label = labels.decode(image.name, metadata, image.size)
+        if label is None:
+            self.cache.forget(image.name)
+            return None, metadata
+        self.cache.put(image.id, label)
+        return self._own(client, label), metadata
 
     def label(self, client: Client, name: str, metadata: Strings, size: int) -> Label | None:
         """Return the label of an image; None while it is incomplete. Raises FailedPrecondition for another driver's."""
         label = labels.decode(name, metadata, size)
-        if label and not self.owns(label):
-            raise FailedPrecondition(
-                f"image {client.spec(name)} belongs to driver {label.stamp.driver!r} in cluster "
-                f"{label.stamp.cluster!r}, and this driver does not change it; give each driver on a "
-                "pool its own driver.name or driver.cluster"
-            )
-        return label
+        return label and self._own(client, label)
+
+    def _own(self, client: Client, label: Label) -> Label:
+        if self.owns(label):
+            return label
+        raise FailedPrecondition(
+            f"image {client.spec(label.image)} belongs to driver {label.stamp.driver!r} in cluster "
+            f"{label.stamp.cluster!r}, and this driver does not change it; give each driver on a "
+            "pool its own driver.name or driver.cluster"
+        )
 
     def owns(self, label: Label) -> bool:
         return (label.stamp.driver, label.stamp.cluster) == (self._setting.driver, self._setting.cluster)
@@ -106,6 +137,17 @@ class OwnedImages:
         if found is None or found.label is None:
             raise missing(self.kind, leaf)
         return found, found.label
+
+    def get_metadata(self, client: Client, leaf: str) -> tuple[Image, Label, dict[str, str]]:
+        """Return a complete image with its image-meta as it is now. Raises as `get` does."""
+        try:
+            image = client.info(self.name(leaf))
+            label, metadata = self._read(client, image)
+        except ImageNotFound:
+            raise missing(self.kind, leaf) from None
+        if label is None:
+            raise missing(self.kind, leaf)
+        return image, label, metadata
 
 
 @contextmanager

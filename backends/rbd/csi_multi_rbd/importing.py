@@ -50,11 +50,12 @@ class Importer:
 
     def release(self, client: Client, leaf: str) -> str:
         """Give the image its earlier name, then remove the label. Raises what Import.release_volume says."""
-        found, label = self._volumes.get(client, leaf)
-        name = found.image.name
+        image, label, metadata = self._volumes.get_metadata(client, leaf)
+        name = image.name
         if not label.stamp.imported:
             raise not_imported(leaf)
         refuse_open(client, name)
+        self._volumes.cache.forget(name)
         try:
             client.rename(name, label.original_name)
         except NameTaken:
@@ -63,7 +64,7 @@ class Importer:
                 "rename that other image first"
             ) from None
         for key in (labels.KEY, labels.FORMAT):
-            if key in found.metadata:
+            if key in metadata:
                 client.remove_metadata(label.original_name, key)
         return f"image {client.spec(label.original_name)}"
 

@@ -28,8 +28,10 @@ from csi_multi.contract import (
 from . import headers, labels
 from .client import Client
 from .errors import BrokenImage, ImageInUse, ImageNotFound, ParentLost
-from .images import FoundImage, OwnedImages
+from .images import FoundImage, ImageExists, OwnedImages
 from .resources import Image
+from .side_by_side import both
+from .temporary_snapshots import TemporarySnapshots
 from .trash import TrashPurger
 from .watchers import refuse_open
 
@@ -41,16 +43,18 @@ USER_SNAPSHOT = "user"  # namespace of snapshots that were created with a name
 class ImageRemover:
     """Deletes complete images, and removes incomplete ones."""
 
-    def __init__(self, trash: TrashPurger, kinds: tuple[OwnedImages, ...]) -> None:
+    def __init__(self, trash: TrashPurger, kinds: tuple[OwnedImages, ...], background: Client) -> None:
+        """`background` runs its commands in the background."""
         self._trash = trash
         self._kinds = {images.kind: images for images in kinds}
+        self.temporaries = TemporarySnapshots(background, self._settle_copy, immediate=trash.immediate)
 
     def delete(self, client: Client, images: OwnedImages, leaf: str) -> None:
         """Delete a volume or snapshot, or an incomplete image under its name. Raises NotFound, InUse,
         FailedPrecondition.
         """
         try:
-            found = images.find(client, leaf)
+            found, watchers = self._find_watched(client, images, leaf)
         except BrokenImage:  # an earlier deletion was interrupted
             self.remove_broken(client, images.name(leaf))
             return
@@ -66,14 +70,27 @@ class ImageRemover:
         if found.label.stamp.imported:
             raise not_ours_to_delete(leaf)
         name = found.image.name
-        refuse_open(client, name)
+        refuse_open(client, name, watchers)
         if found.image.snapshots:
-            self._remove_own_snapshots(client, name)
+            self._remove_own_snapshots(client, images, found.image)
         try:
             self._trash.delete(client, found.image)
         except ImageInUse:
             refuse_open(client, name)
             raise
+        images.cache.forget(name)
+
+    def _find_watched(
+        self, client: Client, images: OwnedImages, leaf: str
+    ) -> tuple[FoundImage | None, tuple[str, ...] | None]:
+        """Return what `find` does, and the watchers of a complete image if they were listed along with it."""
+        name = images.name(leaf)
+        if images.cache.last(name):  # so it is there, and a label need not be read
+            try:
+                return both(lambda: images.find(client, leaf), lambda: client.watchers(name))
+            except ImageNotFound:  # between the two
+                pass
+        return images.find(client, leaf), None
 
     def free_name(self, client: Client, images: OwnedImages, leaf: str, *, again: bool) -> None:
         """Remove the incomplete image that has the name of a new one. `again`: the name was taken before.
@@ -91,7 +108,8 @@ class ImageRemover:
             if again:  # it cannot be found and its name is taken, and no other process has just created or removed it
                 self.remove_broken(client, images.name(leaf))
         elif found.label:
-            raise AlreadyExists(f"image {client.spec(found.image.name)} already exists")
+            text = f"image {client.spec(found.image.name)} already exists"
+            raise ImageExists(text, found.image, found.label)
         else:
             self.remove_incomplete(client, images, leaf, found)
 
@@ -118,21 +136,23 @@ class ImageRemover:
             self.settle(client, images, leaf)
             raise
 
-    def remove_temporary(self, client: Client, source: str, snapshot: str) -> None:
-        """Remove a temporary snapshot, and before it what is incomplete of the copy from it: the clone may name the
-        snapshot as its parent, and the snapshot not the clone, which would then never be opened again.
+    def refuse_seen(self, client: Client, images: OwnedImages, leaf: str) -> None:
+        """Look for the image of a name that was seen before a new one is begun: the request is most likely repeated.
 
-        Raises as `remove_incomplete` does.
+        Raises as `free_name` does.
         """
-        kind, leaf = labels.copy_of(snapshot)
-        if kind in self._kinds:
-            self.settle(client, self._kinds[kind], leaf)
-        client.remove_snapshot(source, snapshot)
+        if images.cache.seen(images.name(leaf)):
+            self.free_name(client, images, leaf, again=False)
 
     def settle(self, client: Client, images: OwnedImages, leaf: str) -> None:
         """Remove what is incomplete under a name."""
         with suppress(AlreadyExists):
             self.free_name(client, images, leaf, again=False)
+
+    def _settle_copy(self, client: Client, snapshot: str) -> None:
+        kind, leaf = labels.copy_of(snapshot)
+        if kind in self._kinds:
+            self.settle(client, self._kinds[kind], leaf)
 
     def remove_incomplete(self, client: Client, images: OwnedImages, leaf: str, found: FoundImage) -> None:
         """Raises FailedPrecondition when the image holds data, Busy while another process is creating it."""
@@ -174,8 +194,12 @@ class ImageRemover:
         log.warning("image %s lost its parent and is removed (id %s)", spec, header.id)
         self._trash.delete(client, Image(name=name, id=header.id, size=0))
 
-    def _remove_own_snapshots(self, client: Client, name: str) -> None:
+    def _remove_own_snapshots(self, client: Client, images: OwnedImages, image: Image) -> None:
         """Remove the driver's own snapshots of an image. Raises InUse when there are others."""
+        name = image.name
+        only_one = image.snapshots == 1 and images.kind == labels.SNAPSHOT
+        if only_one and client.remove_snapshot(name, labels.BASE_SNAPSHOT):
+            return  # it was the one that the image had, so there is none of others
         snapshots = [one.name for one in client.snapshots(name) if one.namespace == USER_SNAPSHOT]
         if foreign := [one for one in snapshots if one != labels.BASE_SNAPSHOT and not labels.is_temporary(one)]:
             raise InUse(
@@ -183,4 +207,4 @@ class ImageRemover:
                 "remove them with 'rbd snap rm' if they are not needed"
             )
         for one in snapshots:
-            self.remove_temporary(client, name, one)
+            self.temporaries.remove(client, name, one)

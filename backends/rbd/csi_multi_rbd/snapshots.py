@@ -1,14 +1,16 @@
 """Snapshots, and copies of images: a snapshot is an image of its own, a clone of the volume, and outlives it.
 
-To copy an image, a Ceph snapshot of it is created, cloned under the new name, and removed: Ceph keeps it in its trash
-namespace while the clone needs it (clone v2). The label is written last, so an image with a label is complete. A
-process that dies before leaves a clone without a label of its own, which the next request removes.
+To copy an image, a Ceph snapshot of it is created and cloned under the new name. The label is written last, so an image
+with a label is complete. A process that dies before leaves a clone without a label of its own, which the next request
+removes. After the answer the Ceph snapshot is removed (temporary_snapshots.py): Ceph keeps it in its trash namespace
+while the clone needs it (clone v2).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from csi_multi.contract import (
@@ -18,7 +20,6 @@ from csi_multi.contract import (
     SnapshotRequest,
     StorageError,
     Strings,
-    Timeout,
     Unavailable,
     missing,
 )
@@ -40,10 +41,10 @@ from .images import (
 from .labels import Label
 from .removal import ImageRemover
 from .resources import ImageLayout, ListedSnapshot
+from .temporary_snapshots import RETRIED
 
 log = logging.getLogger(__name__)
 
-RETRIED = (Busy, Unavailable, Timeout, ResourceExhausted)
 # Of snapshots, which no node maps.
 SNAPSHOT_FEATURES = ("layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten")
 ANNOTATION_LENGTH = 256  # characters
@@ -56,6 +57,7 @@ class ImageCopier:
     def __init__(self, config: Config, remover: ImageRemover, flattener: Flattener) -> None:
         self._config = config
         self._remover = remover
+        self._temporaries = remover.temporaries
         self._flattener = flattener
 
     def source(self, client: Client, images: OwnedImages, leaf: str) -> FoundImage:
@@ -83,34 +85,72 @@ class ImageCopier:
         return found
 
     def copy(
-        self, client: Client, images: OwnedImages, leaf: str, source: FoundImage, spec: ImageSpec, *, base: str = ""
-    ) -> float:
-        """Clone an image from a snapshot of it: a temporary one, or the lasting one `base`. Return when it was created.
+        self,
+        client: Client,
+        images: OwnedImages,
+        leaf: str,
+        source: FoundImage,
+        spec: ImageSpec,
+        label_of: Callable[[float], Label],
+        *,
+        base: str = "",
+    ) -> Label:
+        """Create an image with the data of another, from a temporary snapshot of that or the lasting one `base`.
 
-        Raises AlreadyExists when a complete image has the name, NotFound for the source, Busy.
+        `label_of` makes its label from the time of the snapshot. Raises AlreadyExists when a complete image has the
+        name, NotFound for the source, Busy.
         """
-        origin, snapshot = source.image.name, base or labels.temporary_snapshot(images.kind, leaf)
-        at = time.time()
-        remove = not base
-        if not (base and source.image.snapshots):
-            remove = self._create_snapshot(client, origin, snapshot, lasting=bool(base)) or remove
+        origin = source.image.name
+        if base:
+            at = self._clone_from(client, images, leaf, source, spec, base, lasting=True)
+            return self._complete(client, source, spec, label_of(at))
+        snapshot = labels.temporary_snapshot(images.kind, leaf)
+        with self._temporaries.claimed(origin, snapshot):
+            at = self._clone_from(client, images, leaf, source, spec, snapshot, lasting=False)
+            try:
+                if self._temporaries.immediate:
+                    with leaving_incomplete(client, spec.name):
+                        client.remove_snapshot(origin, snapshot)
+                label = self._complete(client, source, spec, label_of(at))
+            except StorageError:
+                self._temporaries.remove_later(origin, snapshot, copied=False)
+                raise
+            self._temporaries.remove_later(origin, snapshot, copied=True)
+        return label
+
+    def _clone_from(
+        self,
+        client: Client,
+        images: OwnedImages,
+        leaf: str,
+        source: FoundImage,
+        spec: ImageSpec,
+        snapshot: str,
+        *,
+        lasting: bool,
+    ) -> float:
+        """Clone an image from a snapshot of it; return when the snapshot was created."""
+        origin, at = source.image.name, time.time()
+        remove = not lasting
+        if not (lasting and source.image.snapshots):
+            remove = self._create_snapshot(client, origin, snapshot, lasting=lasting) or remove
         try:
             self._clone(client, images, leaf, origin, spec, snapshot)
         except StorageError as error:
             if remove:
                 self._remove_snapshot(client, images, leaf, origin, snapshot, error)
             raise
-        if not base:
-            with leaving_incomplete(client, spec.name):
-                client.remove_snapshot(origin, snapshot)
         return at
 
-    def complete(self, client: Client, label: Label) -> None:
-        """Write the label, which makes a copy a volume or snapshot."""
+    def _complete(self, client: Client, source: FoundImage, spec: ImageSpec, label: Label) -> Label:
+        """Enlarge the copy, then write the label, which makes it a volume or snapshot."""
         with leaving_incomplete(client, label.image):
+            if source.image.size < spec.size:
+                client.resize(spec.name, spec.size)
             client.set_metadata(label.image, labels.KEY, labels.encode(label))
         if label.depth >= self._config.flatten_depth:
             self._flattener.schedule(label.image)
+        return label
 
     def _create_snapshot(self, client: Client, source: str, snapshot: str, *, lasting: bool) -> bool:
         """Return whether the snapshot is new. A temporary one that exists is from an earlier attempt, so it is old."""
@@ -120,7 +160,7 @@ class ImageCopier:
             except NameTaken:
                 if lasting:
                     return False
-                self._remover.remove_temporary(client, source, snapshot)
+                self._temporaries.remove_claimed(client, source, snapshot)
                 client.create_snapshot(source, snapshot)
         except ImageNotFound:
             raise missing("source", source) from None
@@ -152,6 +192,7 @@ class ImageCopier:
             self._remover.settle(client, images, leaf)
             client.remove_snapshot(source, snapshot)
         except StorageError as error:
+            self._temporaries.remove_later(source, snapshot, copied=False)
             raise Unavailable(
                 f"{reason}; the snapshot {client.spec(source, snapshot)} cannot be removed either: {error}; try again"
             ) from reason
@@ -172,6 +213,7 @@ class SnapshotManager:
         self._volumes = volumes
         self._snapshots = snapshots
         self._remover = remover
+        self._temporaries = remover.temporaries
         self._copier = copier
         self._leftovers: list[ListedSnapshot] = []  # what could not be removed yet
 
@@ -179,23 +221,27 @@ class SnapshotManager:
         """Create a snapshot; return its size and label. Raises AlreadyExists, NotFound, ResourceExhausted."""
         refuse_other_cluster(self._config, request.parameters or SnapshotParameters())
         with self._remover.removing_incomplete(client, self._snapshots, leaf):
+            self._remover.refuse_seen(client, self._snapshots, leaf)
             volume = self._copier.source(client, self._volumes, self._volumes.leaf(request.source))
             spec = ImageSpec(
                 name=self._snapshots.name(leaf),
                 size=volume.image.size,
                 layout=ImageLayout(features=SNAPSHOT_FEATURES, data_pool=volume.image.data_pool),
             )
-            created = self._copier.copy(client, self._snapshots, leaf, volume, spec)
-        label = Label(
-            image=spec.name,
-            stamp=request.stamp,
-            source=request.source,
-            source_id=volume.image.id,
-            created=created,
-            depth=volume.ancestors + 1,
-            annotations=label_annotations(request.metadata),
-        )
-        self._copier.complete(client, label)
+
+            def label_of(created: float) -> Label:
+                return Label(
+                    image=spec.name,
+                    stamp=request.stamp,
+                    source=request.source,
+                    source_id=volume.image.id,
+                    created=created,
+                    depth=volume.ancestors + 1,
+                    annotations=label_annotations(request.metadata),
+                )
+
+            label = self._copier.copy(client, self._snapshots, leaf, volume, spec, label_of)
+        self._snapshots.cache.note_created(spec.name)
         return spec.size, label
 
     def get(self, client: Client, leaf: str) -> tuple[int, Label]:
@@ -228,9 +274,9 @@ class SnapshotManager:
 
     def _remove_leftover(self, client: Client, snapshot: ListedSnapshot) -> None:
         """Remove it, unless a request has removed it since, and perhaps created another one of that name."""
-        with suppress(ImageNotFound):
+        with suppress(ImageNotFound), self._temporaries.claimed(snapshot.image, snapshot.name):
             if any(one.id == snapshot.id and one.name == snapshot.name for one in client.snapshots(snapshot.image)):
-                self._remover.remove_temporary(client, snapshot.image, snapshot.name)
+                self._temporaries.remove_claimed(client, snapshot.image, snapshot.name)
 
 
 def label_annotations(metadata: Strings) -> dict[str, str]:

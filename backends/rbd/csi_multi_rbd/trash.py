@@ -31,7 +31,7 @@ class TrashPurger:
         """
         self._client = client
         self._is_ours = is_ours
-        self._immediate = immediate
+        self.immediate = immediate
         self._worker = BackgroundWorker("rbd-purge", self._purge)
         self._lock = threading.Lock()
         self._parents: dict[str, str] = {}  # by the id of an image in the trash, the id of its parent
@@ -44,7 +44,7 @@ class TrashPurger:
         if image.parent:
             with self._lock:
                 self._parents[image.id] = image.parent.id
-        if self._immediate:
+        if self.immediate:
             with suppress(HasDependents, ImageNotFound):
                 client.delete_from_trash(image.id)
         else:
@@ -52,7 +52,7 @@ class TrashPurger:
 
     def sweep(self, *, now: bool = False) -> None:
         """Purge what nothing needs any more: at most every SWEEP_SECONDS seconds, unless `now`."""
-        if self._immediate or (not now and time.monotonic() - self._swept < SWEEP_SECONDS):
+        if self.immediate or (not now and time.monotonic() - self._swept < SWEEP_SECONDS):
             return
         for one in self._client.list_trash():
             if self._is_ours(one.name):

@@ -15,7 +15,6 @@ from .images import (
     ImageSpec,
     OwnedImages,
     image_layout,
-    leaving_incomplete,
     name_contended,
 )
 from .labels import Label
@@ -50,19 +49,23 @@ class VolumeManager:
         spec = self._spec(leaf, request)
         label = volume_label(spec.name, request)
         with self._remover.removing_incomplete(client, self._volumes, leaf):
+            self._remover.refuse_seen(client, self._volumes, leaf)
             self._admit(spec)
             self._create(client, leaf, spec, label)
+        self._volumes.cache.note_created(spec.name)
         return spec.size, label
 
     def restore(self, client: Client, leaf: str, request: VolumeRequest, source: str) -> tuple[int, Label]:
         """Create a volume from a snapshot. Raises as `clone` does."""
         with self._remover.removing_incomplete(client, self._volumes, leaf):
+            self._remover.refuse_seen(client, self._volumes, leaf)
             found = self._copier.source(client, self._snapshots, source)
             return self._copy(client, leaf, request, found, base=labels.BASE_SNAPSHOT)
 
     def clone(self, client: Client, leaf: str, request: VolumeRequest, source: str) -> tuple[int, Label]:
         """Create a volume from another. Raises AlreadyExists, NotFound, OutOfRange, ResourceExhausted."""
         with self._remover.removing_incomplete(client, self._volumes, leaf):
+            self._remover.refuse_seen(client, self._volumes, leaf)
             return self._copy(client, leaf, request, self._copier.source(client, self._volumes, source))
 
     def get(self, client: Client, leaf: str) -> tuple[int, Label]:
@@ -111,12 +114,9 @@ class VolumeManager:
     ) -> tuple[int, Label]:
         spec = self._spec(leaf, request, least=source.image.size)
         self._admit(spec)
-        self._copier.copy(client, self._volumes, leaf, source, spec, base=base)
-        if source.image.size < spec.size:
-            with leaving_incomplete(client, spec.name):
-                client.resize(spec.name, spec.size)
         label = volume_label(spec.name, request, depth=source.ancestors + 1)
-        self._copier.complete(client, label)
+        self._copier.copy(client, self._volumes, leaf, source, spec, lambda _: label, base=base)
+        self._volumes.cache.note_created(spec.name)
         return spec.size, label
 
 

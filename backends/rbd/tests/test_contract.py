@@ -45,7 +45,7 @@ def storage(cluster: Cluster, namespace: str, config: Config) -> Iterator[Storag
     def resources() -> list[str]:
         """The snapshot of a snapshot's image is cut by its first restore, and goes with the image."""
         for backend in made:
-            assert backend.trash.wait_until_idle(BACKGROUND_SECONDS)
+            assert backend.wait_until_idle(BACKGROUND_SECONDS)
         return [one for one in cluster.everything(namespace) if not one.endswith(f"@{labels.BASE_SNAPSHOT} (user)")]
 
     def spec(handle: str) -> str:

@@ -148,7 +148,7 @@ def test_what_a_person_takes_out_of_the_trash_is_a_volume_again(cluster: Cluster
     write(cluster, backend, volume, b"precious")
     cut = snapshot(backend, "s", volume)
     delete(backend, volume)
-    assert backend.trash.wait_until_idle(10)
+    assert backend.wait_until_idle(10)
     id = cluster.rbd("trash", "ls", f"{cluster.pool}/{backend.config.namespace}").split()[0]
     cluster.rbd("trash", "restore", f"{cluster.pool}/{backend.config.namespace}/{id}")
 

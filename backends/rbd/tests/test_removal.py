@@ -64,7 +64,7 @@ def goes_on(
     if then == "a restart":
         other = RbdBackend(config, setting)
         other.resume()
-        assert other.trash.wait_until_idle(90)
+        assert other.wait_until_idle(90)
         other.close()
     if then == "its cut is removed":
         cut_by_hand(cluster, backend, source)

@@ -340,7 +340,7 @@ def test_two_drivers_that_are_asked_for_one_snapshot_cut_one(
 
     assert (first.handle, first.source) == (second.handle, second.source)
     assert shows(cluster, backend, first) == [b"first"]
-    assert other.trash.wait_until_idle(BACKGROUND_SECONDS)
+    assert other.wait_until_idle(BACKGROUND_SECONDS)
     assert snapshots(cluster, backend) == []
     other.close()
 

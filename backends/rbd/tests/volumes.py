@@ -150,7 +150,7 @@ def rados(cluster: Cluster, backend: RbdBackend, *words: str, given: bytes = b""
 
 def everything(cluster: Cluster, backend: RbdBackend) -> list[str]:
     """Return all that is in the namespace once the background has nothing left to do."""
-    assert backend.trash.wait_until_idle(BACKGROUND_SECONDS)
+    assert backend.wait_until_idle(BACKGROUND_SECONDS)
     return cluster.everything(backend.config.namespace)
 
 

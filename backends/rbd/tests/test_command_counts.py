@@ -1,0 +1,168 @@
+"""How many commands each operation takes, on a cluster in memory: each costs tens of milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from csi_multi_rbd import watchers
+from csi_multi_rbd.backend import RbdBackend
+
+from csi_multi.contract import InUse, SnapshotRequest, Volume
+from csi_multi.core import idempotent
+
+from .fake_cluster import FakeCluster
+from .volumes import SIZE, copy, create, delete, expand, image, snapshot, stamp, volume_request
+
+IDLE_SECONDS = 10.0
+LOOK, READ, LABEL = "rbd info", "rbd image-meta list", "rbd image-meta set"
+
+
+@pytest.fixture
+def pool() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def backend(pool: FakeCluster) -> Iterator[RbdBackend]:
+    backend = pool.backend()
+    backend.check()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def known(backend: RbdBackend) -> Volume:
+    """A volume whose label was read."""
+    create(backend, "v")
+    return backend.get_volume("v")
+
+
+def test_a_creation_takes_one_command(pool: FakeCluster, backend: RbdBackend) -> None:
+    with pool.counted() as seen:
+        create(backend, "v")
+
+    assert seen == ["rbd import"]
+
+
+def test_an_expansion_takes_two(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
+    with pool.counted() as seen:
+        expand(backend, known, 2 * SIZE)
+
+    assert seen == [LOOK, "rbd resize"]
+
+
+def test_a_deletion_takes_three_of_which_two_run_at_once(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
+    with pool.counted() as seen:
+        delete(backend, known)
+
+    assert sorted(seen[:2]) == [LOOK, "rbd status"]
+    assert seen[2:] == ["rbd trash mv"]
+
+
+def test_a_snapshot_takes_four_before_the_answer_and_one_after_it(
+    pool: FakeCluster, backend: RbdBackend, known: Volume
+) -> None:
+    with pool.counted() as seen:
+        snapshot(backend, "s", known)
+
+    assert seen == [LOOK, "rbd snap create", "rbd clone", LABEL]
+    assert backend.wait_until_idle(IDLE_SECONDS)
+    assert [one for one in pool.background if "snap" in one] == [
+        f"rbd snap rm k8s/{image(backend, known)}@csi-tmp-snap-s"
+    ]
+    assert [one.namespace for one in pool.images[image(backend, known)].snapshots] == ["trash"]
+
+
+def test_a_clone_takes_four_before_the_answer(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
+    with pool.counted() as seen:
+        copy(backend, "c", known)
+
+    assert seen == [LOOK, "rbd snap create", "rbd clone", LABEL]
+
+
+def test_a_restore_takes_three_and_the_first_of_a_snapshot_one_more(
+    pool: FakeCluster, backend: RbdBackend, known: Volume
+) -> None:
+    snapshot(backend, "s", known)
+    cut = backend.get_snapshot("s")
+    with pool.counted() as first:
+        copy(backend, "r", cut)
+    with pool.counted() as second:
+        copy(backend, "q", cut)
+
+    assert first == [LOOK, "rbd snap create", "rbd clone", LABEL]
+    assert second == [LOOK, "rbd clone", LABEL]
+
+
+def test_deleting_a_restored_snapshot_takes_four(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
+    cut = snapshot(backend, "s", known)
+    copy(backend, "r", cut)
+    with pool.counted() as seen:
+        delete(backend, cut)
+
+    assert sorted(seen[:2]) == [LOOK, "rbd status"]
+    assert seen[2:] == ["rbd snap rm", "rbd trash mv"]
+
+
+def test_a_snapshot_with_other_snapshots_than_ours_is_looked_at(
+    pool: FakeCluster, backend: RbdBackend, known: Volume
+) -> None:
+    cut = snapshot(backend, "s", known)
+    backend.get_snapshot("s")
+    pool.answer(["rbd", "snap", "create", f"k8s/{image(backend, cut)}@by-hand"], {}, "")
+
+    with pool.counted() as seen, pytest.raises(InUse, match="by-hand"):
+        delete(backend, cut)
+    assert "rbd trash mv" not in seen
+    assert [one.name for one in pool.images[image(backend, cut)].snapshots] == ["by-hand"]
+
+
+def test_a_repeated_creation_takes_one_and_three_after_a_restart(pool: FakeCluster, backend: RbdBackend) -> None:
+    request = volume_request(backend, "v")
+    made = idempotent.create_volume(backend, request, "node-1")
+    restarted = pool.backend()
+    restarted.check()
+    with pool.counted() as after_a_restart:
+        assert idempotent.create_volume(restarted, request, "node-1") == made
+    with pool.counted() as again:
+        assert idempotent.create_volume(restarted, request, "node-1") == made
+
+    assert after_a_restart == ["rbd import", LOOK, READ]
+    assert again == [LOOK]
+
+
+def test_a_repeated_snapshot_takes_three_at_most(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
+    request = SnapshotRequest(stamp=stamp(backend, "s"), source=known.handle)
+    made = idempotent.create_snapshot(backend, request)
+    with pool.counted() as second:
+        assert idempotent.create_snapshot(backend, request) == made
+    with pool.counted() as third:
+        assert idempotent.create_snapshot(backend, request) == made
+
+    assert second == [LOOK, READ, LOOK]
+    assert third == [LOOK, LOOK]
+
+
+def test_a_known_volume_that_is_open_stays(
+    pool: FakeCluster, backend: RbdBackend, known: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchers, "CLOSING_SECONDS", 0.0)
+    monkeypatch.setattr(watchers, "POLL_SECONDS", 0.001)
+    pool.images[image(backend, known)].watchers.append("10.0.0.7:0/1")
+
+    with pool.counted() as seen, pytest.raises(InUse, match=r"10\.0\.0\.7"):
+        delete(backend, known)
+    assert "rbd trash mv" not in seen
+
+
+def test_a_refused_deletion_keeps_the_snapshot_that_restores_are_made_from(
+    pool: FakeCluster, backend: RbdBackend, known: Volume
+) -> None:
+    cut = snapshot(backend, "s", known)
+    copy(backend, "r", cut)
+    pool.answer(["rbd", "snap", "create", f"k8s/{image(backend, cut)}@by-hand"], {}, "")
+
+    with pytest.raises(InUse, match="by-hand"):
+        delete(backend, cut)
+    assert [one.name for one in pool.images[image(backend, cut)].snapshots] == ["csi-base", "by-hand"]
