@@ -50,6 +50,14 @@ class Process(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A question about a command that takes long: it is asked once, and at the answer True the command is killed."""
+
+    after: float  # seconds
+    hopeless: Callable[[], bool]  # whether it cannot end; raises nothing
+
+
 class LocalHost:
     """The machine this process runs on."""
 
@@ -95,7 +103,7 @@ class CommandStreams:
     stdout: int
     stderr: int
 
-    def run(self, start: Callable[[CommandStreams], Process], timeout: float) -> Result:
+    def run(self, start: Callable[[CommandStreams], Process], timeout: float, doubt: Doubt | None = None) -> Result:
         """Start the command, by a function that returns when its program runs, and wait for its end.
 
         At the time limit the program and all that it started are killed. Raises CommandTimedOut, and what `start`
@@ -103,7 +111,7 @@ class CommandStreams:
         """
         with _one_start():
             process = start(self)
-        status = _wait_or_kill(process, self.argv, timeout)
+        status = _wait_or_kill(process, self.argv, timeout, doubt)
         if log.isEnabledFor(logging.DEBUG):
             extra = {"argv": list(self.argv), "status": status, "ms": _ms(self.started)}
             log.debug("command", extra={"fields": extra})
@@ -158,9 +166,15 @@ def start(*argv: str, environment: Mapping[str, str], stderr: BinaryIO) -> subpr
     )
 
 
-def _wait_or_kill(process: Process, argv: tuple[str, ...], timeout: float) -> int:
-    """Return the exit status. Raises CommandTimedOut after the process was killed at its time limit."""
-    if _wait(process.pid, timeout):
+def _wait_or_kill(process: Process, argv: tuple[str, ...], timeout: float, doubt: Doubt | None) -> int:
+    """Return the exit status. Raises CommandTimedOut after the process was killed at its time limit or for a doubt."""
+    ends, wait = time.monotonic() + timeout, timeout
+    if doubt and doubt.after < timeout:
+        if _wait(process.pid, doubt.after):
+            return process.wait()
+        timeout = doubt.after if doubt.hopeless() else timeout
+        wait = max(ends - time.monotonic(), 0) if timeout > doubt.after else 0
+    if _wait(process.pid, wait):
         return process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
