@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -110,6 +110,7 @@ class RbdBackend(
         super().__init__(config, setting)
         self.everywhere = not self.config.topology
         self._prepare = prepare or _unchanged
+        self._resumed = False
         self._data_pool = self.config.data_pool or self.config.pool  # unless a StorageClass names another
         runner, breaker = runner or CommandRunner(setting.observe), CircuitBreaker()
         background = background or BackgroundRunner(setting.observe)
@@ -206,15 +207,12 @@ class RbdBackend(
             self._snapshots.delete(client, self._snapshot_images.leaf(handle))
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        images = self._client.images()
-        present = {self._volume_images.leaf_of(one.name): one.id for one in images}
-
-        def listed(image: ListedImage, label: Label) -> Snapshot | None:
-            handle = self._snapshot_images.leaf_of(image.name)
-            snapshot = self._to_snapshot(handle, image.size, label, present.get(label.source, ""))
+        def listed(image: ListedImage, label: Label, ids: Mapping[str, str]) -> Snapshot | None:
+            present = ids.get(self._volume_images.name(label.source), "")
+            snapshot = self._to_snapshot(self._snapshot_images.leaf_of(image.name), image.size, label, present)
             return snapshot if source in (None, snapshot.source) else None
 
-        return self._snapshot_listing.page(page, listed, images)
+        return self._snapshot_listing.page(page, listed)
 
     # Topology, capacity, health
 
@@ -244,7 +242,7 @@ class RbdBackend(
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
         entries = self._health.volume()
 
-        def listed(image: ListedImage, _: Label) -> VolumeHealth | None:
+        def listed(image: ListedImage, *_: object) -> VolumeHealth | None:
             handle = self._volume_images.leaf_of(image.name)
             return VolumeHealth(handle=handle, entries=entries) if entries else None
 
@@ -302,18 +300,23 @@ class RbdBackend(
     def check(self) -> None:
         if not (self.setting.controller and self.config.keyring):
             return  # a thousand nodes must not load the monitors with regular checks
-        self._health.status()
-        self._capacity.report(self._data_pool)
+        self._health.check()
+        if not self._resumed:  # that failed when the process started
+            self._resume_images()
         self.trash.sweep()
         self._snapshots.retry_leftovers(self._client)
-        self._flattener.resume()  # where that failed when the process started
 
     def resume(self) -> None:
         self._devices.restart_dead()
         if self.setting.controller and self.config.keyring:
-            self.trash.sweep(now=True)
-            self._snapshots.remove_leftovers(self._client)
-            self._flattener.resume()
+            self._resume_images()
+
+    def _resume_images(self) -> None:
+        listing = self._client.listing()
+        self.trash.sweep(now=True, parents={one.parent for one in listing.images})
+        self._snapshots.remove_leftovers(self._client, listing.snapshots)
+        self._flattener.resume(listing.images)
+        self._resumed = True
 
     def dry_run(self, report: DryRunReport) -> RbdBackend:
         runner = DryRunRunner(report, keyless=not self.config.keyring)
@@ -376,7 +379,7 @@ class RbdBackend(
         topology = (self.config.topology,) if self.config.topology else ()
         return Volume(handle=handle, size=size, stamp=label.stamp, topology=topology)
 
-    def _listed_volume(self, image: ListedImage, label: Label) -> Volume:
+    def _listed_volume(self, image: ListedImage, label: Label, _: Mapping[str, str]) -> Volume:
         return self._to_volume(self._volume_images.leaf_of(image.name), image.size, label)
 
     def _read_snapshot(self, handle: str, size: int, label: Label) -> Snapshot:

@@ -45,6 +45,13 @@ class BackgroundWorker:
                 self._thread.start()
             self._condition.notify_all()
 
+    def withdraw(self, key: str) -> None:
+        """Take a key out of the queue: its task is done. One that is running goes on."""
+        with self._condition:
+            self._pending.discard(key)
+            self._retries.pop(key, None)
+            self._condition.notify_all()
+
     def wait_until_idle(self, seconds: float) -> bool:
         """Wait until no task is left; return whether that is so."""
         with self._condition:

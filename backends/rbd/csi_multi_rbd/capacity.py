@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Mapping
 
 from csi_multi.contract import CapacityReport, OutOfRange, ResourceExhausted, SizeRange
 
 from .client import ClusterClient
 from .config import MIB, Config
+from .errors import ObjectNotFound
+from .resources import PoolUsage
 
-REPORT_TTL = 60.0  # seconds for which a report is used
+REPORT_TTL = 300.0  # seconds for which a report is given as the capacity
+ADMISSION_TTL = 660.0  # seconds for which volumes are accepted by it: a little more than between two regular checks
+REFUSAL_TTL = 1.0  # seconds for which they are refused by it
 LARGE = 2**40  # bytes: a volume up to this size is accepted before the first report
-STALE = (-REPORT_TTL, 0)  # stands for a report that must not be used
+STALE = (-math.inf, 0)  # stands for a report that must not be used
 
 
 class CapacityAccounting:
@@ -22,11 +28,15 @@ class CapacityAccounting:
         self._config = config
         self._cluster = cluster
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._reports: dict[str, tuple[float, int]] = {}  # by pool: time.monotonic() of the report, and bytes
 
     def report(self, pool: str) -> CapacityReport:
-        """Return what can be created now, by the cluster's own numbers, which include replicas and quotas."""
-        available = self._available(pool)
+        """Return what can be created now, by the cluster's own numbers, which include replicas and quotas.
+
+        The last report is used while it is young.
+        """
+        available = self._available(pool, REPORT_TTL)
         if self._config.max_size:
             return CapacityReport(
                 available=available,
@@ -42,29 +52,53 @@ class CapacityAccounting:
         only a refusal needs a new one.
         """
         with self._lock:
-            at, available = self._reports.get(pool, (0.0, LARGE))
-        if size <= available and (not at or time.monotonic() - at < REPORT_TTL):
+            unknown = pool not in self._reports
+        if (unknown and size <= LARGE) or size <= self._available(pool, ADMISSION_TTL):
             return
-        if size > (available := self._available(pool)):
+        if size > (available := self._available(pool, REFUSAL_TTL)):
             raise ResourceExhausted(
                 f"pool {pool}: {available} bytes left (free space times `overprovision`), {size} requested; add "
                 "disks, raise the quota, or raise `overprovision`"
             )
+
+    def note(self, usages: Mapping[str, PoolUsage]) -> None:
+        """Use a report on all pools that was read now."""
+        now = time.monotonic()
+        with self._lock:
+            self._reports.update({pool: (now, self._creatable(usage)) for pool, usage in usages.items()})
 
     def invalidate(self) -> None:
         """Use no earlier report any more: a command took too long, as every write does when a pool is full."""
         with self._lock:
             self._reports = dict.fromkeys({*self._reports, self._config.pool}, STALE)
 
-    def _available(self, pool: str) -> int:
-        usage = self._cluster.pool_usage(pool)
+    def _available(self, pool: str, ttl: float) -> int:
+        """Return the bytes by a report that is younger than `ttl`, which one thread asks for and all others wait for.
+
+        Raises ObjectNotFound when the cluster has no such pool.
+        """
+        since = time.monotonic() - ttl
+        if (available := self._reported(pool, since)) is not None:
+            return available
+        with self._asking:
+            if (available := self._reported(pool, since)) is not None:
+                return available
+            self.note(self._cluster.pool_usages())
+            if (available := self._reported(pool, since)) is None:
+                raise ObjectNotFound(f"the cluster has no pool {pool!r}; create it, or name another one")
+            return available
+
+    def _reported(self, pool: str, since: float) -> int | None:
+        """Return the bytes by the last report; None for one from before `since`."""
+        with self._lock:
+            at, available = self._reports.get(pool, STALE)
+        return available if at >= since else None
+
+    def _creatable(self, usage: PoolUsage) -> int:
         free = usage.max_avail
         if usage.quota_bytes:
             free = min(free, max(usage.quota_bytes - usage.stored, 0))
-        available = int(free * self._config.overprovision) // MIB * MIB
-        with self._lock:
-            self._reports[pool] = (time.monotonic(), available)
-        return available
+        return int(free * self._config.overprovision) // MIB * MIB
 
 
 def choose_size(wanted: SizeRange, config: Config, *, least: int = 0) -> int:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from csi_multi.contract import PermissionDenied, StorageError, Timeout, Unavailable
 
 from .errors import CephCommandFailed, ClusterUnreachable, PoolFull
+from .full_pool import FullPool
 
 RETRY = 5.0  # seconds between attempts while the circuit is open
 SLOW = 5.0  # seconds: a command that timed out sooner says nothing about the cluster
@@ -27,6 +28,7 @@ class CircuitBreaker:
     """The circuit breaker of one cluster. Thread-safe."""
 
     def __init__(self, *, at_once: int = AT_ONCE, clock: Callable[[], float] = time.monotonic) -> None:
+        self.full_pool = FullPool(clock)
         self._slots = threading.BoundedSemaphore(at_once)
         self._clock = clock
         self._lock = threading.Lock()
@@ -36,6 +38,12 @@ class CircuitBreaker:
         self._next_attempt = 0.0
         self._attempting = False
         self._slow_in_a_row = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last answer is missing."""
+        with self._lock:
+            return bool(self._reason)
 
     @contextmanager
     def command(self, max_wait: float, *, limited: bool = True, timed: bool = True) -> Iterator[None]:

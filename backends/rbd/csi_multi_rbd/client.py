@@ -18,7 +18,7 @@ from . import labels, resources
 from .circuit_breaker import CircuitBreaker
 from .command import CommandRunner
 from .config import Config
-from .connection import Connection, memory_file, parse_json
+from .connection import Connection, memory_file
 from .errors import (
     BrokenImage,
     CephCommandFailed,
@@ -28,14 +28,15 @@ from .errors import (
     OperationTimedOut,
     ParentLost,
 )
+from .output import parse_json, read
 from .resources import (
     ClusterStatus,
     Image,
     ImageLayout,
     ImageSnapshot,
     ListedImage,
-    ListedSnapshot,
     MapKind,
+    PoolListing,
     PoolUsage,
     TrashEntry,
 )
@@ -110,9 +111,9 @@ class Client:
         """Return all images that can be opened; rbd opens each of them."""
         return self._json(resources.listed, "ls", self._namespace, "--long", partial=True)
 
-    def all_snapshots(self) -> list[ListedSnapshot]:
-        """Return all user snapshots of all images that can be opened."""
-        return self._json(resources.listed_snapshots, "ls", self._namespace, "--long", partial=True)
+    def listing(self) -> PoolListing:
+        """Return all images that can be opened, and all their user snapshots; rbd opens each image."""
+        return self._json(resources.pool_listing, "ls", self._namespace, "--long", partial=True)
 
     def snapshots(self, image: str) -> list[ImageSnapshot]:
         """Return all snapshots of an image, including those in the trash namespace. Raises ImageNotFound."""
@@ -294,16 +295,21 @@ class ClusterClient:
     ) -> None:
         self._connection = Connection(config, runner, breaker)
 
-    def pool_usage(self, pool: str) -> PoolUsage:
-        """Raises ObjectNotFound when the cluster has no such pool."""
-        output = self._connection.ceph("df", "detail", *JSON)
-        usage = parse_json("ceph df", output, lambda data: resources.pool_usage(data, pool))
-        if usage is None:
-            raise ObjectNotFound(f"the cluster has no pool {pool!r}; create it, or name another one")
-        return usage
+    def pool_usages(self) -> dict[str, PoolUsage]:
+        return parse_json("ceph df", self._connection.ceph("df", "detail", *JSON), resources.pool_usages)
 
     def status(self) -> ClusterStatus:
         return parse_json("ceph status", self._connection.ceph("status", *JSON), resources.status)
+
+    def report(self) -> tuple[ClusterStatus, dict[str, PoolUsage]]:
+        """Return status and usage of all pools, by one command."""
+        status, usages = self._connection.ceph_each("status", "df detail")
+        return read("ceph status", status, resources.status), read("ceph df", usages, resources.pool_usages)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the last command got no answer, so that others are refused."""
+        return self._connection.breaker.is_open
 
     def queue_flatten(self, spec: str) -> bool:
         """Have ceph-mgr flatten an image. False when it, its module rbd_support or the user's right is missing."""

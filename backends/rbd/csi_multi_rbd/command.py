@@ -19,7 +19,7 @@ from csi_multi.contract import (
     Result,
     Unavailable,
 )
-from csi_multi.host.command import ENVIRONMENT, CommandStreams, open_streams
+from csi_multi.host.command import ENVIRONMENT, CommandStreams, Doubt, open_streams
 
 SEARCH_PATH = ENVIRONMENT["PATH"]
 PACKAGES = {"rbd": "ceph-common", "ceph": "ceph-common", "rados": "ceph-common", "rbd-nbd": "rbd-nbd"}
@@ -33,27 +33,27 @@ class CommandRunner:
     def __init__(self, observe: Observer = UNOBSERVED) -> None:
         self.observe = observe
 
-    def execute(self, program: str, *words: str, timeout: float) -> Result:
+    def execute(self, program: str, *words: str, timeout: float, stdin: str = "", doubt: Doubt | None = None) -> Result:
         """Run a command and return its result, whatever its status. Raises as `run` does."""
         try:
-            return self.run(program, *words, timeout=timeout)
+            return self.run(program, *words, timeout=timeout, stdin=stdin, doubt=doubt)
         except CommandFailed as error:
             return Result(error.status, error.stdout, error.stderr)
 
-    def run(self, program: str, *words: str, timeout: float) -> Result:
+    def run(self, program: str, *words: str, timeout: float, stdin: str = "", doubt: Doubt | None = None) -> Result:
         """Run a command.
 
         Raises CommandFailed for a status other than 0, CommandTimedOut, FailedPrecondition when the program is
         missing, Unavailable when it cannot be started.
         """
-        return _run((program, *words), timeout)
+        return _run((program, *words), timeout, stdin, doubt)
 
 
 class BackgroundRunner(CommandRunner):
     """Run commands that no request waits for: a class of its own, so that tests can fail the others alone."""
 
-    def run(self, program: str, *words: str, timeout: float) -> Result:
-        return _run((program, *words), timeout)
+    def run(self, program: str, *words: str, timeout: float, stdin: str = "", doubt: Doubt | None = None) -> Result:
+        return _run((program, *words), timeout, stdin, doubt)
 
 
 class ShProcess:
@@ -74,15 +74,16 @@ class ShProcess:
         return 0
 
 
-def _run(argv: tuple[str, ...], timeout: float) -> Result:
+def _run(argv: tuple[str, ...], timeout: float, stdin: str, doubt: Doubt | None) -> Result:
     try:
-        with open_streams(argv) as streams:
-            result = streams.run(_start, timeout)
+        with open_streams(argv, stdin or None) as streams:
+            result = streams.run(_start, timeout, doubt)
     except OSError as error:  # no descriptor is free, for example
         raise _cannot_start(argv[0], error) from None
     if result.status:
         raise CommandFailed(argv, result)
-    return Result(0, result.stdout, "")  # on success stderr holds only progress and warnings
+    # on success stderr holds only progress and warnings; of several questions on stdin some may have failed
+    return result if stdin else Result(0, result.stdout, "")
 
 
 def _start(streams: CommandStreams) -> ShProcess:

@@ -13,24 +13,32 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from csi_multi.contract import InvalidArgument, Setting, StorageError, Strings, Unauthenticated
+from csi_multi.contract import (
+    CommandTimedOut,
+    InvalidArgument,
+    Result,
+    Setting,
+    StorageError,
+    Strings,
+    Unauthenticated,
+)
+from csi_multi.host.command import Doubt
 
 from . import resources
 from .circuit_breaker import CircuitBreaker
 from .command import CommandRunner
 from .config import Config
-from .errors import CephCommandFailed, ClusterUnreachable, OperationTimedOut, PoolFull, error_for, readable
+from .errors import ClusterUnreachable, OperationTimedOut, PoolFull, error_for, readable
+from .full_pool import LOOK_SECONDS
+from .output import documents, parse_json, read
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 QUICK = 10  # seconds for a command to a manager that need not be running
 LONGEST = 3600  # seconds that one operation may take, whatever is configured
@@ -41,6 +49,7 @@ GROUPS = frozenset({"device", "image-meta", "namespace", "rbd", "snap", "trash"}
 
 _NAME = re.compile(r"[A-Za-z0-9_][-_.@A-Za-z0-9]{0,127}")
 _KEY_REJECTED = "handle_auth_bad_method"
+_FAILED_LINE = re.compile(r"^Error (E[A-Z]+)\b", re.MULTILINE)  # of one of several questions to ceph
 _NO_KEYRING = "no keyring found at"
 
 
@@ -88,9 +97,21 @@ class Connection:
 
     def ceph(self, *words: str, quick: bool = False) -> str:
         """Run ceph and return its output. `quick`: for the manager, which need not be running."""
-        operation_limits = self._operation_limits(QUICK if quick else LONGEST)
-        limits = ("--connect-timeout", str(self.config.connect_seconds), *operation_limits)
-        return self.run("ceph", (*self._user_options(), *limits), words, independent=quick)
+        return self.run("ceph", self._monitor_options(QUICK if quick else LONGEST), words, independent=quick)
+
+    def ceph_each(self, *lines: str) -> list[Any]:
+        """Run one ceph for several questions, each a line without options, and return their JSON in that order.
+
+        Starting it takes most of its time. Raises the error of the first question that fails.
+        """
+        common, text = (*self._monitor_options(LONGEST), "--format", "json"), "\n".join(lines) + "\n"
+        result = self._result("ceph", common, (), named=tuple(lines[0].split()), stdin=text)
+        found = read(f"ceph {lines[0]}", result.stdout, documents)
+        if len(found) == len(lines):
+            return found
+        failed = _FAILED_LINE.search(result.stderr)  # the status of ceph is 0 whatever becomes of its questions
+        status = getattr(errno, failed[1], 1) if failed else 0
+        raise error_for(f"ceph {'; '.join(lines)}", Result(status, "", result.stderr))
 
     def device(self, kind: str, verb: str, *words: str) -> str:
         """Run rbd to map a device.
@@ -124,17 +145,54 @@ class Connection:
 
         Raises the classes of errors.py; ClusterUnreachable at once while the circuit is open.
         """
+        return self._result(
+            program, common, words, unlimited=unlimited, independent=independent, partial=partial
+        ).stdout
+
+    def _result(
+        self,
+        program: str,
+        common: tuple[str, ...],
+        words: tuple[str, ...],
+        *,
+        named: tuple[str, ...] = (),
+        stdin: str = "",
+        unlimited: bool = False,
+        independent: bool = False,
+        partial: bool = False,
+    ) -> Result:
+        """Run a command; `named` are the words that name it where it has none."""
+        named = named or words
         allowed = self.breaker.command(self._limit, limited=not unlimited and not independent, timed=not independent)
-        with allowed, self.runner.observe(program, _operation(words)):
-            limit = DAY if unlimited else self._limit
-            result = self.runner.execute(program, *common, *words, timeout=limit)
+        with allowed, self.runner.observe(program, _operation(named)):
+            writes = program != "ceph" and not unlimited and not independent
+            execute = self._execute if writes else self.runner.execute
+            arguments, limit = (*common, *words), DAY if unlimited else self._limit
+            result = execute(program, *arguments, timeout=limit, stdin=stdin)
             if result.status < 0:  # some versions of librados crash at exit now and then; every command is repeatable
-                log.warning("%s crashed (status %d); it is run again", _title(program, words), result.status)
-                result = self.runner.execute(program, *common, *words, timeout=limit)
+                log.warning("%s crashed (status %d); it is run again", _title(program, named), result.status)
+                result = execute(program, *arguments, timeout=limit, stdin=stdin)
             some_missing = partial and result.status == errno.ENOENT and result.stdout.strip()
             if result.status and not some_missing:
-                raise self._explained(error_for(_title(program, words), result), result.stderr)
-        return result.stdout
+                raise self._explained(error_for(_title(program, named), result), result.stderr)
+        return result
+
+    def _execute(self, program: str, *words: str, timeout: float, stdin: str) -> Result:
+        """Run a command, and kill it when the pool turns out to be full: then it waits for as long as it may."""
+        found: list[PoolFull] = []
+
+        def hopeless() -> bool:
+            with contextlib.suppress(StorageError):
+                found.extend(filter(None, [self._pool_full()]))
+            return bool(found)
+
+        doubt = Doubt(after=LOOK_SECONDS, hopeless=hopeless)
+        try:
+            return self.runner.execute(program, *words, timeout=timeout, stdin=stdin, doubt=doubt)
+        except CommandTimedOut:
+            if found:
+                raise found[0] from None
+            raise
 
     @contextlib.contextmanager
     def as_user(self, secrets: Strings) -> Iterator[Connection]:
@@ -158,6 +216,10 @@ class Connection:
 
     def _cluster_options(self) -> tuple[str, ...]:
         return *self._user_options(), "--client-mount-timeout", str(self.config.connect_seconds)
+
+    def _monitor_options(self, at_most: int) -> tuple[str, ...]:
+        limits = ("--connect-timeout", str(self.config.connect_seconds), *self._operation_limits(at_most))
+        return *self._user_options(), *limits
 
     def _user_options(self) -> tuple[str, ...]:
         if not self._key:
@@ -193,8 +255,10 @@ class Connection:
 
     def _pool_full(self) -> PoolFull | None:
         """Return an error if the pool is full: then no write ends, and in a namespace rbd writes in order to read."""
-        limits = ("--connect-timeout", str(self.config.connect_seconds), *self._operation_limits(QUICK))
-        words = (*self._user_options(), *limits, "osd", "pool", "ls", "detail", "--format", "json")
+        return self.breaker.full_pool.look(self._look_if_full)
+
+    def _look_if_full(self) -> PoolFull | None:
+        words = (*self._monitor_options(QUICK), "osd", "pool", "ls", "detail", "--format", "json")
         result = self.runner.execute("ceph", *words, timeout=self._limit)
         if result.status:
             return None
@@ -206,17 +270,6 @@ class Connection:
         full = PoolFull(f"{reason}; writes and deletions in it wait: add space to the pool, or raise its quota")
         full.silent = bool(self.config.namespace)
         return full
-
-
-def parse_json(command: str, text: str, reader: Callable[[Any], T]) -> T:
-    """Return what `reader` makes of a command's JSON. Raises CephCommandFailed when it is not what was expected."""
-    try:
-        return reader(msgspec.json.decode(text))
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CephCommandFailed(
-            f"{command} printed output that this driver does not understand: {error!r}; the versions of Ceph that it "
-            "is tested with are in docs/rbd.md"
-        ) from None
 
 
 def _title(program: str, words: tuple[str, ...]) -> str:

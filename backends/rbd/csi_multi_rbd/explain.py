@@ -17,6 +17,7 @@ from csi_multi.contract import (
     Unpredictable,
     VolumeRequest,
 )
+from csi_multi.host.command import Doubt
 
 from .capacity import CapacityAccounting
 from .command import CommandRunner
@@ -81,7 +82,7 @@ class DryRunRunner(CommandRunner):
         self._report = report
         self._keyless = keyless
 
-    def execute(self, program: str, *words: str, timeout: float) -> Result:
+    def execute(self, program: str, *words: str, timeout: float, stdin: str = "", doubt: Doubt | None = None) -> Result:
         command, purpose = readable_command(program, words), PURPOSES.get(verb(program, words))
         if purpose is None:
             raise Unpredictable(f"{' '.join(command)} would be run; its result is not known in a dry run")
@@ -92,7 +93,7 @@ class DryRunRunner(CommandRunner):
         if self._report.offline or self._keyless:
             raise Unpredictable("the contents of the pool are not known in a dry run that is offline or has no key")
         try:
-            return super().execute(program, *words, timeout=timeout)
+            return super().execute(program, *words, timeout=timeout, stdin=stdin, doubt=doubt)
         except FailedPrecondition as error:  # the program is not installed on this machine
             raise Unavailable(str(error)) from None
 
@@ -100,7 +101,7 @@ class DryRunRunner(CommandRunner):
 class DryRunBackgroundRunner(CommandRunner):
     """Refuses commands in the background of a creation that does not happen."""
 
-    def execute(self, program: str, *words: str, timeout: float) -> Result:
+    def execute(self, program: str, *words: str, timeout: float, stdin: str = "", doubt: Doubt | None = None) -> Result:
         raise Unpredictable("this is done later, in the background")
 
 

@@ -7,6 +7,7 @@ the images themselves record what is left: a parent, and a label with too many a
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 
 from csi_multi.contract import FailedPrecondition
 
@@ -15,6 +16,7 @@ from .client import Client, ClusterClient
 from .config import Config
 from .errors import BrokenImage, ImageNotFound, ObjectNotFound, ParentLost
 from .images import OwnedImages
+from .resources import ListedImage
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ class Flattener:
         self._client = client
         self._kinds = kinds
         self._worker = BackgroundWorker("rbd-flatten", self._flatten)
-        self._resumed = False
+        self._unsure: set[str] = set()  # images that are flattened only if their labels say so
 
     def schedule(self, image: str) -> None:
         """Have an image flattened in the background. Never fails: `resume` finds it again."""
@@ -53,30 +55,56 @@ class Flattener:
         for child in children[:CHILDREN_AT_ONCE]:
             self.schedule(child)
 
-    def resume(self) -> None:
-        """Schedule what an earlier process left, once."""
-        if self._resumed:
-            return
-        for one in self._client.images():
-            images = next((kind for kind in self._kinds if kind.leaf_of(one.name)), None)
-            if images is None or not one.parent:
+    def resume(self, listed: Iterable[ListedImage]) -> None:
+        """Schedule what an earlier process left, by a listing of the pool.
+
+        The ancestors of an image are counted in the listing. One that is not listed is in the trash, or has another
+        name: then the image's label says how many it has at most, and the background reads it.
+        """
+        parents = {one.name: one.parent for one in listed}
+        for name in parents:
+            if not any(images.leaf_of(name) for images in self._kinds):
                 continue
-            try:
-                found = images.find(self._client, images.leaf_of(one.name))
-            except (FailedPrecondition, BrokenImage, ParentLost) as error:
-                log.warning("image %s is not flattened, because it cannot be read: %s", one.name, error)
-                continue
-            if found and found.ancestors >= self._config.flatten_depth:
-                self.schedule(one.name)
-        self._resumed = True
+            depth, complete = _ancestors(name, parents)
+            if depth >= self._config.flatten_depth:
+                self.schedule(name)
+            elif not complete:
+                self._unsure.add(name)
+                self.schedule(name)
 
     def close(self) -> None:
         self._worker.close()
 
     def _flatten(self, image: str) -> None:
+        if image in self._unsure:
+            needed = self._has_too_many(image)
+            self._unsure.discard(image)
+            if not needed:
+                return
         if self._cluster.queue_flatten(self._client.spec(image)):
             return
         try:
             self._client.flatten(image)
         except ImageNotFound:
             log.debug("image %s was deleted or flattened in the meantime", image)
+
+    def _has_too_many(self, image: str) -> bool:
+        """Return whether an image has too many ancestors by its label."""
+        images = next(kind for kind in self._kinds if kind.leaf_of(image))
+        try:
+            found = images.find(self._client, images.leaf_of(image))
+        except (FailedPrecondition, BrokenImage, ParentLost) as error:
+            log.warning("image %s is not flattened, because it cannot be read: %s", image, error)
+            return False
+        return found is not None and found.ancestors >= self._config.flatten_depth
+
+
+def _ancestors(image: str, parents: Mapping[str, str]) -> tuple[int, bool]:
+    """Return how many ancestors of an image are known, and whether these are all."""
+    depth = 0
+    while (parent := parents[image]) and depth < len(parents):
+        depth += 1
+        if parent not in parents:
+            return depth, False
+        image = parent
+    return depth, True

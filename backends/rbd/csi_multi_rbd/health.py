@@ -23,6 +23,7 @@ from .resources import ClusterStatus, MappedImage
 from .watchers import watch_lost
 
 REPORT_TTL = 10.0  # seconds: one report for all volumes of a listing
+CHECK_SECONDS = 600.0  # seconds between two regular checks of a cluster that answers: one `ceph` takes 0.25 CPU-s
 
 # Ceph's health checks (docs.ceph.com, Health checks), by what they mean for a volume.
 MEANING = {
@@ -46,6 +47,25 @@ class HealthReporter:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._last: tuple[float, tuple[HealthEntry, ...]] | None = None
+        self._checked: float | None = None  # time.monotonic() of the last check, None after one that failed
+
+    def check(self) -> None:
+        """Look whether the cluster is the configured one and answers, and how full it is.
+
+        Does nothing for CHECK_SECONDS after a look, unless a command had no answer since. Raises as `report` does.
+        """
+        silent = self._cluster.is_silent
+        if self._checked is not None and time.monotonic() - self._checked < CHECK_SECONDS and not silent:
+            return
+        self._checked = None
+        self.report()
+        self._checked = time.monotonic()
+
+    def report(self) -> ClusterStatus:
+        """Return the cluster's status, and note the usage of its pools. Raises as `status` does."""
+        status, usages = self._cluster.report()
+        self._capacity.note(usages)
+        return self._of_this_cluster(status)
 
     def volume(self) -> tuple[HealthEntry, ...]:
         """Return what is wrong with every volume. Raises Unavailable."""
@@ -54,7 +74,7 @@ class HealthReporter:
                 return self._last[1]
         found = [
             HealthEntry(status=MEANING[name][0], reason=MEANING[name][1], message=f"Ceph reports {name}: {summary}")
-            for name, summary in sorted(self.status().checks.items())
+            for name, summary in sorted(self.report().checks.items())
             if name in MEANING
         ]
         pool = self._config.data_pool or self._config.pool
@@ -67,7 +87,9 @@ class HealthReporter:
 
     def status(self) -> ClusterStatus:
         """Return the cluster's status. Raises Unavailable; FailedPrecondition for monitors of another cluster."""
-        status = self._cluster.status()
+        return self._of_this_cluster(self._cluster.status())
+
+    def _of_this_cluster(self, status: ClusterStatus) -> ClusterStatus:
         if status.fsid != self._config.fsid:
             raise FailedPrecondition(
                 f"the monitors {', '.join(self._config.monitors)} belong to cluster {status.fsid}, and the "

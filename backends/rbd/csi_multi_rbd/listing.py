@@ -1,19 +1,22 @@
 """Listings: one command for all images of the pool, and one for each label that was not read before.
 
-A label never changes, and an image keeps its id, so labels are cached by id.
+The command opens every image, so what it said is kept for the pages that follow. A page of a listing that is not kept
+any more comes from a new one: its cursor is a name.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 from csi_multi.contract import FailedPrecondition, Page, PageRequest, paged
 
-from . import labels
 from .client import Client
 from .errors import ImageNotFound
 from .images import OwnedImages
@@ -25,67 +28,88 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 PAGE = 200  # images at most, so that a page does not take too long: each label costs a command
 AT_ONCE = 4  # commands
+KEPT_SECONDS = 600.0  # after the last page that was read of a listing
+MOST_IMAGES = 50_000  # of all listings that are kept, unless a single one has more
+
+
+@dataclass(frozen=True, slots=True)
+class SortedListing:
+    """The images of one kind in the pool, by leaf, and the ids of all images by name."""
+
+    leaves: list[str]
+    images: Mapping[str, ListedImage]
+    ids: Mapping[str, str]
 
 
 class Listing:
-    """Lists the complete images of one kind."""
+    """Lists the complete images of one kind. Thread-safe."""
 
-    def __init__(self, images: OwnedImages, client: Client) -> None:
+    def __init__(self, images: OwnedImages, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._images = images
         self._client = client
+        self._clock = clock
         self._lock = threading.Lock()
-        self._labels: dict[str, Label | None] = {}  # by image id; None: another driver's
+        self._kept: OrderedDict[str, tuple[float, SortedListing]] = OrderedDict()  # by the cursor of the next page
 
     def page(
-        self,
-        request: PageRequest,
-        convert: Callable[[ListedImage, Label], T | None],
-        listed: Iterable[ListedImage] | None = None,
+        self, request: PageRequest, convert: Callable[[ListedImage, Label, Mapping[str, str]], T | None]
     ) -> Page[T]:
-        """Return one page of what `convert` makes of an image, None to leave it out. Raises InvalidToken.
-
-        `listed` are the images of the pool, where the caller has read them.
+        """Return one page of what `convert` makes of an image, its label and the ids of the pool's images; None leaves
+        it out. Raises InvalidToken.
         """
-        found = self._client.images() if listed is None else listed
-        images = {leaf: one for one in found if (leaf := self._images.leaf_of(one.name))}
-        present = {one.id for one in images.values()}
-        with self._lock:
-            self._labels = {id: label for id, label in self._labels.items() if id in present}
+        listing = self._kept_for(request.cursor) or self._read()
         limit = min(request.limit or PAGE, PAGE)
 
         def load(leaf: str) -> T | None:
-            label = self._label(images[leaf])
+            image = listing.images[leaf]
+            label = self._label(image)
             try:
-                return convert(images[leaf], label) if label else None
+                return convert(image, label, listing.ids) if label else None
             except FailedPrecondition as error:
-                log.warning("image %s is left out of the listing: %s", images[leaf].name, error)
+                log.warning("image %s is left out of the listing: %s", image.name, error)
                 return None
 
-        leaves = sorted(images)
-        self._fetch(images[leaf] for leaf in [leaf for leaf in leaves if leaf > request.cursor][: limit + 1])
-        return paged(leaves, PageRequest(cursor=request.cursor, limit=limit), load)
+        following = [leaf for leaf in listing.leaves if leaf > request.cursor][: limit + 1]
+        self._fetch(listing.images[leaf] for leaf in following)
+        page = paged(listing.leaves, PageRequest(cursor=request.cursor, limit=limit), load)
+        if page.cursor:
+            self._keep(page.cursor, listing)
+        return page
+
+    def _read(self) -> SortedListing:
+        found = self._client.images()
+        images = {leaf: one for one in found if (leaf := self._images.leaf_of(one.name))}
+        return SortedListing(sorted(images), images, {one.name: one.id for one in found})
+
+    def _kept_for(self, cursor: str) -> SortedListing | None:
+        with self._lock:
+            at, listing = self._kept.get(cursor, (0.0, None))
+        return listing if listing and self._clock() - at < KEPT_SECONDS else None
+
+    def _keep(self, cursor: str, listing: SortedListing) -> None:
+        now = self._clock()
+        with self._lock:
+            for old in [one for one, (at, _) in self._kept.items() if now - at >= KEPT_SECONDS or one == cursor]:
+                del self._kept[old]
+            self._kept[cursor] = (now, listing)
+            while len(self._kept) > 1 and self._images_kept() > MOST_IMAGES:
+                self._kept.popitem(last=False)
+
+    def _images_kept(self) -> int:
+        """Return how many images the listings have; those of several pages are counted once."""
+        return sum(len(one.ids) for one in {id(kept): kept for _, kept in self._kept.values()}.values())
 
     def _fetch(self, images: Iterable[ListedImage]) -> None:
-        with self._lock:
-            unknown = [one for one in images if one.id not in self._labels]
+        unknown = [one for one in images if self._images.cache.get(one.name, one.id) is None]
         if len(unknown) > 1:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rbd-labels") as threads:
                 list(threads.map(self._label, unknown))
 
     def _label(self, image: ListedImage) -> Label | None:
-        with self._lock:
-            if image.id in self._labels:
-                return self._labels[image.id]
         try:
-            label = labels.decode(image.name, self._client.metadata(image.name), image.size)
+            return self._images.label_of(self._client, image)
         except ImageNotFound:
             return None
         except FailedPrecondition as error:
             log.warning("image %s is left out of the listing: %s", image.name, error)
             return None
-        if label is None:
-            return None  # not cached: the image may be completed later
-        owned = self._images.owns(label)
-        with self._lock:
-            self._labels[image.id] = label if owned else None
-        return label if owned else None

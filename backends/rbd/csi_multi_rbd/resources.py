@@ -126,6 +126,14 @@ class MappedImage:
     served: bool = True  # False: its rbd-nbd process has died
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolListing:
+    """What `rbd ls --long` lists."""
+
+    images: list[ListedImage]
+    snapshots: list[ListedSnapshot]
+
+
 def image(data: Json) -> Image:
     return Image(
         name=data["name"],
@@ -152,6 +160,10 @@ def parent(data: Json) -> Parent:
         snapshot=data["snapshot"],
         in_trash=bool(data.get("trash", False)),
     )
+
+
+def pool_listing(data: list[Json]) -> PoolListing:
+    return PoolListing(images=listed(data), snapshots=listed_snapshots(data))
 
 
 def listed(data: list[Json]) -> list[ListedImage]:
@@ -191,10 +203,12 @@ def trash_entry(data: Json) -> TrashEntry:
     return TrashEntry(id=data["id"], name=data["name"])
 
 
-def pool_usage(data: Json, pool: str) -> PoolUsage | None:
-    stats = next((one["stats"] for one in data["pools"] if one["name"] == pool), None)
-    if stats is None:
-        return None
+def pool_usages(data: Json) -> dict[str, PoolUsage]:
+    """Return the usage of every pool by its name."""
+    return {one["name"]: _pool_usage(one["stats"]) for one in data["pools"]}
+
+
+def _pool_usage(stats: Json) -> PoolUsage:
     return PoolUsage(max_avail=stats["max_avail"], stored=stats["stored"], quota_bytes=stats.get("quota_bytes", 0))
 
 

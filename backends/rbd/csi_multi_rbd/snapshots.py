@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from csi_multi.contract import (
@@ -253,9 +253,8 @@ class SnapshotManager:
         """Raises NotFound, InUse, FailedPrecondition."""
         self._remover.delete(client, self._snapshots, leaf)
 
-    def remove_leftovers(self, client: Client) -> None:
+    def remove_leftovers(self, client: Client, found: Iterable[ListedSnapshot]) -> None:
         """Remove temporary snapshots of copies that an earlier process began: no request may ever repeat them."""
-        found = client.all_snapshots()
         self._leftovers = [one for one in found if labels.is_temporary(one.name) and self._volumes.leaf_of(one.image)]
         self.retry_leftovers(client)
 

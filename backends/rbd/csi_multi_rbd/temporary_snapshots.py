@@ -86,6 +86,7 @@ class TemporarySnapshots:
         if not copied:
             self._settle(client, snapshot)
         client.remove_snapshot(image, snapshot)
+        self._worker.withdraw(key)
 
     def wait_until_idle(self, seconds: float) -> bool:
         """Wait until all snapshots that can be removed are; return whether they are."""

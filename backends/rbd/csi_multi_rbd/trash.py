@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 
 from .background import BackgroundWorker
@@ -19,7 +19,9 @@ from .resources import Image
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 300.0  # seconds between two listings of the trash
+SWEEP_SECONDS = 600.0  # seconds between two listings of the trash
+AGAIN = ""  # a task of its own: to try what clones were found to need
+LONGEST = 3600.0  # seconds: an image that clones still need is tried again after twice the time, up to this
 
 
 class TrashPurger:
@@ -34,28 +36,43 @@ class TrashPurger:
         self.immediate = immediate
         self._worker = BackgroundWorker("rbd-purge", self._purge)
         self._lock = threading.Lock()
-        self._parents: dict[str, str] = {}  # by the id of an image in the trash, the id of its parent
+        self._parents: dict[str, str] = {}  # by the id of an image in the trash, the id of its parent, "": none
+        self._needed: dict[str, tuple[float, float]] = {}  # by id: when to try again, and the pause until then
+        self._listed: set[str] = set()  # of these, whose clones were listed
         self._swept = 0.0  # time.monotonic()
 
     def delete(self, client: Client, image: Image) -> None:
         """Move an image to the trash, and have it purged. Raises ImageInUse, HasDependents."""
         with suppress(ImageNotFound):  # an earlier attempt or another process has done it
             client.move_to_trash(image.name)
-        if image.parent:
-            with self._lock:
-                self._parents[image.id] = image.parent.id
+        with self._lock:
+            self._parents[image.id] = image.parent.id if image.parent else ""
         if self.immediate:
             with suppress(HasDependents, ImageNotFound):
                 client.delete_from_trash(image.id)
         else:
             self._worker.submit(image.id)
 
-    def sweep(self, *, now: bool = False) -> None:
-        """Purge what nothing needs any more: at most every SWEEP_SECONDS seconds, unless `now`."""
+    def sweep(self, *, now: bool = False, parents: Container[str] = ()) -> None:
+        """Purge what nothing needs any more: at most every SWEEP_SECONDS seconds, unless `now`.
+
+        An image that clones were found to need is tried again from time to time: ceph-mgr may have flattened them.
+        `parents` are names of images that have clones, as a listing shows.
+        """
         if self.immediate or (not now and time.monotonic() - self._swept < SWEEP_SECONDS):
             return
-        for one in self._client.list_trash():
-            if self._is_ours(one.name):
+        ours = [one for one in self._client.list_trash() if self._is_ours(one.name)]
+        for one in ours:
+            if one.name in parents and one.id not in self._needed:
+                self._note_needed(one.id, listed=True)
+        present, due = {one.id for one in ours}, time.monotonic()
+        with self._lock:
+            self._needed = {id: when for id, when in self._needed.items() if id in present}
+            self._listed &= present
+            below = {parent for id, parent in self._parents.items() if id in present}  # these go first
+            waiting = {id for id, (at, _) in self._needed.items() if at > due} | below
+        for one in ours:
+            if one.id not in waiting:
                 self._worker.submit(one.id)
         self._swept = time.monotonic()
 
@@ -67,14 +84,32 @@ class TrashPurger:
         self._worker.close()
 
     def _purge(self, id: str) -> None:
+        if id == AGAIN:
+            with self._lock:
+                unknown = self._needed.keys() - self._listed
+            for one in unknown:
+                self._worker.submit(one)
+            return
         try:
             self._client.delete_from_trash(id)
         except HasDependents:
             log.debug("image %s stays in the trash: clones still need it", id)
+            self._note_needed(id)
             return
         except ImageNotFound:
             pass
         with self._lock:
-            parent = self._parents.pop(id, "")
-        if parent:
+            self._needed.pop(id, None)
+            parent = self._parents.pop(id, None)
+        if parent is None:
+            self._worker.submit(AGAIN)  # an earlier process moved it to the trash, perhaps with the images above it
+        elif parent:
             self._worker.submit(parent)  # this may have been the last clone that needed it
+
+    def _note_needed(self, id: str, *, listed: bool = False) -> None:
+        with self._lock:
+            if listed:
+                self._listed.add(id)
+            _, pause = self._needed.get(id, (0.0, SWEEP_SECONDS / 2))
+            pause = min(2 * pause, LONGEST)
+            self._needed[id] = (time.monotonic() + pause, pause)

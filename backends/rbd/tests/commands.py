@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
+from typing import Any
 from unittest.mock import patch
 
 from csi_multi_rbd.command import CommandRunner
@@ -36,11 +37,11 @@ def watched(before: Act = lambda _: None, after: Act = lambda _: None) -> Iterat
     """Collect the commands of the block. `before` and `after` are called with each of them, and may raise."""
     run, seen = CommandRunner.run, []
 
-    def running(self: CommandRunner, program: str, *words: str, timeout: float) -> Result:
+    def running(self: CommandRunner, program: str, *words: str, timeout: float, **more: Any) -> Result:
         command = told(program, *words)
         seen.append(command)
         before(command)
-        output = run(self, program, *words, timeout=timeout)
+        output = run(self, program, *words, timeout=timeout, **more)
         after(command)
         return output
 

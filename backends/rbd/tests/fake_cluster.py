@@ -233,8 +233,7 @@ class FakeRunner(CommandRunner):
         self._cluster = cluster
         self._seen = seen
 
-    def execute(self, program: str, *words: str, timeout: float) -> Result:
-        stdin = ""
+    def execute(self, program: str, *words: str, timeout: float, stdin: str = "", **more: Any) -> Result:
         command, options = [program], dict[str, str]()
         rest = iter(words)
         for word in rest:

@@ -121,7 +121,8 @@ it are never taken for deleted. Every other status 2 stays `ObjectNotFound`, whi
 
 Status 110 after the monitors were reached can mean a full pool: writes wait until there is space, and in a namespace
 rbd writes in order to read. So the driver then runs `ceph osd pool ls detail`, and raises `PoolFull`, which is
-ResourceExhausted, if the pool is marked full.
+ResourceExhausted, if the pool is marked full. It does so too when a command has not ended after five seconds: one that
+waits for a full pool is killed.
 
 ## Status by command
 

@@ -113,3 +113,15 @@ def test_what_goes_on_failing_is_tried_ever_more_rarely(caplog: pytest.LogCaptur
     assert worker.wait_until_idle(BACKGROUND_SECONDS)
     assert [record.args[-1] for record in caplog.records if isinstance(record.args, tuple)] == [0.01, 0.02, 0.04]
     worker.close()
+
+
+def test_what_is_withdrawn_is_not_done() -> None:
+    done: list[str] = []
+    worker = working(done.append)
+    worker.submit("a", after=0.2)
+    worker.submit("b", after=0.3)
+    worker.withdraw("a")
+
+    assert worker.wait_until_idle(BACKGROUND_SECONDS)
+    assert done == ["b"]
+    worker.close()

@@ -8,7 +8,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -66,7 +66,7 @@ class Recorder(CommandRunner):
         self.answer = Result(status, stdout, stderr)
         self.asked: list[tuple[str, ...]] = []
 
-    def execute(self, program: str, *words: str, timeout: float) -> Result:
+    def execute(self, program: str, *words: str, timeout: float, **more: Any) -> Result:
         self.asked.append((program, *words))
         return self.answer
 
@@ -434,9 +434,9 @@ QUOTA = 123 * MIB
 def test_a_pool_tells_its_room_and_quota(cluster: Commands, config: Config) -> None:
     ceph = ClusterClient(config)
 
-    before = ceph.pool_usage(config.pool)
+    before = ceph.pool_usages()[config.pool]
     cluster.ceph("osd", "pool", "set-quota", config.pool, "max_bytes", str(QUOTA))
-    limited = ceph.pool_usage(config.pool)
+    limited = ceph.pool_usages()[config.pool]
     cluster.ceph("osd", "pool", "set-quota", config.pool, "max_bytes", "0")
 
     assert before.max_avail > 100 * MIB
@@ -444,9 +444,18 @@ def test_a_pool_tells_its_room_and_quota(cluster: Commands, config: Config) -> N
     assert (before.quota_bytes, limited.quota_bytes) == (0, QUOTA)
 
 
-def test_a_pool_that_is_not_there_has_no_room(config: Config) -> None:
-    with pytest.raises(ObjectNotFound, match="no pool 'gone'"):
-        ClusterClient(config).pool_usage("gone")
+def test_one_command_tells_the_state_of_the_cluster_and_the_room_of_its_pools(config: Config) -> None:
+    ceph = ClusterClient(config)
+
+    status, usages = ceph.report()
+
+    assert status.fsid == config.fsid
+    assert usages[config.pool].max_avail > 0
+
+
+def test_of_two_questions_the_one_that_fails_says_why(config: Config) -> None:
+    with pytest.raises(CephCommandFailed, match="no-such-thing"):
+        ClusterClient(config)._connection.ceph_each("status", "osd no-such-thing")
 
 
 def test_the_cluster_tells_who_it_is_and_how_it_is(cluster: Commands, config: Config) -> None:
@@ -493,5 +502,5 @@ def test_monitors_that_are_silent_are_not_waited_for_again_at_once(cluster: Comm
             ceph.status()
         started = time.monotonic()
         with pytest.raises(ClusterUnreachable, match="the cluster is tried again every 5 s"):
-            ceph.pool_usage(config.pool)
+            ceph.pool_usages()
         assert time.monotonic() - started < 3.5  # a try takes 4

@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from csi_multi_rbd.command import CommandRunner
 
 from csi_multi.contract import CommandFailed, CommandTimedOut, FailedPrecondition, Result, Unavailable
+from csi_multi.host.command import Doubt
 
 STRESS = Path(__file__).with_name("stress_command.py")
 CLIENTS = 16
@@ -153,10 +155,10 @@ def test_a_command_without_a_free_descriptor_is_no_bug(function: str, monkeypatc
 
 
 def test_what_stands_for_the_storage_can_be_put_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_words: str, timeout: float) -> Result:
+    def failing(*_words: str, timeout: float, **more: Any) -> Result:
         raise CommandFailed(("rbd",), Result(75, "", "the kit made this command fail"))
 
-    monkeypatch.setattr(CommandRunner, "run", lambda _self, *words, timeout: failing(*words, timeout=timeout))
+    monkeypatch.setattr(CommandRunner, "run", lambda _self, *words, **more: failing(*words, **more))
 
     assert bash("true") == (75, "", "the kit made this command fail")
 
@@ -193,3 +195,32 @@ def test_thousands_of_commands_from_a_grpc_server_all_succeed_and_leave_nothing(
 
     assert found == {"failures": [], "descriptors": found["descriptors"], "children": 0, "threads": 0}
     assert int(str(found["descriptors"])) <= 0
+
+
+def test_a_command_reads_the_text_it_is_given_and_tells_what_it_said_about_it() -> None:
+    answer = CommandRunner().execute("sh", "-c", "cat; echo no >&2", timeout=10, stdin="one\ntwo\n")
+
+    assert answer == Result(0, "one\ntwo\n", "no\n")
+
+
+def test_a_command_that_cannot_end_is_killed_as_soon_as_that_is_known() -> None:
+    asked: list[int] = []
+    doubt = Doubt(after=0.01, hopeless=lambda: bool(asked.append(1) or True))
+    with pytest.raises(CommandTimedOut):
+        CommandRunner().execute("sleep", "600", timeout=600, doubt=doubt)
+
+    assert asked == [1]
+
+
+def test_a_command_that_is_only_slow_is_waited_for() -> None:
+    doubt = Doubt(after=0.01, hopeless=lambda: False)
+
+    assert CommandRunner().execute("sh", "-c", "sleep 0.1; echo done", timeout=10, doubt=doubt).stdout == "done\n"
+    with pytest.raises(CommandTimedOut, match=r"0\.1"):
+        CommandRunner().execute("sleep", "600", timeout=0.1, doubt=doubt)
+
+
+def test_a_command_that_ends_soon_raises_no_doubt() -> None:
+    doubt = Doubt(after=10, hopeless=lambda: pytest.fail("it has ended"))
+
+    assert CommandRunner().execute("true", timeout=20, doubt=doubt).status == 0

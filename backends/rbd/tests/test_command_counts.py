@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from csi_multi_rbd import watchers
+from csi_multi_rbd import capacity, circuit_breaker, health, watchers
 from csi_multi_rbd.backend import RbdBackend
 
-from csi_multi.contract import InUse, SnapshotRequest, Volume
+from csi_multi.contract import CapacityRequest, InUse, PageRequest, SnapshotRequest, Unavailable, Volume
 from csi_multi.core import idempotent
 
 from .fake_cluster import FakeCluster
@@ -166,3 +167,101 @@ def test_a_refused_deletion_keeps_the_snapshot_that_restores_are_made_from(
     with pytest.raises(InUse, match="by-hand"):
         delete(backend, cut)
     assert [one.name for one in pool.images[image(backend, cut)].snapshots] == ["csi-base", "by-hand"]
+
+
+def test_an_idle_check_takes_one_command_every_few_minutes(
+    pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = pool.backend()
+    with pool.counted() as first:
+        starting.check()
+    with pool.counted() as second:
+        starting.check()
+    monkeypatch.setattr(health, "CHECK_SECONDS", 0.0)
+    with pool.counted() as later:
+        starting.check()
+
+    assert first == ["ceph status;", "rbd ls"]  # the second is for what an earlier process left
+    assert second == []
+    assert later == ["ceph status;"]
+    assert pool.run[-1] == "ceph status; df detail"
+    starting.close()
+
+
+def test_a_cluster_that_does_not_answer_is_asked_at_every_check_until_it_does(
+    pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuit_breaker, "RETRY", 0.0)
+    pool.down = True
+    backend.check()
+    with pytest.raises(Unavailable):
+        backend.get_volume("v")  # so it is known
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            backend.check()
+    pool.down = False
+    with pool.counted() as seen:
+        backend.check()
+        backend.check()
+
+    assert seen == ["ceph status;"]
+
+
+def test_the_capacity_comes_from_the_last_report_while_that_is_young(
+    pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool.counted() as young:
+        first = backend.capacity(CapacityRequest()).available
+    pool.available //= 2
+    monkeypatch.setattr(capacity, "REPORT_TTL", 0.0)
+    with pool.counted() as old:
+        second = backend.capacity(CapacityRequest()).available
+
+    assert (young, old) == ([], ["ceph df"])
+    assert (first, second) == (2**40, 2**39)
+
+
+def test_many_creations_after_an_old_report_ask_for_one_new_one(
+    pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend._capacity.invalidate()
+    with pool.counted() as seen, ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: create(backend, f"v{number}"), range(8)))
+
+    assert sorted(seen) == ["ceph df"] + ["rbd import"] * 8
+
+
+def pages(backend: RbdBackend, limit: int) -> list[list[str]]:
+    found, cursor = list[list[str]](), ""
+    while not found or cursor:
+        page = backend.list_volumes(PageRequest(cursor=cursor, limit=limit))
+        found.append([one.handle for one in page.items])
+        cursor = page.cursor
+    return found
+
+
+def test_all_pages_of_a_listing_come_from_one_command(pool: FakeCluster, backend: RbdBackend) -> None:
+    for number in (3, 1, 4, 0, 2):
+        create(backend, f"v{number}")
+    with pool.counted() as first:
+        assert pages(backend, 2) == [["v0", "v1"], ["v2", "v3"], ["v4"]]
+    with pool.counted() as second:
+        assert len(pages(backend, 2)) == 3
+
+    assert sorted(first) == [READ] * 5 + ["rbd ls"]
+    assert second == ["rbd ls"]
+
+
+def test_a_start_takes_one_listing_whatever_there_is(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
+    cut = snapshot(backend, "s", known)
+    for number in range(5):
+        copy(backend, f"r{number}", cut)
+    copy(backend, "c", known)
+    assert backend.wait_until_idle(IDLE_SECONDS)
+    starting, before = pool.backend(), len(pool.background)
+    with pool.counted() as seen:
+        starting.resume()
+
+    assert seen == ["rbd ls"]
+    assert pool.background[before:] == ["rbd trash ls k8s"]
+    starting.close()

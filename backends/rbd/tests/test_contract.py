@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from csi_multi_rbd import labels
@@ -102,7 +102,7 @@ def strangers(cluster: Cluster, namespace: str) -> None:
             cluster.rbd("image-meta", "set", spec, labels.KEY, labels.encode(Label(image=image, stamp=stamp)))
 
 
-def told(program: str, *words: str, timeout: float) -> str:
+def told(program: str, *words: str, timeout: float, stdin: str = "", **more: Any) -> str:
     """Return a command without the options that all of them have: `rbd snap create k8s/n/csi-vol-...`."""
     at = next((at for at, word in enumerate(words) if word in VERBS | GROUPS), 0)
     kept = [word for word in words[at:] if not word.startswith("-")]

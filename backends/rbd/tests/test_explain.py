@@ -40,11 +40,11 @@ class Recorder(CommandRunner):
         super().__init__()
         self.changes: list[tuple[str, ...]] = []
 
-    def execute(self, program: str, *words: str, timeout: float) -> Result:
+    def execute(self, program: str, *words: str, timeout: float, **more: Any) -> Result:
         purpose = PURPOSES.get(verb(program, words))
         if purpose is None or not purpose.read_only:
             self.changes.append(readable_command(program, words))
-        return super().execute(program, *words, timeout=timeout)
+        return super().execute(program, *words, timeout=timeout, **more)
 
 
 def make(backend: Any, request: VolumeRequest) -> Any:

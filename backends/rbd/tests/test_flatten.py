@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -73,9 +74,9 @@ def test_no_answer_waits_for_the_manager(
 ) -> None:
     answered, late, run = threading.Event(), [], BackgroundRunner.run
 
-    def waiting(self: BackgroundRunner, program: str, *words: str, timeout: float) -> Result:
+    def waiting(self: BackgroundRunner, program: str, *words: str, timeout: float, **more: Any) -> Result:
         late.append(not answered.wait(BACKGROUND_SECONDS))
-        return run(self, program, *words, timeout=timeout)
+        return run(self, program, *words, timeout=timeout, **more)
 
     monkeypatch.setattr(BackgroundRunner, "run", waiting)
     _, restored = deep(cluster, shallow)

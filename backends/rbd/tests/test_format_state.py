@@ -48,9 +48,9 @@ class Mapping(CommandRunner):
         super().__init__()
         self._kernel, self._config = kernel, config
 
-    def run(self, program: str, *words: str, timeout: float) -> Result:
+    def run(self, program: str, *words: str, timeout: float, **more: Any) -> Result:
         if "device" not in words:
-            return super().run(program, *words, timeout=timeout)
+            return super().run(program, *words, timeout=timeout, **more)
         at = words.index("device")
         verb, spec = words[at + 1 : at + 3]
         if verb == "unmap":

@@ -166,9 +166,9 @@ def test_a_large_volume_is_gone_at_once_and_its_data_later(
     """10 TiB are 2,621,440 objects to look for; here that begins when the answer was long given."""
     answered, run = threading.Event(), BackgroundRunner.run
 
-    def waiting(self: BackgroundRunner, program: str, *words: str, timeout: float) -> Result:
+    def waiting(self: BackgroundRunner, program: str, *words: str, timeout: float, **more: Any) -> Result:
         answered.wait(BACKGROUND_SECONDS)
-        return run(self, program, *words, timeout=timeout)
+        return run(self, program, *words, timeout=timeout, **more)
 
     monkeypatch.setattr(BackgroundRunner, "run", waiting)
     backend = RbdBackend(msgspec.structs.replace(config, overprovision=1e6), setting)

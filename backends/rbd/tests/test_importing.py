@@ -47,10 +47,10 @@ class Mortal(CommandRunner):
         super().__init__()
         self._word = word
 
-    def execute(self, program: str, *words: str, timeout: float) -> Result:
+    def execute(self, program: str, *words: str, timeout: float, **more: Any) -> Result:
         if self._word in words:
             raise Died(self._word)
-        return super().execute(program, *words, timeout=timeout)
+        return super().execute(program, *words, timeout=timeout, **more)
 
 
 def stamp(name: str = "old-data") -> Stamp:

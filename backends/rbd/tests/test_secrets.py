@@ -8,6 +8,7 @@ import os
 import secrets as random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -118,12 +119,12 @@ def test_no_key_is_in_words_files_logs_or_errors(
     caplog.set_level(logging.DEBUG)
     run, words_seen, keys_seen = CommandRunner.run, [], []
 
-    def seeing(self: CommandRunner, program: str, *words: str, timeout: float) -> Result:
+    def seeing(self: CommandRunner, program: str, *words: str, timeout: float, **more: Any) -> Result:
         words_seen.extend(words)
         if "--keyfile" in words:
             path = Path(words[words.index("--keyfile") + 1])
             keys_seen.append((path.read_text(), oct(path.stat().st_mode & 0o777), str(path.readlink())))
-        return run(self, program, *words, timeout=timeout)
+        return run(self, program, *words, timeout=timeout, **more)
 
     monkeypatch.setattr(CommandRunner, "run", seeing)
     volume = create(backend, "v", secrets=given)

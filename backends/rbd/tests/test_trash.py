@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,11 +62,11 @@ def test_a_purge_that_is_killed_is_begun_again(
 ) -> None:
     run, killed = BackgroundRunner.run, []
 
-    def dying(self: BackgroundRunner, program: str, *words: str, timeout: float) -> Result:
+    def dying(self: BackgroundRunner, program: str, *words: str, timeout: float, **more: Any) -> Result:
         if "rm" in words and not killed:
             killed.append(words)
             raise CommandTimedOut((program,), 1)
-        return run(self, program, *words, timeout=timeout)
+        return run(self, program, *words, timeout=timeout, **more)
 
     monkeypatch.setattr(BackgroundRunner, "run", dying)
     backend = RbdBackend(config, setting)
@@ -105,7 +106,7 @@ def test_a_look_that_failed_is_repeated_at_the_next_check(
     backend.close()
 
 
-def _silent(self: BackgroundRunner, program: str, *words: str, timeout: float) -> Result:
+def _silent(self: BackgroundRunner, program: str, *words: str, timeout: float, **more: Any) -> Result:
     raise CommandTimedOut((program,), 1)
 
 
