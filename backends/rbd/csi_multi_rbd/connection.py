@@ -100,10 +100,7 @@ class Connection:
         return self.run("ceph", self._monitor_options(QUICK if quick else LONGEST), words, independent=quick)
 
     def ceph_each(self, *lines: str) -> list[Any]:
-        """Run one ceph for several questions, each a line without options, and return their JSON in that order.
-
-        Starting it takes most of its time. Raises the error of the first question that fails.
-        """
+        """Run one ceph for several questions without options; return their JSON. Raises the error of one that fails."""
         common, text = (*self._monitor_options(LONGEST), "--format", "json"), "\n".join(lines) + "\n"
         result = self._result("ceph", common, (), named=tuple(lines[0].split()), stdin=text)
         found = read(f"ceph {lines[0]}", result.stdout, documents)

@@ -45,13 +45,13 @@ class TrashPurger:
         """Move an image to the trash, and have it purged. Raises ImageInUse, HasDependents."""
         with suppress(ImageNotFound):  # an earlier attempt or another process has done it
             client.move_to_trash(image.name)
-        with self._lock:
-            self._parents[image.id] = image.parent.id if image.parent else ""
         if self.immediate:
             with suppress(HasDependents, ImageNotFound):
                 client.delete_from_trash(image.id)
-        else:
-            self._worker.submit(image.id)
+            return
+        with self._lock:
+            self._parents[image.id] = image.parent.id if image.parent else ""
+        self._worker.submit(image.id)
 
     def sweep(self, *, now: bool = False, parents: Container[str] = ()) -> None:
         """Purge what nothing needs any more: at most every SWEEP_SECONDS seconds, unless `now`.

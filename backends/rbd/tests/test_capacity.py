@@ -116,7 +116,7 @@ def test_an_old_report_is_not_believed(backend: RbdBackend, cluster: Cluster, mo
     cluster.ceph(*quota, str(stored + 100 * MIB))
     try:
         create(backend, "believed", 200 * MIB)
-        monkeypatch.setattr(capacity, "REPORT_TTL", 0.0)
+        monkeypatch.setattr(capacity, "ADMISSION_TTL", 0.0)
         with pytest.raises(ResourceExhausted):
             create(backend, "v", 200 * MIB)
     finally:

@@ -50,7 +50,7 @@ def test_sixty_volumes_are_listed_in_pages_and_each_label_is_read_once(backend: 
 
     assert [len(page) for page in found] == [25, 25, 10]
     assert [one for page in found for one in page] == list(again.items) == made
-    assert sorted(command.split()[1] for command in first) == ["image-meta"] * MANY + ["ls"] * 3
+    assert sorted(command.split()[1] for command in first) == ["image-meta"] * MANY + ["ls"]
     assert [command.split()[1] for command in second] == ["ls"]
 
 
@@ -60,7 +60,7 @@ def test_a_page_goes_on_after_a_volume_that_is_gone_by_then(backend: RbdBackend)
     delete(backend, made[1], made[2])
     create(backend, "v0b")
 
-    rest = backend.list_volumes(PageRequest(cursor=page.cursor, limit=2))
+    rest = backend.list_volumes(PageRequest(cursor=page.cursor, limit=2))  # of what is known from the first page
     assert (page.items, rest.items, rest.cursor) == (tuple(made[:2]), (made[3],), "")
 
 

@@ -16,5 +16,5 @@ def test_every_text_is_a_value(text: str, found: list[object]) -> None:
 
 @pytest.mark.parametrize("text", ["{", '{"a": 1}\nStatus: x', "x"])
 def test_what_is_no_json_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="JSON|Expecting"):
+    with pytest.raises(ValueError, match="Expecting"):
         documents(text)
