@@ -63,6 +63,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.images: dict[str, FakeImage] = {}  # by name
         self.trash: dict[str, FakeImage] = {}  # by id
+        self.fsid = FSID
         self.available = 2**40
         self.run: list[str] = []  # of requests
         self.background: list[str] = []
@@ -97,7 +98,7 @@ class FakeCluster:
     def _ceph(self, words: list[str]) -> str:
         stats = {"max_avail": self.available, "stored": 0, "quota_bytes": 0}
         answers: dict[str, Any] = {
-            "status": {"fsid": FSID, "health": {"status": "HEALTH_OK", "checks": {}}},
+            "status": {"fsid": self.fsid, "health": {"status": "HEALTH_OK", "checks": {}}},
             "df": {"pools": [{"name": POOL, "stats": stats}]},
             "osd": [{"pool_name": POOL, "flags_names": "hashpspool" + ",full" * (self.available == 0)}],
         }

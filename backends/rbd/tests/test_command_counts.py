@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,15 @@ import pytest
 from csi_multi_rbd import capacity, circuit_breaker, health, watchers
 from csi_multi_rbd.backend import RbdBackend
 
-from csi_multi.contract import CapacityRequest, InUse, PageRequest, SnapshotRequest, Unavailable, Volume
+from csi_multi.contract import (
+    CapacityRequest,
+    FailedPrecondition,
+    InUse,
+    PageRequest,
+    SnapshotRequest,
+    Unavailable,
+    Volume,
+)
 from csi_multi.core import idempotent
 
 from .fake_cluster import FakeCluster
@@ -207,6 +216,20 @@ def test_a_cluster_that_does_not_answer_is_asked_at_every_check_until_it_does(
     assert seen == ["ceph status;"]
 
 
+def test_a_check_that_failed_is_repeated_at_once(
+    pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.fsid = "00000000-0000-0000-0000-000000000000"
+    backend.check()
+    with monkeypatch.context() as patched:
+        patched.setattr(health, "CHECK_SECONDS", 0.0)
+        with pytest.raises(FailedPrecondition, match="belong to cluster"):
+            backend.check()
+
+    with pytest.raises(FailedPrecondition, match="belong to cluster"):
+        backend.check()
+
+
 def test_the_capacity_comes_from_the_last_report_while_that_is_young(
     pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +247,15 @@ def test_the_capacity_comes_from_the_last_report_while_that_is_young(
 def test_many_creations_after_an_old_report_ask_for_one_new_one(
     pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    second, asked = threading.Event(), list[str]()
+
+    def before(command: str) -> None:
+        if command.startswith("ceph df"):
+            asked.append(command)
+            second.set() if len(asked) > 1 else second.wait(0.2)
+
     backend._capacity.invalidate()
+    pool.before = before
     with pool.counted() as seen, ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: create(backend, f"v{number}"), range(8)))
 

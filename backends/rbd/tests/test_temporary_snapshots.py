@@ -127,6 +127,17 @@ def test_what_a_failed_copy_leaves_is_removed_when_nobody_repeats_it(
     assert list(pool.images) == [image(backend, volume)]
 
 
+def test_nothing_waits_for_a_snapshot_that_went_with_its_volume(pool: FakeCluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v")
+    at(pool, "rbd image-meta set", Unavailable)
+    with pytest.raises(Unavailable):
+        snapshot(backend, "s", volume)
+    delete(backend, volume)
+
+    assert backend._temporaries.wait_until_idle(0)
+    assert pool.images == {}
+
+
 def test_a_copy_whose_driver_died_is_made_anew_by_the_retry(pool: FakeCluster, backend: RbdBackend) -> None:
     volume = create(backend, "v")
     at(pool, "rbd image-meta set", Died)
