@@ -89,14 +89,23 @@ class OwnedImages:
 
     def find(self, client: Client, leaf: str) -> FoundImage | None:
         """Return the image with this name, complete or not. Raises FailedPrecondition for another driver's."""
+        image = self.look(client, leaf)
+        if image is None:
+            return None
+        try:
+            return FoundImage(image=image, label=self.label_of(client, image))
+        except ImageNotFound:
+            self.cache.forget(image.name)
+            return None
+
+    def look(self, client: Client, leaf: str) -> Image | None:
+        """Return the image with this name, whosever it is."""
         name = self.name(leaf)
         try:
-            image = client.info(name)
-            label = self.label_of(client, image)
+            return client.info(name)
         except ImageNotFound:
             self.cache.forget(name)
             return None
-        return FoundImage(image=image, label=label)
 
     def label_of(self, client: Client, image: Image | ListedImage) -> Label | None:
         """Return the label of an image that was just looked up, see `label`. Raises ImageNotFound."""

@@ -85,12 +85,15 @@ class ImageRemover:
     ) -> tuple[FoundImage | None, tuple[str, ...] | None]:
         """Return what `find` does, and the watchers of a complete image if they were listed along with it."""
         name = images.name(leaf)
-        if images.cache.last(name):  # so it is there, and a label need not be read
-            try:
+        try:
+            if images.cache.last(name):  # so it is there, and its label need not be read
                 return both(lambda: images.find(client, leaf), lambda: client.watchers(name))
-            except ImageNotFound:  # between the two
-                pass
-        return images.find(client, leaf), None
+            if image := images.look(client, leaf):
+                label, watchers = both(lambda: images.label_of(client, image), lambda: client.watchers(name))
+                return FoundImage(image=image, label=label), watchers
+        except ImageNotFound:  # between the two
+            return images.find(client, leaf), None
+        return None, None
 
     def free_name(self, client: Client, images: OwnedImages, leaf: str, *, again: bool) -> None:
         """Remove the incomplete image that has the name of a new one. `again`: the name was taken before.

@@ -14,6 +14,7 @@ from csi_multi.contract import (
     CapacityRequest,
     FailedPrecondition,
     InUse,
+    NotFound,
     PageRequest,
     SnapshotRequest,
     Unavailable,
@@ -68,6 +69,24 @@ def test_a_deletion_takes_three_of_which_two_run_at_once(pool: FakeCluster, back
 
     assert sorted(seen[:2]) == [LOOK, "rbd status"]
     assert seen[2:] == ["rbd trash mv"]
+
+
+def test_the_deletion_of_a_volume_whose_label_was_not_read_takes_one_more(
+    pool: FakeCluster, backend: RbdBackend
+) -> None:
+    volume = create(backend, "v")
+    with pool.counted() as seen:
+        delete(backend, volume)
+
+    assert (seen[0], sorted(seen[1:3]), seen[3:]) == (LOOK, [READ, "rbd status"], ["rbd trash mv"])
+
+
+def test_a_deletion_that_is_repeated_looks_once(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
+    delete(backend, known)
+    with pool.counted() as seen, pytest.raises(NotFound):
+        delete(backend, known)
+
+    assert seen == [LOOK, "rbd ls"]
 
 
 def test_a_snapshot_takes_four_before_the_answer_and_one_after_it(
