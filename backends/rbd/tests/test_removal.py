@@ -28,7 +28,6 @@ from .volumes import (
     rados,
     read,
     snapshot,
-    spec,
     stamp,
     write,
 )
@@ -164,7 +163,6 @@ def test_a_start_settles_every_copy_but_the_one_that_it_cannot(
     for name in ("a", "b", "c"):
         with watched(dies("rbd image-meta set")), pytest.raises(Died):
             snapshot(backend, name, source)
-        cluster.rbd("snap", "create", "--no-progress", f"{spec(backend, source)}@csi-tmp-snap-{name}")
     cluster.rbd("image-meta", "set", f"{where}b", labels.KEY, "{")
 
     other = RbdBackend(config, setting)
