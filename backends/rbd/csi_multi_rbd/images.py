@@ -30,6 +30,7 @@ from .errors import ImageNotFound
 from .label_cache import LabelCache
 from .labels import Label
 from .resources import Image, ImageLayout, ListedImage
+from .side_by_side import both
 
 ATTEMPTS = 3  # to create an image whose name was taken
 
@@ -89,23 +90,27 @@ class OwnedImages:
 
     def find(self, client: Client, leaf: str) -> FoundImage | None:
         """Return the image with this name, complete or not. Raises FailedPrecondition for another driver's."""
-        image = self.look(client, leaf)
-        if image is None:
-            return None
-        try:
-            return FoundImage(image=image, label=self.label_of(client, image))
-        except ImageNotFound:
-            self.cache.forget(image.name)
-            return None
-
-    def look(self, client: Client, leaf: str) -> Image | None:
-        """Return the image with this name, whosever it is."""
         name = self.name(leaf)
         try:
-            return client.info(name)
+            image = client.info(name)
+            return FoundImage(image=image, label=self.label_of(client, image))
         except ImageNotFound:
             self.cache.forget(name)
             return None
+
+    def find_anew(self, client: Client, leaf: str) -> FoundImage | None:
+        """Do as `find` does with the label as it is now, whatever was read before: for what is to be deleted."""
+        name = self.name(leaf)
+        try:
+            if self.cache.seen(name):  # so it is there, and the second command is not in vain
+                image, metadata = both(lambda: client.info(name), lambda: client.metadata(name))
+            else:
+                image, metadata = client.info(name), client.metadata(name)
+        except ImageNotFound:
+            self.cache.forget(name)
+            return None
+        self.cache.forget(name)  # and do not keep this label: at the same time, the two may be of different images
+        return FoundImage(image=image, label=self.label(client, name, metadata, image.size))
 
     def label_of(self, client: Client, image: Image | ListedImage) -> Label | None:
         """Return the label of an image that was just looked up, see `label`. Raises ImageNotFound."""
@@ -116,9 +121,9 @@ class OwnedImages:
     def _read(self, client: Client, image: Image | ListedImage) -> tuple[Label | None, dict[str, str]]:
         """Return the label and all image-meta as they are now."""
         metadata = client.metadata(image.name)
+        self.cache.forget(image.name)  # also where the label is damaged now
         label = labels.decode(image.name, metadata, image.size)
         if label is None:
-            self.cache.forget(image.name)
             return None, metadata
         self.cache.put(image.id, label)
         return self._own(client, label), metadata

@@ -33,11 +33,6 @@ class LabelCache:
             self._note_name(name, id)
             return label
 
-    def last(self, name: str) -> Label | None:
-        """Return the label that the image of this name had when it was read: a guess, to be checked."""
-        with self._lock:
-            return self._labels.get(self._names.get(name, ""))
-
     def seen(self, name: str) -> bool:
         """Return whether an image of this name was complete when it was read or created here."""
         with self._lock:

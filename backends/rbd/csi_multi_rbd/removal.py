@@ -30,7 +30,6 @@ from .client import Client
 from .errors import BrokenImage, ImageInUse, ImageNotFound, ParentLost
 from .images import FoundImage, ImageExists, OwnedImages
 from .resources import Image
-from .side_by_side import both
 from .temporary_snapshots import TemporarySnapshots
 from .trash import TrashPurger
 from .watchers import refuse_open
@@ -54,7 +53,7 @@ class ImageRemover:
         FailedPrecondition.
         """
         try:
-            found, watchers = self._find_watched(client, images, leaf)
+            found = images.find_anew(client, leaf)
         except BrokenImage:  # an earlier deletion was interrupted
             self.remove_broken(client, images.name(leaf))
             return
@@ -70,7 +69,7 @@ class ImageRemover:
         if found.label.stamp.imported:
             raise not_ours_to_delete(leaf)
         name = found.image.name
-        refuse_open(client, name, watchers)
+        refuse_open(client, name)
         if found.image.snapshots:
             self._remove_own_snapshots(client, images, found.image)
         try:
@@ -79,21 +78,6 @@ class ImageRemover:
             refuse_open(client, name)
             raise
         images.cache.forget(name)
-
-    def _find_watched(
-        self, client: Client, images: OwnedImages, leaf: str
-    ) -> tuple[FoundImage | None, tuple[str, ...] | None]:
-        """Return what `find` does, and the watchers of a complete image if they were listed along with it."""
-        name = images.name(leaf)
-        try:
-            if images.cache.last(name):  # so it is there, and its label need not be read
-                return both(lambda: images.find(client, leaf), lambda: client.watchers(name))
-            if image := images.look(client, leaf):
-                label, watchers = both(lambda: images.label_of(client, image), lambda: client.watchers(name))
-                return FoundImage(image=image, label=label), watchers
-        except ImageNotFound:  # between the two
-            return images.find(client, leaf), None
-        return None, None
 
     def free_name(self, client: Client, images: OwnedImages, leaf: str, *, again: bool) -> None:
         """Remove the incomplete image that has the name of a new one. `again`: the name was taken before.

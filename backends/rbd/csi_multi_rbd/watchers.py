@@ -29,12 +29,11 @@ def wait_until_unwatched(
         raise in_use_elsewhere(client, image, others)
 
 
-def refuse_open(client: Client, image: str, watchers: tuple[str, ...] | None = None) -> None:
+def refuse_open(client: Client, image: str) -> None:
     """Raise InUse with the clients that have the image open and keep it open. A command of a controller closes it
-    soon, for example one that removes a copy, which opens its source too. `watchers` were listed just now.
+    soon, for example one that removes a copy, which opens its source too.
     """
-    first = client.watchers(image) if watchers is None else watchers
-    if watchers := _remaining(client, image, first, None, CLOSING_SECONDS):
+    if watchers := _remaining(client, image, client.watchers(image), None, CLOSING_SECONDS):
         raise InUse(
             f"image {client.spec(image)} is open: watched by {', '.join(watchers)}; unpublish and unstage the volume "
             "there first, or unmap the image; the watch of a dead client ends after about 30 s"

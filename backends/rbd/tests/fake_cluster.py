@@ -51,6 +51,7 @@ class FakeImage:
     name: str
     id: str
     size: int
+    used: int = 0
     meta: dict[str, str] = field(default_factory=dict)
     snapshots: list[FakeSnapshot] = field(default_factory=list)
     parent: tuple[str, int] | None = None  # id of an image, and of its snapshot
@@ -154,6 +155,14 @@ class FakeCluster:
     def _image_meta_list(self, words: list[str], options: dict[str, str]) -> str:
         return json.dumps(self._find(words[0]).meta)
 
+    def _image_meta_remove(self, words: list[str], options: dict[str, str]) -> None:
+        del self._find(words[0]).meta[words[1]]
+
+    def _mv(self, words: list[str], options: dict[str, str]) -> None:
+        image, name = self._find(words[0]), words[1].removeprefix(f"{POOL}/")
+        self.images[name] = self.images.pop(image.name)
+        image.name = name
+
     def _image_meta_set(self, words: list[str], options: dict[str, str]) -> None:
         self._find(words[0]).meta[words[1]] = words[2]
 
@@ -164,8 +173,7 @@ class FakeCluster:
         self._find(words[0]).size = int(options["--size"].removesuffix("B"))
 
     def _du(self, words: list[str], options: dict[str, str]) -> str:
-        self._find(words[0])
-        return json.dumps({"images": [{"used_size": 0}]})
+        return json.dumps({"images": [{"used_size": self._find(words[0]).used}]})
 
     def _ls(self, words: list[str], options: dict[str, str]) -> str:
         if "--long" not in options:

@@ -24,8 +24,8 @@ def test_a_label_is_of_the_image_with_its_id_and_name_only() -> None:
     cache = LabelCache()
     cache.put("1", label("a"))
 
-    assert cache.get("a", "1") == cache.last("a") == label("a")
-    assert cache.get("a", "2") is cache.get("b", "1") is cache.last("b") is None
+    assert cache.get("a", "1") == label("a")
+    assert cache.get("a", "2") is cache.get("b", "1") is None
 
 
 def test_what_is_forgotten_is_not_seen_any_more() -> None:
