@@ -22,7 +22,7 @@ from csi_multi.contract import (
     missing,
 )
 
-from . import labels
+from . import label_cache, labels
 from .ceph_rules import features_problem
 from .client import Client
 from .config import Config, Parameters, SnapshotParameters
@@ -112,9 +112,14 @@ class OwnedImages:
         self.cache.forget(name)  # and do not keep this label: at the same time, the two may be of different images
         return FoundImage(image=image, label=self.label(client, name, metadata, image.size))
 
-    def label_of(self, client: Client, image: Image | ListedImage) -> Label | None:
-        """Return the label of an image that was just looked up, see `label`. Raises ImageNotFound."""
-        if image.size >= labels.SMALLEST and (label := self.cache.get(image.name, image.id)):
+    def label_of(
+        self, client: Client, image: Image | ListedImage, seconds: float = label_cache.MAX_SECONDS
+    ) -> Label | None:
+        """Return the label of an image that was just looked up, see `label`; perhaps as it was so many seconds ago.
+
+        Raises ImageNotFound.
+        """
+        if image.size >= labels.SMALLEST and (label := self.cache.get(image.name, image.id, seconds)):
             return self._own(client, label)
         return self._read(client, image)[0]
 

@@ -1,4 +1,4 @@
-"""Listings: one command for all images of the pool, and one for each label that was not read before.
+"""Listings: one command for all images of the pool, and one for each label that was not read within the hour.
 
 The command opens every image, so what it said is kept for the pages that follow. A page of a listing that is not kept
 any more comes from a new one: its cursor is a name.
@@ -20,6 +20,7 @@ from csi_multi.contract import FailedPrecondition, Page, PageRequest, paged
 from .client import Client
 from .errors import ImageNotFound
 from .images import OwnedImages
+from .label_cache import LISTED_SECONDS
 from .labels import Label
 from .resources import ListedImage
 
@@ -100,14 +101,14 @@ class Listing:
         return sum(len(one.ids) for one in {id(kept): kept for _, kept in self._kept.values()}.values())
 
     def _fetch(self, images: Iterable[ListedImage]) -> None:
-        unknown = [one for one in images if self._images.cache.get(one.name, one.id) is None]
+        unknown = [one for one in images if self._images.cache.get(one.name, one.id, LISTED_SECONDS) is None]
         if len(unknown) > 1:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rbd-labels") as threads:
                 list(threads.map(self._label, unknown))
 
     def _label(self, image: ListedImage) -> Label | None:
         try:
-            return self._images.label_of(self._client, image)
+            return self._images.label_of(self._client, image, LISTED_SECONDS)
         except ImageNotFound:
             return None
         except FailedPrecondition as error:
