@@ -40,9 +40,8 @@ class NotFound(StorageError):
 class AlreadyExists(StorageError):
     """The name is taken."""
 
-    existing: object = (
-        None  # the volume or snapshot that has it, where the backend has just read it; else the core does
-    )
+    # the volume or snapshot that has it, where the backend has just read it; else the core does
+    existing: object = None
 
 
 class OutOfRange(StorageError):
