@@ -1,4 +1,4 @@
-"""Labels that a person or another process changes after they were read, on a cluster in memory.
+"""Labels that a person or another process changes after they were read, on a cluster in memory; the last on a real one.
 
 What is deleted or formatted is decided by what the cluster says then; all else may rest on a label for some minutes.
 """
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from csi_multi_rbd import labels
 from csi_multi_rbd.backend import RbdBackend
+from csi_multi_rbd.config import Config
 from csi_multi_rbd.label_cache import LISTED_SECONDS, MAX_SECONDS, LabelCache
 from csi_multi_rbd.labels import Label
 
@@ -22,6 +23,7 @@ from csi_multi.contract import (
     FailedPrecondition,
     NotFound,
     PageRequest,
+    Setting,
     SizeRange,
     Stamp,
     Volume,
@@ -29,8 +31,9 @@ from csi_multi.contract import (
 from csi_multi.contract.model import IMPORTED
 from csi_multi.core import idempotent
 
+from .ceph import Cluster
 from .fake_cluster import FakeCluster, FakeImage
-from .volumes import SIZE, copy, create, delete, image, snapshot, stamp, volume_request
+from .volumes import SIZE, copy, create, delete, image, info, read, snapshot, spec, stamp, volume_request, write
 
 LOOK, READ = "rbd info", "rbd image-meta list"
 DATA = 4096  # bytes in an image
@@ -264,3 +267,23 @@ def test_a_volume_without_a_label_is_not_opened_for_formatting(
         backend.formatting("v")
     with pytest.raises(NotFound):
         backend.expand_volume(ExpandRequest(handle="v", size=SizeRange(required=2 * SIZE)))
+
+
+def test_on_a_real_cluster_too(cluster: Cluster, config: Config, setting: Setting) -> None:
+    """An image that is created anew has another id, and its data stays when its label is removed by hand."""
+    backend, other = RbdBackend(config, setting), RbdBackend(config, setting)
+    create(backend, "v")
+    assert backend.get_volume("v").size == SIZE
+    before = info(cluster, backend, "v")["id"]
+    other.delete_volume("v", {})
+    made = create(other, "v", 2 * SIZE)
+
+    assert info(cluster, backend, "v")["id"] != before
+    assert backend.get_volume("v") == made
+    write(cluster, backend, made, b"data")
+    cluster.rbd("image-meta", "remove", spec(backend, made), labels.KEY)
+    for one in (backend, other):
+        with pytest.raises(FailedPrecondition, match="has data and no image-meta"):
+            one.delete_volume("v", {})
+        one.close()
+    assert read(cluster, backend, made, 4) == b"data"
