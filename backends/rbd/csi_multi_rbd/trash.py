@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 
 from .background import BackgroundWorker
 from .client import Client
 from .errors import HasDependents, ImageNotFound
-from .resources import Image
+from .resources import Image, TrashEntry
 
 log = logging.getLogger(__name__)
 
@@ -53,18 +53,17 @@ class TrashPurger:
             self._parents[image.id] = image.parent.id if image.parent else ""
         self._worker.submit(image.id)
 
-    def sweep(self, *, now: bool = False, parents: Container[str] = ()) -> None:
+    def sweep(self, *, now: bool = False, parents: Container[str] | None = None) -> None:
         """Purge what nothing needs any more: at most every SWEEP_SECONDS seconds, unless `now`.
 
         An image that clones were found to need is tried again from time to time: ceph-mgr may have flattened them.
-        `parents` are names of images that have clones, as a listing shows.
+        `parents` are names of images that have clones, as a listing shows; others are tried at once.
         """
         if self.immediate or (not now and time.monotonic() - self._swept < SWEEP_SECONDS):
             return
         ours = [one for one in self._client.list_trash() if self._is_ours(one.name)]
-        for one in ours:
-            if one.name in parents and one.id not in self._needed:
-                self._note_needed(one.id, listed=True)
+        if parents is not None:
+            self._compare(ours, parents)
         present, due = {one.id for one in ours}, time.monotonic()
         with self._lock:
             self._needed = {id: when for id, when in self._needed.items() if id in present}
@@ -75,6 +74,15 @@ class TrashPurger:
             if one.id not in waiting:
                 self._worker.submit(one.id)
         self._swept = time.monotonic()
+
+    def _compare(self, ours: Iterable[TrashEntry], parents: Container[str]) -> None:
+        """Note which images need not be tried, and forget it of those whose clones have been flattened since."""
+        for one in ours:
+            if one.name not in parents:
+                with self._lock:
+                    self._needed.pop(one.id, None)
+            elif one.id not in self._needed:
+                self._note_needed(one.id, listed=True)
 
     def wait_until_idle(self, seconds: float) -> bool:
         """Wait until everything that can be purged is; return whether it is."""

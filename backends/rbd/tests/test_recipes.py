@@ -142,7 +142,7 @@ def test_what_keeps_an_image_in_the_trash_is_found_and_flattened(
     assert clones[0].endswith(cut.handle)
     paste(flatten.replace("csi-vol-…", clones[0]))
     cluster.wait(lambda: "parent:" not in paste(f"rbd info k8s/prod/{clones[0]}"), "flatten")
-    backend.resume()  # what is otherwise done every five minutes
+    backend.resume()  # as a start does; a process that runs on does it within an hour
     cluster.wait(lambda: not paste("rbd trash ls k8s/prod"), "empty the trash")
 
 

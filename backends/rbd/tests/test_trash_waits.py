@@ -113,3 +113,20 @@ def test_a_start_empties_a_chain_that_an_earlier_process_left_in_the_trash(pool:
 
     assert pool.trash == {}
     starting.close()
+
+
+def test_a_listing_that_shows_no_clone_any_more_ends_the_wait(
+    pool: FakeCluster, backend: RbdBackend, clock: Clock
+) -> None:
+    """As after `ceph rbd task add flatten`."""
+    volume = create(backend, "v")
+    cut = snapshot(backend, "s", volume)
+    delete(backend, volume)
+    assert backend.wait_until_idle(IDLE_SECONDS)
+    (gone,) = pool.trash.values()
+    pool.images[image(backend, cut)].parent = None
+    gone.snapshots.clear()
+
+    backend.resume()
+    assert backend.wait_until_idle(IDLE_SECONDS)
+    assert pool.trash == {}
