@@ -1,74 +1,92 @@
-"""Ten thousand volumes: the time of a page at any position, and the memory of the driver."""
+"""Ten thousand volumes: a page at any position, requests compared with those beside ten, the memory of the driver."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from csi_multi.rpc.client import Client
 
 from .cases_node import CAPABILITY
-from .processes import MIB, SCRATCH, Unmeasurable, client, driver
+from .processes import MIB, SCRATCH, Server, Unmeasurable, client, driver
 from .table import Row, Target, alone, compared
 
 PAGE = 100
-PARTS = tuple(f"part-{number}" for number in range(20))
+FEW = 10
+AT_ONCE = 20
+REPEATED = 50  # requests in a round: the kernel counts processor time in units of 10 ms
+SAME = Target(limit=1.5)
 FLAT = Target(limit=1.25)
 GROWTH = Target(limit=30, absolute=True)
 
 
 def listing(directory: Path, *, quick: bool) -> list[Row]:
-    """List the volumes page by page, and measure the driver's memory."""
+    """List the volumes page by page; measure the memory, and what requests cost beside few and many volumes."""
     count = 1000 if quick else 10_000
-    rate = _make(directory, count)
+    rounds = 2 if quick else 7
+    with driver(directory) as server, client(server) as caller:
+        for number in range(FEW):
+            _create(caller, number)
+        few = _costs(server, caller, rounds)
+        rate = _fill(caller, count)
     with driver(directory) as server, client(server) as caller:
         before = server.memory()["Rss"]
         tokens = _walk(caller, count)
         pages = _pages(caller, tokens, rounds=5 if quick else 40)
-        beside = [_create(caller, SCRATCH[0], number) * 1000 for number in range(-20, 0)]
+        beside = [_create(caller, number) * 1000 for number in range(-20, 0)]
         growth = server.memory()["Rss"] - before
+        many = _costs(server, caller, rounds)
     return [
         *pages,
-        Row(name="RSS growth, all that", unit="MiB", ours=growth, target=GROWTH, note=f"{count} volumes"),
-        Row(
-            name="CreateVolume, rate",
-            unit="/s",
-            ours=rate,
-            note=f"{count // len(PARTS)} in each of {len(PARTS)} stores",
+        *(
+            compared(f"{name}, beside {count} to {FEW}", "CPU ms", many[name], few[name], target=SAME)
+            for name in REQUESTS
         ),
+        Row(name="RSS growth, all that", unit="MiB", ours=growth, target=GROWTH, note=f"{count} volumes"),
+        Row(name="CreateVolume, rate", unit="/s", ours=rate, note=f"{AT_ONCE} at once, up to {count} volumes"),
         alone(f"CreateVolume beside {count}", "ms", beside),
     ]
 
 
-def _make(directory: Path, count: int) -> float:
-    """Create the volumes with the RPC in several stores, and move them into one. Return the rate per second.
-
-    CreateVolume looks at all volumes of its store, so creating ten thousand in one store takes minutes.
-    """
-    numbers = range(count)
-    with driver(directory, PARTS) as server, client(server) as caller, ThreadPoolExecutor(len(PARTS)) as pool:
+def _fill(caller: Client, count: int) -> float:
+    """Create volumes until there are `count`. Return the rate per second."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         began = time.monotonic()
-        list(pool.map(lambda number: _create(caller, PARTS[number % len(PARTS)], number), numbers))
-        rate = count / (time.monotonic() - began)
-    whole = directory / SCRATCH[0] / "volumes"
-    whole.mkdir(parents=True)
-    for part in PARTS:
-        for volume in (directory / part / "volumes").iterdir():
-            volume.rename(whole / volume.name)
-    return rate
+        list(pool.map(lambda number: _create(caller, number), range(FEW, count)))
+        return (count - FEW) / (time.monotonic() - began)
 
 
-def _create(caller: Client, store: str, number: int) -> float:
+def _costs(server: Server, caller: Client, rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds of the driver's processor time of each request, once per round."""
+    found: dict[str, list[float]] = {name: [] for name in REQUESTS}
+    for name in list(REQUESTS) * (rounds + 1):  # the first round is not counted: then all volumes are looked at once
+        before = server.cpu()
+        for _ in range(REPEATED):
+            REQUESTS[name](caller)
+        found[name].append((server.cpu() - before) * 1000 / REPEATED)
+    return {name: figures[1:] for name, figures in found.items()}
+
+
+def _create_and_delete(caller: Client) -> None:
+    caller.DeleteVolume(volume_id=caller.CreateVolume(**_volume("bench-again")).volume.volume_id)
+
+
+def _create(caller: Client, number: int) -> float:
     """Create one volume; return the seconds it took."""
     began = time.perf_counter()
-    caller.CreateVolume(
-        name=f"bench-{number:05}",
-        capacity_range={"required_bytes": MIB},
-        volume_capabilities=[CAPABILITY],
-        parameters={"backend": store},
-    )
+    caller.CreateVolume(**_volume(f"bench-{number:05}"))
     return time.perf_counter() - began
+
+
+def _volume(name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "capacity_range": {"required_bytes": MIB},
+        "volume_capabilities": [CAPABILITY],
+        "parameters": {"backend": SCRATCH},
+    }
 
 
 def _walk(caller: Client, count: int) -> list[str]:
@@ -98,3 +116,10 @@ def _pages(caller: Client, tokens: list[str], *, rounds: int) -> list[Row]:
         compared("ListVolumes, middle to first", "ms", took["middle"], took["first"], target=FLAT),
         compared("ListVolumes, last to first", "ms", took["last"], took["first"], target=FLAT),
     ]
+
+
+REQUESTS: dict[str, Callable[[Client], object]] = {
+    "CreateVolume and DeleteVolume": _create_and_delete,
+    "GetCapacity": lambda caller: caller.GetCapacity(parameters={"backend": SCRATCH}),
+    "ListVolumes, a page of 10": lambda caller: caller.ListVolumes(max_entries=10),
+}

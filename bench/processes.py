@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -23,9 +23,9 @@ MIB = 1 << 20
 CONFIG = """\
 driver: {name: bench.csi-multi.example, node: bench-node, log_style: json, workers: %d}
 backends:
+  %s: {kind: loop, directory: %s, min_size: 4096, overprovision: 10}
 """
-STORE = "  %s: {kind: loop, directory: %s, min_size: 4096, overprovision: 10}\n"
-SCRATCH = ("scratch",)
+SCRATCH = "scratch"
 
 
 class Unmeasurable(Exception):
@@ -82,10 +82,10 @@ class Server:
         return Path(f"/proc/{self._process.pid}")
 
 
-def driver_words(directory: Path, name: str, stores: Sequence[str] = SCRATCH) -> tuple[str, ...]:
-    """Return the command of a driver with these loop instances, each in a directory of its name."""
+def driver_words(directory: Path, name: str) -> tuple[str, ...]:
+    """Return the command of a driver with one loop instance, in a directory of its name."""
     config = directory / f"{name}.yaml"
-    config.write_text(CONFIG % WORKERS + "".join(STORE % (store, directory / store) for store in stores))
+    config.write_text(CONFIG % (WORKERS, SCRATCH, directory / SCRATCH))
     return (sys.executable, "-m", "csi_multi", "serve", "--config", str(config))
 
 
@@ -104,8 +104,8 @@ def running(directory: Path, name: str, words: tuple[str, ...]) -> Iterator[Serv
         server.stop()
 
 
-def driver(directory: Path, stores: Sequence[str] = SCRATCH) -> AbstractContextManager[Server]:
-    return running(directory, "driver", driver_words(directory, "driver", stores))
+def driver(directory: Path) -> AbstractContextManager[Server]:
+    return running(directory, "driver", driver_words(directory, "driver"))
 
 
 def bare(directory: Path) -> AbstractContextManager[Server]:

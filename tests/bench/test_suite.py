@@ -60,10 +60,10 @@ def test_a_measurement_that_fails_is_told_by_the_exit_code(
 
 
 def test_the_driver_is_given_a_valid_configuration(tmp_path: Path) -> None:
-    words = driver_words(tmp_path, "driver", ("one", "two"))
+    words = driver_words(tmp_path, "driver")
 
     loaded = load_config(Path(words[-1]))
-    assert [instance.name for instance in loaded.instances] == ["one", "two"]
+    assert [instance.name for instance in loaded.instances] == ["scratch"]
     assert words[0] == sys.executable
 
 

@@ -50,6 +50,7 @@ from .explain import DryRunClient, DryRunDirectory, dry_run_freeze
 from .health import HealthReporter
 from .importing import Importer
 from .labels import SnapshotLabel, VolumeLabel
+from .leftovers import Leftovers
 from .listing import Listing
 from .quiesce import Quiescer
 from .snapshots import SnapshotManager
@@ -88,7 +89,7 @@ class LoopBackend(
         volumes = Store(directory, "volume", VolumeLabel, setting, client)
         snapshots = Store(directory, "snapshot", SnapshotLabel, setting, client)
         self._directory = directory
-        self._stores = (volumes, snapshots)
+        self._leftovers = (Leftovers(volumes, client), Leftovers(snapshots, client))
         self._quiescer = Quiescer(volumes=volumes, frozen=setting.frozen)
         self._capacity = CapacityAccounting(self.config, directory)
         self._volumes = VolumeManager(
@@ -210,8 +211,11 @@ class LoopBackend(
     def _repair(self) -> None:
         """Finish what a process left that died, or that had no descriptor or space to finish it."""
         self._directory.share()
-        for store in self._stores:
-            store.remove_leftovers()
+        for leftovers in self._leftovers:
+            leftovers.remove()
+
+    def close(self) -> None:
+        self._directory.changes.close()
 
     def dry_run(self, report: DryRunReport) -> LoopBackend:
         client = DryRunClient(report)

@@ -13,6 +13,7 @@ from csi_multi.contract import Setting, Unavailable
 from csi_multi.host import mounts, sysfs
 
 from . import owner, shared_filesystem
+from .changes import Changes
 from .client import Client
 from .config import Config
 from .directory_notes import DirectoryNotes, OpenDirectory
@@ -32,6 +33,7 @@ class Directory:
         self._owner = owner.owner_of(setting)
         self._token = ""  # of the directory that this process has seen
         self._notes = DirectoryNotes(self.path, client)
+        self.changes = Changes()
 
     def prepare(self) -> None:
         """Create the directory and its own subdirectories on first use. Raises what require_ready raises."""
@@ -92,13 +94,13 @@ class Directory:
         return self._locked((self.path, partial(self._client.lock, self.path)))
 
     @contextmanager
-    def lock_filesystem(self) -> Iterator[None]:
-        """As lock(), for all directories that share the filesystem."""
+    def lock_filesystem(self) -> Iterator[list[OpenDirectory]]:
+        """As lock(), for all directories that share the filesystem; yield them."""
         self.share()  # before it is known what others do: of two at once, one at least finds the other
         with self.sharing() as directories:
             locks = [(one.path, partial(self._client.lock_open, one.descriptor)) for one in directories]
             with self._locked(*locks):
-                yield
+                yield directories
 
     @contextmanager
     def _locked(self, *locks: tuple[Path, Callable[..., AbstractContextManager[None]]]) -> Iterator[None]:

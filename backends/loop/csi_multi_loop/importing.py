@@ -25,11 +25,12 @@ from csi_multi.contract import (
 )
 from csi_multi.host import loopdev
 
-from .capacity import CapacityAccounting, ImageUsage, allocated
+from .capacity import CapacityAccounting
 from .client import Client
 from .devices import refuse_attached
 from .directory import Directory
 from .errors import translated
+from .image_usage import ImageUsage, allocated
 from .labels import Format, VolumeLabel, new_token
 from .store import IMAGE, Store
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from csi_multi.contract import Busy, FailedPrecondition, Freeze
 from csi_multi.host import loopfile
 
-from .capacity import allocated
 from .client import sync_path
 from .health import complete_size
+from .image_usage import allocated
 from .labels import VolumeLabel
 from .store import Store, loop_devices
 

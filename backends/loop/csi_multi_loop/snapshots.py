@@ -9,11 +9,12 @@ import msgspec
 
 from csi_multi.contract import FailedPrecondition, NotFound, Snapshot, SnapshotRequest, WrongNode, ids
 
-from .capacity import CapacityAccounting, ImageUsage, allocated
+from .capacity import CapacityAccounting
 from .client import Client
 from .directory import Directory
 from .errors import translated
 from .health import complete_size
+from .image_usage import ImageUsage, allocated
 from .labels import SnapshotLabel, VolumeLabel, new_token
 from .quiesce import Quiescer
 from .store import IMAGE, Store

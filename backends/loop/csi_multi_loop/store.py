@@ -1,7 +1,7 @@
 """Entries that appear and disappear atomically: <directory>/<kind>s/<leaf>/{image,<kind>.json}.
 
 An entry is built in `.new-<leaf>` under a flock, and renamed; it is removed by renaming it to `.gone-<leaf>` first.
-A process that dies leaves at most such dot-directories without a lock: the retry or remove_leftovers() removes them.
+A process that dies leaves at most such dot-directories without a lock: the retry or leftovers.py removes them.
 Other files in the directory are foreign: they are neither listed nor touched.
 """
 
@@ -33,6 +33,7 @@ from csi_multi.host import loopdev
 from . import labels
 from .client import Client, InvalidLabelFile
 from .directory import Directory
+from .entry_names import EntryNames
 from .labels import ForeignLabel, L, UnreadableLabel
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,12 @@ def refuse_lost(image: Path) -> None:
         )
 
 
+def leaf_of(name: str) -> str:
+    """Return the leaf of the entry whose directory has this name, also while it is built or removed; "" if foreign."""
+    leaf = name.removeprefix(GONE if name.startswith(GONE) else NEW)
+    return leaf if LEAF_SHAPE.fullmatch(leaf) else ""
+
+
 class Store(Generic[L]):
     """All volumes, or all snapshots, of one instance."""
 
@@ -70,6 +77,7 @@ class Store(Generic[L]):
         self._form = form
         self._setting = setting
         self._client = client
+        self._names = EntryNames(self.path, directory.changes)
 
     # Names
 
@@ -98,9 +106,7 @@ class Store(Generic[L]):
 
     def leaves(self) -> list[str]:
         """Return all names with the shape of an entry, sorted; some may not be entries."""
-        names: list[str] = []
-        with suppress(FileNotFoundError):
-            names = sorted(name for name in os.listdir(self.path) if LEAF_SHAPE.fullmatch(name))
+        names = self._names.current()
         self.directory.require_ready()  # afterwards, so that a directory that has vanished is not taken for empty
         return names
 
@@ -111,7 +117,7 @@ class Store(Generic[L]):
         try:
             label = self._load(self.label_file(leaf))
         except UnreadableLabel:
-            if not os.path.lexists(self.path / leaf) or self._half_removed(leaf):
+            if not os.path.lexists(self.path / leaf) or self.half_removed(leaf):
                 raise self._missing(leaf) from None
             raise
         owner, own = (label.stamp.driver, label.stamp.cluster), (self._setting.driver, self._setting.cluster)
@@ -229,13 +235,13 @@ class Store(Generic[L]):
     def finish_removal(self, leaf: str) -> None:
         """Remove what an interrupted removal of this entry left."""
         self._client.remove(self.path / f"{GONE}{leaf}")
-        if self._half_removed(leaf):
+        if self.half_removed(leaf):
             self._client.remove(self.path / leaf)
 
     def removal_was_interrupted(self, leaf: str) -> bool:
-        return os.path.lexists(self.path / f"{GONE}{leaf}") or self._half_removed(leaf)
+        return os.path.lexists(self.path / f"{GONE}{leaf}") or self.half_removed(leaf)
 
-    def _half_removed(self, leaf: str) -> bool:
+    def half_removed(self, leaf: str) -> bool:
         """Whether a removal in place was interrupted after it had removed the label."""
         try:
             mode = (self.path / leaf).lstat().st_mode
@@ -243,27 +249,8 @@ class Store(Generic[L]):
             return False
         return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX) and not os.path.lexists(self.label_file(leaf))
 
-    def remove_leftovers(self) -> None:
-        """Remove the incomplete entries that interrupted creations and removals left, as far as they can be removed."""
-        for name in os.listdir(self.path):
-            try:
-                self._remove_leftover(name)
-            except (FileNotFoundError, NotADirectoryError, BlockingIOError):
-                continue  # removed meanwhile, foreign, in use
-            except OSError as error:
-                log.warning("what an interrupted operation left cannot be removed yet: %s", error)
-
-    def _remove_leftover(self, name: str) -> None:
-        if LEAF_SHAPE.fullmatch(name) and self._half_removed(name):
-            self.finish_removal(name)
-        prefix = next((prefix for prefix in (NEW, GONE) if name.startswith(prefix)), None)
-        if prefix and LEAF_SHAPE.fullmatch(name.removeprefix(prefix)):
-            with self._client.lock_entry(self.path / name):
-                log.info("removing %s, which an interrupted operation left", self.path / name)
-                self._client.remove(self.path / name)
-
     def _claim(self, new: Path, stack: ExitStack) -> None:
-        for _ in range(10):  # remove_leftovers() may remove the directory before it is locked
+        for _ in range(10):  # leftovers.py may remove the directory before it is locked
             with suppress(FileExistsError):
                 self._client.mkdir(new)
             with suppress(FileNotFoundError):

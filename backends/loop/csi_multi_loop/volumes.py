@@ -24,13 +24,14 @@ from csi_multi.contract import (
     not_ours_to_delete,
 )
 
-from .capacity import GRANULARITY, CapacityAccounting, ImageUsage, allocated
+from .capacity import GRANULARITY, CapacityAccounting
 from .client import Client, sync_path
 from .config import Config, Parameters
 from .devices import refuse_attached
 from .directory import LARGEST_SECTOR, SMALLEST_SECTOR, Directory
 from .errors import translated
 from .health import complete_size
+from .image_usage import ImageUsage, allocated
 from .labels import Format, SnapshotLabel, VolumeLabel, new_token
 from .quiesce import Quiescer
 from .store import IMAGE, Store
@@ -139,6 +140,7 @@ class VolumeManager:
             size = request.size.choose(granularity=GRANULARITY, minimum=present, maximum=maximum)
             if size > present:
                 with self.capacity.admit(ImageUsage(label.family, size - present, 0)):
+                    os.utime(image.parent)  # before it: processes that count the volume look at it again
                     os.truncate(image, size)
             if size > label.size:
                 sync_path(image)  # before the label: an image shorter than its label's size counts as damaged

@@ -1,0 +1,124 @@
+"""The images that share a filesystem, looked at again only where something has changed.
+
+Names come from the kernel's events. What changes inside an entry without an event is looked at each time: what is
+built or removed, and what is not complete. A volume that grows touches its entry below the lock, so what was touched is
+looked at until that was done below the lock. Volumes are written to without an event; capacity.py says what of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+
+from .changes import Changes, Subscription
+from .directory_notes import OpenDirectory
+from .entry_names import FLAGS, exists
+from .image_usage import KINDS, CountedImage, FamilySums, count_image
+from .store import leaf_of
+
+MANY = 256  # touched entries, above which all are looked at below the next lock
+
+_Key = tuple[int, int, str]  # device and inode of a directory, kind of the images in it
+
+
+class CountedImages:
+    """What the images in several directories count. Its methods raise OSError, and are called one at a time."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._directories: dict[_Key, _CountedDirectory] = {}
+        self._read_below_lock = False
+        self.sums = FamilySums()
+
+    def read(self, directories: Iterable[OpenDirectory], *, locked: bool) -> None:
+        """Look at every image. `locked`: the caller keeps all creations and expansions away."""
+        self.sums, known, self._read_below_lock = FamilySums(), self._read_below_lock, False
+        with _image_directories(directories) as found:
+            for gone in self._directories.keys() - found.keys():
+                self._directories.pop(gone).changed.close()
+            for key, descriptor in found.items():
+                one = self._directories.setdefault(key, _CountedDirectory(key[2], Subscription(self._changes)))
+                known &= one.read(descriptor, self.sums, locked=locked)
+        self.sums.settle()
+        self._read_below_lock = locked or known
+
+    def update(self, directories: Iterable[OpenDirectory], *, locked: bool) -> bool:
+        """Look at what has changed since the last call; return False where that is not known."""
+        if locked and not self._read_below_lock:
+            return False
+        known, self._read_below_lock = self._read_below_lock, False  # until it is done
+        with _image_directories(directories) as found:
+            if found.keys() != self._directories.keys():
+                return False
+            for key, descriptor in found.items():
+                if not self._directories[key].update(descriptor, self.sums, locked=locked):
+                    return False
+        self._read_below_lock = known and all(len(one.touched) <= MANY for one in self._directories.values())
+        return True
+
+
+class _CountedDirectory:
+    """The images of one kind of one instance."""
+
+    def __init__(self, kind: str, changed: Subscription) -> None:
+        self.kind = kind
+        self.changed = changed
+        self.touched: set[str] = set()  # names whose images may be growing
+        self._incomplete: set[str] = set()
+        self._images: dict[str, CountedImage] = {}
+
+    def read(self, directory: int, sums: FamilySums, *, locked: bool) -> bool:
+        """Look at all; return whether it is known what was touched since the last call."""
+        changed = self.changed.take(directory)
+        before, self._images, self._incomplete = self._images, {}, set()
+        self.touched = set() if locked else self.touched | _touched(changed or {})
+        for name in os.listdir(directory):
+            self._look(name, directory, sums, before.get(name))
+        return changed is not None
+
+    def update(self, directory: int, sums: FamilySums, *, locked: bool) -> bool:
+        """Look at what has changed; return False where that is not known."""
+        changed = self.changed.take(directory)
+        if changed is None:
+            return False
+        self.touched |= _touched(changed)
+        for name in {*changed, *self.touched, *self._incomplete}:
+            known = self._images.pop(name, None)
+            if known:
+                sums.remove(known.usage)
+            self._look(name, directory, sums, known)
+        if locked:
+            self.touched.clear()
+        return True
+
+    def _look(self, name: str, directory: int, sums: FamilySums, known: CountedImage | None) -> None:
+        if not leaf_of(name):
+            return
+        found = count_image(self.kind, name, directory, known)
+        if found:
+            self._images[name] = found
+            sums.add(found.usage)
+        if name.startswith(".") if found else exists(name, directory):
+            self._incomplete.add(name)
+        else:
+            self._incomplete.discard(name)
+
+
+def _touched(changed: Mapping[str, bool]) -> set[str]:
+    return {name for name, in_place in changed.items() if in_place}
+
+
+@contextmanager
+def _image_directories(directories: Iterable[OpenDirectory]) -> Iterator[dict[_Key, int]]:
+    """Open the directories of the images, as far as they are created."""
+    with ExitStack() as stack:
+        found = {}
+        for directory in directories:
+            for kind in KINDS:
+                with suppress(FileNotFoundError):
+                    descriptor = os.open(f"{kind}s", FLAGS, dir_fd=directory.descriptor)
+                    stack.callback(os.close, descriptor)
+                    status = os.fstat(descriptor)
+                    found[status.st_dev, status.st_ino, kind] = descriptor
+        yield found
