@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
-from csi_multi_loop import directory_notes
+from csi_multi_loop import directory_notes, shared_filesystem
 from csi_multi_loop.backend import LoopBackend
 from csi_multi_loop.config import Config
 
@@ -150,6 +151,14 @@ def notes(tmp_path: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it has patched
         patch.setattr(freeze_notes, "NOTES", tmp_path / "notes")
         patch.setattr(directory_notes, "NOTES", tmp_path / "directory-notes")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """No instance of an earlier test shares the filesystem: the traceback of one that failed keeps it alive."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_filesystem, "_filesystems", WeakKeyDictionary())
         yield
 
 
