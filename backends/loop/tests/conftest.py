@@ -206,6 +206,20 @@ def space(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("csi_multi_loop.directory.os.statvfs", lambda _: empty)
 
 
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """A filesystem of which the tests say how much is free beside directories and labels; `hidden`: shown nowhere."""
+    state = SimpleNamespace(free=100 * MIB, hidden=0)
+
+    def taken() -> int:
+        entries = [path for path in tmp_path.glob("pool/*s/*") if path.is_dir()]
+        beside = [*entries, *tmp_path.glob("pool/*s/*/*.json")]
+        return state.hidden * len(entries) + sum(path.stat().st_blocks * 512 for path in beside)
+
+    monkeypatch.setattr("csi_multi_loop.directory.Directory.free", lambda _: (state.free - taken(), 0))
+    return state
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """A test that uses devices leaves none of its own attached, and nothing mounted."""
