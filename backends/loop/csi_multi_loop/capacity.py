@@ -7,6 +7,10 @@ More is not believed until the next look. Sizes are exact, also those of other p
 and deletions are found as they happen (counted_images.py). What snapshots hold is counted in full for a family that has
 changed. All images are looked at again when the estimate does not suffice for a creation, when a report could be too
 low by more than a hundredth, and after ten minutes.
+
+A creation that is refused is refused while its entry is on disk, so the look at that time finds less free space than
+there is afterwards. So once a creation was given up, in whatever process, a report that could be too low at all looks
+again.
 """
 
 from __future__ import annotations
@@ -48,7 +52,8 @@ class CapacityAccounting:
         with self._directory.sharing() as directories, self._lock:
             self._update(directories, locked=False)
             available, possible = self._available(exact=False)
-            if possible >= minimum and possible - available > available // TOLERANCE:
+            tolerated = 0 if self._images.given_up else available // TOLERANCE
+            if possible >= minimum and possible - available > tolerated:
                 self._look(directories, locked=False)
                 available, _ = self._available(exact=True)
         if available < minimum:

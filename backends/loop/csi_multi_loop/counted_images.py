@@ -15,7 +15,7 @@ from .changes import Changes, Subscription
 from .directory_notes import OpenDirectory
 from .entry_names import FLAGS, exists
 from .image_usage import KINDS, CountedImage, FamilySums, count_image
-from .store import leaf_of
+from .store import NEW, leaf_of
 
 MANY = 256  # touched entries, above which all are looked at below the next lock
 
@@ -30,10 +30,12 @@ class CountedImages:
         self._directories: dict[_Key, _CountedDirectory] = {}
         self._read_below_lock = False
         self.sums = FamilySums()
+        self.given_up = False  # a creation, since all images were looked at
 
     def read(self, directories: Iterable[OpenDirectory], *, locked: bool) -> None:
         """Look at every image. `locked`: the caller keeps all creations and expansions away."""
         self.sums, known, self._read_below_lock = FamilySums(), self._read_below_lock, False
+        self.given_up = False
         with _image_directories(directories) as found:
             for gone in self._directories.keys() - found.keys():
                 self._directories.pop(gone).changed.close()
@@ -52,8 +54,10 @@ class CountedImages:
             if found.keys() != self._directories.keys():
                 return False
             for key, descriptor in found.items():
-                if not self._directories[key].update(descriptor, self.sums, locked=locked):
+                one = self._directories[key]
+                if not one.update(descriptor, self.sums, locked=locked):
                     return False
+                self.given_up |= one.given_up
         self._read_below_lock = known and all(len(one.touched) <= MANY for one in self._directories.values())
         return True
 
@@ -65,6 +69,7 @@ class _CountedDirectory:
         self.kind = kind
         self.changed = changed
         self.touched: set[str] = set()  # names whose images may be growing
+        self.given_up = False  # a creation, found by the last update
         self._incomplete: set[str] = set()
         self._images: dict[str, CountedImage] = {}
 
@@ -83,11 +88,14 @@ class _CountedDirectory:
         if changed is None:
             return False
         self.touched |= _touched(changed)
-        for name in {*changed, *self.touched, *self._incomplete}:
+        names = {*changed, *self.touched, *self._incomplete}
+        for name in names:
             known = self._images.pop(name, None)
             if known:
                 sums.remove(known.usage)
             self._look(name, directory, sums, known)
+        gone = {leaf_of(name) for name in names - self._incomplete if name.startswith(NEW)}
+        self.given_up = bool(gone - names - {""})  # one that was completed has got its name
         if locked:
             self.touched.clear()
         return True
