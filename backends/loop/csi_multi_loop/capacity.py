@@ -1,7 +1,7 @@
 """Capacity: how much can still be created, and the refusal of what does not fit (image_usage.py says what counts).
 
 To look at every image costs time for each of them, so between two such looks the answer is an estimate, which is never
-too high. The space for all images (free, or used by them) is the same as at the last look, whatever volumes write or
+too high. The space for all entries (free, or held by them) is the same as at the last look, whatever volumes write or
 discard: less only where others take free space, which is seen at once, except while volumes discard as much as that.
 More is not believed until the next look. Sizes are exact, also those of other processes, because creations, expansions
 and deletions are found as they happen (counted_images.py). What snapshots hold is counted in full for a family that has
@@ -9,8 +9,8 @@ changed. All images are looked at again when the estimate does not suffice for a
 low by more than a hundredth, and after ten minutes.
 
 A creation that is refused is refused while its entry is on disk, so the look at that time finds less free space than
-there is afterwards. So once a creation was given up, in whatever process, a report that could be too low at all looks
-again.
+there is afterwards; most of that an entry shows, but not what more inodes took. So once a creation was given up, in
+whatever process, a report that could be too low at all looks again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CapacityAccounting:
         self._directory = directory
         self._lock = threading.Lock()
         self._images = CountedImages(directory.changes)
-        self._space = 0  # free, or used by images, at the last look at all of them
+        self._space = 0  # free, or held by entries, at the last look at all images
         self._looked_at: float | None = None  # when that was; None: never, or it was not finished
 
     @translated("reading the capacity")
@@ -94,8 +94,7 @@ class CapacityAccounting:
     def _look(self, directories: Iterable[OpenDirectory], *, locked: bool) -> None:
         """Look at all images."""
         self._looked_at = None
-        self._images.read(directories, locked=locked)
-        self._space = self._directory.free()[0] + self._images.sums.used
+        self._space = self._images.read(directories, lambda: self._directory.free()[0], locked=locked)
         self._looked_at = time.monotonic()
 
     def _available(self, planned: ImageUsage | None = None, *, exact: bool) -> tuple[int, int]:
@@ -106,11 +105,12 @@ class CapacityAccounting:
         sums = self._images.sums
         free, reserve = self._directory.free()
         used, needed, surely_enough = sums.growth(planned) if planned else (0, 0, 0)
-        space, needed = free + sums.used + used, sums.needed + needed
+        beside = self._images.beside
+        space, last, needed = free + sums.used + used, self._space - beside, sums.needed + needed
         if exact:
-            return self._left(min(space, self._space + used), reserve, needed), 0
-        possible = self._left(max(space, self._space), reserve, needed)
-        return self._left(min(space, self._space), reserve, sums.surely_enough + surely_enough), possible
+            return self._left(min(space, last + used), reserve, needed), 0
+        possible = self._left(max(space, last), reserve, needed)
+        return self._left(min(space, last), reserve, sums.surely_enough + surely_enough), possible
 
     def _left(self, space: int, reserve: int, needed: int) -> int:
         return int(self._config.overprovision * max(0, space - reserve) - needed) // GRANULARITY * GRANULARITY

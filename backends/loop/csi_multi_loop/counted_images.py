@@ -8,13 +8,13 @@ looked at until that was done below the lock. Volumes are written to without an 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
 from .changes import Changes, Subscription
 from .directory_notes import OpenDirectory
-from .entry_names import FLAGS, exists
-from .image_usage import KINDS, CountedImage, FamilySums, count_image
+from .entry_names import FLAGS
+from .image_usage import KINDS, CountedImage, FamilySums, bytes_of, count_image, still_held
 from .store import NEW, leaf_of
 
 MANY = 256  # touched entries, above which all are looked at below the next lock
@@ -32,8 +32,17 @@ class CountedImages:
         self.sums = FamilySums()
         self.given_up = False  # a creation, since all images were looked at
 
-    def read(self, directories: Iterable[OpenDirectory], *, locked: bool) -> None:
-        """Look at every image. `locked`: the caller keeps all creations and expansions away."""
+    @property
+    def beside(self) -> int:
+        """Bytes that the entries hold on disk beside their images."""
+        return sum(one.beside for one in self._directories.values())
+
+    def read(self, directories: Iterable[OpenDirectory], measure_free: Callable[[], int], *, locked: bool) -> int:
+        """Look at every image. `locked`: the caller keeps all creations and expansions away.
+
+        Return the space that is free, or held by entries, at least. Volumes may discard meanwhile, or be deleted: so
+        that no bytes count as held and then as free, what is held is looked at before and after.
+        """
         self.sums, known, self._read_below_lock = FamilySums(), self._read_below_lock, False
         self.given_up = False
         with _image_directories(directories) as found:
@@ -42,8 +51,11 @@ class CountedImages:
             for key, descriptor in found.items():
                 one = self._directories.setdefault(key, _CountedDirectory(key[2], Subscription(self._changes)))
                 known &= one.read(descriptor, self.sums, locked=locked)
+            free = measure_free()
+            shrunk = sum(self._directories[key].shrunk(descriptor) for key, descriptor in found.items())
         self.sums.settle()
         self._read_below_lock = locked or known
+        return free + self.sums.used - shrunk + self.beside
 
     def update(self, directories: Iterable[OpenDirectory], *, locked: bool) -> bool:
         """Look at what has changed since the last call; return False where that is not known."""
@@ -72,15 +84,28 @@ class _CountedDirectory:
         self.given_up = False  # a creation, found by the last update
         self._incomplete: set[str] = set()
         self._images: dict[str, CountedImage] = {}
+        self._beside: dict[str, int] = {}  # bytes of directories and labels
+        self.beside = 0  # all of these
 
     def read(self, directory: int, sums: FamilySums, *, locked: bool) -> bool:
         """Look at all; return whether it is known what was touched since the last call."""
         changed = self.changed.take(directory)
-        before, self._images, self._incomplete = self._images, {}, set()
+        before, self._images, self._incomplete, self._beside = self._images, {}, set(), {}
+        self.beside = 0
         self.touched = set() if locked else self.touched | _touched(changed or {})
         for name in os.listdir(directory):
             self._look(name, directory, sums, before.get(name))
         return changed is not None
+
+    def shrunk(self, directory: int) -> int:
+        """Return how many bytes fewer the entries hold than when they were looked at, leaving out those that grew."""
+        shrunk = 0
+        for name, beside in self._beside.items():
+            if bytes_of(name, directory) is None:
+                shrunk += beside
+            if known := self._images.get(name):
+                shrunk += known.usage.allocated - still_held(self.kind, name, directory, known)
+        return shrunk
 
     def update(self, directory: int, sums: FamilySums, *, locked: bool) -> bool:
         """Look at what has changed; return False where that is not known."""
@@ -107,10 +132,17 @@ class _CountedDirectory:
         if found:
             self._images[name] = found
             sums.add(found.usage)
-        if name.startswith(".") if found else exists(name, directory):
+        beside = bytes_of(name, directory)
+        self._note_beside(name, None if beside is None else beside + (found.label_bytes if found else 0))
+        if name.startswith(".") if found else beside is not None:
             self._incomplete.add(name)
         else:
             self._incomplete.discard(name)
+
+    def _note_beside(self, name: str, count: int | None) -> None:
+        self.beside += (count or 0) - self._beside.pop(name, 0)
+        if count is not None:
+            self._beside[name] = count
 
 
 def _touched(changed: Mapping[str, bool]) -> set[str]:

@@ -38,6 +38,7 @@ class CountedImage(NamedTuple):
 
     usage: ImageUsage
     label: tuple[int, int]
+    label_bytes: int  # on disk
     fields: CountedFields
 
 
@@ -61,13 +62,28 @@ def count_image(kind: str, name: str, directory: int, known: CountedImage | None
         label = (status.st_ino, status.st_ctime_ns)
         fields = known.fields if known and known.label == label else _read(file, directory)
         image = os.stat(f"{name}/{IMAGE}", dir_fd=directory)
-        return CountedImage(_usage(kind, name, fields, image), label, fields)
+        return CountedImage(_usage(kind, name, fields, image), label, allocated(status), fields)
     return None
 
 
-def allocated(image: os.stat_result) -> int:
-    """Return how many bytes an image holds on disk."""
-    return image.st_blocks * STAT_BLOCK
+def still_held(kind: str, name: str, directory: int, known: CountedImage) -> int:
+    """Return how many of the bytes that an image held are still held by it, under this name. Raises OSError."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        now = _usage(kind, name, known.fields, os.stat(f"{name}/{IMAGE}", dir_fd=directory))
+        return min(now.allocated, known.usage.allocated)
+    return 0
+
+
+def bytes_of(name: str, directory: int) -> int | None:
+    """Return how many bytes an entry's directory itself holds on disk, None if there is none. Raises OSError."""
+    with suppress(FileNotFoundError):
+        return allocated(os.stat(name, dir_fd=directory, follow_symlinks=False))
+    return None
+
+
+def allocated(file: os.stat_result) -> int:
+    """Return how many bytes a file or directory holds on disk."""
+    return file.st_blocks * STAT_BLOCK
 
 
 def _read(file: str, directory: int) -> CountedFields:

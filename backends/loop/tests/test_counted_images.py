@@ -48,7 +48,7 @@ def sizes(images):
 
 def read(images, *paths, locked=True):
     with opened(*paths) as directories:
-        images.read(directories, locked=locked)
+        images.read(directories, lambda: 0, locked=locked)
 
 
 def update(images, *paths, locked=True):
