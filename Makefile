@@ -128,15 +128,16 @@ check-site: dev site ## headless Chromium follows every link of the documentatio
 check-release: dev ## a whole release in a copy of the tree, installed in clean environments (Go)
 	@HELM="$$(scripts/helm)" $(PYTEST) -q -m release tests/release
 
-bench: dev ## speed as ratios against the bare operation; a table, and JSON in bench/results (root)
+bench: dev ## speed as ratios against the bare operation, or ARGS=--peers: other drivers (root, Go)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(BIN)/python bench/run.py
+	@$(BIN)/python bench/run.py $(ARGS)
 
 proto: dev ## generate code from protos/csi.proto
 	@$(BIN)/python -m grpc_tools.protoc -I csi_multi/_proto=protos --python_out=. --pyi_out=. csi_multi/_proto/csi.proto
 
-docs: dev ## generate docs/parameters.md from the schemas
+docs: dev ## generate docs/parameters.md from the schemas, and docs/performance.md from bench/kept.json
 	@$(BIN)/python scripts/parameters.py > docs/parameters.md
+	@$(BIN)/python scripts/performance.py > docs/performance.md
 
 # Not --quiet: the warnings that it hides would not end a strict build.
 site: .tools/site/ready ## the documentation site, in build/site; a link that leads nowhere is an error

@@ -14,7 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
+from . import ebs_load
 from .ebs_cloud import Ec2Process, Pace, cloud
+from .ebs_load import Dialect
 from .processes import Server, Unmeasurable, running
 from .table import Row, Target, alone, compared
 
@@ -40,7 +44,7 @@ def ebs(directory: Path, *, quick: bool) -> list[Row]:
     volumes, rounds = (50, 1) if quick else (500, 5)
     rows: list[Row] = []
     with cloud() as ec2:
-        with _driver(directory, ec2, ["cloud"]) as server:
+        with controller(directory, ec2, ["cloud"]) as server:
             for pace in PACES:
                 rows += _rounds(ec2, server, pace, volumes, rounds)
         one, three = (_memory(directory, ec2, names, volumes) for names in (["first"], ["first", "second", "third"]))
@@ -50,7 +54,7 @@ def ebs(directory: Path, *, quick: bool) -> list[Row]:
 
 def _memory(directory: Path, ec2: Ec2Process, instances: Sequence[str], volumes: int) -> float:
     """Return what a driver takes that has made and attached this many volumes in each of its instances, in MiB."""
-    with _driver(directory, ec2, instances) as server:
+    with controller(directory, ec2, instances) as server:
         for name in instances:
             _ours(ec2, server, PACES[0], volumes, name, backend=name)
         return server.memory()["Rss"]
@@ -97,8 +101,14 @@ def _calls(pace: Pace, ours: Sequence[Round], bare: Sequence[Round]) -> list[Row
 
 
 def _ours(ec2: Ec2Process, server: Server, pace: Pace, volumes: int, name: str, backend: str = "cloud") -> Round:
+    return through_driver(ec2, server, ebs_load.ours(backend), pace, volumes, name)
+
+
+def through_driver(ec2: Ec2Process, server: Server, dialect: Dialect, pace: Pace, volumes: int, name: str) -> Round:
+    """Let a driver make volumes and attach them, in an empty EC2."""
     nodes = ec2.begin(pace, -(-volumes // PER_NODE))
-    return _run(ec2, volumes, "bench.ebs_load", server.endpoint, backend, str(volumes), name, *nodes)
+    said = msgspec.json.encode(dialect).decode()
+    return _run(ec2, volumes, "bench.ebs_load", server.endpoint, said, str(volumes), name, *nodes)
 
 
 def _bare(ec2: Ec2Process, pace: Pace, volumes: int, name: str) -> Round:
@@ -126,7 +136,7 @@ def _run(ec2: Ec2Process, volumes: int, module: str, *words: str) -> Round:
 
 
 @contextmanager
-def _driver(directory: Path, ec2: Ec2Process, instances: Sequence[str]) -> Iterator[Server]:
+def controller(directory: Path, ec2: Ec2Process, instances: Sequence[str]) -> Iterator[Server]:
     """A controller with these instances for the block."""
     name = f"driver-{len(instances)}"
     file = directory / f"{name}.yaml"

@@ -1,8 +1,8 @@
 """Volumes created and attached through a driver, all at once, as the sidecars of a large cluster may do.
 
-Called with: the driver's endpoint, a backend, volumes, a name, instances. A call that the driver refuses because
-all its threads are taken is sent again. Prints a JSON object: the seconds that creating and attaching took, and how
-often it was refused.
+Called with: the driver's endpoint, how it is called (Dialect, in JSON), volumes, a name, instances. A call that the
+driver refuses because all its threads are taken is sent again. Prints a JSON object: the seconds that creating and
+attaching took, and how often it was refused.
 
 One thread sends everything and then waits: a thread per call would take much of the processor from EC2 and the driver.
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
+import msgspec
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.rpc.client import Client
@@ -28,7 +29,34 @@ MODE = pb.VolumeCapability.AccessMode
 WRITER = pb.VolumeCapability(
     mount=pb.VolumeCapability.MountVolume(fs_type="ext4"), access_mode=MODE(mode=MODE.SINGLE_NODE_WRITER)
 )
-ZONE = pb.Topology(segments={"bench.csi-multi.example/zone": "eu-west-1a"})
+ZONE = "eu-west-1a"
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """How requests to one driver differ from those to another."""
+
+    zone_key: str
+    node_id: str  # with {instance} in it
+    parameters: Mapping[str, str] = {}
+
+    def creation(self, name: str) -> Any:
+        zone = pb.Topology(segments={self.zone_key: ZONE})
+        return pb.CreateVolumeRequest(
+            name=name,
+            parameters=self.parameters,
+            capacity_range=pb.CapacityRange(required_bytes=1 << 30),
+            volume_capabilities=[WRITER],
+            accessibility_requirements=pb.TopologyRequirement(requisite=[zone], preferred=[zone]),
+        )
+
+    def attachment(self, volume: str, instance: str) -> Any:
+        node = self.node_id.format(instance=instance)
+        return pb.ControllerPublishVolumeRequest(volume_id=volume, node_id=node, volume_capability=WRITER)
+
+
+def ours(backend: str) -> Dialect:
+    node_id = f"node-{{instance}};{backend}={{instance}}"
+    return Dialect(zone_key="bench.csi-multi.example/zone", node_id=node_id, parameters={"backend": backend})
 
 
 class Load:
@@ -60,27 +88,12 @@ class Load:
         return [answers[number] for number in range(len(requests))], time.perf_counter() - began
 
 
-def creation(name: str, backend: str) -> Any:
-    return pb.CreateVolumeRequest(
-        name=name,
-        parameters={"backend": backend},
-        capacity_range=pb.CapacityRange(required_bytes=1 << 30),
-        volume_capabilities=[WRITER],
-        accessibility_requirements=pb.TopologyRequirement(requisite=[ZONE], preferred=[ZONE]),
-    )
-
-
-def attachment(volume: str, instance: str, backend: str) -> Any:
-    node = f"node-{instance};{backend}={instance}"
-    return pb.ControllerPublishVolumeRequest(volume_id=volume, node_id=node, volume_capability=WRITER)
-
-
-def main(endpoint: str, backend: str, volumes: str, name: str, *instances: str) -> None:
-    load = Load(endpoint)
-    creations = [creation(f"{name}-{number}", backend) for number in range(int(volumes))]
+def main(endpoint: str, dialect: str, volumes: str, name: str, *instances: str) -> None:
+    load, driver = Load(endpoint), msgspec.json.decode(dialect, type=Dialect)
+    creations = [driver.creation(f"{name}-{number}") for number in range(int(volumes))]
     made, created = load.all("CreateVolume", creations, pb.CreateVolumeResponse)
     ids = [one.volume.volume_id for one in made]
-    attachments = [attachment(id, instances[at % len(instances)], backend) for at, id in enumerate(ids)]
+    attachments = [driver.attachment(id, instances[at % len(instances)]) for at, id in enumerate(ids)]
     _, attached = load.all("ControllerPublishVolume", attachments, pb.ControllerPublishVolumeResponse)
     print(json.dumps({"create": created, "attach": attached, "refused": load.refused}))
 

@@ -72,10 +72,10 @@ class Server:
         rows = [line.split() for table in tables for line in table]
         return sum(row[3] == "01" and f"socket:[{row[9]}]" in links for row in rows)
 
-    def cpu(self) -> float:
-        """Return the seconds of CPU that all its threads have used."""
+    def cpu(self, *, commands: bool = False) -> float:
+        """Return the seconds of CPU of all its threads; with `commands`, also of what it ran and waited for."""
         fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11 : 15 if commands else 13])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def _proc(self) -> Path:

@@ -6,24 +6,29 @@ import argparse
 import datetime
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
 import msgspec
 
-from . import table
+from . import kept, table
 from .cases_cluster import cluster
 from .cases_ebs import ebs
 from .cases_imports import imports
 from .cases_listing import listing
 from .cases_lvm import lvm
 from .cases_node import node
+from .cases_peer_ebs import beside_aws_ebs
+from .cases_peer_node import beside_host_path
 from .cases_rbd import rbd
 from .cases_rpc import rpc
 from .cases_start import startup
 from .cases_telemetry import telemetry
 from .facts import facts
+from .peers import PEERS, PeerMissing, build
 from .processes import Unmeasurable
 from .workspace import interruptible, workspace
 
@@ -42,29 +47,76 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
 }
 
 
+BESIDE: dict[str, Callable[..., list[table.Row]]] = {
+    "csi-driver-host-path": beside_host_path,
+    "aws-ebs-csi-driver": beside_aws_ebs,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    run: Callable[..., list[table.Row]]
+    other: str = "bare"  # what it is compared with: a column of the table
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 if all cases were measured (targets met or not), 1 if a case could not be measured, 2 for bad usage."""
+    """Return 0 if all cases were measured (targets met or not), 1 if a case could not be measured, 2 for bad usage.
+
+    A peer that cannot be built here is no failure: a line says why.
+    """
     options = _parser().parse_args(arguments)
     if os.geteuid() != 0:
         print("the benchmarks need root: they create loop devices and mounts", file=sys.stderr)
         return 2
     started = datetime.datetime.now(datetime.UTC)
-    about, rows = facts(started), []
+    about, name = {**facts(started), "quick": options.quick}, ""
+    measured: dict[str, kept.Measured] = {}
     try:
         with interruptible():
-            for name in options.only or CASES:
+            for case in _chosen(options):
+                name = case.name
                 print(f"measuring {name} ...", file=sys.stderr, flush=True)
                 with workspace() as directory:
-                    rows += CASES[name](directory, quick=options.quick)
+                    rows = case.run(directory, quick=options.quick)
+                print(f"\n{name}\n{table.text(rows, other=case.other)}", flush=True)
+                measured[name] = {"about": about, "other": case.other, "rows": [row.facts() for row in rows]}
     except (Unmeasurable, grpc.RpcError, OSError, RuntimeError) as error:
         print(f"could not measure {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    print(table.text(rows))
-    print(f"written to {_write(started, {**about, 'quick': options.quick, 'rows': [row.facts() for row in rows]})}")
+    print(f"written to {_write(started, {**about, 'cases': measured})}")
+    if options.keep:
+        kept.keep(measured)
     return 0
+
+
+def _chosen(options: argparse.Namespace) -> Iterator[Case]:
+    """Yield the cases to measure. Peers are built first: then nothing else runs while a case is measured."""
+    if options.only or not options.peers:
+        yield from [Case(name, CASES[name]) for name in options.only or CASES]
+    if options.peers:
+        yield from list(_peers(dict(options.peer)))
+
+
+def _peers(checkouts: Mapping[str, Path]) -> Iterator[Case]:
+    for name, measure in BESIDE.items():
+        print(f"building {name} ...", file=sys.stderr, flush=True)
+        try:
+            program = build(PEERS[name], checkouts)
+        except PeerMissing as error:
+            print(f"not measured: {name}: {error}", file=sys.stderr)
+        else:
+            yield Case(name, partial(measure, program=program), other=f"{name} {program.version}")
+
+
+def _checkout(text: str) -> tuple[str, Path]:
+    name, _, directory = text.partition("=")
+    if name not in PEERS or not directory or not Path(directory).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIRECTORY with a NAME of {', '.join(PEERS)}")
+    return name, Path(directory).resolve()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +126,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--quick", action="store_true", help="few rounds, to test the benchmark itself; the figures are not meaningful"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help=f"measure beside other drivers instead: {', '.join(BESIDE)}"
+    )
+    parser.add_argument(
+        "--peer", type=_checkout, action="append", default=[], metavar="NAME=DIRECTORY",
+        help="build this peer from a checkout, not from its Go module",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep", action="store_true", help="replace the figures of docs/performance.md: bench/kept.json"
     )
     return parser
 

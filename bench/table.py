@@ -90,9 +90,9 @@ def quartiles(figures: Sequence[float]) -> tuple[float, float] | None:
     return low, high
 
 
-def text(rows: Sequence[Row]) -> str:
-    """Write the rows as a table with aligned columns, and the notes below it."""
-    lines = [HEAD, *(_cells(row) for row in rows)]
+def text(rows: Sequence[Row], *, other: str = "bare") -> str:
+    """Write the rows as a table with aligned columns, and the notes below it. `other` heads a column."""
+    lines = [tuple(other if cell == "bare" else cell for cell in HEAD), *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     table = [
         "  ".join(_pad(cell, width, at) for at, (cell, width) in enumerate(zip(line, widths, strict=True)))
