@@ -1,8 +1,7 @@
 """Volumes created and attached through a driver, all at once, as the sidecars of a large cluster may do.
 
-Called with: the driver's endpoint, how it is called (Dialect, in JSON), volumes, a name, instances. A call that the
-driver refuses because all its threads are taken is sent again. Prints a JSON object: the seconds that creating and
-attaching took, and how often it was refused.
+Called with: the driver's endpoint, how it is called (Dialect, in JSON), volumes, a name, instances. A call that
+fails is sent again. Prints a JSON object: the seconds that creating and attaching took, and how many calls failed.
 
 One thread sends everything and then waits: a thread per call would take much of the processor from EC2 and the driver.
 """
@@ -21,7 +20,7 @@ import msgspec
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.rpc.client import Client
 
-AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
+AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL)  # by external-attacher: all
 PAUSE = 0.1  # seconds; the sidecars wait longer
 CALL_TIMEOUT = 600  # seconds for a call
 READY = 10  # seconds until the driver listens
