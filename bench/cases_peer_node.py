@@ -1,6 +1,7 @@
 """The loop backend beside csi-driver-host-path: whole lives of volumes, one after another and 50 at once.
 
 A volume of host-path is a directory that is bound to the pod's path: nothing is attached, formatted or mounted.
+No test with a mount namespace of its own may run at that time: its copies of our mounts keep their devices in use.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from csi_multi.rpc.client import Client
 
 from .cases_node import CAPABILITY
 from .peers import Program
-from .processes import MIB, Server, client, driver, running
+from .processes import MIB, SCRATCH, Server, client, driver, running
 from .table import Row, Target, alone, compared
 
 SIZE = 64 * MIB
@@ -40,7 +41,7 @@ class Side:
     server: Server
     caller: Client
     directory: Path
-    parameters: dict[str, str]
+    creation: Mapping[str, Any]  # fields of CreateVolume that this driver needs
     took: dict[str, list[float]] = field(default_factory=dict)
     refused: int = 0
     _lock: Any = field(default_factory=threading.Lock)
@@ -52,7 +53,7 @@ class Side:
         size = {"required_bytes": SIZE}
         made = self._call(
             "create", self.caller.CreateVolume, name=name, capacity_range=size, volume_capabilities=[CAPABILITY],
-            parameters=self.parameters,
+            **self.creation,
         )  # fmt: skip
         volume = {"volume_id": made.volume.volume_id}
         staged = {**volume, "staging_target_path": str(staging)}
@@ -90,20 +91,31 @@ class Side:
 
 def beside_host_path(directory: Path, *, program: Program, quick: bool) -> list[Row]:
     """Times of each step, and wall and processor time of many lives at once."""
-    with _sides(directory, program) as sides:
-        return _one_by_one(sides, 3 if quick else 40) + _at_once(sides, 1 if quick else 7)
+    words = (
+        *(str(program.path), "--drivername=hostpath.csi.k8s.io", f"--nodeid={NODE}", "--v=2"),
+        *(f"--endpoint=unix://{directory}/theirs.sock", f"--statedir={directory}/their-state"),
+    )
+    with both(directory, words, {}) as sides:
+        return one_by_one(sides, 3 if quick else 40) + _at_once(sides, 1 if quick else 7)
 
 
-def _one_by_one(sides: Sequence[Side], rounds: int) -> list[Row]:
+def one_by_one(sides: Sequence[Side], rounds: int, targets: Mapping[str, Target] | None = None) -> list[Row]:
+    """Return the times of a whole life, of the node's part of it, and of each step."""
     for round_ in range(-2, rounds):
         if round_ == 0:
             for side in sides:
                 side.took.clear()  # the rounds before are not measured
         for side in sides if round_ % 2 == 0 else sides[::-1]:
             side.live(f"one-{round_}")
-    whole = [[sum(parts) for parts in zip(*(side.took[step] for step in STEPS), strict=True)] for side in sides]
-    rows = [compared("a whole life", "ms", *whole)]
-    return rows + [compared(step, "ms", *(side.took[step] for side in sides)) for step in STEPS]
+    parts = {"a whole life": STEPS, "stage..unstage": STEPS[1:-1], **{step: (step,) for step in STEPS}}
+    return [
+        compared(name, "ms", *(_sums(side, steps) for side in sides), target=(targets or {}).get(name))
+        for name, steps in parts.items()
+    ]
+
+
+def _sums(side: Side, steps: Sequence[str]) -> list[float]:
+    return [sum(parts) for parts in zip(*(side.took[step] for step in steps), strict=True)]
 
 
 def _at_once(sides: Sequence[Side], rounds: int) -> list[Row]:
@@ -126,14 +138,11 @@ def _at_once(sides: Sequence[Side], rounds: int) -> list[Row]:
 
 
 @contextmanager
-def _sides(directory: Path, program: Program) -> Iterator[tuple[Side, Side]]:
+def both(directory: Path, words: tuple[str, ...], creation: Mapping[str, Any]) -> Iterator[tuple[Side, Side]]:
+    """Run our driver, and theirs by these words; it has to listen at theirs.sock of the directory."""
     places = directory / "our-paths", directory / "their-paths"
     for place in places:
         place.mkdir()
-    words = (
-        *(str(program.path), "--drivername=hostpath.csi.k8s.io", f"--nodeid={NODE}", "--v=2"),
-        *(f"--endpoint=unix://{directory}/theirs.sock", f"--statedir={directory}/their-state"),
-    )
     with (
         driver(directory) as our_server,
         client(our_server) as our_client,
@@ -141,6 +150,6 @@ def _sides(directory: Path, program: Program) -> Iterator[tuple[Side, Side]]:
         client(their_server) as their_client,
     ):
         yield (
-            Side(our_server, our_client, places[0], {"backend": "scratch"}),
-            Side(their_server, their_client, places[1], {}),
+            Side(our_server, our_client, places[0], {"parameters": {"backend": SCRATCH}}),
+            Side(their_server, their_client, places[1], creation),
         )

@@ -1,6 +1,6 @@
 """Other CSI drivers to measure beside ours: where their sources are, and the program that is built from them.
 
-The sources come as a Go module, or from a checkout that `--peer NAME=DIRECTORY` names.
+The sources come as a Go module, or from a checkout that `--peer NAME=DIRECTORY` names; what is in Python has no module.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,31 +25,80 @@ class PeerMissing(Unmeasurable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    name: str
-    module: str  # of Go
-    version: str  # of the module, where no checkout is given
-    package: str  # the program's, below the module
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A peer that was built."""
 
-    path: Path
+    path: Path  # the program; of a driver in Python the directory with `venv` and `sources`
     version: str
 
 
-PEERS = {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoPeer:
+    name: str
+    module: str
+    version: str  # of the module, where no checkout is given
+    package: str  # the program's, below the module
+
+    def build(self, checkout: Path | None) -> Program:
+        """Return the program, built now if it was not before. Raises PeerMissing."""
+        go = _go()
+        version = _version(checkout) if checkout else self.version
+        program = Program(path=BUILT / f"{self.name}-{version}", version=version)
+        if not program.path.exists() or version.endswith("-dirty"):
+            BUILT.mkdir(parents=True, exist_ok=True)
+            draft = program.path.with_suffix(".new")
+            flags = f"-X main.version={version}"  # without one, host-path answers that it is not ready
+            sources = checkout or _module(go, self)
+            _run(go, "build", "-ldflags", flags, "-o", str(draft), self.package, directory=sources)
+            draft.replace(program.path)
+        return program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonPeer:
+    name: str
+    requirements: str  # file of the checkout, whose newest versions are installed
+    protocol: tuple[str, str]  # the directory of csi.proto and that of the code made from it, in the checkout
+
+    def build(self, checkout: Path | None) -> Program:
+        """Return the directory of its virtual environment and sources, made now if it is not there. Raises PeerMissing.
+
+        The code of the protocol is made anew: what the project has may be too old for today's protobuf.
+        """
+        if checkout is None:
+            raise PeerMissing(f"it has no Go module: give a checkout with --peer {self.name}=DIRECTORY")
+        version = _version(checkout)
+        program = Program(path=BUILT / f"{self.name}-{version}", version=version)
+        if not program.path.exists() or version.endswith("-dirty"):
+            shutil.rmtree(program.path, ignore_errors=True)
+            draft = program.path.with_suffix(".new")
+            shutil.rmtree(draft, ignore_errors=True)
+            shutil.copytree(checkout, draft / "sources", ignore=shutil.ignore_patterns(".git"))
+            self._install(draft)
+            draft.rename(program.path)
+        return program
+
+    def _install(self, directory: Path) -> None:
+        python, sources = directory / "venv/bin/python", directory / "sources"
+        _run(sys.executable, "-m", "venv", str(directory / "venv"))
+        _run(str(python), "-m", "pip", "install", "--quiet", "-r", str(sources / self.requirements), "setuptools")
+        proto, package = self.protocol
+        out = [f"--{kind}={sources / package}" for kind in ("python_out", "grpc_python_out")]
+        _run(str(python), "-m", "grpc_tools.protoc", f"-I{sources / proto}", *out, str(sources / proto / "csi.proto"))
+
+
+Peer = GoPeer | PythonPeer
+PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer(
+        GoPeer(
             name="csi-driver-host-path",
             module="github.com/kubernetes-csi/csi-driver-host-path",
             version="v1.17.0",
             package="./cmd/hostpathplugin",
         ),
-        Peer(
+        PythonPeer(name="rawfile-localpv", requirements="requirements.in", protocol=("protos", "csi")),
+        GoPeer(
             name="aws-ebs-csi-driver",
             module="github.com/kubernetes-sigs/aws-ebs-csi-driver",
             version="v1.63.0",
@@ -59,23 +108,8 @@ PEERS = {
 }
 
 
-def build(peer: Peer, checkouts: Mapping[str, Path]) -> Program:
-    """Return the program of a peer, built now if it was not before. Raises PeerMissing."""
-    go = _go()
-    if checkout := checkouts.get(peer.name):
-        version = _run("git", "-C", str(checkout), "describe", "--tags", "--always", "--dirty").strip()
-        sources = checkout
-    else:
-        version, sources = peer.version, None
-    program = Program(path=BUILT / f"{peer.name}-{version}", version=version)
-    if not program.path.exists() or version.endswith("-dirty"):
-        BUILT.mkdir(parents=True, exist_ok=True)
-        draft = program.path.with_suffix(".new")
-        flags = f"-X main.version={version}"  # without one, host-path answers that it is not ready
-        sources = sources or _module(go, peer)
-        _run(go, "build", "-ldflags", flags, "-o", str(draft), peer.package, directory=sources)
-        draft.replace(program.path)
-    return program
+def _version(checkout: Path) -> str:
+    return _run("git", "-C", str(checkout), "describe", "--tags", "--always", "--dirty").strip()
 
 
 def _go() -> str:
@@ -85,7 +119,7 @@ def _go() -> str:
         raise PeerMissing(f"there is no Go to build it with: {error}") from None
 
 
-def _module(go: str, peer: Peer) -> Path:
+def _module(go: str, peer: GoPeer) -> Path:
     found = json.loads(_run(go, "mod", "download", "-json", f"{peer.module}@{peer.version}", directory=Path("/")))
     return Path(found["Dir"])
 

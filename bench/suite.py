@@ -23,12 +23,13 @@ from .cases_lvm import lvm
 from .cases_node import node
 from .cases_peer_ebs import beside_aws_ebs
 from .cases_peer_node import beside_host_path
+from .cases_peer_rawfile import beside_rawfile
 from .cases_rbd import rbd
 from .cases_rpc import rpc
 from .cases_start import startup
 from .cases_telemetry import telemetry
 from .facts import facts
-from .peers import PEERS, PeerMissing, build
+from .peers import PEERS, PeerMissing
 from .processes import Unmeasurable
 from .workspace import interruptible, workspace
 
@@ -49,6 +50,7 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
 
 BESIDE: dict[str, Callable[..., list[table.Row]]] = {
     "csi-driver-host-path": beside_host_path,
+    "rawfile-localpv": beside_rawfile,
     "aws-ebs-csi-driver": beside_aws_ebs,
 }
 
@@ -105,7 +107,7 @@ def _peers(checkouts: Mapping[str, Path]) -> Iterator[Case]:
     for name, measure in BESIDE.items():
         print(f"building {name} ...", file=sys.stderr, flush=True)
         try:
-            program = build(PEERS[name], checkouts)
+            program = PEERS[name].build(checkouts.get(name))
         except PeerMissing as error:
             print(f"not measured: {name}: {error}", file=sys.stderr)
         else:
