@@ -33,7 +33,8 @@ def beside_rawfile(directory: Path, *, program: Program, quick: bool) -> list[Ro
     data.mkdir()
     kubeconfig.write_text(KUBECONFIG)
     words = (
-        *("env", f"KUBECONFIG={kubeconfig}", f"CSI_ENDPOINT=unix://{directory}/theirs.sock"),
+        # blkid would give its answer of the last seconds for a device that shows another file by now
+        *("env", "BLKID_FILE=/dev/null", f"KUBECONFIG={kubeconfig}", f"CSI_ENDPOINT=unix://{directory}/theirs.sock"),
         *(str(program.path / "venv/bin/python"), "-c", START, str(program.path / "sources"), str(data)),
         *("csi-driver", f"--nodeid={NODE}", "--disable-metrics"),
     )

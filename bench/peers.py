@@ -58,7 +58,7 @@ class GoPeer:
 class PythonPeer:
     name: str
     requirements: str  # file of the checkout, whose newest versions are installed
-    protocol: tuple[str, str]  # the directory of csi.proto and that of the code made from it, in the checkout
+    protocol: tuple[str, str]  # the directory of csi.proto in the checkout, and the package of the code made from it
 
     def build(self, checkout: Path | None) -> Program:
         """Return the directory of its virtual environment and sources, made now if it is not there. Raises PeerMissing.
@@ -83,8 +83,8 @@ class PythonPeer:
         _run(sys.executable, "-m", "venv", str(directory / "venv"))
         _run(str(python), "-m", "pip", "install", "--quiet", "-r", str(sources / self.requirements), "setuptools")
         proto, package = self.protocol
-        out = [f"--{kind}={sources / package}" for kind in ("python_out", "grpc_python_out")]
-        _run(str(python), "-m", "grpc_tools.protoc", f"-I{sources / proto}", *out, str(sources / proto / "csi.proto"))
+        out = [f"--{kind}={sources}" for kind in ("python_out", "grpc_python_out")]
+        _run(str(python), "-m", "grpc_tools.protoc", f"-I{package}={sources / proto}", *out, f"{package}/csi.proto")
 
 
 Peer = GoPeer | PythonPeer
