@@ -12,6 +12,7 @@ from csi_multi.contract import (
     NO_SECRETS,
     AccessMode,
     AttachRequest,
+    BlockMap,
     Capability,
     CapacityReport,
     CapacityRequest,
@@ -19,6 +20,9 @@ from csi_multi.contract import (
     DryRunReport,
     ExpandRequest,
     Expansion,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    HealthEntry,
     ModifyRequest,
     Node,
     OpenRequest,
@@ -30,18 +34,22 @@ from csi_multi.contract import (
     Stamp,
     Strings,
     Volume,
+    VolumeHealth,
     VolumeRequest,
 )
 from csi_multi.contract import backend as b
 
-from . import attachment_limits, config, snapshots, volume_types
+from . import attachment_limits, config, groups, snapshots, volume_types
 from .attachments import AttachmentManager
 from .capacity import CapacityAccounting
+from .changed_blocks import BlockReader
 from .client import Client
 from .device_identity import NvmeKernel
 from .devices import DeviceManager
 from .ec2_cache import Ec2Cache
 from .explain import DryRunClient
+from .groups import GroupManager
+from .health import HealthReporter
 from .importing import Importer
 from .instance_metadata import InstanceMetadata
 from .modifications import ModificationManager
@@ -62,6 +70,9 @@ class EbsBackend(
     b.ListVolumes,
     b.ListSnapshots,
     b.Capacity,
+    b.GroupSnapshots,
+    b.ChangedBlocks,
+    b.VolumeHealthLister,
     b.Import,  # includes b.Explain
 ):
     contract = (1, 1)
@@ -69,6 +80,7 @@ class EbsBackend(
     Parameters = config.Parameters
     MutableParameters = config.MutableParameters
     SnapshotParameters = config.SnapshotParameters
+    GroupSnapshotParameters = config.GroupSnapshotParameters
     access_modes: ClassVar[frozenset[AccessMode]] = frozenset(AccessMode)
     check_only_asks = True
 
@@ -85,6 +97,9 @@ class EbsBackend(
         self._attachments = AttachmentManager(self._cache, node_names)
         self._modifications = ModificationManager(self._cache)
         self._snapshots = SnapshotManager(self._cache)
+        self._groups = GroupManager(self._cache)
+        self._blocks = BlockReader(self._cache)
+        self._health = HealthReporter(self._cache)
         self._capacity = CapacityAccounting(self._cache)
         self._devices = DeviceManager(NvmeKernel())
         self._metadata = InstanceMetadata(self.config)
@@ -155,7 +170,31 @@ class EbsBackend(
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         return self._snapshots.list_page(page, source)
 
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        return groups.to_group(self._groups.create(request))
+
+    def find_group_snapshot(self, name: str) -> GroupSnapshot:
+        return groups.to_group(self._groups.find(name))
+
+    def get_group_snapshot(self, handle: str) -> GroupSnapshot:
+        return groups.to_group(self._groups.get(handle))
+
+    def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
+        self._groups.delete(handle)
+
+    def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
+        return self._blocks.allocated(handle, offset)
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        return self._blocks.changed(base, target, offset)
+
     # The instance
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        return self._health.volume(handle)
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        return self._health.list_page(page)
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
         return self._capacity.report(request)

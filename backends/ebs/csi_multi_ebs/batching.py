@@ -7,14 +7,14 @@ already is joined only by callers that say so: a result must show what happened 
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from csi_multi.contract import Timeout
+
+from .results import NotYet, Result
 
 T = TypeVar("T")
 Fetch = Callable[[Collection[str]], Mapping[str, T]]
@@ -80,14 +80,10 @@ class _Batch(Generic[T]):
     def __init__(self) -> None:
         self.keys: dict[str, None] = {}
         self.full = threading.Event()
-        self.found: Future[Mapping[str, T]] = Future()
+        self.found: Result[Mapping[str, T]] = Result()
 
     def result(self, deadline: float | None) -> Mapping[str, T]:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            error = self.found.exception(left)
-        except TimeoutError:
+            return self.found.get(None if deadline is None else deadline - time.monotonic())
+        except NotYet:
             raise Timeout("EC2 did not answer a lookup before the deadline; try again") from None
-        if error:
-            raise copy.copy(error) from error  # a copy each: threads that raise the same exception mix their tracebacks
-        return self.found.result()

@@ -12,11 +12,12 @@ from typing import Any
 
 from csi_multi.contract import UNOBSERVED, NotFound, Observer, Unavailable
 
-from . import botocore_model, errors, session
+from . import errors, session
 from .config import Config
+from .feature_calls import FeatureCalls
 from .labels import OWNER
-from .listing import MAX_PAGE, chunks, every_page, existing, filter_literal, one_page, with_shape
-from .option_calls import MAX_IDS, OptionCalls
+from .listing import MAX_PAGE, chunks, every_page, existing, filters, one_page, with_shape
+from .option_calls import MAX_IDS, tag_list, tag_specification
 from .resources import (
     INSTANCE_ID,
     SNAPSHOT_ID,
@@ -35,7 +36,7 @@ from .volume_types import NewVolume, VolumeSpec
 MAX_FILTER_VALUES = 190  # values of a filter: EC2 accepts 200 per request, the filter on the owner included
 
 
-class Client(OptionCalls):
+class Client(FeatureCalls):
     """EC2 in one account and region. Thread-safe. Every method raises errors of csi_multi.contract."""
 
     def __init__(self, config: Config, session_name: str = "csi-multi", observe: Observer = UNOBSERVED) -> None:
@@ -58,7 +59,7 @@ class Client(OptionCalls):
             **_spec_fields(volume.spec),
             "ClientToken": token,
             "MultiAttachEnabled": volume.multi_attach or None,
-            "TagSpecifications": _tag_specification("volume", volume.tags),
+            "TagSpecifications": tag_specification("volume", volume.tags),
             "Encrypted": volume.encrypted,
             "KmsKeyId": volume.kms_key or None,
         }
@@ -90,17 +91,17 @@ class Client(OptionCalls):
         """Return the owner's volumes whose tag `key` has one of these values."""
         found: list[Ec2Volume] = []
         for some in chunks(values, MAX_FILTER_VALUES):
-            filters = _filters({f"tag:{OWNER}": [owner], f"tag:{key}": some})
-            volumes = self._all("DescribeVolumes", "Volumes", Filters=filters, MaxResults=MAX_PAGE)
+            wanted = filters({f"tag:{OWNER}": [owner], f"tag:{key}": some})
+            volumes = self._all("DescribeVolumes", "Volumes", Filters=wanted, MaxResults=MAX_PAGE)
             found += [Ec2Volume.read(one) for one in volumes]
         return found
 
     def volume_page(self, owner: str, limit: int, token: str) -> tuple[list[Ec2Volume], str]:
         """Return a page of the owner's volumes and the token of the next one. Raises InvalidToken."""
-        filters = _filters({f"tag:{OWNER}": [owner]})
+        ours = filters({f"tag:{OWNER}": [owner]})
 
         def fetch(most: int, after: str) -> tuple[list[Ec2Volume], str]:
-            response = self._call("DescribeVolumes", Filters=filters, MaxResults=most, NextToken=after or None)
+            response = self._call("DescribeVolumes", Filters=ours, MaxResults=most, NextToken=after or None)
             return [Ec2Volume.read(one) for one in response["Volumes"]], response.get("NextToken") or ""
 
         return one_page(fetch, limit, token)
@@ -139,8 +140,8 @@ class Client(OptionCalls):
 
     def instances_tagged(self, key: str, values: Collection[str]) -> list[str]:
         """Return the ids of the instances whose tag `key` matches one of these values, in which * is anything."""
-        filters = [{"Name": f"tag:{key}", "Values": list(values)}]
-        reservations = self._all("DescribeInstances", "Reservations", Filters=filters)
+        wanted = [{"Name": f"tag:{key}", "Values": list(values)}]
+        reservations = self._all("DescribeInstances", "Reservations", Filters=wanted)
         return [one["InstanceId"] for reservation in reservations for one in reservation["Instances"]]
 
     def modify(self, volume: str, spec: VolumeSpec) -> Ec2Modification:
@@ -170,7 +171,7 @@ class Client(OptionCalls):
             VolumeId=volume,
             Description=description,
             OutpostArn=outpost or None,
-            TagSpecifications=_tag_specification("snapshot", tags),
+            TagSpecifications=tag_specification("snapshot", tags),
         )
         return Ec2Snapshot.read(response)
 
@@ -190,20 +191,20 @@ class Client(OptionCalls):
         """Return the owner's snapshots whose tag `key` has one of these values."""
         found: list[Ec2Snapshot] = []
         for some in chunks(values, MAX_FILTER_VALUES):
-            filters = _filters({f"tag:{OWNER}": [owner], f"tag:{key}": some})
+            wanted = filters({f"tag:{OWNER}": [owner], f"tag:{key}": some})
             snapshots = self._all(
-                "DescribeSnapshots", "Snapshots", OwnerIds=["self"], Filters=filters, MaxResults=MAX_PAGE
+                "DescribeSnapshots", "Snapshots", OwnerIds=["self"], Filters=wanted, MaxResults=MAX_PAGE
             )
             found += [Ec2Snapshot.read(one) for one in snapshots]
         return found
 
     def snapshot_page(self, owner: str, limit: int, token: str, volume: str = "") -> tuple[list[Ec2Snapshot], str]:
         """Return a page of the owner's snapshots (of one volume) and the token of the next one. Raises InvalidToken."""
-        filters = _filters({f"tag:{OWNER}": [owner]} | ({"volume-id": [volume]} if volume else {}))
+        ours = filters({f"tag:{OWNER}": [owner]} | ({"volume-id": [volume]} if volume else {}))
 
         def fetch(most: int, after: str) -> tuple[list[Ec2Snapshot], str]:
             response = self._call(
-                "DescribeSnapshots", OwnerIds=["self"], Filters=filters, MaxResults=most, NextToken=after or None
+                "DescribeSnapshots", OwnerIds=["self"], Filters=ours, MaxResults=most, NextToken=after or None
             )
             return [Ec2Snapshot.read(one) for one in response["Snapshots"]], response.get("NextToken") or ""
 
@@ -215,7 +216,7 @@ class Client(OptionCalls):
 
     def tag(self, ids: Collection[str], tags: Tags) -> None:
         """Set these tags on volumes, snapshots or instances. Raises NotFound."""
-        self._call("CreateTags", Resources=list(ids), Tags=_tag_list(tags))
+        self._call("CreateTags", Resources=list(ids), Tags=tag_list(tags))
 
     def untag(self, ids: Collection[str], keys: Iterable[str]) -> None:
         """Remove tags, whatever their values. A tag that is not there is no error."""
@@ -223,7 +224,7 @@ class Client(OptionCalls):
 
     def zones(self) -> dict[str, Ec2Zone]:
         """Return the zones that are available by name, sorted."""
-        response = self._call("DescribeAvailabilityZones", Filters=_filters({"state": ["available"]}))
+        response = self._call("DescribeAvailabilityZones", Filters=filters({"state": ["available"]}))
         found = {zone["ZoneName"]: Ec2Zone.read(zone) for zone in response["AvailabilityZones"]}
         return dict(sorted(found.items()))
 
@@ -244,7 +245,7 @@ class Client(OptionCalls):
         """Return the items that EC2 shows with one of these values under the key of a filter."""
         found: list[dict[str, Any]] = []
         for some in chunks(values, MAX_FILTER_VALUES):
-            found += self._all(call, items, Filters=_filters({key: some}), **fields)
+            found += self._all(call, items, Filters=filters({key: some}), **fields)
         return found
 
     def _call(self, call: str, **fields: Any) -> dict[str, Any]:
@@ -252,7 +253,6 @@ class Client(OptionCalls):
 
         NotFound is no answer to a search with filters, and proves no absence: it becomes Unavailable.
         """
-        from botocore import xform_name
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
         from botocore.parsers import ResponseParserError
 
@@ -260,7 +260,7 @@ class Client(OptionCalls):
         outcome, deadline = partial(errors.outcome, call), session.call_deadline(self._retry_seconds)
         with self._observe("ec2", call):
             try:
-                send = partial(getattr(self._session.client(botocore_model.CALLS[call]), xform_name(call)), **sent)
+                send = partial(self._session.send, call, sent)
                 response: dict[str, Any] = self._retries.call(
                     call, send, (ClientError, BotoCoreError), outcome, deadline
                 )
@@ -283,15 +283,3 @@ def _spec_fields(spec: VolumeSpec) -> dict[str, Any]:
         "Iops": spec.iops,
         "Throughput": spec.throughput,
     }
-
-
-def _tag_specification(resource: str, tags: Tags) -> list[dict[str, Any]]:
-    return [{"ResourceType": resource, "Tags": _tag_list(tags)}]
-
-
-def _tag_list(tags: Tags) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-
-def _filters(values: dict[str, list[str]]) -> list[dict[str, Any]]:
-    return [{"Name": name, "Values": [filter_literal(one) for one in some]} for name, some in values.items()]

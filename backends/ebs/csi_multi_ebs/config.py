@@ -277,6 +277,10 @@ class SnapshotParameters(Schema, frozen=True, kw_only=True):
         return tuple(zone.strip() for zone in self.fast_snapshot_restore_availability_zones.split(",") if zone.strip())
 
 
+class GroupSnapshotParameters(SnapshotParameters, frozen=True, kw_only=True):
+    """VolumeGroupSnapshotClass parameters: those of a VolumeSnapshotClass, for every member."""
+
+
 def value_or_default(name: str, value: int | Reset | None, default: int | str | None) -> int | None:
     """Return a mutable number, for one that is reset the default of the volume type; None: unset, or no such setting.
 

@@ -55,7 +55,9 @@ class Ec2Cache:
         self.snapshots = Batcher(self._noting_owner(client.snapshots), most=MAX_LOOKUP)
         self.instances = Batcher(client.instances, most=MAX_LOOKUP)
         self.volumes_by_name = Batcher(self._fetch_volumes, most=MAX_LOOKUP)
-        self.snapshots_by_name = Batcher(self._fetch_snapshots, most=MAX_LOOKUP)
+        self.snapshots_by_name = Batcher(self._fetching_snapshots(labels.NAME), most=MAX_LOOKUP)
+        self.groups_by_name = Batcher(self._fetching_snapshots(labels.GROUP_NAME), most=MAX_LOOKUP)
+        self.groups = Batcher(self._fetching_snapshots(labels.GROUP), most=MAX_LOOKUP)  # their members, by handle
         self.volume_poller = StatePoller(fetch_volumes, most=MAX_VOLUME_IDS, first=config.poll_seconds)
         self.name_poller = StatePoller(self._fetch_volumes, most=MAX_LOOKUP, first=config.poll_seconds)
         self.known: SingleUseCache[Ec2Volume] = SingleUseCache(KNOWN_TTL, MAX_KNOWN)  # own volumes, by id
@@ -161,9 +163,12 @@ class Ec2Cache:
         return id in self._own
 
     def note_owner(self, found: Iterable[Ec2Volume | Ec2Snapshot]) -> None:
-        """Note which of these belong to this instance, and which do not, or no longer."""
+        """Note which of these belong to this instance, and which do not, or no longer.
+
+        A member of a group is not noted: before it is deleted it has to be looked up, because it is refused alone.
+        """
         for one in found:
-            if one.tags.get(labels.OWNER) != self.owner or self.was_deleted(one.id):
+            if one.tags.get(labels.OWNER) != self.owner or labels.GROUP in one.tags or self.was_deleted(one.id):
                 self._own.discard(one.id)
             elif one.id in self._own or ((stamp := labels.read_stamp(one.tags)) and not stamp.imported):
                 self._own.add(one.id)
@@ -201,12 +206,15 @@ class Ec2Cache:
     def _fetch_volumes(self, names: Collection[str]) -> dict[str, list[Ec2Volume]]:
         found = self.client.volumes_tagged(labels.NAME, names, self.owner)
         self.note_owner(found)
-        return _by_name(found)
+        return _by_tag(labels.NAME, found)
 
-    def _fetch_snapshots(self, names: Collection[str]) -> dict[str, list[Ec2Snapshot]]:
-        found = self.client.snapshots_tagged(labels.NAME, names, self.owner)
-        self.note_owner(found)
-        return _by_name(found)
+    def _fetching_snapshots(self, key: str) -> Callable[[Collection[str]], dict[str, list[Ec2Snapshot]]]:
+        def fetch(values: Collection[str]) -> dict[str, list[Ec2Snapshot]]:
+            found = self.client.snapshots_tagged(key, values, self.owner)
+            self.note_owner(found)
+            return _by_tag(key, found)
+
+        return fetch
 
     def remember_deleted(self, id: str) -> None:
         """Remember that EC2 has accepted the deletion, which lookups may not show yet."""
@@ -251,9 +259,9 @@ def _raise_missing(kind: str, handle: str) -> NoReturn:
     raise missing(kind, handle)
 
 
-def _by_name(found: list[Resource]) -> dict[str, list[Resource]]:
-    """Return the resources by name, the oldest first: after a race between two processes there may be two."""
-    by_name: dict[str, list[Resource]] = {}
+def _by_tag(key: str, found: list[Resource]) -> dict[str, list[Resource]]:
+    """Return the resources by a tag, the oldest first: after a race of two processes a name may have two."""
+    by_value: dict[str, list[Resource]] = {}
     for one in sorted(found, key=lambda one: (one.created, one.id)):
-        by_name.setdefault(one.tags[labels.NAME], []).append(one)
-    return by_name
+        by_value.setdefault(one.tags[key], []).append(one)
+    return by_value

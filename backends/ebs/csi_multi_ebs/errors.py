@@ -27,6 +27,7 @@ from csi_multi.contract import (
     Unavailable,
 )
 
+from . import botocore_model
 from .retries import Outcome
 
 
@@ -52,6 +53,10 @@ class IncorrectState(FailedPrecondition):
 
 class ModificationCooldown(FailedPrecondition):
     """The volume was modified too often or too recently."""
+
+
+class UnrelatedSnapshots(FailedPrecondition):
+    """EBS does not know what changed between these snapshots."""
 
 
 class VolumeAttached(InUse):
@@ -90,6 +95,13 @@ CODES: tuple[tuple[str, str, type[StorageError]], ...] = (
     ("*.InUse", "", InUse),  # InvalidSnapshot.InUse
     ("VolumeModificationRateExceeded", "", ModificationCooldown),
     ("IncorrectModificationState", "", ModificationCooldown),
+    # EBS's own interface, which lists blocks: its code, and its reason where it gives one
+    ("ValidationException UNRELATED_SNAPSHOTS", "", UnrelatedSnapshots),
+    ("ValidationException INVALID_VOLUME_SIZE", "", UnrelatedSnapshots),
+    ("ValidationException INVALID_PAGE_TOKEN", "", InvalidToken),
+    ("ValidationException*", "", InvalidArgument),
+    ("ResourceNotFoundException*", "", NotFound),
+    ("ServiceQuotaExceededException*", "", QuotaExceeded),
     ("IncorrectState", "", IncorrectState),
     ("IncorrectInstanceState", "", IncorrectState),
     ("*.ZoneMismatch", "", FailedPrecondition),  # volume and instance are in different zones
@@ -133,6 +145,7 @@ THROTTLING = frozenset(
         *("RequestThrottledException", "TooManyRequestsException", "BandwidthLimitExceeded"),
     }
 )
+WITHOUT_TOKEN = ("CreateSnapshot", "CreateSnapshots")
 TRANSIENT_STATUSES = frozenset({500, 502, 503, 504})
 TRANSIENT_ERRORS = frozenset({"ConnectionError", "HTTPClientError"})  # botocore's, for connections that fail or break
 
@@ -162,18 +175,24 @@ def from_response(call: str, response: Mapping[str, Any]) -> StorageError:
     """Turn an error response, as botocore parses it, into the error to raise. `call` is EC2's name for it."""
     fields = response.get("Error", {})
     code, message = fields.get("Code", "no code"), _ENCODED.sub("", fields.get("Message") or "no message")
+    code = f"{code} {response.get('Reason') or ''}".rstrip()  # EBS gives one
     about = f"{code}, request {response.get('ResponseMetadata', {}).get('RequestId', 'id unknown')}"
     error = error_class(code, message)
     if error is PermissionDenied:
-        action = found[1] if (found := _ACTION.search(message)) else f"ec2:{call}"
+        action = found[1] if (found := _ACTION.search(message)) else f"{_service(call)}:{call}"
         return error(f"the credentials do not allow {action}: {message} ({about})")
     return error(f"{call}: {message} ({about})")
+
+
+def _service(call: str) -> str:
+    """Return the service of a call as IAM names it."""
+    return botocore_model.SERVICES.get(botocore_model.CALLS.get(call, ""), "ec2").replace("-", "")
 
 
 def outcome(call: str, error: Exception) -> Outcome:
     """Return what an exception of botocore means for another attempt of the call.
 
-    CreateSnapshot has no client token: after an answer that was lost another attempt would create a second snapshot.
+    Snapshots have no client tokens: after an answer that was lost another attempt would create a second one.
     """
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # of this call, or of STS before it
@@ -183,7 +202,7 @@ def outcome(call: str, error: Exception) -> Outcome:
         transient = status in TRANSIENT_STATUSES and not issubclass(error_class(code or ""), ZoneFull)
     else:
         transient = any(base.__name__ in TRANSIENT_ERRORS for base in type(error).__mro__)
-    lost = call == "CreateSnapshot" and getattr(error, "operation_name", call) == call
+    lost = call in WITHOUT_TOKEN and getattr(error, "operation_name", call) == call
     return Outcome.TRANSIENT if transient and not lost else Outcome.FINAL
 
 

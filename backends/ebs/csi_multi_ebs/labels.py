@@ -6,13 +6,24 @@ that a lost piece is noticed: csi-multi/stamp.0 = name=pvc-1+digest=ab12+source=
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from csi_multi.contract import InvalidArgument, Setting, SnapshotRequest, Source, SourceKind, Stamp, VolumeRequest, leaf
+from csi_multi.contract import (
+    GroupSnapshotRequest,
+    InvalidArgument,
+    Setting,
+    SnapshotRequest,
+    Source,
+    SourceKind,
+    Stamp,
+    VolumeRequest,
+    leaf,
+)
 
-from .config import Config, MutableParameters, Parameters, SnapshotParameters
+from .config import Config, GroupSnapshotParameters, MutableParameters, Parameters, SnapshotParameters
 from .resources import VOLUME_ID, Tags
 from .user_tags import (
     CLUSTER,
@@ -37,10 +48,16 @@ STAMP = f"{PREFIX}stamp."  # followed by the piece's number
 NAME_IN_CONSOLE = "Name"
 KUBERNETES_CLUSTER = "KubernetesCluster"
 SOURCE = f"{PREFIX}source"  # handle of the volume of a snapshot
+GROUP = f"{PREFIX}group"  # handle of the group that a snapshot is a member of; its stamp is the group's then
+GROUP_NAME = f"{PREFIX}group-name"
+GROUP_LIST = f"{PREFIX}group-list."  # followed by the piece's number: the members and their volumes, see list_tags
+GROUP_MEMBERS = f"{PREFIX}group-members"  # how many there are, and a hash of their volumes, see members_tag
 FIRST_ATTACHMENT = f"{PREFIX}first-attachment"  # of a volume that was created empty, see first_attachment.py
 NO_ATTACHMENT = "none"
 INITIALIZED_FIRST = f"{PREFIX}initialized-first"  # of a volume that is attached only once EC2 has loaded it
 NOT_CHECKED = "%s %s: lookups in EC2 did not show it, so its tags were not checked; it was deleted by its id"  # log
+
+LIST_PIECE = 7  # members that a tag can list
 
 _END = "+."
 
@@ -89,6 +106,40 @@ def snapshot_tags(request: SnapshotRequest, setting: Setting, config: Config) ->
     identity = {**_identity(request.stamp, setting, config), SOURCE: request.source}
     names = {SNAPSHOT_NAME: request.name, **_created_for(request.metadata), **_name(request.name, config)}
     return _all(identity, wanted, names)
+
+
+def group_tags(request: GroupSnapshotRequest, handle: str, setting: Setting, config: Config) -> dict[str, str]:
+    """Return all tags of each member of a new group: EC2 sets the same ones on all. Raises as volume_tags does."""
+    parameters = request.parameters or GroupSnapshotParameters()
+    name = request.stamp.name
+    identity = _identity(request.stamp, setting, config)
+    del identity[NAME]  # a snapshot of this name is no member
+    identity |= {GROUP: handle, GROUP_NAME: leaf(name), GROUP_MEMBERS: members_tag(request.sources)}
+    wanted = {**config.extra_tags, **_specified(parameters.tags, SNAPSHOT_TEMPLATE_NAMES, {}, config)}
+    later = list_tags({f"snap-{one}": one for one in request.sources})  # as many as there will be
+    tags = _all(identity, {**wanted, **later}, _name(name, config))
+    return {key: text for key, text in tags.items() if key not in later}
+
+
+def members_tag(volumes: Collection[str]) -> str:
+    """Return the value of GROUP_MEMBERS for a group of these volumes."""
+    digest = hashlib.sha256("\n".join(sorted(volumes)).encode()).hexdigest()
+    return f"{len(volumes)}:{digest[:32]}"
+
+
+def list_tags(members: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that list the members of a group: the volume by the snapshot, both without their prefixes."""
+    pairs = [f"{id.removeprefix('snap-')}:{volume.removeprefix('vol-')}" for id, volume in sorted(members.items())]
+    lines = [pairs[start : start + LIST_PIECE] for start in range(0, len(pairs), LIST_PIECE)]
+    return {f"{GROUP_LIST}{number}": " ".join(line) for number, line in enumerate(lines)}
+
+
+def read_list(tags: Tags) -> dict[str, str]:
+    """Return the members that the tags list, and their volumes; empty where they do not list as many as there are."""
+    pieces = [text for key, text in sorted(tags.items()) if key.startswith(GROUP_LIST)]
+    pairs = [pair.partition(":") for piece in pieces for pair in piece.split()]
+    found = {f"snap-{id}": f"vol-{volume}" for id, _, volume in pairs}
+    return found if tags.get(GROUP_MEMBERS) == members_tag(found.values()) else {}
 
 
 def import_tags(stamp: Stamp, setting: Setting, config: Config) -> dict[str, str]:

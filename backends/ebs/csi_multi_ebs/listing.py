@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 from csi_multi.contract import InvalidArgument, InvalidToken, NotFound, Page, PageRequest, paged
 
@@ -129,6 +129,11 @@ def chunks(items: Collection[T], most: int) -> Iterator[list[T]]:
 def filter_literal(value: str) -> str:
     """Escape what an EC2 filter would take for a wildcard."""
     return _WILDCARD.sub(r"\\\1", value)
+
+
+def filters(values: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:
+    """Return filters of EC2: each by its name, for any of its values."""
+    return [{"Name": name, "Values": [filter_literal(one) for one in some]} for name, some in values.items()]
 
 
 def with_shape(shape: re.Pattern[str], ids: Collection[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import errors
 from .listing import existing
-from .resources import VOLUME_ID, Ec2Initialization, Ec2SnapshotLock, SnapshotLock
+from .resources import VOLUME_ID, Ec2Initialization, Ec2SnapshotLock, SnapshotLock, Tags
 
 MAX_IDS = 500  # ids per call
 
@@ -26,6 +26,10 @@ class OptionCalls(ABC):
 
     def initializations(self, ids: Collection[str]) -> dict[str, Ec2Initialization]:
         """Return how far the volumes are loaded, of those that EC2 shows."""
+        return {one["VolumeId"]: Ec2Initialization.read(one) for one in self._statuses(ids)}
+
+    def _statuses(self, ids: Collection[str]) -> list[dict[str, Any]]:
+        """Return what DescribeVolumeStatus says of these volumes, of those that EC2 shows."""
 
         def fetch(some: list[str]) -> list[dict[str, Any]]:
             return self._all("DescribeVolumeStatus", "VolumeStatuses", VolumeIds=some)
@@ -33,12 +37,13 @@ class OptionCalls(ABC):
         def search(some: list[str]) -> list[dict[str, Any]]:  # it has no filter by id
             return [item for one in some for item in existing([one], fetch, lambda _: [], 1)]
 
-        found = existing([one for one in ids if VOLUME_ID.fullmatch(one)], fetch, search, MAX_IDS)
-        return {one["VolumeId"]: Ec2Initialization.read(one) for one in found}
+        return existing([one for one in ids if VOLUME_ID.fullmatch(one)], fetch, search, MAX_IDS)
 
-    def enable_fast_restore(self, snapshot: str, zones: Collection[str]) -> None:
-        """Enable fast snapshot restore in these zones. Raises the first failure."""
-        response = self._call("EnableFastSnapshotRestores", SourceSnapshotIds=[snapshot], AvailabilityZones=list(zones))
+    def enable_fast_restore(self, snapshots: Collection[str], zones: Collection[str]) -> None:
+        """Enable fast restore of these snapshots in these zones. Raises the first failure."""
+        response = self._call(
+            "EnableFastSnapshotRestores", SourceSnapshotIds=list(snapshots), AvailabilityZones=list(zones)
+        )
         for failed in response.get("Unsuccessful", ()):
             for failure in failed.get("FastSnapshotRestoreStateErrors", ()):
                 raise errors.from_response("EnableFastSnapshotRestores", {**response, **failure})
@@ -56,5 +61,17 @@ class OptionCalls(ABC):
 
     def snapshot_lock(self, snapshot: str) -> Ec2SnapshotLock | None:
         """Return the lock that the snapshot has or had, None when it never had one."""
-        response = self._call("DescribeLockedSnapshots", SnapshotIds=[snapshot])
-        return next((Ec2SnapshotLock.read(one) for one in response.get("Snapshots", ())), None)
+        return self.snapshot_locks([snapshot]).get(snapshot)
+
+    def snapshot_locks(self, snapshots: Collection[str]) -> dict[str, Ec2SnapshotLock]:
+        """Return the locks that these snapshots have or had; one that never had one is missing."""
+        response = self._call("DescribeLockedSnapshots", SnapshotIds=list(snapshots))
+        return {one["SnapshotId"]: Ec2SnapshotLock.read(one) for one in response.get("Snapshots", ())}
+
+
+def tag_specification(resource: str, tags: Tags) -> list[dict[str, Any]]:
+    return [{"ResourceType": resource, "Tags": tag_list(tags)}]
+
+
+def tag_list(tags: Tags) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]

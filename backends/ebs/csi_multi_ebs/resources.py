@@ -19,6 +19,7 @@ Response = Mapping[str, Any]
 # Ids have eight hexadecimal digits; since 2016 they have seventeen.
 VOLUME_ID = re.compile(r"vol-[0-9a-f]{8}(?:[0-9a-f]{9})?")
 SNAPSHOT_ID = re.compile(r"snap-[0-9a-f]{8}(?:[0-9a-f]{9})?")
+GROUP_ID = re.compile(r"sgrp-[0-9a-f]{17}")  # the driver's own: EC2 has no groups
 INSTANCE_ID = re.compile(r"i-[0-9a-f]{8}(?:[0-9a-f]{9})?")
 
 
@@ -160,6 +161,7 @@ class Ec2Instance:
     zone: str
     outpost: str = ""  # ARN; "": in the region
     devices: Mapping[str, str] = field(default_factory=dict)  # volume id by device name
+    root_device: str = ""  # the device name of the volume it boots from
     cards: Mapping[str, int] = field(default_factory=dict)  # EBS card by device name, where there are several
     tags: Tags = field(default_factory=dict)
 
@@ -173,6 +175,7 @@ class Ec2Instance:
             zone=response["Placement"]["AvailabilityZone"],
             outpost=response.get("OutpostArn") or "",
             devices={name: disk["VolumeId"] for name, disk in disks},
+            root_device=response.get("RootDeviceName") or "",
             cards={name: disk["EbsCardIndex"] for name, disk in disks if "EbsCardIndex" in disk},
             tags=_read_tags(response),
         )
@@ -231,6 +234,47 @@ class Ec2Initialization:
             done="initializing" not in states,
             percent=progress.get("Progress"),
             seconds=progress.get("EstimatedTimeToCompleteInSeconds"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2VolumeStatus:
+    """The result of EC2's checks of a volume."""
+
+    volume: str
+    status: str  # ok, warning, impaired, insufficient-data
+    checks: Mapping[str, str] = field(default_factory=dict)  # io-enabled: passed, failed; io-performance: normal, ...
+    events: tuple[str, ...] = ()  # what EC2 says about the causes
+
+    @classmethod
+    def read(cls, response: Response) -> Ec2VolumeStatus:
+        status = response.get("VolumeStatus", {})
+        return cls(
+            volume=response["VolumeId"],
+            status=status.get("Status") or "",
+            checks={one["Name"]: one.get("Status") or "" for one in status.get("Details", ()) if "Name" in one},
+            events=tuple(
+                f"{one.get('EventType') or 'event'}: {one.get('Description') or 'no description'}"
+                for one in response.get("Events", ())
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPage:
+    """A page of the blocks of a snapshot, by their number, in order."""
+
+    blocks: tuple[int, ...]
+    block_size: int
+    token: str  # of the next page; "": this is the last one
+
+    @classmethod
+    def read(cls, response: Response, items: str) -> BlockPage:
+        """`items` is what the call names its list of blocks."""
+        return cls(
+            blocks=tuple(one["BlockIndex"] for one in response.get(items, ())),
+            block_size=response["BlockSize"],
+            token=response.get("NextToken") or "",
         )
 
 

@@ -23,10 +23,6 @@ from . import botocore_model
 from .config import Config
 from .transport import Transport
 
-# Connections that each client keeps open. One more is opened for a single call, and its TLS handshake costs more than
-# the call.
-MAX_CONNECTIONS = 1024
-
 _botocore_lock = threading.Lock()  # botocore's sessions and loaders are not thread-safe; its clients are
 
 
@@ -38,6 +34,18 @@ class Session:
         self._config = config
         self._name = re.sub(r"[^\w+=,.@-]", "-", name, flags=re.ASCII)[:64]
         self._clients: dict[str, Any] = {}
+        self._transport: Transport | None = None  # made with the client for EC2
+
+    def send(self, call: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Make a call of botocore_model.CALLS and return its answer. Raises botocore's exceptions."""
+        from botocore import xform_name
+
+        group = botocore_model.CALLS[call]
+        client = self.client(group)
+        if group == "ec2" and self._transport:
+            return self._transport.call(call, fields)
+        answer: dict[str, Any] = getattr(client, xform_name(call))(**fields)
+        return answer
 
     def client(self, group: str) -> Any:
         """Return the client for a group of calls. Raises botocore's exceptions for bad credentials."""
@@ -53,6 +61,8 @@ class Session:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()
+            if self._transport:
+                self._transport.close()
 
     def _new_client(self, group: str) -> Any:
         botocore = self._role_session if self._config.role_arn else self._base_session
@@ -60,7 +70,8 @@ class Session:
         if service := botocore_model.SERVICES.get(group):
             return botocore.create_client(service, endpoint_url=_other_endpoint(endpoint), config=self._options)
         client = botocore.create_client("ec2", endpoint_url=endpoint or None, config=self._options)
-        Transport(client, botocore.get_component("response_parser_factory").create_parser("ec2")).install(client)
+        parser = botocore.get_component("response_parser_factory").create_parser("ec2")
+        self._transport = Transport(client, parser, botocore.get_config_variable("ca_bundle"))
         return client
 
     @cached_property
@@ -94,7 +105,6 @@ class Session:
             connect_timeout=self._config.connect_seconds,
             read_timeout=self._config.read_seconds,
             retries={"mode": "standard", "total_max_attempts": 1},  # retries.py repeats calls
-            max_pool_connections=MAX_CONNECTIONS,
             user_agent=self._user_agent,
             use_fips_endpoint=self._config.fips or None,  # None: as the environment says
             tcp_keepalive=True,

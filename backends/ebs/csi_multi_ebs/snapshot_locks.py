@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from csi_multi.contract import FailedPrecondition, InvalidArgument, NotFound, StorageError, Timeout, Unavailable
 
 from .client import Client
-from .resources import SnapshotLock
+from .resources import Ec2SnapshotLock, SnapshotLock
 
 EXPIRED = "expired"
 COMPLIANCE = "compliance"  # after its cool-off period nobody can end this lock
@@ -51,7 +51,13 @@ def refuse_locked(client: Client, snapshot: str, error: StorageError) -> None:
     found = None
     with suppress(StorageError):  # then the answer to the deletion is all that is known
         found = client.snapshot_lock(snapshot)
-    if found is None or found.state == EXPIRED:
+    if found:
+        refuse_while_locked(snapshot, found, error)
+
+
+def refuse_while_locked(snapshot: str, found: Ec2SnapshotLock, error: StorageError | None = None) -> None:
+    """Raise FailedPrecondition for a lock that has not ended."""
+    if found.state == EXPIRED:
         return
     remedy = "nobody can unlock it" if found.state == COMPLIANCE else "unlock it with 'aws ec2 unlock-snapshot'"
     until = f" until {found.expires.isoformat()}" if found.expires else ""

@@ -7,7 +7,6 @@ is loaded, so the thread pauses after each poll in proportion. It wakes only cal
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,6 +14,8 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from csi_multi.contract import Timeout, Unavailable
+
+from .results import NotYet, Result
 
 T = TypeVar("T")
 Fetch = Callable[[Collection[str]], Mapping[str, T]]
@@ -114,13 +115,13 @@ class _Waiter(Generic[T]):
         self._first = first
         self._began = time.monotonic()
         self.due = self._began + first
-        self._result: Future[T | None] = Future()
+        self._result: Result[T | None] = Result()
         self._value: T | None = None
         self._error = ""  # of the last poll
 
     @property
     def finished(self) -> bool:
-        return self._result.done()
+        return self._result.done
 
     def reschedule(self, longest: float) -> None:
         """Set when the next poll is due, if one is due now."""
@@ -129,7 +130,7 @@ class _Waiter(Generic[T]):
 
     def receive(self, polled: Future[Mapping[str, T]]) -> None:
         """Take the result of a poll, in the polling thread, unless the wait is over."""
-        if self._result.done():
+        if self._result.done:
             return
         if isinstance(error := polled.exception(), RETRIED):
             self._error = f"; the last poll failed: {error}"
@@ -144,13 +145,10 @@ class _Waiter(Generic[T]):
     def result(self, deadline: float) -> T | None:
         """Return the value once `done` accepted it."""
         try:
-            error = self._result.exception(max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
+            return self._result.get(deadline - time.monotonic())
+        except NotYet:
             last = f"last seen: {_text(self._value)}{self._error}"
             raise Timeout(f"{self.key} did not reach its state before the deadline ({last}); try again") from None
-        if error:
-            raise copy.copy(error) from error  # a copy each: threads that raise the same exception mix their tracebacks
-        return self._result.result()
 
 
 def _text(value: object) -> str:

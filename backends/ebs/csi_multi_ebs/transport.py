@@ -1,56 +1,117 @@
-"""Signs, sends and reads EC2's calls in fewer steps than botocore takes.
+"""Makes EC2's calls in fewer steps than botocore takes.
 
-botocore makes a call in a chain of events: it signs by one, wraps request and response several times, and interprets
-the model anew for each field of each response. The event before-call lets a handler answer instead. This one takes the
-request as botocore has serialized it, and botocore's own signer, credentials and connections, and reads the response
-with functions that are made once per shape. An error response is left to botocore's parser.
+botocore makes a call in a chain of events: it resolves the endpoint by rules, signs, wraps request and response several
+times, and interprets the model anew for each field of each response. This takes from botocore the model, what turns
+fields into a request, the endpoint, the credentials and what reads errors; signing.py signs, connections.py sends, and
+a response is read with functions that are made once per shape.
+
+Through a proxy, and to an endpoint with a path, botocore signs and sends.
 """
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
+
+from .connections import Connections, HttpAnswer
+from .signing import CONTENT_TYPE, Signer
 
 Read = Callable[[Any], Any]
 METADATA = "ResponseMetadata"
 
 
 class Transport:
-    """Makes the calls of one client. Thread-safe."""
+    """Makes the calls of one client of botocore for EC2. Thread-safe."""
 
-    def __init__(self, client: Any, parser: Any) -> None:
-        """`parser` reads error responses."""
-        from botocore.awsrequest import AWSRequest
+    def __init__(self, client: Any, parser: Any, ca_bundle: str | None) -> None:
+        """`parser` reads error responses. `ca_bundle`: the file of certificates, None for botocore's own."""
+        from botocore.serialize import create_serializer
 
-        self._new_request: Any = AWSRequest
-        self._http = client._endpoint.http_session
-        self._region = client.meta.region_name
+        options = client.meta.config
+        self._client = client
         self._parser = parser
+        self._serializer = create_serializer("ec2")
+        self._url: str = client.meta.endpoint_url
+        self._region: str = client.meta.region_name
+        self._connections = Connections(
+            self._url,
+            _tls(self._url, ca_bundle),
+            connect_seconds=options.connect_timeout,
+            read_seconds=options.read_timeout,
+        )
+        self._signer = Signer(_host(self._url), self._region)
+        self._send = self._by_botocore if _needs_botocore(self._url) else self._directly
         self._readers: dict[str, Read] = {}  # by operation
         self._lock = threading.Lock()
 
-    def install(self, client: Any) -> None:
-        """Let the client make its calls here."""
-        client.meta.events.register_last("before-call.ec2", self._call)
+    def call(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Make a call. Raises botocore's exceptions."""
+        from botocore.exceptions import ClientError
 
-    def _call(self, model: Any, params: Any, request_signer: Any, **_: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the HTTP response and what it says, as a handler of before-call does."""
-        request = self._new_request(params["method"], params["url"], params["headers"], params["body"])
-        request_signer.get_auth_instance("ec2", self._region, "v4").add_auth(request)
-        response = self._http.send(request.prepare())
-        if response.status_code >= 300:
-            answer = {"headers": response.headers, "status_code": response.status_code, "body": response.content}
-            return response, self._parser.parse(answer, model.output_shape)
-        return response, self._reader(model)(_root(response.content))
+        model = self._client.meta.service_model.operation_model(name)
+        body = urlencode(self._serializer.serialize_to_request(fields, model)["body"]).encode()
+        answer = self._send(body)
+        if answer.status >= 300:
+            response = {"headers": answer.headers, "status_code": answer.status, "body": answer.body}
+            raise ClientError(self._parser.parse(response, model.output_shape), name)
+        read: dict[str, Any] = self._reader(model)(_root(answer.body))
+        return read
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connections.close()
+
+    def _directly(self, body: bytes) -> HttpAnswer:
+        from botocore.exceptions import NoCredentialsError
+
+        if (credentials := self._auth().credentials) is None:
+            raise NoCredentialsError
+        headers = self._signer.headers(body, credentials, datetime.now(UTC))
+        return self._connections.post(body, {"User-Agent": self._client.meta.config.user_agent, **headers})
+
+    def _by_botocore(self, body: bytes) -> HttpAnswer:
+        from botocore.awsrequest import AWSRequest
+
+        headers = {"Content-Type": CONTENT_TYPE, "User-Agent": self._client.meta.config.user_agent}
+        request = AWSRequest("POST", self._url, headers, body)
+        self._auth().add_auth(request)
+        response = self._client._endpoint.http_session.send(request.prepare())
+        return HttpAnswer(response.status_code, dict(response.headers), response.content)
+
+    def _auth(self) -> Any:
+        """Return botocore's signer with the credentials of this moment."""
+        return self._client._request_signer.get_auth_instance("ec2", self._region, "v4")
 
     def _reader(self, model: Any) -> Read:
         if (found := self._readers.get(model.name)) is None:
             with self._lock:
                 found = self._readers[model.name] = _answer_reader(model.output_shape)
         return found
+
+
+def _needs_botocore(url: str) -> bool:
+    """Whether calls go through a proxy, as the environment says, or the endpoint has a path."""
+    from botocore.utils import get_environ_proxies
+
+    return urlsplit(url).path not in ("", "/") or bool(get_environ_proxies(url))
+
+
+def _host(url: str) -> str:
+    """Return the header Host for a URL."""
+    parts = urlsplit(url)
+    name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return name if parts.port in (None, {"http": 80, "https": 443}[parts.scheme]) else f"{name}:{parts.port}"
+
+
+def _tls(url: str, ca_bundle: str | None) -> ssl.SSLContext | None:
+    from botocore.httpsession import get_cert_path
+
+    return ssl.create_default_context(cafile=get_cert_path(ca_bundle or True)) if url.startswith("https:") else None
 
 
 def _root(body: bytes) -> Any:

@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 from csi_multi_ebs.backend import EbsBackend
-from csi_multi_ebs.config import Config, MutableParameters, Parameters, SnapshotParameters
+from csi_multi_ebs.config import Config, GroupSnapshotParameters, MutableParameters, Parameters, SnapshotParameters
 
 from csi_multi.contract import (
     AccessMode,
     AttachRequest,
     Capability,
     ExpandRequest,
+    GroupSnapshotRequest,
     ModifyRequest,
     Mount,
     Node,
@@ -114,6 +115,13 @@ def topology(*preferred: str, requisite: tuple[str, ...] = ()) -> TopologyRequir
 def snapshot_request(name: str, source: str, **given: str) -> SnapshotRequest:
     stamp = Stamp(driver=DRIVER, cluster=CLUSTER, name=name, digest="cd34")
     return SnapshotRequest(stamp=stamp, source=source, parameters=parse(SnapshotParameters, given, "parameters"))
+
+
+def group_request(name: str, *sources: str, **given: str) -> GroupSnapshotRequest:
+    stamp = Stamp(driver=DRIVER, cluster=CLUSTER, name=name, digest="ef56")
+    return GroupSnapshotRequest(
+        stamp=stamp, sources=sources, parameters=parse(GroupSnapshotParameters, given, "parameters")
+    )
 
 
 def nodes(cloud: FakeEc2, number: int = 1, **more: Any) -> list[Node]:

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+import string
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from . import fake_aws_services, fake_ec2_moto
@@ -142,6 +143,32 @@ class FakeEc2(Service):
 
     def stop(self, instance: str, *, account: str = OWN_ACCOUNT) -> None:
         self.do(Call("StopInstances", {"Action": "StopInstances", "InstanceId.1": instance}, account, self.region))
+
+    def attach_missing(self, volumes: Collection[str], instance: str) -> list[str]:
+        """Attach the volumes that exist and are attached nowhere, where the first one is that is attached, else to this
+        instance. Returns them. This is no call that a fault could meet."""
+        there = {id: store.volumes[id] for store in fake_ec2_moto.stores() for id in volumes if id in store.volumes}
+        where = next((place for id in volumes if id in there for place in there[id].held), instance)
+        missing = [id for id, volume in there.items() if not volume.held]
+        used = {
+            each.device
+            for store in fake_ec2_moto.stores()
+            for one in store.volumes.values()
+            for each in one.attachments
+        }
+        names = [name for letter in string.ascii_lowercase if (name := f"/dev/xvdz{letter}") not in used]
+        for id, device in zip(missing, names, strict=False):
+            params = {"Action": "AttachVolume", "VolumeId": id, "InstanceId": where, "Device": device}
+            self.do(Call("AttachVolume", params, OWN_ACCOUNT, self.region))
+        with lock:
+            self.clock.settle()
+        return missing
+
+    def detach_all(self, volumes: Collection[str]) -> None:
+        """Detach volumes again, in the same way."""
+        for id in volumes:
+            params = {"Action": "DetachVolume", "VolumeId": id}
+            self.do(Call("DetachVolume", params, OWN_ACCOUNT, self.region))
 
     # Resources.
 

@@ -20,6 +20,8 @@ STATUS_CODES = {  # EC2's error codes that come with a status of their own; all 
     "Unavailable": 503,
     "AuthFailure": 401,
     "UnauthorizedOperation": 403,
+    "ResourceNotFoundException": 404,
+    "InternalServerException": 500,
 }
 TAG_KEY = re.compile(r"(^|\.)Tag\.\d+\.Key$")  # in tag specifications, and in CreateTags
 _numbers = itertools.count(1)
@@ -112,6 +114,10 @@ def answer(action: str, fields: Mapping[str, object]) -> Answer:
 def refused(service: str, refusal: Refusal) -> Answer:
     if service == "servicequotas":
         told = {"__type": refusal.code, "Message": refusal.message}
+        return Answer(json.dumps(told).encode(), refusal.status)
+    if service == "ebs":
+        code, _, reason = refusal.code.partition(" ")
+        told = {"__type": code, "Message": refusal.message, **({"Reason": reason} if reason else {})}
         return Answer(json.dumps(told).encode(), refusal.status)
     error = f"<Error><Code>{refusal.code}</Code><Message>{escape(refusal.message)}</Message></Error>"
     if service == "ec2":

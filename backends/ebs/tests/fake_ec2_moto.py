@@ -47,6 +47,7 @@ class Volume(elastic_block_store.Volume):
         self.source_volume_id: str | None = None
         self.volume_initialization_rate: str | None = None
         self.outpost_arn: str | None = None
+        self.blocks: dict[int, bytes] = {}  # what was written, by the number of the block (fake_ebs_blocks.py)
         super().__init__(*words, **more)
         born.append(self)
 
@@ -82,6 +83,7 @@ class Snapshot(elastic_block_store.Snapshot):
     def __init__(self, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)
         self.volume = copy.copy(self.volume)
+        self.blocks = dict(self.volume.blocks)
         self.outpost_arn: str | None = None
         self.status = "pending"
         born.append(self)

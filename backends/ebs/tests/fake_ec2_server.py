@@ -10,7 +10,7 @@ from typing import Any
 
 from .fake_ec2_calls import Answer, Dropped
 
-Serve = Callable[[bytes, str], Answer]  # the body and the header Authorization -> the answer
+Serve = Callable[[bytes, str], Answer]  # the body (of a GET the path) and the header Authorization -> the answer
 
 
 def _drop(body: bytes, authorization: str) -> Answer:
@@ -56,7 +56,9 @@ class _Request(BaseHTTPRequestHandler):
     wbufsize = -1  # one packet for headers and body
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _answer(self, body: bytes) -> None:
         try:
             answer = self.server.serve(body, self.headers.get("Authorization", ""))
         except Dropped:
@@ -68,6 +70,10 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("x-amzn-requestid", answer.request)
         self.end_headers()
         self.wfile.write(answer.body)
+
+    def do_GET(self) -> None:
+        """The EBS direct APIs: the path says all."""
+        self._answer(self.path.encode())
 
     def log_message(self, format: str, *words: object) -> None:
         """Log nothing: tests read FakeEc2.seen."""

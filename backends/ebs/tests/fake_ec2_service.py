@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from . import (
     fake_aws_services,
+    fake_ebs_blocks,
     fake_ec2_attachments,
     fake_ec2_modifications,
     fake_ec2_moto,
@@ -22,6 +23,7 @@ from .fake_ec2_calls import Answer, Call, Dropped, Refusal, refused
 from .fake_ec2_clock import Clock, Takes
 from .fake_ec2_describes import SNAPSHOTS, VOLUMES, Describes
 from .fake_ec2_faults import Faults
+from .fake_ec2_health import Checks
 from .fake_ec2_server import Ec2Server
 from .fake_ec2_volumes import Limits, Tokens
 
@@ -35,6 +37,7 @@ RULES: dict[str, Rule] = {
     "DeleteVolume": fake_ec2_volumes.delete,
     "DescribeVolumes": lambda cloud, call: cloud.describes.describe(call, VOLUMES),
     "DescribeVolumeStatus": fake_ec2_volumes.describe_status,
+    "DescribeInstanceStatus": fake_ec2_volumes.describe_instance_status,
     "ModifyVolume": fake_ec2_modifications.modify,
     "DescribeVolumesModifications": fake_ec2_modifications.describe,
     "AttachVolume": fake_ec2_attachments.attach,
@@ -42,11 +45,14 @@ RULES: dict[str, Rule] = {
     "CreateTags": fake_ec2_volumes.tag,
     "TerminateInstances": fake_ec2_attachments.terminate,
     "CreateSnapshot": fake_ec2_snapshots.create,
+    "CreateSnapshots": fake_ec2_snapshots.create_many,
     "DeleteSnapshot": fake_ec2_snapshots.delete,
     "DescribeSnapshots": lambda cloud, call: cloud.describes.describe(call, SNAPSHOTS),
     "LockSnapshot": fake_ec2_snapshots.lock,
     "DescribeLockedSnapshots": fake_ec2_snapshots.describe_locked,
     "EnableFastSnapshotRestores": fake_ec2_snapshots.enable_fast_restores,
+    "ListSnapshotBlocks": fake_ebs_blocks.snapshot_blocks,
+    "ListChangedBlocks": fake_ebs_blocks.changed_blocks,
 }
 lock = threading.RLock()  # moto's state is one for the whole process
 
@@ -66,6 +72,8 @@ class Service:
         self.fast_restores: dict[str, set[str]] = {}  # snapshot -> zones
         self.initializing: dict[str, tuple[int, int | None]] = {}  # volume -> percent, seconds left
         self.locks: dict[str, dict[str, str]] = {}  # snapshot -> what DescribeLockedSnapshots says of it
+        self.health = Checks()
+        self.block_pages = fake_ebs_blocks.Pages()
         # Called before the answer goes out, and without a lock: a guest's disk comes and goes here.
         self.on_created: Callable[[str, str], object] | None = None  # volume, the snapshot or volume it is made from
         self.on_deleted: Callable[[str], object] | None = None  # volume
@@ -108,6 +116,8 @@ class Service:
         account = fake_ec2_moto.account_of(scope["key"])
         if scope["service"] == fake_aws_services.QUOTAS:
             call = fake_aws_services.call_of(body, account, scope["region"])
+        elif scope["service"] == fake_ebs_blocks.SERVICE:
+            call = fake_ebs_blocks.call_of(body.decode(), account, scope["region"])
         else:
             params = dict(parse_qsl(body.decode(), keep_blank_values=True))
             call = Call(params["Action"], params, account, scope["region"], scope["service"])

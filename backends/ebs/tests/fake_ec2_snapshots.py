@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from . import fake_ec2_moto as moto
 from .fake_ec2_calls import Answer, Call, Refusal, answer
-from .fake_ec2_describes import SNAPSHOTS, absent
+from .fake_ec2_describes import SNAPSHOTS, absent, snapshot_fields
 from .fake_ec2_volumes import check_tags, volume_of
 
 if TYPE_CHECKING:
     from .fake_ec2_service import Service
+
+MOST_EXCLUDED = 40
 
 
 def create(cloud: Service, call: Call) -> Answer:
@@ -24,6 +26,37 @@ def create(cloud: Service, call: Call) -> Answer:
     done = moto.ask(call)
     moto.born[-1].outpost_arn = outpost or None
     return done
+
+
+def create_many(cloud: Service, call: Call) -> Answer:
+    """CreateSnapshots: of all volumes of an instance but those that are left out, all of one time."""
+    check_tags(call)
+    place, id = moto.store(call), call.get("InstanceSpecification.InstanceId")
+    instance = next((one for one in place.all_instances() if one.id == id), None)
+    if instance is None or instance._state.name == "terminated":
+        raise Refusal("InvalidInstanceID.NotFound", f"The instance ID '{id}' does not exist")
+    excluded = set(call.many("InstanceSpecification.ExcludeDataVolumeId"))
+    if len(excluded) > MOST_EXCLUDED:
+        raise Refusal("InvalidParameterValue", f"At most {MOST_EXCLUDED} volumes can be excluded.")
+    held = [volume for volume in place.volumes.values() if id in volume.held]
+    data = [volume for volume in held if not volume.root]
+    if unknown := excluded - {volume.id for volume in data}:
+        raise Refusal("InvalidParameterValue", f"Volumes {sorted(unknown)} are not data volumes of '{id}'.")
+    chosen = [volume for volume in data if volume.id not in excluded]
+    if call.get("InstanceSpecification.ExcludeBootVolume") != "true":
+        chosen += [volume for volume in held if volume.root]
+    if (outpost := call.get("OutpostArn")) and any(volume.outpost_arn != outpost for volume in chosen):
+        raise Refusal("InvalidParameterValue", f"The instance '{id}' is not on Outpost {outpost}.")
+    if not chosen:
+        raise Refusal("InvalidParameterValue", f"The instance '{id}' has no volumes to be snapshotted.")
+    made = [place.create_snapshot(volume.id, call.get("Description")) for volume in chosen]
+    for one in made:
+        one.start_time, one.outpost_arn = made[0].start_time, outpost or None
+        one.add_tags(dict(call.tags()))
+    shown = [snapshot_fields(one) for one in made]
+    for fields in shown:
+        fields["state"] = fields.pop("status")
+    return answer("CreateSnapshots", {"snapshotSet": shown})
 
 
 def delete(cloud: Service, call: Call) -> Answer:

@@ -114,15 +114,31 @@ def delete(cloud: Service, call: Call) -> Answer:
 
 
 def describe_status(cloud: Service, call: Call) -> Answer:
-    """DescribeVolumeStatus of volumes by id; `cloud.initializing` says which are still being loaded."""
+    """DescribeVolumeStatus, by id or by status; `cloud.initializing` says which volumes are still being loaded."""
     ids, there = call.many("VolumeId"), moto.store(call).volumes
     if gone := [id for id in ids if id not in there]:
         raise Refusal(VOLUMES.missing, absent(VOLUMES, gone))
-    return answer("DescribeVolumeStatus", {"volumeStatusSet": [_status(cloud, there[id]) for id in ids]})
+    if ids:
+        return answer("DescribeVolumeStatus", {"volumeStatusSet": [_status(cloud, there[id]) for id in ids]})
+    wanted = call.filters().get("volume-status.status", [])
+    found = [id for id in sorted(there) if not wanted or cloud.health.status(id) in wanted]
+    page, more = cloud.health.page(call, found)
+    return answer("DescribeVolumeStatus", {"volumeStatusSet": [_status(cloud, there[id]) for id in page], **more})
+
+
+def describe_instance_status(cloud: Service, call: Call) -> Answer:
+    """DescribeInstanceStatus: only whether instances reach their volumes."""
+    running = {one.id for one in moto.store(call).all_instances() if one._state.name == "running"}
+    found = sorted(running & cloud.health.cut_off)
+    if call.filters() != {"attached-ebs-status.status": ["impaired"]}:
+        raise NotImplementedError(str(call.filters()))
+    page, more = cloud.health.page(call, found)
+    items = [{"instanceId": id, "attachedEbsStatus": {"status": "impaired"}} for id in page]
+    return answer("DescribeInstanceStatus", {"instanceStatusSet": items, **more})
 
 
 def _status(cloud: Service, volume: moto.Volume) -> dict[str, object]:
-    details = [{"name": "io-enabled", "status": "passed"}, {"name": "io-performance", "status": "not-applicable"}]
+    details = cloud.health.details(volume.id)
     progress: dict[str, object] = {}
     if volume.snapshot_id or volume.source_volume_id:  # of an empty volume EC2 says nothing
         percent, left = cloud.initializing.get(volume.id, (100, None))
@@ -130,7 +146,8 @@ def _status(cloud: Service, volume: moto.Volume) -> dict[str, object]:
         details.append({"name": "initialization-state", "status": "completed" if done else "initializing"})
         known = {} if left is None else {"estimatedTimeToCompleteInSeconds": left}
         progress = {"initializationStatusDetails": {"initializationType": "default", "progress": percent, **known}}
-    return {"volumeId": volume.id, "volumeStatus": {"status": "ok", "details": details}, **progress}
+    checked = {"status": cloud.health.status(volume.id), "details": details}
+    return {"volumeId": volume.id, "volumeStatus": checked, **cloud.health.events(volume.id), **progress}
 
 
 def tag(cloud: Service, call: Call) -> Answer:
@@ -165,6 +182,8 @@ def _make(cloud: Service, call: Call, more: dict[str, str], source: str = "") ->
         raise Refusal(*_error(made))
     volume = moto.born[-1]
     volume.source_volume_id = source or None
+    if origin := moto.store(call).snapshots.get(call.get("SnapshotId")) or moto.store(call).volumes.get(source):
+        volume.blocks = dict(origin.blocks)
     volume.outpost_arn = call.get("OutpostArn") or (volume_of(call, source).outpost_arn if source else None)
     volume.volume_initialization_rate = call.get("VolumeInitializationRate") or None
     return volume, made

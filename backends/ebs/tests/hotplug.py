@@ -103,6 +103,7 @@ def connect(cloud: FakeEc2, bus: Bus, instance: str) -> None:
     cloud.on_modified = sizes.__setitem__  # QEMU's disks take it when they are plugged in next
     cloud.on_snapshot = lambda snapshot, volume: bus.copy(volume, snapshot)
     cloud.on_deleted = bus.forget
+    cloud.block_pages.contents = bus.blocks
 
 
 def _size(cloud: FakeEc2, volume: str) -> int:
@@ -133,6 +134,13 @@ class Everything:
 
     def forget(self, name: str) -> bool:
         return self._bus.forget(name)
+
+    def attach_missing(self, volumes: list[str], instance: str) -> list[str]:
+        return self._cloud.attach_missing(volumes, instance)
+
+    def detach_all(self, volumes: list[str]) -> bool:
+        self._cloud.detach_all(volumes)
+        return True
 
     def everything(self) -> list[str]:
         """Return what is in EC2."""

@@ -5,6 +5,7 @@ QMP is QEMU's control protocol (docs/interop/qmp-spec in its sources): a JSON ob
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 GIB = 1 << 30
+BLOCK = 512 * 1024  # bytes
 PORTS = 12  # disks that can be there at once: QEMU cannot add ports later
 BOOT = 60.0  # seconds until QEMU listens
 GONE = 60.0  # seconds until a guest has let go of a disk, on a busy machine
@@ -125,6 +127,22 @@ class Bus:
         words = ("cp", "--sparse=always", "--reflink=auto", str(self.file(source)), str(self.file(name)))
         subprocess.run(words, check=True)
         return True
+
+    def blocks(self, name: str) -> dict[int, bytes]:
+        """Return the digests of the blocks of a disk that are not all zeros, by their number, as EBS counts blocks."""
+        found: dict[int, bytes] = {}
+        with self.file(name).open("rb") as disk:
+            end, at = disk.seek(0, os.SEEK_END), 0
+            while at < end:
+                try:
+                    at = os.lseek(disk.fileno(), at, os.SEEK_DATA) // BLOCK * BLOCK
+                except OSError:  # ENXIO: nothing but a hole
+                    break
+                data = os.pread(disk.fileno(), BLOCK, at)
+                if data.strip(b"\0"):
+                    found[at // BLOCK] = hashlib.sha256(data).digest()
+                at += BLOCK
+        return found
 
     def forget(self, name: str) -> bool:
         """Throw a disk's content away."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from . import fake_ec2_moto
 from .fake_ec2 import Call
 
 Words = Mapping[str, tuple[str, ...]]
@@ -55,14 +56,22 @@ OPERATORS: dict[str, Callable[[tuple[str, ...], list[str]], bool]] = {
     "Null": lambda found, wanted: (not found) == (wanted == ["true"]),
 }
 
-MADE = {"CreateVolume": "volume", "CopyVolumes": "volume", "CreateSnapshot": "snapshot"}
-USED = ("VolumeId", "SourceVolumeId", "SnapshotId", "InstanceId", "ResourceId", "SourceSnapshotId")
+MADE = {
+    "CreateVolume": "volume",
+    "CopyVolumes": "volume",
+    "CreateSnapshot": "snapshot",
+    "CreateSnapshots": "snapshot",
+}
+USED = (
+    *("VolumeId", "SourceVolumeId", "SnapshotId", "InstanceId", "ResourceId", "SourceSnapshotId"),
+    *("InstanceSpecification.InstanceId", "FirstSnapshotId", "SecondSnapshotId"),
+)
 KINDS = {"vol": "volume", "snap": "snapshot", "i": "instance"}
 
 
 def needs(call: Call, tags: Callable[[str], Mapping[str, str]]) -> Iterator[Need]:
     """Yield what a call needs; `tags` says those of what is there."""
-    action = f"ec2:{call.action}"
+    action = f"{call.service}:{call.action}"
     if call.action.startswith("Describe"):
         yield Need(action, "*")
         return
@@ -73,9 +82,18 @@ def needs(call: Call, tags: Callable[[str], Mapping[str, str]]) -> Iterator[Need
         yield Need("ec2:CreateTags", _arn(call, kind, "*"), {**request, "ec2:CreateAction": (call.action,)})
     elif not call.action.endswith("Tags"):
         request = {}
-    for id in [one for name in USED for one in (call.get(name), *call.many(name)) if one]:
+    used = [one for name in USED for one in (call.get(name), *call.many(name)) if one]
+    for id in [*used, *_cut_by(call)]:
         own = {f"aws:ResourceTag/{key}": (value,) for key, value in tags(id).items()}
         yield Need(action, _arn(call, KINDS[id.partition("-")[0]], id), own if kind else {**request, **own})
+
+
+def _cut_by(call: Call) -> list[str]:
+    """Return the volumes that CreateSnapshots cuts: those of an instance that it does not leave out."""
+    instance = call.get("InstanceSpecification.InstanceId")
+    out = call.many("InstanceSpecification.ExcludeDataVolumeId")
+    volumes = [volume for volume in fake_ec2_moto.store(call).volumes.values() if instance in volume.held]
+    return [volume.id for volume in volumes if not volume.root and volume.id not in out]
 
 
 def _arn(call: Call, kind: str, id: str) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
+from botocore.regions import EndpointResolver
 from csi_multi_ebs import botocore_model
 
-SERVICES = ("ec2", "service-quotas")
+SERVICES = ("ec2", "service-quotas", "ebs")
 
 
 @pytest.fixture(scope="module", params=SERVICES)
@@ -60,7 +61,7 @@ def test_every_call_is_there_and_a_fraction_of_the_rest(whole: Any) -> None:
     lean = botocore_model.reduced(whole)
 
     assert lean["operations"].keys() == ours(whole)
-    part = {"ec2": 20, "servicequotas": 5}[whole["metadata"]["endpointPrefix"]]
+    part = {"ec2": 20, "servicequotas": 5, "ebs": 1}[whole["metadata"]["endpointPrefix"]]
     assert len(lean["shapes"]) < len(whole["shapes"]) / part
 
 
@@ -83,3 +84,26 @@ def test_a_shape_that_a_call_refers_to_stays_and_an_explanation_goes() -> None:
             "Text": {"type": "string"},
         },
     }
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_model_is_read_without_what_is_left_out(service: str) -> None:
+    whole = Loader().load_service_model(service, "service-2")
+
+    assert botocore_model.loader().load_service_model(service, "service-2") == botocore_model.reduced(whole)
+
+
+def test_a_model_of_another_service_is_whole() -> None:
+    assert botocore_model.loader().load_service_model("sts", "service-2") == Loader().load_service_model(
+        "sts", "service-2"
+    )
+
+
+@pytest.mark.parametrize("region", ["eu-west-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1", "mars-north-1"])
+def test_endpoints_are_those_of_botocore(region: str) -> None:
+    told = []
+    for loader in (Loader(), botocore_model.loader()):
+        resolver = EndpointResolver(loader.load_data("endpoints"))
+        told.append([resolver.construct_endpoint(name, region) for name in sorted(botocore_model.ENDPOINTS)])
+
+    assert told[0] == told[1]

@@ -292,7 +292,7 @@ def test_fast_restores_are_asked_for(ec2: Client, cloud: FakeEc2) -> None:
     ec2.volumes([volume])
     snapshot = ec2.create_snapshot(volume, TAGS, "").id
 
-    ec2.enable_fast_restore(snapshot, ["eu-west-1a", "eu-west-1b"])
+    ec2.enable_fast_restore([snapshot], ["eu-west-1a", "eu-west-1b"])
 
     assert cloud.fast_restores == {snapshot: {"eu-west-1a", "eu-west-1b"}}
 

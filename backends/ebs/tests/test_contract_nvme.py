@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from xmlrpc.client import ServerProxy
@@ -70,6 +71,14 @@ def storage(outside: ServerProxy) -> Storage:
         stamp = Stamp(driver="other.example", cluster="kit", name=f"theirs-{len(theirs)}", digest="")
         theirs.append(other.create_volume(VolumeRequest(stamp=stamp, size=SizeRange(required=GIB))).handle)
 
+    @contextmanager
+    def together(handles: Collection[str]) -> Iterator[None]:
+        attached = outside.attach_missing(list(handles), instances[0])
+        try:
+            yield
+        finally:
+            outside.detach_all(attached)
+
     foreign()
     nodes = tuple(
         Node(name=f"node-{number}", fact=instance, id=f"node-{number};{name}={instance}")
@@ -87,6 +96,7 @@ def storage(outside: ServerProxy) -> Storage:
         unreachable=({"zone": "us-east-1a"},),
         files=(Path("/dev/csi-multi-ebs"), Path("/dev/csi-multi-ebs-formats")),
         devices=True,
+        together=together,
     )
 
 

@@ -38,13 +38,9 @@ backends:
 """
 # Why a spec may be skipped, as csi-sanity words it, and how many are.
 ALLOWED_SKIPS = {
-    # one point in time across several volumes is not offered yet
-    "GroupControllerService not supported": 6,
     # not offered: the spec compares Go structs with their size caches, so no driver that answers can pass
     "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": 1,
-    # EC2 tells no health that a CO could use
-    "ControllerGetVolumeHealth not supported": 2,
-    "ControllerListVolumeHealth not supported": 1,
+    # a node asks EC2 nothing
     "NodeGetStorageHealth not supported": 1,
     # asks for more volumes than the node takes, one by one
     "testnodevolumeattachlimit not enabled": 1,

@@ -43,13 +43,13 @@ def test_nothing_of_boto3_is_imported_before_the_first_call() -> None:
 
 
 def test_botocore_is_told_of_all_our_calls_and_no_others(session: Session) -> None:
-    told = [session.client(group).meta.service_model.operation_names for group in ("describe", "quotas")]
+    told = [session.client(group).meta.service_model.operation_names for group in ("ec2", "quotas", "blocks")]
 
     assert sorted(name for names in told for name in names) == sorted(botocore_model.CALLS)
 
 
 def test_threads_that_want_a_client_at_once_get_the_same(session: Session) -> None:
-    clients = run_together(*[lambda: session.client("create")] * 16)
+    clients = run_together(*[lambda: session.client("ec2")] * 16)
 
     assert len(set(map(id, clients))) == 1
 
@@ -64,7 +64,7 @@ def test_a_client_has_the_patience_that_was_configured(cloud: FakeEc2) -> None:
     patience = {"connect_seconds": 1.5, "read_seconds": 2.5}
     session = Session(Config(region="eu-west-1", endpoint=cloud.endpoint, max_attempts=4, **patience), "x")  # type: ignore[arg-type]
 
-    told = session.client("create").meta.config
+    told = session.client("ec2").meta.config
 
     assert (told.connect_timeout, told.read_timeout) == (1.5, 2.5)
     assert told.retries["total_max_attempts"] == 1  # retries.py repeats calls
@@ -75,7 +75,7 @@ def test_a_client_has_the_patience_that_was_configured(cloud: FakeEc2) -> None:
 def test_without_an_endpoint_it_is_the_regions() -> None:
     session = Session(Config(region="eu-central-1"), "x")
 
-    assert session.client("create").meta.endpoint_url == "https://ec2.eu-central-1.amazonaws.com"
+    assert session.client("ec2").meta.endpoint_url == "https://ec2.eu-central-1.amazonaws.com"
     session.close()
 
 
@@ -83,13 +83,13 @@ def test_the_environment_selects_fips_endpoints(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_USE_FIPS_ENDPOINT", "true")
     session = Session(Config(region="us-east-1"), "x")
 
-    assert session.client("create").meta.endpoint_url == "https://ec2-fips.us-east-1.amazonaws.com"
+    assert session.client("ec2").meta.endpoint_url == "https://ec2-fips.us-east-1.amazonaws.com"
     session.close()
 
 
 def test_the_configuration_selects_fips_endpoints_of_all_services() -> None:
     session = Session(Config(region="us-east-1", fips=True), "csi-multi")
-    hosts = {session.client(group).meta.endpoint_url for group in ("describe", "quotas")}
+    hosts = {session.client(group).meta.endpoint_url for group in ("ec2", "quotas")}
     session.close()
 
     assert len(hosts) == 2
@@ -99,16 +99,16 @@ def test_the_configuration_selects_fips_endpoints_of_all_services() -> None:
 def test_the_user_agent_ends_with_what_is_configured(cloud: FakeEc2) -> None:
     for extra, end in (("team/db", "csi-multi team/db"), ("", "csi-multi")):
         session = Session(config(cloud, user_agent_extra=extra), "csi-multi")
-        assert session.client("describe").meta.config.user_agent.endswith(end)
+        assert session.client("ec2").meta.config.user_agent.endswith(end)
         session.close()
 
 
-def test_quotas_are_asked_for_at_a_place_of_their_own_where_the_endpoint_is_ec2s() -> None:
+def test_quotas_and_blocks_are_asked_for_at_places_of_their_own_where_the_endpoint_is_ec2s() -> None:
     session = Session(Config(region="eu-west-1", endpoint="https://ec2.eu-west-1.amazonaws.com"), "csi-multi")
 
-    found = [session.client(group).meta.endpoint_url for group in ("describe", "quotas")]
+    found = [session.client(group).meta.endpoint_url for group in ("ec2", "quotas", "blocks")]
 
-    assert found == ["https://ec2.eu-west-1.amazonaws.com", "https://servicequotas.eu-west-1.amazonaws.com"]
+    assert found == [f"https://{name}.eu-west-1.amazonaws.com" for name in ("ec2", "servicequotas", "ebs")]
     session.close()
 
 
@@ -137,7 +137,7 @@ def test_a_log_at_debug_has_no_credentials(cloud: FakeEc2, other_role: str, capl
     caplog.set_level(logging.DEBUG)
     session = Session(config(cloud, role_arn=other_role), "csi-multi")
 
-    client = session.client("describe")
+    client = session.client("ec2")
     client.describe_volumes()
     credentials = client._request_signer._credentials.get_frozen_credentials()
     session.close()
