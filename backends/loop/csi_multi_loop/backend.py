@@ -8,15 +8,20 @@ from typing import Any
 
 from csi_multi.contract import (
     NO_SECRETS,
+    BlockMap,
     Capacity,
     CapacityReport,
     CapacityRequest,
+    ChangedBlocks,
     Clone,
     Device,
     DryRunReport,
     Expand,
     ExpandRequest,
     Expansion,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    GroupSnapshots,
     HealthEntry,
     Import,
     ListSnapshots,
@@ -42,14 +47,18 @@ from csi_multi.host.loopfile import LoopDevices
 
 from . import config
 from .capacity import CapacityAccounting
+from .changed_blocks import ChangedBlocksReader
 from .client import Client
 from .devices import DeviceManager
 from .directory import Directory
 from .errors import translated
 from .explain import DryRunClient, DryRunDirectory, dry_run_freeze
+from .group_cut import GroupCut
+from .group_store import GroupMembers, GroupStore, SnapshotStore
+from .groups import GroupManager
 from .health import HealthReporter
 from .importing import Importer
-from .labels import SnapshotLabel, VolumeLabel
+from .labels import VolumeLabel
 from .leftovers import Leftovers
 from .listing import Listing
 from .quiesce import Quiescer
@@ -64,6 +73,8 @@ class LoopBackend(
     Clone,
     ListVolumes,
     ListSnapshots,  # includes Snapshots
+    GroupSnapshots,
+    ChangedBlocks,
     Capacity,
     VolumeHealthLister,  # includes VolumeHealthReporter
     NodeHealthReporter,
@@ -87,9 +98,12 @@ class LoopBackend(
         client = client or Client()
         directory = directory or Directory(self.config, setting, client)
         volumes = Store(directory, "volume", VolumeLabel, setting, client)
-        snapshots = Store(directory, "snapshot", SnapshotLabel, setting, client)
+        groups = GroupStore(directory, setting, client)
+        snapshots = SnapshotStore(directory, groups, setting, client)
+        members = GroupMembers(groups, snapshots, client)
         self._directory = directory
         self._leftovers = (Leftovers(volumes, client), Leftovers(snapshots, client))
+        self._members = members
         self._quiescer = Quiescer(volumes=volumes, frozen=setting.frozen)
         self._capacity = CapacityAccounting(self.config, directory)
         self._volumes = VolumeManager(
@@ -105,16 +119,31 @@ class LoopBackend(
             directory=directory,
             volumes=volumes,
             snapshots=snapshots,
+            groups=groups,
             capacity=self._capacity,
             quiescer=self._quiescer,
             client=client,
         )
+        self._groups = GroupManager(
+            directory=directory,
+            volumes=volumes,
+            snapshots=snapshots,
+            groups=groups,
+            members=members,
+            manager=self._snapshots,
+            group_cut=GroupCut(volumes=volumes, frozen=setting.frozen, client=client),
+        )
+        self._changed_blocks = ChangedBlocksReader(directory=directory, snapshots=snapshots)
         self._devices = DeviceManager(
             directory=directory, volumes=volumes, loop_files=LoopDevices(setting.host, name_parts=NAME_PARTS)
         )
         self._health = HealthReporter(directory=directory, volumes=volumes)
         self._listing = Listing(
-            directory=directory, volume_store=volumes, snapshot_store=snapshots, health_reporter=self._health
+            directory=directory,
+            volume_store=volumes,
+            snapshot_store=snapshots,
+            group_store=groups,
+            health_reporter=self._health,
         )
         self._importer = Importer(directory=directory, volumes=volumes, capacity=self._capacity, client=client)
 
@@ -167,6 +196,28 @@ class LoopBackend(
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         return self._listing.snapshots(page, source)
 
+    # Groups of snapshots
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        return self._groups.create(request)
+
+    def find_group_snapshot(self, name: str) -> GroupSnapshot:
+        return self._groups.find(name)
+
+    def get_group_snapshot(self, handle: str) -> GroupSnapshot:
+        return self._groups.get(handle)
+
+    def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
+        self._groups.delete(handle)
+
+    # Changed blocks
+
+    def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
+        return self._changed_blocks.allocated(handle, offset)
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        return self._changed_blocks.changed(base, target, offset)
+
     # Devices
 
     def open_device(self, request: OpenRequest) -> Device:
@@ -213,6 +264,7 @@ class LoopBackend(
         self._directory.share()
         for leftovers in self._leftovers:
             leftovers.remove()
+        self._members.remove_leftovers()
 
     def close(self) -> None:
         self._directory.changes.close()

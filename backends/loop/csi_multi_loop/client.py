@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from csi_multi.contract import Unavailable
-from csi_multi.host import exclusive
+from csi_multi.host import exclusive, file_extents
 from csi_multi.host.loopdev import KNOWN_FILESYSTEMS, filesystem_type
 
 from . import labels
@@ -30,8 +30,8 @@ CHUNK = 64 * 2**20  # bytes per copy_file_range: small enough to report progress
 PROGRESS_SECONDS = 5.0  # between two log lines about one copy
 # All that an entry may hold (store.py), the labels last: whose it is stays known as long as possible.
 ENTRY_FILES = (
-    *("image", "sample", "probe", ".volume.json.new", ".snapshot.json.new"),
-    *("volume.json", "snapshot.json"),
+    *("image", "sample", "probe", ".volume.json.new", ".snapshot.json.new", ".group.json.new"),
+    *("volume.json", "snapshot.json", "group.json"),
 )
 MAX_LABEL = 2**20  # bytes; a label has a few hundred
 REMOVED = 0o1700  # mode of a directory that is removed in place: rwx for the owner, and the sticky bit
@@ -89,9 +89,13 @@ class Client:
             self.empty(directory)
         return None
 
+    def mark_removed(self, directory: Path) -> None:
+        """Let the mode of a directory that cannot be renamed say that it is being removed. It needs no space."""
+        directory.chmod(REMOVED)
+
     def remove_in_place(self, directory: Path) -> None:
         """As remove(), for a directory that could not be renamed; the mode says so to whoever has to finish it."""
-        directory.chmod(REMOVED)
+        self.mark_removed(directory)
         self.remove(directory)
 
     def remove_empty(self, directory: Path) -> None:
@@ -222,16 +226,8 @@ def copy_file(source: Path, target: Path) -> None:
         status = os.fstat(reading.fileno())
         os.ftruncate(writing.fileno(), status.st_size)
         progress = _CopyLog(source, status.st_blocks * 512)
-        position = 0
-        while position < status.st_size:
-            try:
-                start = os.lseek(reading.fileno(), position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return  # only a hole is left
-                raise
-            position = os.lseek(reading.fileno(), start, os.SEEK_HOLE)
-            _copy_range(reading.fileno(), writing.fileno(), start, position, progress)
+        for start, end in file_extents.data_ranges(reading.fileno(), 0, status.st_size):
+            _copy_range(reading.fileno(), writing.fileno(), start, end, progress)
 
 
 def has_data(file: Path) -> bool | None:

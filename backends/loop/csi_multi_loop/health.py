@@ -81,19 +81,21 @@ class HealthReporter:
         return tuple(entries)
 
     def _volume(self, leaf: str) -> tuple[HealthEntry, ...]:
+        broken: tuple[HealthEntry, ...] = ()
+        size = 0
         try:
-            label = self.volumes.read(leaf)
-        except UnreadableLabel as error:
-            return (HealthEntry(status=Health.INACCESSIBLE, reason="MetadataBroken", message=str(error)),)
-        entry = image_health(self.volumes.image(leaf), label.size)
-        return (entry,) if entry else ()
+            size = self.volumes.read(leaf).size
+        except UnreadableLabel as error:  # then the image's size is not known
+            broken = (HealthEntry(status=Health.INACCESSIBLE, reason="MetadataBroken", message=str(error)),)
+        entry = image_health(self.volumes.image(leaf), size)
+        return (*broken, entry) if entry else broken
 
 
 def image_health(image: Path, size: int) -> HealthEntry | None:
     """Return what is wrong with an image that should hold `size` bytes."""
     try:
         found = image.stat().st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return HealthEntry(
             status=Health.DATA_LOSS,
             reason="BackingFileMissing",

@@ -8,6 +8,7 @@ from csi_multi.contract import Page, PageRequest, Snapshot, Volume, VolumeHealth
 
 from .directory import Directory
 from .errors import translated
+from .group_store import GroupStore
 from .health import HealthReporter
 from .labels import SnapshotLabel, VolumeLabel
 from .snapshots import earlier_source, source_of
@@ -19,6 +20,7 @@ class Listing:
     directory: Directory
     volume_store: Store[VolumeLabel]
     snapshot_store: Store[SnapshotLabel]
+    group_store: GroupStore
     health_reporter: HealthReporter
 
     @translated("listing volumes")
@@ -36,7 +38,8 @@ class Listing:
             label = self.snapshot_store.read_for_listing(leaf)
             if label is None or source not in (None, label.source, earlier_source(label)):
                 return None
-            found = label.to_snapshot(self.snapshot_store.handle(leaf), source_of(label, self.volume_store))
+            group = self.group_store.handle(label.group) if label.group else ""
+            found = label.to_snapshot(self.snapshot_store.handle(leaf), source_of(label, self.volume_store), group)
             return found if source in (None, found.source) else None
 
         self.directory.require_ready()

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic
@@ -69,11 +69,15 @@ def leaf_of(name: str) -> str:
 class Store(Generic[L]):
     """All volumes, or all snapshots, of one instance."""
 
-    def __init__(self, directory: Directory, kind: str, form: type[L], setting: Setting, client: Client) -> None:
-        self.path = directory.path / f"{kind}s"
+    def __init__(
+        self, directory: Directory, kind: str, form: type[L], setting: Setting, client: Client, *, word: str = ""
+    ) -> None:
+        """`word`: what the directory and the labels are called, where that is not the kind."""
+        word = word or kind
+        self.path = directory.path / f"{word}s"
         self.directory = directory
         self.kind = kind
-        self.label_name = f"{kind}.json"
+        self.label_name = f"{word}.json"
         self._form = form
         self._setting = setting
         self._client = client
@@ -155,6 +159,10 @@ class Store(Generic[L]):
         self._client.write_label(new / self.label_name, label)
         self._client.touch(new / IMAGE)
 
+    def files(self, entry: Path) -> tuple[Path, ...]:
+        """Return the files of a complete entry."""
+        return entry / IMAGE, entry / self.label_name
+
     def _load(self, file: Path) -> L:
         try:
             data = self._client.read(file)
@@ -196,14 +204,14 @@ class Store(Generic[L]):
             yield
 
     @contextmanager
-    def building(self, leaf: str) -> Iterator[Path]:
+    def building(self, leaf: str, give_up: Callable[[], None] = lambda: None) -> Iterator[Path]:
         """Yield a directory to build an entry in, and give it its name at the end. Raises AlreadyExists, Busy.
 
-        If the block fails, as for a source that is gone, nothing stays, and nothing of an earlier try either.
+        If the block fails, as for a source that is gone, nothing stays, and nothing of an earlier try either. Then
+        `give_up` removes what belongs to the entry elsewhere, before the name can be built again.
         """
-        new = self.path / f"{NEW}{leaf}"
         with ExitStack() as stack:
-            self._claim(new, stack)
+            new = self.claim(leaf, stack)
             completed = False
             try:
                 self._client.empty(new)  # what an interrupted creation left
@@ -213,16 +221,13 @@ class Store(Generic[L]):
                 completed = True
             finally:
                 if not completed:
+                    give_up()
                     self._client.remove(new)
             self._client.sync(self.path)
 
     def remove(self, leaf: str) -> None:
         """Remove an entry that the caller has locked. Raises FailedPrecondition when it holds foreign files."""
-        foreign = set(os.listdir(self.path / leaf)) - {IMAGE, self.label_name, f".{self.label_name}.new"}
-        if foreign:
-            raise FailedPrecondition(
-                f"{self.path / leaf} holds {min(foreign)!r}, which this driver did not create; move it away"
-            )
+        self.refuse_foreign_files(leaf)
         try:
             self._client.rename(self.path / leaf, self.path / f"{GONE}{leaf}")
         except OSError as error:
@@ -231,6 +236,14 @@ class Store(Generic[L]):
             self._client.remove_in_place(self.path / leaf)  # which needs no space, not even for a name
         self._client.sync(self.path)
         self.finish_removal(leaf)
+
+    def refuse_foreign_files(self, leaf: str) -> None:
+        """Raise FailedPrecondition when the directory of an entry holds files that this driver did not create."""
+        foreign = set(os.listdir(self.path / leaf)) - {IMAGE, self.label_name, f".{self.label_name}.new"}
+        if foreign:
+            raise FailedPrecondition(
+                f"{self.path / leaf} holds {min(foreign)!r}, which this driver did not create; move it away"
+            )
 
     def finish_removal(self, leaf: str) -> None:
         """Remove what an interrupted removal of this entry left."""
@@ -243,13 +256,18 @@ class Store(Generic[L]):
 
     def half_removed(self, leaf: str) -> bool:
         """Whether a removal in place was interrupted after it had removed the label."""
-        try:
-            mode = (self.path / leaf).lstat().st_mode
-        except OSError:
-            return False
-        return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX) and not os.path.lexists(self.label_file(leaf))
+        return self.is_marked(leaf) and not os.path.lexists(self.label_file(leaf))
 
-    def _claim(self, new: Path, stack: ExitStack) -> None:
+    def is_marked(self, leaf: str) -> bool:
+        """Whether an entry has the mark of a removal in place."""
+        with suppress(OSError):
+            mode = (self.path / leaf).lstat().st_mode
+            return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)
+        return False
+
+    def claim(self, leaf: str, stack: ExitStack) -> Path:
+        """Create the directory in which an entry is built, and lock it until the stack ends. Raises Busy."""
+        new = self.path / f"{NEW}{leaf}"
         for _ in range(10):  # leftovers.py may remove the directory before it is locked
             with suppress(FileExistsError):
                 self._client.mkdir(new)
@@ -263,11 +281,11 @@ class Store(Generic[L]):
                 except OSError:
                     self._client.remove_empty(new)
                     raise
-                return
-        raise Busy(f"{self.kind} {new.name.removeprefix(NEW)!r} is being created by another operation; try again")
+                return new
+        raise Busy(f"{self.kind} {leaf!r} is being created by another operation; try again")
 
     def _complete(self, new: Path, leaf: str) -> None:
-        for path in (new / IMAGE, new / self.label_name, new):
+        for path in (*self.files(new), new):
             self._client.sync(path)
         try:
             # Capacity also counts entries that are being built: the name must not change while it is read.

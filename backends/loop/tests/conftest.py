@@ -23,6 +23,7 @@ from csi_multi_loop.config import Config
 
 from csi_multi.contract import (
     ExpandRequest,
+    GroupSnapshotRequest,
     OpenRequest,
     Setting,
     SizeRange,
@@ -123,6 +124,9 @@ class Requests:
     def snapshot(self, name: str, source: str, digest: str = "d") -> SnapshotRequest:
         return SnapshotRequest(stamp=self.stamp(name, digest), source=source)
 
+    def group(self, name: str, *sources: str, digest: str = "d") -> GroupSnapshotRequest:
+        return GroupSnapshotRequest(stamp=self.stamp(name, digest), sources=sources)
+
     def expand(self, handle: str, size: int, limit: int = 0) -> ExpandRequest:
         return ExpandRequest(handle=handle, size=SizeRange(required=size, limit=limit))
 
@@ -189,9 +193,14 @@ def leftovers() -> Callable[[LoopBackend], list[str]]:
 
     def leftovers(backend: LoopBackend) -> list[str]:
         directory = Path(backend.config.directory)
-        entries = [path for kind in ("volumes", "snapshots") for path in (directory / kind).iterdir()]
+        entries = [path for kind in ("volumes", "snapshots", "groups") for path in (directory / kind).glob("*")]
         unexpected = [str(path) for path in entries if path.name.startswith(".")]
-        incomplete = [str(path) for path in entries if not path.name.startswith(".") and len(os.listdir(path)) != 2]
+        complete = {"volumes": 2, "snapshots": 2, "groups": 1}
+        incomplete = [
+            str(path)
+            for path in entries
+            if not path.name.startswith(".") and len(os.listdir(path)) != complete[path.parent.name]
+        ]
         return unexpected + incomplete
 
     return leftovers
@@ -246,7 +255,10 @@ def mount(host: LocalHost, undo: contextlib.ExitStack) -> Callable[..., Path]:
     def unmount(target: Path) -> None:
         if mounts.at(target):
             host.run("fsfreeze", "--unfreeze", str(target), ok=(0, 1))
-            host.run("umount", str(target))
+            deadline = time.monotonic() + 20  # the kernel may release a loop device on it a moment after its unmount
+            while mounts.at(target):
+                host.run("umount", str(target), ok=(0, 32) if time.monotonic() < deadline else (0,))
+                time.sleep(0.05 if mounts.at(target) else 0)
 
     def mount(source: Path | str, target: Path, *options: str) -> Path:
         target.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,15 @@ def test_a_lost_or_shortened_image_is_reported_and_never_repaired(backend, reque
         backend.delete_volume(handle, {})
 
 
+def test_a_volume_without_label_and_image_is_told_to_lack_both(backend, requests, image):
+    handle = backend.create_volume(requests.volume("both")).handle
+    image(backend, handle).with_name("volume.json").write_text("")
+    image(backend, handle).unlink()
+
+    for entries in (backend.volume_health(handle, {}), backend.list_volume_health(PageRequest(), {}).items[0].entries):
+        assert [entry.reason for entry in entries] == ["MetadataBroken", "BackingFileMissing"]
+
+
 @pytest.mark.root
 def test_a_deleted_backing_file_is_noticed_and_its_device_never_reused(backend, requests, image, volume, mounted):
     path = image(backend, volume)
