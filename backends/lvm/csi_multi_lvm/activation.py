@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -62,10 +63,17 @@ class Activation:
         self._host = host
         self._client = client
         self._group = group
+        self._pool_lock = threading.Lock()
+        self._pool_users = 0  # blocks for which the thin pool is kept active
+        self._pool_activated = False  # for them
 
     def device(self, name: str) -> ActiveDevice | None:
         """Return the device of a logical volume, None while it is not active. Runs no lvm command."""
         return kernel_devices.find_device(device_name(self._group, name))
+
+    def part(self, name: str, suffix: str) -> ActiveDevice | None:
+        """Return a device below that of a logical volume, by lvm's suffix, None while it is not active."""
+        return kernel_devices.find_device(f"{device_name(self._group, name)}-{suffix}")
 
     def path(self, device: ActiveDevice) -> Path:
         """Return a node of the device. Raises Unavailable."""
@@ -153,14 +161,14 @@ class Activation:
             if self.device(name):
                 raise error.contract_error() from None
 
-    def resume(self, name: str, pool: str = "") -> None:
+    def resume(self, name: str, pool: str = "", *, seen: float | None = None) -> None:
         """Resume a volume, or a pool, that a killed lvm command left suspended, so that its users do not hang.
 
-        A running command suspends a device only for a moment, which is waited for. Underlying devices are resumed
-        first, so those of the thin pool, too: the kernel hangs when it resumes a device above one that is still
-        suspended.
+        A running command suspends a device only for a moment, which is waited for, counted from `seen` if it was seen
+        suspended before (time.monotonic). Underlying devices are resumed first, so those of the thin pool, too: the
+        kernel hangs when it resumes a device above one that is still suspended.
         """
-        deadline = time.monotonic() + SUSPENSION_SECONDS
+        deadline = (time.monotonic() if seen is None else seen) + SUSPENSION_SECONDS
         while suspended := self._suspended(name, pool):
             if time.monotonic() > deadline:
                 log.warning("logical volume %s was left suspended by a killed command; resuming it", name)
@@ -174,6 +182,25 @@ class Activation:
 
     def _suspended(self, name: str, pool: str) -> list[str]:
         return kernel_devices.suspended_devices(*(device_name(self._group, one) for one in (pool, name) if one))
+
+    @contextmanager
+    def pool_active(self, pool: str) -> Iterator[str]:
+        """Keep a thin pool active for the block, and return the name of the device that takes its messages."""
+        self.resume(pool)
+        with self._pool_lock:
+            if not self._pool_users:
+                self._pool_activated = self.device(pool) is None  # the pool's own: its volumes do without it
+                if self._pool_activated:
+                    self._client.activate(pool)
+            self._pool_users += 1
+        try:
+            yield f"{device_name(self._group, pool)}-tpool"
+        finally:
+            with self._pool_lock:
+                self._pool_users -= 1
+                if self._pool_activated and not self._pool_users:
+                    with suppress(CommandRefused):
+                        self._client.deactivate(pool)
 
     @contextmanager
     def reading(self, volume: LogicalVolume) -> Iterator[Path]:

@@ -7,15 +7,20 @@ from typing import Any
 
 from csi_multi.contract import (
     NO_SECRETS,
+    BlockMap,
     Capacity,
     CapacityReport,
     CapacityRequest,
+    ChangedBlocks,
     Clone,
     Device,
     DryRunReport,
     Expand,
     ExpandRequest,
     Expansion,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    GroupSnapshots,
     HealthEntry,
     Import,
     ListSnapshots,
@@ -38,10 +43,12 @@ from csi_multi.contract import (
 )
 
 from . import config, labels
+from .changed_blocks import ChangedBlocksReader
 from .copies import VolumeCopier
 from .devices import DeviceManager
 from .expansion import VolumeExpander
 from .explain import LvmDryRunHost
+from .groups import GroupManager
 from .health import HealthReporter
 from .importing import Importer
 from .operation import instance_of
@@ -55,6 +62,8 @@ class LvmBackend(
     Clone,
     ListVolumes,
     ListSnapshots,  # includes Snapshots
+    GroupSnapshots,
+    ChangedBlocks,
     Capacity,
     VolumeHealthLister,  # includes VolumeHealthReporter
     NodeHealthReporter,
@@ -64,6 +73,7 @@ class LvmBackend(
     Config = config.Config
     Parameters = config.Parameters
     SnapshotParameters = config.SnapshotParameters
+    GroupSnapshotParameters = config.SnapshotParameters
 
     config: config.Config
 
@@ -74,6 +84,8 @@ class LvmBackend(
         self._capacity = instance.capacity
         self._volumes = VolumeManager(instance)
         self._snapshots = SnapshotManager(instance)
+        self._groups = GroupManager(instance, self._snapshots, setting)
+        self._changed_blocks = ChangedBlocksReader(instance, self._snapshots, setting)
         self._copier = VolumeCopier(instance, self._volumes, self._snapshots)
         self._expander = VolumeExpander(instance, self._volumes)
         self._devices = DeviceManager(instance)
@@ -129,6 +141,28 @@ class LvmBackend(
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
         return self._snapshots.list_page(page, source)
 
+    # Groups of snapshots
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        return self._groups.create(request)
+
+    def find_group_snapshot(self, name: str) -> GroupSnapshot:
+        return self._groups.find(name)
+
+    def get_group_snapshot(self, handle: str) -> GroupSnapshot:
+        return self._groups.get(handle)
+
+    def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
+        self._groups.delete(handle)
+
+    # Changed blocks
+
+    def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
+        return self._changed_blocks.allocated(handle, offset)
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        return self._changed_blocks.changed(base, target, offset)
+
     # Devices
 
     def open_device(self, request: OpenRequest) -> Device:
@@ -167,7 +201,9 @@ class LvmBackend(
         self._volumes.resume_suspended(report)
 
     def resume(self) -> None:
+        self._volumes.resume_suspended(self._reports.fresh())
         self._volumes.remove_leftovers()
+        self._groups.remove_leftovers()
 
     def dry_run(self, report: DryRunReport) -> LvmBackend:
         host = LvmDryRunHost(self.setting.host, report, self.config)

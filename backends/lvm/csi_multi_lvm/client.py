@@ -76,6 +76,19 @@ class Client:
         fields = ("-o", "lv_name,seg_pe_ranges", "-S", condition)
         return self._query("lvs", "-a", "--segments", *JSON, *fields, self._group).extent_ranges()
 
+    def thin_ids(self, *names: str) -> dict[str, int]:
+        """Return the numbers that thin volumes have in their pool, of those that exist. Raises Unavailable."""
+        condition = " || ".join(f'lv_name="{name}"' for name in names)
+        return self._query("lvs", "--segments", *JSON, "-o", "lv_name,thin_id", "-S", condition, self._group).thin_ids()
+
+    def lock_directory(self) -> Path:
+        """Return the directory of lvm's lock files. Raises Unavailable."""
+        result = self._run("lvmconfig", "--typeconfig", "full", "global/locking_dir")
+        path = result.stdout.strip().partition("=")[2].strip('"')
+        if not path.startswith("/"):
+            raise Unavailable(f"lvmconfig does not tell global/locking_dir, but {result.stdout!r}; check lvm.conf")
+        return Path("/proc/1/root" + path if self._prefix else path)
+
     def disks(self, name: str) -> list[str]:
         """Return the disks that hold a logical volume."""
         return list(dict.fromkeys(extents.partition(":")[0] for extents in self.extent_ranges(name)))
@@ -103,6 +116,10 @@ class Client:
         result = self._run("lvremove", *confirmation, "-S", selection, self._group, settings=discards)
         return "successfully removed" in result.stdout
 
+    def remove_all(self, condition: str) -> None:
+        """Remove the logical volumes for which the condition holds at that moment, inactive ones, or snapshots."""
+        self._run("lvremove", "--yes", "-S", condition, self._group)
+
     def extend(self, name: str, extents: int, ranges: Sequence[str] = (), *, same_disks: bool = False) -> None:
         """Grow to so many extents, with the additional ones from these ranges if any are given.
 
@@ -127,6 +144,10 @@ class Client:
         selection = ("-S", condition) if condition else ()
         result = self._run("lvchange", *removals, *labels.add_options(add), *selection, f"{self._group}/{name}")
         return " changed." in result.stdout
+
+    def tag_all(self, condition: str, tags: Iterable[str]) -> None:
+        """Add tags to the logical volumes for which the condition holds at that moment, to one after the other."""
+        self._run("lvchange", *labels.add_options(tags), "-S", condition, self._group)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a logical volume, active or not."""

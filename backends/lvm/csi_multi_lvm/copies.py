@@ -95,6 +95,7 @@ class VolumeCopier(Operation):
                 self._snapshots.admit_thin(report, size)
                 with self._volumes.refusals_of_creation(leaf):
                     tags = [*self._volumes.tags(request, layout), *larger]
+                    self._activation.resume(source.name, source.pool)
                     self._client.create_snapshot(name, source.name, ("-p", "rw"), tags)
         self._reports.clear()
         if earlier is None and not larger:

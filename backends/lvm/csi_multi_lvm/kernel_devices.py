@@ -32,6 +32,10 @@ class ActiveDevice:
         return sysfs.read_only(self.number)
 
     @property
+    def suspended(self) -> bool:
+        return sysfs.attribute(self.number, "dm/suspended") == "1"
+
+    @property
     def sequence(self) -> str:
         """A number that no other device has until the next boot, also not a later one of this volume; "": unknown."""
         return sysfs.disk_sequence(self.number)

@@ -32,6 +32,7 @@ CLONE_SOURCE_PREFIX = "csit-"
 ZEROED_SPACE_PREFIX = "csix-"
 PREFIXES = (VOLUME_PREFIX, SNAPSHOT_PREFIX, CLONE_SOURCE_PREFIX, ZEROED_SPACE_PREFIX)
 GROUP = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_.+-]*")
+MEMBER = re.compile(r"(x-[a-z2-7]{26})-[0-9]+")  # leaf; `ids.leaf` returns no name with a hyphen after a hash
 MAX_DEVICE_NAME = 127 - len("_rimage_10_imeta")  # bytes: the kernel's limit less the suffixes of LVM
 
 BYTES = re.compile(r"[0-9]{1,18}")
@@ -65,6 +66,10 @@ THICK_SNAPSHOT = (
 )
 INVALID = "csi.invalid"  # a thick snapshot that was found to have overflowed
 
+GROUP_LEAF = "csi.group="  # of a member of a group snapshot: the group's leaf
+PARTIAL = "csi.partial"  # on a group's first member: not all of the group exists yet, so none of it is shown
+REMOVING = "csi.removing"  # on a group's first member: the group is being removed, and none of it is shown
+
 IMPORTED = "csi.imported"  # it existed before the driver, which never deletes it
 ORIGINAL_NAME = "csi.was="  # of an imported volume
 
@@ -87,16 +92,30 @@ class Handles:
         Raises InvalidArgument when even that is too long.
         """
         for leaf in (ids.leaf(name), ids.leaf(name, 0)):
-            device = device_name(self.group, SNAPSHOT_PREFIX + leaf)
-            if len(self.handle(leaf)) <= ids.MAX_HANDLE and len(device) <= MAX_DEVICE_NAME:
+            if self._is_short(leaf):
                 return leaf
-        raise InvalidArgument(
+        raise self._too_long()
+
+    def member_leaf(self, group: str, number: int) -> str:
+        """Return the leaf of a member of a group snapshot, under which no other snapshot is. Raises InvalidArgument."""
+        leaf = f"{ids.leaf('x-' + group)}-{number}"
+        if not self._is_short(leaf):
+            raise self._too_long()
+        return leaf
+
+    def _too_long(self) -> InvalidArgument:
+        return InvalidArgument(
             f"the names of node {self.node!r} and volume group {self.group!r} are too long together: a handle of at "
             f"most {ids.MAX_HANDLE} bytes contains both; give the group a shorter name with vgrename"
         )
 
     def handle(self, leaf: str) -> str:
         return f"{self.node}/{self.group}/{leaf}"
+
+    def _is_short(self, leaf: str) -> bool:
+        """Return whether the handle, and the name of the device of a snapshot, are within their limits."""
+        device = device_name(self.group, SNAPSHOT_PREFIX + leaf)
+        return len(self.handle(leaf)) <= ids.MAX_HANDLE and len(device) <= MAX_DEVICE_NAME
 
     def leaf(self, kind: str, handle: str) -> str:
         """Return the leaf. Raises NotFound, WrongNode, FailedPrecondition for another volume group."""
@@ -112,6 +131,12 @@ class Handles:
                 f"{self.group!r}; configure the group in which it was created"
             )
         return leaf
+
+
+def first_member(leaf: str) -> str:
+    """Return the leaf of the first member of the group that a snapshot with this leaf belongs to; "": to none."""
+    member = MEMBER.fullmatch(leaf)
+    return f"{member[1]}-0" if member else ""
 
 
 def parse_handle(kind: str, handle: str) -> tuple[str, str, str]:

@@ -34,6 +34,10 @@ class OwnedVolumes:
         """Return the leaf for a requested name. Raises InvalidArgument."""
         return self._handles.leaf_for(name)
 
+    def member_leaf(self, group: str, number: int) -> str:
+        """Return the leaf of a member of a group snapshot. Raises InvalidArgument."""
+        return self._handles.member_leaf(group, number)
+
     def leaf(self, handle: str) -> str:
         """Return the leaf in a handle. Raises NotFound, WrongNode, FailedPrecondition."""
         return self._handles.leaf(self.kind, handle)
@@ -43,7 +47,10 @@ class OwnedVolumes:
         return self.prefix + leaf
 
     def handle(self, volume: LogicalVolume) -> str:
-        return self._handles.handle(volume.name.removeprefix(self.prefix))
+        return self.handle_of(volume.name.removeprefix(self.prefix))
+
+    def handle_of(self, leaf: str) -> str:
+        return self._handles.handle(leaf)
 
     def stamp(self, volume: LogicalVolume) -> Stamp:
         return labels.read_stamp(volume.name, volume.tags)

@@ -11,6 +11,7 @@ from .activation import Activation
 from .capacity import CapacityAccounting
 from .client import Client
 from .config import Config
+from .group_members import OwnedSnapshots
 from .labels import Handles
 from .listing import OwnedVolumes
 from .report_cache import ReportCache
@@ -26,7 +27,7 @@ class InstanceParts:
     capacity: CapacityAccounting
     activation: Activation
     volumes: OwnedVolumes
-    snapshots: OwnedVolumes
+    snapshots: OwnedSnapshots
 
 
 def instance_of(config: Config, setting: Setting) -> InstanceParts:
@@ -41,7 +42,7 @@ def instance_of(config: Config, setting: Setting) -> InstanceParts:
         capacity=CapacityAccounting(config, reports),
         activation=Activation(setting.host, client, config.volume_group),
         volumes=OwnedVolumes("volume", labels.VOLUME_PREFIX, handles, setting, client),
-        snapshots=OwnedVolumes("snapshot", labels.SNAPSHOT_PREFIX, handles, setting, client),
+        snapshots=OwnedSnapshots("snapshot", labels.SNAPSHOT_PREFIX, handles, setting, client),
     )
 
 

@@ -137,6 +137,7 @@ class SegmentRow(msgspec.Struct, kw_only=True):
     lv_name: str
     zero: str = ""
     seg_pe_ranges: str = ""
+    thin_id: str = ""
 
 
 class GroupRow(msgspec.Struct, kw_only=True):
@@ -197,6 +198,10 @@ class Sections(msgspec.Struct):
     def volumes(self) -> dict[str, LogicalVolume]:
         """Return the logical volumes by name."""
         return {row.lv_name: row.value(row.vg_uuid) for row in self.lv}
+
+    def thin_ids(self) -> dict[str, int]:
+        """Return the numbers of thin volumes in their pool."""
+        return {row.lv_name: int(row.thin_id) for row in self.seg if row.thin_id}
 
     def extent_ranges(self) -> list[str]:
         """Return the physical extents of all segments, as /dev/disk:first-last."""

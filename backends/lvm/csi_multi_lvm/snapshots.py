@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from csi_multi.contract import (
@@ -15,6 +16,7 @@ from csi_multi.contract import (
     Busy,
     FailedPrecondition,
     InUse,
+    InvalidArgument,
     NotFound,
     Page,
     PageRequest,
@@ -27,12 +29,14 @@ from . import labels
 from . import layout as layouts
 from .config import Parameters, SnapshotParameters
 from .errors import CommandRefused
+from .group_members import number_of
 from .listing import incomplete
 from .operation import Operation
 from .report import LogicalVolume, Report
 
 log = logging.getLogger(__name__)
 
+THIN_OPTIONS = ("-p", "r")
 FULL_SIZE = ("-l", "100%ORIGIN")  # a thick snapshot of this size cannot overflow
 
 
@@ -43,14 +47,11 @@ class SnapshotManager(Operation):
         name = self._owned_snapshots.name(self._owned_snapshots.leaf_for(request.name))
         report = self._reports.get()
         origin = self._owned_volumes.get_cached(report, source)
-        size = self._current_size(origin)
-        options, space_tags = self._space(report, origin, size, request)
-        facts = [
-            f"{labels.SOURCE_HANDLE}{labels.escape(request.source)}",
-            f"{labels.SOURCE_SIZE}{size}",
-            f"{labels.CREATED_AT}{time.time():.6f}",
-        ]
+        size = self.current_size(origin)
+        options, space_tags = self.space(report, origin, size, request.parameters)
+        facts = [*source_tags(request.source, size), f"{labels.CREATED_AT}{time.time():.6f}"]
         tags = [*labels.stamp_tags(request.stamp), *facts, *space_tags, *self._config.tags]
+        self._activation.resume(origin.name, origin.pool)  # a snapshot of a suspended thin volume damages the pool
         try:
             self._client.create_snapshot(name, origin.name, options, tags)
         except CommandRefused as error:
@@ -75,7 +76,7 @@ class SnapshotManager(Operation):
             self._reports.add(created, 0)
         else:
             self._reports.clear()  # lvm decides how much space it takes
-        return self._to_snapshot(created)
+        return self.to_snapshot(created)
 
     def find(self, name: str) -> Snapshot:
         """Return the snapshot with a requested name. Raises NotFound, FailedPrecondition."""
@@ -88,36 +89,44 @@ class SnapshotManager(Operation):
     def _get(self, leaf: str) -> Snapshot:
         found = self._owned_snapshots.get(leaf)
         source = self._source_name(found)
-        return self._to_snapshot(found, earlier=source != found.origin and source in self._client.find(source))
+        return self.to_snapshot(found, earlier=source != found.origin and source in self._client.find(source))
 
     def list_page(self, page: PageRequest, source: str | None) -> Page[Snapshot]:
         """Return one page of this instance's snapshots, of one volume if given."""
         report = self._client.report()
 
         def convert(found: LogicalVolume) -> Snapshot | None:
-            name = self._source_name(found)
-            snapshot = self._to_snapshot(found, earlier=name != found.origin and name in report.volumes)
+            snapshot = self.in_report(report, found)
             return snapshot if source in (None, snapshot.source) else None
 
         return self._owned_snapshots.page(report, page, convert)
+
+    def in_report(self, report: Report, found: LogicalVolume) -> Snapshot:
+        """Return a snapshot that a report has, as the contract describes it. Raises FailedPrecondition."""
+        name = self._source_name(found)
+        return self.to_snapshot(found, earlier=name != found.origin and name in report.volumes)
 
     def _source_name(self, found: LogicalVolume) -> str:
         """Return the name of the volume that a snapshot was created of."""
         return self._owned_volumes.prefix + labels.source_handle(found.name, found.tags).rpartition("/")[2]
 
-    def _to_snapshot(self, found: LogicalVolume, *, earlier: bool = False) -> Snapshot:
-        """`earlier`: another volume has the name of the source now. LVM knows: it takes the origin from a thin snapshot
+    def to_snapshot(self, found: LogicalVolume, *, earlier: bool = False) -> Snapshot:
+        """Return a snapshot as the contract describes it.
+
+        `earlier`: another volume has the name of the source now. LVM knows: it takes the origin from a thin snapshot
         when it removes the origin.
         """
         source = labels.source_handle(found.name, found.tags)
         created = datetime.fromtimestamp(labels.created_at(found.name, found.tags), UTC)
+        stamp, group = self._owned_snapshots.stamp(found), labels.value(found.tags, labels.GROUP_LEAF)
         return Snapshot(
             handle=self._owned_snapshots.handle(found),
             source=ids.earlier(source, "") if earlier else source,
             size=labels.byte_count(found.name, found.tags, labels.SOURCE_SIZE) or found.size,
             created=created,
-            stamp=self._owned_snapshots.stamp(found),
+            stamp=replace(stamp, name=f"{stamp.name}-{number_of(found.name)}") if group else stamp,
             ready=not overflowed(found),
+            group=self._owned_snapshots.handle_of(group) if group else "",
         )
 
     def _refuse_existing(self, name: str) -> None:
@@ -134,8 +143,10 @@ class SnapshotManager(Operation):
         return f'lv_tags={{"{self._owned_snapshots.owner}"}} && lv_role!={{"thickorigin"}}'
 
     def delete(self, handle: str) -> None:
-        """Delete a snapshot. Raises NotFound, InUse while it is being copied, FailedPrecondition."""
+        """Delete a snapshot. Raises NotFound, InUse while it is being copied, InvalidArgument for a group's member."""
         leaf = self._owned_snapshots.leaf(handle)
+        if labels.first_member(leaf):
+            self._refuse_member(handle, leaf)
         name = self._owned_snapshots.name(leaf)
         try:
             removed = self._client.remove(name, self._condition(), active=True)  # lvm refuses if it is open
@@ -153,13 +164,22 @@ class SnapshotManager(Operation):
             self._owned_snapshots.get(leaf)
             raise InUse(f"snapshot {name} is in use; wait until the volumes that are restored from it are complete")
 
+    def _refuse_member(self, handle: str, leaf: str) -> None:
+        """Raise InvalidArgument for a member of a group, NotFound."""
+        group = labels.value(self._owned_snapshots.get(leaf).tags, labels.GROUP_LEAF)
+        raise InvalidArgument(
+            f"snapshot {handle!r} is a member of group snapshot {self._owned_snapshots.handle_of(group)!r} and is "
+            "deleted with it only; delete the group"
+        )
+
     def create_clone_source(self, name: str, source: LogicalVolume) -> LogicalVolume:
         """Create the temporary snapshot that a clone is copied from. Raises NotFound, ResourceExhausted."""
         self._reports.clear()
-        size = self._current_size(source)
-        options = ("-p", "r") if source.thin else FULL_SIZE
+        size = self.current_size(source)
+        options = THIN_OPTIONS if source.thin else FULL_SIZE
         thick = [] if source.thin else [labels.THICK_SNAPSHOT]
         facts = [f"{labels.SOURCE_SIZE}{size}", f"{labels.CREATED_AT}{time.time():.6f}"]
+        self._activation.resume(source.name, source.pool)
         try:
             self._client.create_snapshot(name, source.name, options, [self._owned_volumes.owner, *facts, *thick])
         except CommandRefused as error:
@@ -206,14 +226,14 @@ class SnapshotManager(Operation):
         except CommandRefused as error:
             log.warning("snapshot %s cannot be extended and may overflow: %s", found.name, error)
 
-    def _space(
-        self, report: Report, origin: LogicalVolume, size: int, request: SnapshotRequest
+    def space(
+        self, report: Report, origin: LogicalVolume, size: int, parameters: object
     ) -> tuple[tuple[str, ...], list[str]]:
         """Return lvcreate's options for the snapshot's space, and the tags that describe it."""
         if origin.thin:
             self.admit_thin(report, size)
-            return ("-p", "r"), []
-        wanted = request.parameters if isinstance(request.parameters, SnapshotParameters) else SnapshotParameters()
+            return THIN_OPTIONS, []
+        wanted = parameters if isinstance(parameters, SnapshotParameters) else SnapshotParameters()
         auto_extend = [f"{labels.AUTO_EXTEND}{wanted.auto_extend_threshold}:{wanted.auto_extend_percent}"]
         text = wanted.snapshot_size
         if text.endswith("%") and int(text[:-1]) >= 100:
@@ -221,10 +241,15 @@ class SnapshotManager(Operation):
         options = ("-l", f"{text}ORIGIN") if text.endswith("%") else ("-L", f"{text}b")
         return options, [labels.THICK_SNAPSHOT, *(auto_extend if wanted.auto_extend_threshold < 100 else [])]
 
-    def _current_size(self, origin: LogicalVolume) -> int:
+    def current_size(self, origin: LogicalVolume) -> int:
         """Return a volume's size: the kernel's if it is active, because it may have grown since the report."""
         active = self._activation.device(origin.name)
         return active.size if active else origin.size
+
+
+def source_tags(source: str, size: int) -> list[str]:
+    """Return the tags of a snapshot that say of what it is."""
+    return [f"{labels.SOURCE_HANDLE}{labels.escape(source)}", f"{labels.SOURCE_SIZE}{size}"]
 
 
 def overflowed(found: LogicalVolume) -> bool:

@@ -288,9 +288,10 @@ class VolumeManager(Operation):
 
     def resume_suspended(self, report: Report) -> None:
         """Resume the volumes, and the pool below them, that a killed lvm command left suspended."""
+        seen = time.monotonic()
         for found in self._owned_volumes.all(report):
             if found.suspended:
-                self._activation.resume(found.name, found.pool)
+                self._activation.resume(found.name, found.pool, seen=seen)
         if self._config.thin_pool:
             self._activation.resume(self._config.thin_pool)
 

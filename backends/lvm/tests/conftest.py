@@ -27,7 +27,7 @@ DRIVER = "multi.csi.test"
 GROUPS = {
     "thin": (
         *("creation", "crashes", "node_crashes", "devices", "blanks", "snapshots", "sources", "expand", "foreign"),
-        "in_use",
+        *("in_use", "groups", "blocks"),
     ),
     "linear": (
         "blanks",
@@ -38,6 +38,14 @@ GROUPS = {
 REPEATED = {
     "thin": (
         "a clone completes once after a crash at any call",  # a start after it is tried, for every moment of its death
+        # test_groups.py does these on a pool in memory, with a death before and after each command.
+        "a group snapshot completes once after a crash at any call",
+        "a group deletion completes after a crash at any call",
+        # To the backend these are a look by name, which other checks need as well; the core compares.
+        "other volumes under the name of a group are a conflict",
+        "a group name is reported as taken or unknown",
+        "the name of a deleted group can be used again",
+        "a group with a deleted volume is not created at all",
         "an expansion completes after a crash at any call",  # one command: dead before it, or its request is repeated
         "closing a device completes after a crash at any call",
         "the formatting note is old or new after a crash at any call",

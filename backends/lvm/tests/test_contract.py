@@ -111,7 +111,7 @@ class Instance:
             away=self.away,
             damage=self.damage,
             undamage=self.undamage,
-            read_only_calls=("lvm lvs", "lvm fullreport"),
+            read_only_calls=("lvm lvs", "lvm fullreport", "lvm lvmconfig"),
         )
 
 
