@@ -1,20 +1,20 @@
-"""The RBD backend: every volume and every snapshot is an image in one pool of a Ceph cluster."""
+"""The RBD backend: every volume and every snapshot is an image in a pool of a Ceph cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from csi_multi.contract import (
     NO_SECRETS,
     AccessMode,
+    BlockMap,
     Capability,
     Capacity,
     CapacityReport,
     CapacityRequest,
+    ChangedBlocks,
     Clone,
     Device,
     DryRunReport,
@@ -22,8 +22,12 @@ from csi_multi.contract import (
     ExpandRequest,
     Expansion,
     FailedPrecondition,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    GroupSnapshots,
     HealthEntry,
     Import,
+    InvalidArgument,
     ListSnapshots,
     ListVolumes,
     NodeHealthReporter,
@@ -36,7 +40,10 @@ from csi_multi.contract import (
     Setting,
     Snapshot,
     SnapshotRequest,
+    Source,
+    SourceKind,
     Stamp,
+    StorageError,
     StorageHealthEntry,
     Strings,
     Timeout,
@@ -47,33 +54,21 @@ from csi_multi.contract import (
     VolumeHealth,
     VolumeHealthLister,
     VolumeRequest,
-    ids,
 )
 
-from . import config, labels
+from . import config, labels, placement
 from .capacity import CapacityAccounting
-from .circuit_breaker import CircuitBreaker
-from .client import Client, ClusterClient
+from .changed_blocks import unrelated
 from .command import BackgroundRunner, CommandRunner
 from .connection import keyring_available
-from .devices import DeviceManager, MapSettings
-from .errors import BrokenImage, ImageNotFound, ParentLost
+from .devices import MapSettings
+from .errors import PoolFull
 from .explain import DryRunBackgroundRunner, DryRunRequests, DryRunRunner
-from .flatten import Flattener
-from .format_state import FormatState
-from .health import HealthReporter
-from .images import ImageExists, OwnedImages
-from .importing import Importer
-from .labels import Label
-from .listing import Listing
-from .removal import ImageRemover
-from .resources import ListedImage
-from .snapshots import ImageCopier, SnapshotManager
-from .trash import TrashPurger
-from .volumes import VolumeManager
+from .listing import page_across
+from .pool import Pool
 
 MANY_WRITERS = (AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER)
-Prepare = Callable[[VolumeRequest, CapacityAccounting], VolumeRequest]
+Prepare = Callable[[VolumeRequest, CapacityAccounting, config.Config], VolumeRequest]
 
 
 class RbdBackend(
@@ -82,6 +77,8 @@ class RbdBackend(
     Clone,
     ListVolumes,
     ListSnapshots,  # includes Snapshots
+    GroupSnapshots,
+    ChangedBlocks,
     Capacity,
     VolumeHealthLister,  # includes VolumeHealthReporter
     NodeHealthReporter,
@@ -91,6 +88,7 @@ class RbdBackend(
     Config = config.Config
     Parameters = config.Parameters
     SnapshotParameters = config.SnapshotParameters
+    GroupSnapshotParameters = config.GroupSnapshotParameters
     access_modes = frozenset(AccessMode)
     opens_exclusively = True  # other nodes are seen as watchers of the image
 
@@ -108,154 +106,199 @@ class RbdBackend(
         before they are served, for a dry run.
         """
         super().__init__(config, setting)
-        self.everywhere = not self.config.topology
+        configs = self.config.pool_configs()
+        self.everywhere = not any(one.topology for one in configs)
         self._prepare = prepare or _unchanged
-        self._resumed = False
-        self._data_pool = self.config.data_pool or self.config.pool  # unless a StorageClass names another
-        runner, breaker = runner or CommandRunner(setting.observe), CircuitBreaker()
-        background = background or BackgroundRunner(setting.observe)
-        self._client = Client(self.config, runner, breaker)
-        cluster = ClusterClient(self.config, runner, breaker)
-        background_client = Client(self.config, background, breaker)
-        background_cluster = ClusterClient(self.config, background, breaker)
-        self._volume_images = OwnedImages(labels.VOLUME, setting)
-        self._snapshot_images = OwnedImages(labels.SNAPSHOT, setting)
-        kinds = (self._volume_images, self._snapshot_images)
-        self._capacity = CapacityAccounting(self.config, cluster)
-        self._health = HealthReporter(self.config, cluster, self._capacity)
-        self.trash = TrashPurger(
-            background_client,
-            lambda image: any(images.leaf_of(image) for images in kinds),
-            immediate=not self.config.keyring,
-        )
-        self._flattener = Flattener(self.config, background_cluster, background_client, kinds)
-        remover = ImageRemover(self.trash, kinds, background_client)
-        self._temporaries = remover.temporaries
-        copier = ImageCopier(self.config, remover, self._flattener)
-        self._volumes = VolumeManager(self.config, *kinds, self._capacity, remover, copier)
-        self._snapshots = SnapshotManager(self.config, *kinds, remover, copier)
-        self._importer = Importer(*kinds)
-        self._volume_listing = Listing(self._volume_images, self._client)
-        self._snapshot_listing = Listing(self._snapshot_images, self._client)
-        self._devices = DeviceManager(self.config, setting, self._client)
-        self._format_state = FormatState(self.config, setting, self._volume_images, self._client, self._devices)
+        runner, background = runner or CommandRunner(setting.observe), background or BackgroundRunner(setting.observe)
+        self.main = Pool(configs[0], setting, runner, background)
+        self.pools = {"": self.main}  # by the beginning of their handles
+        for one in configs[1:]:
+            place = labels.place_of(one.pool)
+            self.pools[place] = Pool(one, setting, runner, background, self.main.capacity, place=place)
 
     # Volumes
 
     def create_volume(self, request: VolumeRequest) -> Volume:
-        request = self._prepare(request, self._capacity)
-        self._refuse_unreachable(request.topology)
+        *preferred, last = self._pools_for(request.parameters, request.topology)
+        for pool in preferred:
+            try:
+                return self._create_volume(pool, request)
+            except PoolFull:
+                raise  # what is half-made cannot be removed now; the next attempt is refused before it makes anything
+            except ResourceExhausted:
+                continue  # the next pool may have space
+        return self._create_volume(last, request)
+
+    def _create_volume(self, pool: Pool, request: VolumeRequest) -> Volume:
+        request = self._prepare(request, pool.capacity, pool.config)
+        self._refuse_volume_elsewhere(pool, request)
         leaf = labels.leaf_for(request.name)
-        with self._client_for(request.secrets) as client, self._naming_existing(self._to_volume, leaf):
-            return self._to_volume(leaf, *self._volumes.create(client, leaf, request))
+        with pool.client_for(request.secrets) as client, pool.naming_existing(pool.to_volume, leaf):
+            return pool.to_volume(leaf, *pool.volumes.create(client, leaf, request))
 
     def restore_volume(self, request: VolumeRequest) -> Volume:
-        request = self._prepare(request, self._capacity)
-        self._refuse_unreachable(request.topology)
-        leaf, source = labels.leaf_for(request.name), self._snapshot_images.leaf(labels.source_handle(request))
-        with self._client_for(request.secrets) as client, self._naming_existing(self._to_volume, leaf):
-            return self._to_volume(leaf, *self._volumes.restore(client, leaf, request, source))
+        handle = labels.source_handle(request)
+        pool = self._pool_of_source(handle, request)
+        request = self._prepare(request, pool.capacity, pool.config)
+        leaf, source = labels.leaf_for(request.name), pool.snapshot_images.leaf(handle)
+        with pool.client_for(request.secrets) as client, pool.naming_existing(pool.to_volume, leaf):
+            return pool.to_volume(leaf, *pool.volumes.restore(client, leaf, request, source))
 
     def clone_volume(self, request: VolumeRequest) -> Volume:
-        request = self._prepare(request, self._capacity)
-        self._refuse_unreachable(request.topology)
-        leaf, source = labels.leaf_for(request.name), self._volume_images.leaf(labels.source_handle(request))
-        with self._client_for(request.secrets) as client, self._naming_existing(self._to_volume, leaf):
-            return self._to_volume(leaf, *self._volumes.clone(client, leaf, request, source))
+        handle = labels.source_handle(request)
+        pool = self._pool_of_source(handle, request)
+        request = self._prepare(request, pool.capacity, pool.config)
+        leaf, source = labels.leaf_for(request.name), pool.volume_images.leaf(handle)
+        with pool.client_for(request.secrets) as client, pool.naming_existing(pool.to_volume, leaf):
+            return pool.to_volume(leaf, *pool.volumes.clone(client, leaf, request, source))
 
     def find_volume(self, name: str) -> Volume:
-        return self.get_volume(labels.leaf_for(name))
+        for pool in self._others(self.main):
+            with suppress(NotFound):
+                return pool.find_volume(name)
+        return self.main.find_volume(name)
 
     def get_volume(self, handle: str) -> Volume:
-        return self._to_volume(handle, *self._volumes.get(self._client, self._volume_images.leaf(handle)))
+        return self.pool_of(handle).get_volume(handle)
 
     def delete_volume(self, handle: str, secrets: Strings) -> None:
-        with self._client_for(secrets) as client:
-            self._volumes.delete(client, self._volume_images.leaf(handle))
+        pool = self.pool_of(handle)
+        with pool.client_for(secrets) as client:
+            pool.volumes.delete(client, pool.volume_images.leaf(handle))
 
     def expand_volume(self, request: ExpandRequest) -> Expansion:
-        leaf = self._volume_images.leaf(request.handle)
-        with self._client_for(request.secrets) as client:
-            return self._volumes.expand(client, leaf, request.size)
+        pool = self.pool_of(request.handle)
+        leaf = pool.volume_images.leaf(request.handle)
+        with pool.client_for(request.secrets) as client:
+            return pool.volumes.expand(client, leaf, request.size)
 
     def import_volume(self, name: str, stamp: Stamp) -> Volume:
-        with self._client_for({}) as client:
-            return self._to_volume(*self._importer.import_volume(client, name, stamp))
+        pool = next((one for one in self.pools.values() if name.startswith(one.client.spec(""))), self.main)
+        for other in self._others(pool):
+            other.refuse_volume(stamp.name, {})
+        with pool.client_for({}) as client:
+            return pool.to_volume(*pool.importer.import_volume(client, name, stamp))
 
     def release_volume(self, handle: str) -> str:
-        with self._client_for({}) as client:
-            return self._importer.release(client, self._volume_images.leaf(handle))
+        pool = self.pool_of(handle)
+        with pool.client_for({}) as client:
+            return pool.importer.release(client, pool.volume_images.leaf(handle))
 
     def list_volumes(self, page: PageRequest) -> Page[Volume]:
-        return self._volume_listing.page(page, self._listed_volume)
+        return page_across({place: pool.list_volumes for place, pool in self.pools.items()}, page)
 
     # Snapshots
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        pool = self.pool_of(request.source)
+        for other in self._others(pool):
+            other.refuse_snapshot(request.name, request.secrets)
         leaf = labels.leaf_for(request.name)
-        with self._client_for(request.secrets) as client, self._naming_existing(self._read_snapshot, leaf):
-            return self._to_snapshot(leaf, *self._snapshots.create(client, leaf, request))
+        with pool.client_for(request.secrets) as client, pool.naming_existing(pool.read_snapshot, leaf):
+            return pool.to_snapshot(leaf, *pool.snapshots.create(client, leaf, request))
 
     def find_snapshot(self, name: str) -> Snapshot:
-        return self.get_snapshot(labels.leaf_for(name))
+        for pool in self._others(self.main):
+            with suppress(NotFound):
+                return pool.find_snapshot(name)
+        return self.main.find_snapshot(name)
 
     def get_snapshot(self, handle: str) -> Snapshot:
-        return self._read_snapshot(handle, *self._snapshots.get(self._client, self._snapshot_images.leaf(handle)))
+        return self.pool_of(handle).get_snapshot(handle)
 
     def delete_snapshot(self, handle: str, secrets: Strings) -> None:
-        with self._client_for(secrets) as client:
-            self._snapshots.delete(client, self._snapshot_images.leaf(handle))
+        pool = self.pool_of(handle)
+        leaf = pool.snapshot_images.leaf(handle)
+        with pool.client_for(secrets) as client:
+            pool.groups.members.refuse(client, leaf)
+            pool.snapshots.delete(client, leaf)
 
     def list_snapshots(self, page: PageRequest, source: str | None = None) -> Page[Snapshot]:
-        def listed(image: ListedImage, label: Label, ids: Mapping[str, str]) -> Snapshot | None:
-            present = ids.get(self._volume_images.name(label.source), "")
-            snapshot = self._to_snapshot(self._snapshot_images.leaf_of(image.name), image.size, label, present)
-            return snapshot if source in (None, snapshot.source) else None
+        if source is not None:
+            pool = self.pool_of(source)
+            return pool.list_snapshots(page, source)
+        return page_across({place: pool.list_snapshots for place, pool in self.pools.items()}, page)
 
-        return self._snapshot_listing.page(page, listed)
+    def source_stamp(self, source: Source) -> Stamp:
+        """Read the label alone: which volume a snapshot is of takes one more look."""
+        pool = self.pool_of(source.handle)
+        images = pool.volume_images if source.kind is SourceKind.VOLUME else pool.snapshot_images
+        return images.get_before_copy(pool.client, images.leaf(source.handle)).stamp
+
+    # Groups of snapshots, and blocks
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        pool = self._pool_of_group(request.sources)
+        for other in self._others(pool):
+            other.refuse_group(request.stamp.name, request.secrets)
+        leaf = labels.leaf_for(request.stamp.name)
+        with pool.client_for(request.secrets) as client, pool.naming_existing(pool.to_existing_group, leaf):
+            return pool.to_group(leaf, pool.groups.create(client, leaf, request))
+
+    def find_group_snapshot(self, name: str) -> GroupSnapshot:
+        for pool in self._others(self.main):
+            with suppress(NotFound):
+                return pool.find_group(name)
+        return self.main.find_group(name)
+
+    def get_group_snapshot(self, handle: str) -> GroupSnapshot:
+        return self.pool_of(handle).get_group(handle)
+
+    def delete_group_snapshot(self, handle: str, secrets: Strings) -> None:
+        pool = self.pool_of(handle)
+        with pool.client_for(secrets) as client:
+            pool.groups.delete(client, pool.group_images.leaf(handle))
+
+    def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
+        pool = self.pool_of(handle)
+        with pool.client_for(secrets) as client:
+            return pool.blocks.allocated(client, pool.snapshot_images.leaf(handle), offset)
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        pool = self.pool_of(target)
+        with pool.client_for(secrets) as client:
+            leaf = pool.snapshot_images.leaf(target)
+            if self.pool_of(base) is not pool:
+                self.get_snapshot(base)
+                raise unrelated(base, target)
+            return pool.blocks.changed(client, pool.snapshot_images.leaf(base), leaf, offset)
 
     # Topology, capacity, health
 
     def node_segments(self) -> Segments:
-        if not any(fnmatchcase(self.setting.node, pattern) for pattern in self.config.nodes):
-            raise FailedPrecondition(
-                f"node {self.setting.node!r} does not reach this cluster: its name matches none of `nodes`, "
-                f"{', '.join(self.config.nodes)}; add it there if it does"
-            )
-        return self.config.topology
+        return placement.node_segments((one.config for one in self.pools.values()), self.setting.node)
 
     def capacity(self, request: CapacityRequest) -> CapacityReport:
-        if request.segments and not self._reachable(request.segments):
-            return CapacityReport(available=0)
-        parameters = request.parameters
-        return self._capacity.report((parameters and parameters.data_pool) or self._data_pool)
+        parameters, segments = request.parameters, request.segments or {}
+        pools = self._allowed(parameters)
+        if segments:
+            pools = [one for one in pools if placement.is_reached(one.config, segments)]
+        named = parameters and parameters.data_pool
+        data_pools = dict.fromkeys(named or one.data_pool for one in pools)
+        return self.main.capacity.report_all(data_pools)
 
     def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
-        entries = self._health.volume()
+        pool = self.pool_of(handle)
+        entries = pool.health.volume()
         try:
-            self.get_volume(handle)
+            pool.get_volume(handle)
         except (ResourceExhausted, Unavailable, Timeout):
             if not entries:
                 raise  # with entries the cause is known, even if the volume cannot be looked up
         return entries
 
     def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
-        entries = self._health.volume()
-
-        def listed(image: ListedImage, *_: object) -> VolumeHealth | None:
-            handle = self._volume_images.leaf_of(image.name)
-            return VolumeHealth(handle=handle, entries=entries) if entries else None
-
-        return self._volume_listing.page(page, listed)
+        return page_across({place: pool.list_volume_health for place, pool in self.pools.items()}, page)
 
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
-        image = self._image(handle)
-        if self._has_key() and self._devices.find(image) is None:
-            self.get_volume(handle)  # raises NotFound; a volume that is mapped here exists
-        return self._devices.health(image)
+        pool = self.pool_of(handle)
+        image = pool.image(handle)
+        if self._has_key() and pool.devices.find(image) is None:
+            pool.get_volume(handle)  # raises NotFound; a volume that is mapped here exists
+        return pool.devices.health(image)
 
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
-        return self._health.storage() if self._has_key() else ()
+        return self.main.health.storage() if self._has_key() else ()
 
     # Devices
 
@@ -268,140 +311,126 @@ class RbdBackend(
         return super().unsupported(capability, parameters)
 
     def open_device(self, request: OpenRequest) -> Device:
-        leaf = self._volume_images.leaf(request.handle)
-        with self._client_for(request.secrets) as client:
-            image, label, metadata = self._volume_images.get_metadata(client, leaf)
+        pool = self.pool_of(request.handle)
+        leaf = pool.volume_images.leaf(request.handle)
+        with pool.client_for(request.secrets) as client:
+            image, label, metadata = pool.volume_images.get_metadata(client, leaf)
             blank = labels.blank_state(label, metadata)
-            self._format_state.remember_key(request, blank)
-            settings = MapSettings.of(label, self.config, request.capability)
-            return self._devices.open(client, image, settings, request, blank)
+            pool.format_state.remember_key(request, blank)
+            settings = MapSettings.of(label, pool.config, request.capability)
+            holder = metadata.get(labels.HOLDER, "")
+            return pool.devices.open(client, image, settings, request, blank, holder=holder)
 
     def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
-        return self._devices.find(self._image(handle))
+        pool = self.pool_of(handle)
+        return pool.devices.find(pool.image(handle))
 
     def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
-        self._format_state.forget_key(handle)
-        self._devices.close(self._image(handle))
+        pool = self.pool_of(handle)
+        pool.format_state.forget_key(handle)
+        pool.devices.close(pool.image(handle))
 
     def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
-        self._devices.refresh(self._image(handle))
+        pool = self.pool_of(handle)
+        pool.devices.refresh(pool.image(handle))
 
     def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
-        self._format_state.formatting(handle)
+        self.pool_of(handle).format_state.formatting(handle)
 
     def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
-        self._format_state.formatted(handle)
+        self.pool_of(handle).format_state.formatted(handle)
 
     def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None:
-        return self._format_state.has_data(handle)
+        return self.pool_of(handle).format_state.has_data(handle)
 
     # Start, regular checks and end
 
     def check(self) -> None:
         if not (self.setting.controller and self.config.keyring):
             return  # a thousand nodes must not load the monitors with regular checks
-        self._health.check()
-        if not self._resumed:  # that failed when the process started
-            self._resume_images()
-        self.trash.sweep()
-        self._snapshots.retry_leftovers(self._client)
+        self.main.health.check()
+        _each(pool.check for pool in self.pools.values())
 
     def resume(self) -> None:
-        self._devices.restart_dead()
+        for pool in self.pools.values():
+            pool.devices.restart_dead()
         if self.setting.controller and self.config.keyring:
-            self._resume_images()
-
-    def _resume_images(self) -> None:
-        listing = self._client.listing()
-        self.trash.sweep(now=True, parents={one.parent for one in listing.images})
-        self._snapshots.remove_leftovers(self._client, listing.snapshots)
-        self._flattener.resume(listing.images)
-        self._resumed = True
+            _each(pool.resume for pool in self.pools.values())
 
     def dry_run(self, report: DryRunReport) -> RbdBackend:
         runner = DryRunRunner(report, keyless=not self.config.keyring)
-        return type(self)(
-            self.config, self.setting, runner, DryRunBackgroundRunner(), DryRunRequests(self.config, report)
-        )
+        return type(self)(self.config, self.setting, runner, DryRunBackgroundRunner(), DryRunRequests(report))
+
+    def pool_of(self, handle: str) -> Pool:
+        """Return the pool that a handle names. The own pool knows no handle of another form."""
+        name, slash, _ = handle.rpartition("/")
+        return self.pools.get(name + slash, self.main)
 
     def wait_until_idle(self, seconds: float) -> bool:
         """Wait until the background has removed all that it can, up to so many seconds for each step."""
-        return self._temporaries.wait_until_idle(seconds) and self.trash.wait_until_idle(seconds)
+        return all(pool.wait_until_idle(seconds) for pool in self.pools.values())
 
     def close(self) -> None:
-        self._temporaries.close()
-        self.trash.close()
-        self._flattener.close()
-
-    @contextmanager
-    def _client_for(self, secrets: Strings) -> Iterator[Client]:
-        """Yield a client that acts as the user of a request's secrets, or as the instance's."""
-        with self._client.as_user(secrets) as client:
-            try:
-                yield client
-            except (Timeout, ResourceExhausted):
-                self._capacity.invalidate()
-                raise
-
-    @contextmanager
-    def _naming_existing(self, convert: Callable[[str, int, Label], object], leaf: str) -> Iterator[None]:
-        """Give the core the volume or snapshot that has the name, so that it does not look for it again."""
-        try:
-            yield
-        except ImageExists as error:
-            error.existing = convert(leaf, error.image.size, error.label)
-            raise
+        for pool in self.pools.values():
+            pool.close()
 
     def _has_key(self) -> bool:
         return keyring_available(self.config, self.setting)
 
-    def _image(self, handle: str) -> str:
-        """Return the name of the volume's image. Raises NotFound."""
-        return self._volume_images.name(self._volume_images.leaf(handle))
+    def _others(self, pool: Pool) -> list[Pool]:
+        return [one for one in self.pools.values() if one is not pool]
 
-    def _image_id(self, handle: str) -> str:
-        """Return the id of the volume's image; "" where there is none, or none that can be opened."""
-        with suppress(NotFound, ImageNotFound, BrokenImage, ParentLost):
-            return self._client.info(self._image(handle)).id
-        return ""
+    def _allowed(self, parameters: Any) -> list[Pool]:
+        found = placement.allowed((one.config for one in self.pools.values()), parameters)
+        return [one for one in self.pools.values() if one.config in found]
 
-    def _refuse_unreachable(self, wanted: TopologyRequirement | None) -> None:
-        if wanted and wanted.requisite and not any(map(self._reachable, wanted.requisite)):
-            raise ResourceExhausted(
-                f"this cluster is reached from {dict(self.config.topology)}, and no requisite topology matches that; "
-                "set allowedTopologies of the StorageClass accordingly"
+    def _pools_for(self, parameters: Any, wanted: TopologyRequirement | None) -> list[Pool]:
+        """Return the pools that a new volume may be in, the best first. Raises InvalidArgument, ResourceExhausted."""
+        pools = {one.config.pool: one for one in self._allowed(parameters)}
+        return [pools[one.pool] for one in placement.by_topology([one.config for one in pools.values()], wanted)]
+
+    def _pool_of_source(self, source: str, request: VolumeRequest) -> Pool:
+        """Return the pool of a copy. Raises InvalidArgument, ResourceExhausted for one that it must not be in, and
+        AlreadyExists where another pool has a volume of its name.
+        """
+        pool = self.pool_of(source)
+        if pool not in self._allowed(request.parameters):
+            raise InvalidArgument(
+                f"the source is in pool {pool.config.pool!r}, which the class does not allow, and copies stay in the "
+                "pool of their source; use a class for that pool"
             )
+        placement.by_topology([pool.config], request.topology)
+        self._refuse_volume_elsewhere(pool, request)
+        return pool
 
-    def _reachable(self, segments: Segments) -> bool:
-        return all(segments.get(key) == value for key, value in self.config.topology.items())
-
-    def _to_volume(self, handle: str, size: int, label: Label) -> Volume:
-        topology = (self.config.topology,) if self.config.topology else ()
-        return Volume(handle=handle, size=size, stamp=label.stamp, topology=topology)
-
-    def _listed_volume(self, image: ListedImage, label: Label, _: Mapping[str, str]) -> Volume:
-        return self._to_volume(self._volume_images.leaf_of(image.name), image.size, label)
-
-    def _read_snapshot(self, handle: str, size: int, label: Label) -> Snapshot:
-        return self._to_snapshot(handle, size, label, self._image_id(label.source))
-
-    def _to_snapshot(self, handle: str, size: int, label: Label, present: str = "") -> Snapshot:
-        """`present` is the id of the image that has the name of the source now, "" where it is not known."""
-        if not label.source:
+    def _pool_of_group(self, sources: Sequence[str]) -> Pool:
+        """Return the pool of all volumes of a group. Raises FailedPrecondition where they are in several."""
+        pools = dict.fromkeys(self.pool_of(one) for one in sources)
+        if len(pools) > 1:
+            names = ", ".join(repr(one.config.pool) for one in pools)
             raise FailedPrecondition(
-                f"image-meta {labels.KEY} of image {label.image} is damaged: it does not name the snapshot's source; "
-                "write it again with 'rbd image-meta set', see Recovery in docs/rbd.md"
+                f"the volumes are in {len(pools)} pools ({names}), and a group snapshot is of one pool; create one "
+                "for each pool"
             )
-        anew = present and label.source_id not in ("", present)
-        return Snapshot(
-            handle=handle,
-            source=ids.earlier(label.source, label.source_id) if anew else label.source,
-            size=size,
-            created=datetime.fromtimestamp(label.created, UTC),
-            stamp=label.stamp,
-            topology=(self.config.topology,) if self.config.topology else (),
-        )
+        return next(iter(pools))
+
+    def _refuse_volume_elsewhere(self, pool: Pool, request: VolumeRequest) -> None:
+        """A request that is repeated for another topology must not create a second volume."""
+        for other in self._others(pool):
+            other.refuse_volume(request.name, request.secrets)
 
 
-def _unchanged(request: VolumeRequest, _capacity: CapacityAccounting) -> VolumeRequest:
+def _each(actions: Iterable[Callable[[], None]]) -> None:
+    """Do all, also when one fails; raise the first error."""
+    errors: list[StorageError] = []
+    for act in actions:
+        try:
+            act()
+        except StorageError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _unchanged(request: VolumeRequest, _capacity: CapacityAccounting, _config: config.Config) -> VolumeRequest:
     return request

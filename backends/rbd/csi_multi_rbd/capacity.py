@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from csi_multi.contract import CapacityReport, OutOfRange, ResourceExhausted, SizeRange
 
@@ -45,6 +45,18 @@ class CapacityAccounting:
             )
         return CapacityReport(available=available, minimum=min(self._config.min_size, available))
 
+    def report_all(self, pools: Iterable[str]) -> CapacityReport:
+        """Return what can be created now in several pools together; none: nothing."""
+        reports = [self.report(pool) for pool in pools]
+        if len(reports) == 1:
+            return reports[0]
+        largest = max(((one.available if one.maximum is None else one.maximum) for one in reports), default=None)
+        return CapacityReport(
+            available=sum(one.available for one in reports),
+            maximum=largest,
+            minimum=min((one.minimum or 0 for one in reports), default=None),
+        )
+
     def admit(self, size: int, pool: str) -> None:
         """Raise ResourceExhausted for a volume that does not fit into the pool.
 
@@ -67,10 +79,10 @@ class CapacityAccounting:
         with self._lock:
             self._reports.update({pool: (now, self._creatable(usage)) for pool, usage in usages.items()})
 
-    def invalidate(self) -> None:
-        """Use no earlier report any more: a command took too long, as every write does when a pool is full."""
+    def invalidate(self, pool: str) -> None:
+        """Use no earlier report any more: a command took too long, as every write does when its pool is full."""
         with self._lock:
-            self._reports = dict.fromkeys({*self._reports, self._config.pool}, STALE)
+            self._reports = dict.fromkeys({*self._reports, pool}, STALE)
 
     def _available(self, pool: str, ttl: float) -> int:
         """Return the bytes by a report that is younger than `ttl`, which one thread asks for and all others wait for.

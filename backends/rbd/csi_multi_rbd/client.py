@@ -10,7 +10,10 @@ import contextlib
 import errno
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from csi_multi.contract import InUse, PermissionDenied, Strings
 
@@ -31,6 +34,7 @@ from .errors import (
 from .output import parse_json, read
 from .resources import (
     ClusterStatus,
+    DiffRow,
     Image,
     ImageLayout,
     ImageSnapshot,
@@ -135,6 +139,12 @@ class Client:
         with self._confirming(image):
             return self._json(_used, "du", self.spec(image), *["--exact"] * exact)
 
+    def allocated(self, image: str) -> list[DiffRow]:
+        """Return which objects of an image hold data, those of its ancestors included. Raises ImageNotFound."""
+        with self._confirming(image):
+            text = self.connection.rbd("diff", self.spec(image), "--whole-object", *JSON)
+        return read("rbd diff", text.strip() or "[]", partial(msgspec.json.decode, type=list[DiffRow]))
+
     def list_trash(self) -> list[TrashEntry]:
         return self._json(
             lambda data: [resources.trash_entry(one) for one in data], "trash", "ls", self._namespace, "--all"
@@ -220,6 +230,10 @@ class Client:
         except CephCommandFailed as error:
             if error.status != errno.EINVAL or self.info(image).parent:
                 raise
+
+    def blocklist(self, address: str, seconds: int) -> None:
+        """Cut a client off from the cluster: after this no OSD does anything for it. It may be so already."""
+        self.connection.ceph("osd", "blocklist", "add", address, str(seconds))
 
     def map(
         self,

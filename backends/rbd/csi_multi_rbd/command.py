@@ -22,7 +22,13 @@ from csi_multi.contract import (
 from csi_multi.host.command import ENVIRONMENT, CommandStreams, Doubt, open_streams
 
 SEARCH_PATH = ENVIRONMENT["PATH"]
-PACKAGES = {"rbd": "ceph-common", "ceph": "ceph-common", "rados": "ceph-common", "rbd-nbd": "rbd-nbd"}
+PACKAGES = {
+    "rbd": "ceph-common",
+    "ceph": "ceph-common",
+    "rados": "ceph-common",
+    "rbd-nbd": "rbd-nbd",
+    "/usr/bin/python3": "python3-rbd",
+}
 
 
 class CommandRunner:

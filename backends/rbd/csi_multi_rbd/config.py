@@ -13,8 +13,10 @@ import msgspec
 
 from csi_multi.contract import Doc, Keys, Schema
 
-from . import ceph_rules
+from . import ceph_rules, pool_rules
 from .ceph_rules import Feature, Mounter, features_problem, options_problem, split_features, striping_problem
+from .pool_rules import OtherPool
+from .refused_parameters import ENCRYPTION, PREFIX, UNSUPPORTED
 
 MIB = 2**20
 GIB = 2**30
@@ -24,38 +26,13 @@ StringMap = dict[str, str]
 PATH = r"^(/[^\x00-\x1f\x7f]+)?\Z"
 MAP_OPTIONS = r"^[!-~]*\Z"
 
-PREFIX = "the driver names its images itself, so that a repeated request finds the image of the first; leave it out"
-ENCRYPTION = (
-    "the driver does not encrypt volumes; leave it out, let Ceph encrypt its disks (dmcrypt), and the network with "
-    "mapOptions: krbd:ms_mode=secure"
-)
-LIMITS = (
-    "the driver limits no I/O; leave it out, and for rbd-nbd let Ceph limit it: rbd config image set ... "
-    "rbd_qos_iops_limit"
-)
-LIMIT_KEYS = (
-    *(
-        f"{bound}{what}{unit}"
-        for unit in ("Iops", "Bps")
-        for what in ("", "Read", "Write")
-        for bound in ("base", "max")
-    ),
-    *("iopsPerGiB", "readIopsPerGiB", "writeIopsPerGiB", "bpsPerGiB", "readBpsPerGiB", "writeBpsPerGiB"),
-    "baseVolSizeBytes",
-)
-ENCRYPTION_KEYS = ("KMSID", "Type", "Cipher", "KeySize", "SectorSize")
-UNSUPPORTED = {
-    "volumeNamePrefix": PREFIX,
-    "mkfsOptions": "each option of mkfs has a parameter, blockSize, inodeSize and others (docs/parameters.md)",
-    "topologyConstrainedPools": "an instance is one pool; configure an instance with a 'topology' for each pool",
-    **dict.fromkeys((*(f"encryption{one}" for one in ENCRYPTION_KEYS), "integrityMode"), ENCRYPTION),
-    **dict.fromkeys(LIMIT_KEYS, LIMITS),
-}
 CLUSTER = Keys("clusterID", "has to be the instance's fsid; leave it out, since `backend` names the cluster")
 
 
 class Config(Schema, frozen=True, kw_only=True):
-    """The configuration of an instance: one pool of one cluster, or one namespace of the pool, as one user."""
+    """The configuration of an instance: a pool of one cluster, or one namespace of it, as one user. It may have more
+    pools of the cluster, for nodes of other segments.
+    """
 
     monitors: Annotated[
         tuple[str, ...],
@@ -109,6 +86,13 @@ class Config(Schema, frozen=True, kw_only=True):
     nodes: Annotated[
         tuple[str, ...], Doc("names of the nodes that reach the cluster, with the wildcards * and ?; needs `topology`")
     ] = ("*",)
+    pools: Annotated[
+        dict[str, OtherPool],
+        Doc(
+            "more pools for the same classes, by name, each with `topology`, `nodes` and `data_pool` of its own; a new "
+            "volume is in the first pool that the nodes of the requested topology reach"
+        ),
+    ] = msgspec.field(default_factory=dict)
     crush_locations: Annotated[
         StringMap,
         Doc(
@@ -116,6 +100,13 @@ class Config(Schema, frozen=True, kw_only=True):
             "kernel of such a node reads from the nearest copy of the data (Linux 5.8, Ceph 15)"
         ),
     ] = msgspec.field(default_factory=dict)
+    fencing: Annotated[
+        bool,
+        Doc(
+            "cut off the client of a node that has the taint node.kubernetes.io/out-of-service and is not ready, when "
+            "another node stages its volume (Ceph 16; the driver on a node reads Node objects)"
+        ),
+    ] = False
     conf: Annotated[
         str, Doc("absolute path of a ceph.conf with settings for clients", pattern=r"^/[^\x00-\x1f\x7f]+\Z")
     ] = "/dev/null"
@@ -166,6 +157,7 @@ class Config(Schema, frozen=True, kw_only=True):
         _refuse("namespace", ceph_rules.name_problem(self.namespace))
         _refuse("data_pool", ceph_rules.name_problem(self.data_pool))
         _refuse("topology", *(ceph_rules.segment_problem(*item) for item in self.topology.items()))
+        _refuse("pools", *pool_rules.pools_problems(self.pool, self.pools))
         _refuse("crush_locations", *(ceph_rules.location_problem(*item) for item in self.crush_locations.items()))
         _refuse("image_features", features_problem(self.image_features, self.mounter))
         _refuse("map_options", options_problem(self.map_options))
@@ -181,6 +173,14 @@ class Config(Schema, frozen=True, kw_only=True):
                 "'flatten_snapshots' is above 'max_snapshots': snapshots would be refused before clones are flattened"
             )
 
+    def pool_configs(self) -> tuple[Config, ...]:
+        """Return one configuration for each pool, the instance's own first."""
+        own = msgspec.structs.replace(self, pools={})
+        return own, *(
+            msgspec.structs.replace(own, pool=name, topology=one.topology, nodes=one.nodes, data_pool=one.data_pool)
+            for name, one in self.pools.items()
+        )
+
     def crush_location(self, node: str) -> str:
         """Return the location of a node by the first name that matches it; "" if none does."""
         found = (location for name, location in self.crush_locations.items() if fnmatchcase(node, name))
@@ -190,7 +190,12 @@ class Config(Schema, frozen=True, kw_only=True):
 class Parameters(Schema, frozen=True, kw_only=True):
     """StorageClass parameters. images.image_layout checks them against the instance."""
 
-    pool: Annotated[str, Doc("has to be the instance's pool; leave it out, since `backend` names it")] = ""
+    pool: Annotated[
+        str, Doc("one of the instance's pools, for volumes in that one only; leave it out if there is one")
+    ] = ""
+    topology_constrained_pools: Annotated[
+        str, Doc("ceph-csi's JSON of pools and segments, which have to be the instance's; for volumes in these only")
+    ] = ""
     data_pool: Annotated[str, Doc("pool of the data; default: the instance's `data_pool`")] = ""
     image_features: Annotated[
         str, Doc(f"features, separated by commas, from: {', '.join(Feature.__args__)}; default: the instance's")
@@ -237,6 +242,7 @@ class Parameters(Schema, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for key in self.unsupported:
             raise ValueError(f"{key!r}: {UNSUPPORTED[key]}")
+        _refuse("topologyConstrainedPools", pool_rules.constraint_problem(self.topology_constrained_pools))
         _refuse("dataPool", ceph_rules.name_problem(self.data_pool))
         _refuse("mapOptions", options_problem(self.map_options))
         _refuse("unmapOptions", options_problem(self.unmap_options))
@@ -267,7 +273,7 @@ class Parameters(Schema, frozen=True, kw_only=True):
 class SnapshotParameters(Schema, frozen=True, kw_only=True):
     """VolumeSnapshotClass parameters."""
 
-    pool: Annotated[str, Doc("has to be the instance's pool, where the volumes are; leave it out")] = ""
+    pool: Annotated[str, Doc("has to be the pool of the volume; leave it out")] = ""
     cluster: Annotated[StringMap, CLUSTER] = msgspec.field(default_factory=dict)
     unsupported: Annotated[StringMap, Keys("snapshotNamePrefix", "refused: the driver names its images itself")] = (
         msgspec.field(default_factory=dict)
@@ -276,6 +282,14 @@ class SnapshotParameters(Schema, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for key in self.unsupported:
             raise ValueError(f"{key!r}: {PREFIX}")
+
+
+class GroupSnapshotParameters(SnapshotParameters, frozen=True, kw_only=True):
+    """VolumeGroupSnapshotClass parameters."""
+
+    unsupported: Annotated[StringMap, Keys("volumeGroupNamePrefix", "refused: the driver names its images itself")] = (
+        msgspec.field(default_factory=dict)
+    )
 
 
 def _refuse(key: str, *reasons: str) -> None:

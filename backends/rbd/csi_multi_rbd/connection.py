@@ -39,13 +39,14 @@ from .output import documents, parse_json, read
 
 log = logging.getLogger(__name__)
 
-
 QUICK = 10  # seconds for a command to a manager that need not be running
 LONGEST = 3600  # seconds that one operation may take, whatever is configured
 DAY = 86400.0  # seconds: for work whose duration grows with an image
 ID, KEY = "userID", "userKey"  # of a request's secrets, as ceph-csi names them
 
-GROUPS = frozenset({"device", "image-meta", "namespace", "rbd", "snap", "trash"})  # their verb is the second word
+GROUPS = frozenset(
+    {"device", "group", "image-meta", "namespace", "rbd", "snap", "trash"}
+)  # their verb is the second word
 
 _NAME = re.compile(r"[A-Za-z0-9_][-_.@A-Za-z0-9]{0,127}")
 _KEY_REJECTED = "handle_auth_bad_method"
@@ -83,17 +84,15 @@ class Connection:
         self._key = key or (("--keyring", config.keyring) if config.keyring else ())
 
     def rbd(self, *words: str, unlimited: bool = False, partial: bool = False) -> str:
-        """Run rbd and return its output.
-
-        `unlimited`: the work grows with the image. `partial`: a list without images that have just disappeared will do.
+        """Run rbd and return its output. `unlimited`: the work grows with the image. `partial`: a list will do without
+        images that have just disappeared.
         """
-        common = (*self._cluster_options(), *self._operation_limits())
-        return self.run("rbd", common, words, unlimited=unlimited, partial=partial)
+        return self.run("rbd", self.options(), words, unlimited=unlimited, partial=partial)
 
     def rados(self, *words: str) -> str:
         """Run rados on the objects of the pool and namespace, and return its output."""
         where = ("--pool", self.config.pool, *(("--namespace", self.config.namespace) if self.config.namespace else ()))
-        return self.run("rados", (*self._cluster_options(), *self._operation_limits(), *where), words)
+        return self.run("rados", (*self.options(), *where), words)
 
     def ceph(self, *words: str, quick: bool = False) -> str:
         """Run ceph and return its output. `quick`: for the manager, which need not be running."""
@@ -210,6 +209,9 @@ class Connection:
     def _limit(self) -> float:
         """Seconds after which a command is killed: more than its own time limits."""
         return float(self.config.connect_seconds + self.config.command_seconds)
+
+    def options(self) -> tuple[str, ...]:
+        return *self._cluster_options(), *self._operation_limits()
 
     def _cluster_options(self) -> tuple[str, ...]:
         return *self._user_options(), "--client-mount-timeout", str(self.config.connect_seconds)

@@ -30,11 +30,12 @@ from .ceph_rules import MapOptions, parse_options
 from .client import Client
 from .config import Config
 from .connection import keyring_available
+from .fencing import Fence
 from .health import device_health
 from .labels import Label
 from .mapping import KINDS, ImageMapper
 from .resources import Image, MappedImage
-from .watchers import wait_until_unwatched, watch_lost
+from .watchers import of_others, wait_until_unwatched, watch_lost
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +74,20 @@ class DeviceManager:
         self._kernel = kernel or BlockDevices()
         self._mapper = ImageMapper(config, self._kernel, setting.node)
         self._notes = DeviceNotes(self._kernel.dev / NOTES)
+        self._fence = Fence(config, setting)
 
-    def open(self, client: Client, image: Image, settings: MapSettings, request: OpenRequest, blank: Blank) -> Device:
-        """Map the image, unless it is mapped already, read-only or writable as requested.
+    def open(
+        self,
+        client: Client,
+        image: Image,
+        settings: MapSettings,
+        request: OpenRequest,
+        blank: Blank,
+        *,
+        holder: str = "",
+    ) -> Device:
+        """Map the image, unless it is mapped already, read-only or writable as requested. `holder` is what its
+        image-meta says about who had it last.
 
         Raises FailedPrecondition when it is in use on another node or this node cannot map it, InUse when it is in
         use here read-only instead of writable or the reverse, Unavailable.
@@ -85,12 +97,15 @@ class DeviceManager:
         mapping = self._usable(client, image, given, watchers)
         try:
             if settings.exclusive:
+                self._fence.cut_off(client, image.name, of_others(watchers, mapping), holder)
                 wait_until_unwatched(client, image.name, mapping, watchers=watchers)
             if mapping is None:
                 mapping = self._mapper.map(client, image, KINDS[settings.mounter], given, exclusive=settings.exclusive)
                 if settings.exclusive:  # another node may have checked at the same moment
                     wait_until_unwatched(client, image.name, mapping)
             path = self._mapper.device_path(mapping)
+            if settings.exclusive:
+                self._fence.record(client, image.name, mapping, holder)
         except FailedPrecondition:
             if mapping:
                 self._unmap_unused(client, image.name, mapping)
@@ -167,6 +182,8 @@ class DeviceManager:
         log.warning("the rbd-nbd of /dev/%s (image %s) has died; a new one is started", mapping.disk, image)
         try:
             self._mapper.attach(self._client, image, mapping, parse_options(self._config.map_options))
+            if mapping.exclusive:
+                self._fence.record(self._client, image, mapping, "")
         except StorageError as error:
             log.warning("no new rbd-nbd could be started for /dev/%s (image %s): %s", mapping.disk, image, error)
 

@@ -55,6 +55,10 @@ class ClientBlocklisted(CephCommandFailed):
     """This machine's client is on the cluster's blocklist."""
 
 
+class BindingsMissing(CephCommandFailed):
+    """The distribution's Python has no bindings of Ceph."""
+
+
 class ClusterUnreachable(Unavailable):
     """The monitors did not answer in time, or did not accept the user."""
 
@@ -97,6 +101,7 @@ STATUSES: tuple[tuple[int, str, type[StorageError], str], ...] = (
     (errno.EBUSY, "", ImageInUse, "an image or device is in use"),
     (errno.EROFS, "", ImageLocked, "another client holds the exclusive lock and keeps it"),
     (errno.ESHUTDOWN, "", ClientBlocklisted, "the client is on the cluster's blocklist"),
+    (errno.ENOPKG, "no bindings of Ceph", BindingsMissing, "group_program.py: python3-rbd is not installed"),
     (errno.ENOSPC, "", PoolFull, "the pool or the cluster is full"),
     (errno.EDQUOT, "", PoolFull, "the pool's quota is reached"),
 )

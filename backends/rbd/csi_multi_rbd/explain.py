@@ -53,21 +53,20 @@ SECRET = {ID: "USER-OF-THE-SECRET", KEY: base64.b64encode(bytes(16)).decode()}  
 class DryRunRequests:
     """Prepares the requests of a dry run: checks the pool's capacity first, and gives them a key."""
 
-    def __init__(self, config: Config, report: DryRunReport) -> None:
-        self._config = config
+    def __init__(self, report: DryRunReport) -> None:
         self._report = report
 
-    def __call__(self, request: VolumeRequest, capacity: CapacityAccounting) -> VolumeRequest:
+    def __call__(self, request: VolumeRequest, capacity: CapacityAccounting, config: Config) -> VolumeRequest:
         if request.source is None:
-            self._check_capacity(request, capacity)
-        return request if self._config.keyring else replace(request, secrets=SECRET)
+            self._check_capacity(request, capacity, config)
+        return request if config.keyring else replace(request, secrets=SECRET)
 
-    def _check_capacity(self, request: VolumeRequest, capacity: CapacityAccounting) -> None:
+    def _check_capacity(self, request: VolumeRequest, capacity: CapacityAccounting, config: Config) -> None:
         if self._report.offline:
             self._report.record_assumption("the pool exists and has enough space")
-        elif self._config.keyring:
+        elif config.keyring:
             parameters = request.parameters
-            capacity.report((parameters and parameters.data_pool) or self._config.data_pool or self._config.pool)
+            capacity.report((parameters and parameters.data_pool) or config.data_pool or config.pool)
         else:
             raise Unavailable(
                 "the cluster's key comes with a request's secrets, which a dry run does not read; run it with --offline"

@@ -7,7 +7,6 @@ before its last step leaves the same, of an image with data.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from . import labels
 from .client import Client
 from .connection import memory_file
 from .errors import ObjectNotFound
-
-_MAP_HEADER = struct.Struct("<I6xQ")  # of rbd_object_map.*: bytes that follow the first four, entries (BitVector<2>)
-_ENTRIES_PER_BYTE = 4
+from .object_maps import parse_map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +65,5 @@ def _read_if_exists(client: Client, *words: str) -> bytes | None:
 
 def _any_object(raw: bytes) -> bool:
     """Return whether an object map has an entry other than "nonexistent"; also for one that is not understood."""
-    if len(raw) < _MAP_HEADER.size:
-        return True
-    length, entries = _MAP_HEADER.unpack_from(raw)
-    bits = raw[4 + length :][: -(-entries // _ENTRIES_PER_BYTE)]
-    return len(bits) * _ENTRIES_PER_BYTE < entries or any(bits)
+    entries = parse_map(raw)
+    return entries is None or any(entries)

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from csi_multi.contract import (
     AlreadyExists,
@@ -22,13 +22,14 @@ from csi_multi.contract import (
     missing,
 )
 
-from . import label_cache, labels
+from . import ceph_rules, label_cache, labels
 from .ceph_rules import features_problem
 from .client import Client
 from .config import Config, Parameters, SnapshotParameters
 from .errors import ImageNotFound
 from .label_cache import LabelCache
 from .labels import Label
+from .last_look import LastLook
 from .resources import Image, ImageLayout, ListedImage
 from .side_by_side import both
 
@@ -67,11 +68,13 @@ class ImageExists(AlreadyExists):
 
 
 class OwnedImages:
-    """The images of one kind, volumes or snapshots, that belong to this driver."""
+    """The images of one kind, volumes or snapshots, that belong to this driver. `place` begins their handles."""
 
-    def __init__(self, kind: str, setting: Setting) -> None:
+    def __init__(self, kind: str, setting: Setting, place: str = "") -> None:
         self.kind = kind
+        self.place = place
         self.cache = LabelCache()
+        self._last_look = LastLook()
         self.prefix = labels.name_prefix(kind, setting.driver, setting.cluster)
         self._setting = setting
 
@@ -85,14 +88,20 @@ class OwnedImages:
         return leaf if leaf != image and ids.LEAF_SHAPE.fullmatch(leaf) else ""
 
     def leaf(self, handle: str) -> str:
-        """Raises NotFound."""
-        return labels.checked_leaf(self.kind, handle)
+        """Raises NotFound for one of a shape that the driver never creates, and for one of another pool."""
+        return labels.checked_leaf(self.kind, handle, self.place)
+
+    def handle(self, leaf: str) -> str:
+        return self.place + leaf
 
     def find(self, client: Client, leaf: str) -> FoundImage | None:
         """Return the image with this name, complete or not. Raises FailedPrecondition for another driver's."""
+        return self._found(client, leaf, lambda client, name: client.info(name))
+
+    def _found(self, client: Client, leaf: str, look: Callable[[Client, str], Image]) -> FoundImage | None:
         name = self.name(leaf)
         try:
-            image = client.info(name)
+            image = look(client, name)
             return FoundImage(image=image, label=self.label_of(client, image))
         except ImageNotFound:
             self.cache.forget(name)
@@ -152,9 +161,19 @@ class OwnedImages:
 
     def get(self, client: Client, leaf: str) -> tuple[FoundImage, Label]:
         """Return a complete image. Raises NotFound, FailedPrecondition for another driver's."""
-        found = self.find(client, leaf)
+        return self._complete(leaf, self.find(client, leaf))
+
+    def get_before_copy(self, client: Client, leaf: str) -> Label:
+        """Return the label of an image that this thread is about to copy. Raises as `get` does."""
+        return self._complete(leaf, self._found(client, leaf, self._last_look.info))[1]
+
+    def get_source(self, client: Client, leaf: str) -> FoundImage:
+        """Return a complete image to copy, perhaps as `get_before_copy` has just found it. Raises as `get` does."""
+        return self._complete(leaf, self._found(client, leaf, self._last_look.take))[0]
+
+    def _complete(self, leaf: str, found: FoundImage | None) -> tuple[FoundImage, Label]:
         if found is None or found.label is None:
-            raise missing(self.kind, leaf)
+            raise missing(self.kind, self.handle(leaf))
         return found, found.label
 
     def get_metadata(self, client: Client, leaf: str) -> tuple[Image, Label, dict[str, str]]:
@@ -163,9 +182,9 @@ class OwnedImages:
             image = client.info(self.name(leaf))
             label, metadata = self._read(client, image)
         except ImageNotFound:
-            raise missing(self.kind, leaf) from None
+            raise missing(self.kind, self.handle(leaf)) from None
         if label is None:
-            raise missing(self.kind, leaf)
+            raise missing(self.kind, self.handle(leaf))
         return image, label, metadata
 
 
@@ -200,12 +219,27 @@ def image_layout(config: Config, parameters: Parameters) -> ImageLayout:
     )
 
 
+def layout_of_copy(source: Image, layout: ImageLayout) -> ImageLayout:
+    """Return the layout of a copy, as the class of an empty volume would have it.
+
+    `rbd clone` takes from the source what is not given. Its stripe unit, which is the object size of an image without
+    stripes, does not fit into smaller objects, and makes an image of larger ones a striped one. Stripes of one whole
+    object are none.
+    """
+    if layout.object_size and not layout.stripe_unit:
+        return replace(layout, stripe_unit=layout.object_size, stripe_count=1)
+    if layout.stripe_unit and not layout.object_size and source.object_size % layout.stripe_unit:
+        return replace(layout, object_size=ceph_rules.OBJECT_SIZE)
+    return layout
+
+
 def refuse_other_cluster(config: Config, parameters: Parameters | SnapshotParameters) -> None:
-    """Raise InvalidArgument when a class names another pool or cluster than the instance's."""
-    if parameters.pool and parameters.pool != config.pool:
+    """Raise InvalidArgument when a class names another pool or cluster than that of the volume."""
+    listed = isinstance(parameters, Parameters) and parameters.topology_constrained_pools  # then `pool` has no effect
+    if parameters.pool and parameters.pool != config.pool and not listed:
         raise InvalidArgument(
-            f"'pool' {parameters.pool!r} is not the pool of this instance, {config.pool!r}: an instance is one pool; "
-            "leave it out, or configure another instance and name that one as 'backend'"
+            f"'pool' {parameters.pool!r} is not the pool of the volume, {config.pool!r}: snapshots and copies stay in "
+            "the pool of their source; leave it out"
         )
     for key, cluster in parameters.cluster.items():
         if cluster != config.fsid:

@@ -1,6 +1,8 @@
-"""Import images that were created by hand, and release them again.
+"""Import images that were created by hand or by ceph-csi, and release them again.
 
 An import writes a label on the image and renames it last; a release renames it back first, then removes the label.
+ceph-csi finds its images by the names in its journal: an imported one does not exist for it, so it deletes nothing, and
+one that is released is its own again.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from .labels import Label
 from .watchers import refuse_open
 
 IMAGE = re.compile(r"[^-/@\s][^/@\s]*")
-CEPH_CSI = re.compile(r"csi-(vol|snap)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-CEPH_CSI_KEYS = ("csi.storage.k8s.io/", "csi.ceph.com/", "rbd.csi.ceph.com/", ".rbd.csi.ceph.com/")
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+PART_OF_CEPH_CSI = re.compile(rf"csi-snap-{_UUID}|csi-vol-{_UUID}-temp")
 ENCRYPTED_KEYS = ("rbd.csi.ceph.com/encrypted", ".rbd.csi.ceph.com/encrypted")
 
 
@@ -53,7 +55,7 @@ class Importer:
         image, label, metadata = self._volumes.get_metadata(client, leaf)
         name = image.name
         if not label.stamp.imported:
-            raise not_imported(leaf)
+            raise not_imported(self._volumes.handle(leaf))
         refuse_open(client, name)
         self._volumes.cache.forget(name)
         try:
@@ -63,7 +65,7 @@ class Importer:
                 f"image {client.spec(label.original_name)} already exists, and {client.spec(name)} had that name; "
                 "rename that other image first"
             ) from None
-        for key in (labels.KEY, labels.FORMAT):
+        for key in (labels.KEY, labels.FORMAT, labels.HOLDER):
             if key in metadata:
                 client.remove_metadata(label.original_name, key)
         return f"image {client.spec(label.original_name)}"
@@ -111,8 +113,8 @@ def _refuse_ceph_csi(client: Client, image: str, metadata: Mapping[str, str]) ->
             f"image {client.spec(image)} is encrypted by ceph-csi, and this driver cannot read it; leave it to "
             "ceph-csi, do not remove its image-meta, and copy its files to a new volume instead"
         )
-    if CEPH_CSI.fullmatch(image) or any(key.startswith(CEPH_CSI_KEYS) for key in metadata):
+    if PART_OF_CEPH_CSI.fullmatch(image):
         raise FailedPrecondition(
-            f"image {client.spec(image)} belongs to ceph-csi, which does not find it under another name; set its "
-            "PersistentVolume to Retain and delete that, then rename the image and remove its image-meta of ceph-csi"
+            f"image {client.spec(image)} is a snapshot of ceph-csi, or an image between a volume of it and a clone, "
+            "and not a volume; restore the snapshot with ceph-csi, and import the restored volume"
         )

@@ -2,9 +2,10 @@
 
 csi-vol-<owner>-<leaf>    a volume           csi-tmp-<leaf>   snapshot of a volume while a copy of it is created
 csi-snap-<owner>-<leaf>   a snapshot         csi-base         snapshot of a snapshot's image, to restore volumes from
+csi-group-<owner>-<leaf>  a group snapshot: an empty image with the group's label; while it is made, also a group of rbd
 
 <owner> is a hash of driver and cluster, so that two drivers that share a pool never use the same name. A handle is the
-leaf: pool, namespace and cluster are the instance's.
+leaf: pool, namespace and cluster are the instance's. In another of its `pools` it is <pool>/<leaf>.
 
 The label is a JSON text in the image-meta. A clone inherits all image-meta of its parent, so a label names its image:
 on another image it means that the copy was not finished.
@@ -25,17 +26,27 @@ from .config import MIB
 
 VOLUME = "volume"
 SNAPSHOT = "snapshot"
+GROUP = "group snapshot"
 BASE_SNAPSHOT = "csi-base"
-_WORDS = {VOLUME: "vol", SNAPSHOT: "snap"}
+_WORDS = {VOLUME: "vol", SNAPSHOT: "snap", GROUP: "group"}
 _TEMPORARY = "csi-tmp-"
 
 KEY = "csi-multi"  # of the image-meta
 FORMAT = "csi-multi-format"  # the key that records how far mkfs has come
+HOLDER = "csi-multi-node"  # the key that records which node has the image mapped (fencing.py)
 FORMATTING = "began"
 FORMATTED = "done"
 VERSION = 1
 LAST_SECOND = 253_402_300_799  # of the year 9999, since 1970
 SMALLEST = MIB  # bytes of the smallest volume; the file of empty_image is smaller
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a group's label holds of one member: with the group's own fields, all that is shown of it."""
+
+    source: str
+    source_id: str
+    size: int
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,7 +55,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `depth` counts the ancestors of an image when it was created. `source`, `source_id` (the id of the
     source's image: another volume may get its name) and `created` (seconds since 1970) are a snapshot's. `mounter` and
     the options are how nodes map a volume, where its StorageClass says so.
-    `original_name` is the name of an imported image before. `annotations` are for people only.
+    `original_name` is the name of an imported image before. `annotations` are for people only. `group` is the leaf of
+    the group of a snapshot that is a member of one, `members` are a group's, in the order of their names.
     """
 
     image: str
@@ -58,6 +70,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unmap_options: str = ""
     original_name: str = msgspec.field(default="", name="was")
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name="people")
+    group: str = ""
+    members: tuple[Member, ...] = ()
     version: int = VERSION
 
 
@@ -120,16 +134,24 @@ def copy_of(snapshot: str) -> tuple[str, str]:
     return next((kind for kind, name in _WORDS.items() if name == word), ""), leaf
 
 
-def checked_leaf(kind: str, handle: str) -> str:
-    """Return the leaf of a handle. Raises NotFound for one of a shape that the driver never creates."""
-    if not ids.LEAF_SHAPE.fullmatch(handle):
+def checked_leaf(kind: str, handle: str, place: str = "") -> str:
+    """Return the leaf of a handle that begins with `place`. Raises NotFound for one of a shape that the driver never
+    creates.
+    """
+    leaf = handle.removeprefix(place)
+    if not handle.startswith(place) or not ids.LEAF_SHAPE.fullmatch(leaf):
         raise missing(kind, handle)
-    return handle
+    return leaf
 
 
 def leaf_for(name: str) -> str:
-    """Return the leaf, which is also the handle, for a requested name."""
+    """Return the leaf for a requested name."""
     return ids.leaf(name)
+
+
+def place_of(pool: str) -> str:
+    """Return the beginning of the handles of another pool than the instance's own."""
+    return f"{pool}/"
 
 
 def source_handle(request: VolumeRequest) -> str:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from csi_multi.contract import FailedPrecondition, Page, PageRequest, paged
+from csi_multi.contract import FailedPrecondition, InvalidToken, Page, PageRequest, paged
 
 from .client import Client
 from .errors import ImageNotFound
@@ -40,6 +40,28 @@ class SortedListing:
     leaves: list[str]
     images: Mapping[str, ListedImage]
     ids: Mapping[str, str]
+
+
+def page_across(parts: Mapping[str, Callable[[PageRequest], Page[T]]], request: PageRequest) -> Page[T]:
+    """Return one page of several listings, which follow each other. A cursor is that of one of them, behind its name.
+
+    Raises InvalidToken.
+    """
+    name, slash, cursor = request.cursor.rpartition("/")
+    if (name := name + slash) not in parts:
+        raise InvalidToken(f"cursor {request.cursor!r} was not issued by this backend; list again from the start")
+    limit = min(request.limit or PAGE, PAGE)
+    items: list[T] = []
+    names = [*parts]
+    for one in names[names.index(name) :]:
+        if len(items) == limit:
+            return Page(items=tuple(items), cursor=one)
+        page = parts[one](PageRequest(cursor=cursor, limit=limit - len(items)))
+        items += page.items
+        if page.cursor:
+            return Page(items=tuple(items), cursor=one + page.cursor)
+        cursor = ""
+    return Page(items=tuple(items))
 
 
 class Listing:

@@ -62,14 +62,17 @@ class ImageRemover:
             return
         if found is None:
             self._trash.sweep(now=True)  # a process that died after it had moved the image to the trash purges nothing
-            raise missing(images.kind, leaf)
+            raise missing(images.kind, images.handle(leaf))
         if found.label is None:
             self.remove_incomplete(client, images, leaf, found)
             return
         if found.label.stamp.imported:
-            raise not_ours_to_delete(leaf)
+            raise not_ours_to_delete(images.handle(leaf))
         name = found.image.name
-        refuse_open(client, name)
+        # No node maps the image of a snapshot. One that a person has open only loses its name: `trash rm` refuses it
+        # until it is closed, and is repeated. Without a key of the instance's own nothing could repeat it.
+        if images.kind == labels.VOLUME or self._trash.immediate:
+            refuse_open(client, name)
         if found.image.snapshots:
             self._remove_own_snapshots(client, images, found.image)
         try:
@@ -78,6 +81,10 @@ class ImageRemover:
             refuse_open(client, name)
             raise
         images.cache.forget(name)
+
+    def purge_again(self) -> None:
+        """Purge what is in the trash, also what clones or a group needed a moment ago."""
+        self._trash.sweep(now=True, parents=())
 
     def free_name(self, client: Client, images: OwnedImages, leaf: str, *, again: bool) -> None:
         """Remove the incomplete image that has the name of a new one. `again`: the name was taken before.
@@ -170,7 +177,7 @@ class ImageRemover:
         if label and not complete:
             raise AlreadyExists(f"image {spec} already exists")
         if label and label.stamp.imported:
-            raise not_ours_to_delete(leaf)
+            raise not_ours_to_delete(images.handle(leaf))
         if header.watchers:
             raise Busy(f"image {spec} lost its parent, and {'; '.join(header.watchers)} has it open; try again")
         if not label and header.may_hold_data:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+import msgspec
+
 from csi_multi.contract import Strings
 
 Json = Mapping[str, Any]
@@ -132,6 +134,14 @@ class PoolListing:
 
     images: list[ListedImage]
     snapshots: list[ListedSnapshot]
+
+
+class DiffRow(msgspec.Struct, frozen=True):
+    """A range of bytes in the output of `rbd diff`."""
+
+    offset: int
+    length: int
+    exists: str  # true, or false where there are zeros
 
 
 def image(data: Json) -> Image:

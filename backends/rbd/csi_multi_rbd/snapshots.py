@@ -60,9 +60,12 @@ class ImageCopier:
         self._temporaries = remover.temporaries
         self._flattener = flattener
 
-    def source(self, client: Client, images: OwnedImages, leaf: str) -> FoundImage:
-        """Return the image to copy. Raises NotFound, FailedPrecondition, Busy, ResourceExhausted."""
-        found, _ = images.get(client, leaf)
+    def source(self, client: Client, images: OwnedImages, leaf: str, *, seen: bool) -> FoundImage:
+        """Return the image to copy. `seen`: the core has just read its stamp (backend.source_stamp).
+
+        Raises NotFound, FailedPrecondition, Busy, ResourceExhausted.
+        """
+        found = images.get_source(client, leaf) if seen else images.get(client, leaf)[0]
         spec = client.spec(found.image.name)
         if "layering" not in found.image.features:
             raise FailedPrecondition(
@@ -103,7 +106,7 @@ class ImageCopier:
         origin = source.image.name
         if base:
             at = self._clone_from(client, images, leaf, source, spec, base, lasting=True)
-            return self._complete(client, source, spec, label_of(at))
+            return self.complete(client, source, spec, label_of(at))
         snapshot = labels.temporary_snapshot(images.kind, leaf)
         with self._temporaries.claimed(origin, snapshot):
             at = self._clone_from(client, images, leaf, source, spec, snapshot, lasting=False)
@@ -111,7 +114,7 @@ class ImageCopier:
                 if self._temporaries.immediate:
                     with leaving_incomplete(client, spec.name):
                         client.remove_snapshot(origin, snapshot)
-                label = self._complete(client, source, spec, label_of(at))
+                label = self.complete(client, source, spec, label_of(at))
             except StorageError:
                 self._temporaries.remove_later(origin, snapshot, copied=False)
                 raise
@@ -133,7 +136,7 @@ class ImageCopier:
         origin, at = source.image.name, time.time()
         remove = not lasting
         if not (lasting and source.image.snapshots):
-            remove = self._create_snapshot(client, origin, snapshot, lasting=lasting) or remove
+            remove = self.create_snapshot(client, origin, snapshot, lasting=lasting) or remove
         try:
             self._clone(client, images, leaf, origin, spec, snapshot)
         except StorageError as error:
@@ -142,7 +145,7 @@ class ImageCopier:
             raise
         return at
 
-    def _complete(self, client: Client, source: FoundImage, spec: ImageSpec, label: Label) -> Label:
+    def complete(self, client: Client, source: FoundImage, spec: ImageSpec, label: Label) -> Label:
         """Enlarge the copy, then write the label, which makes it a volume or snapshot."""
         with leaving_incomplete(client, label.image):
             if source.image.size < spec.size:
@@ -152,7 +155,7 @@ class ImageCopier:
             self._flattener.schedule(label.image)
         return label
 
-    def _create_snapshot(self, client: Client, source: str, snapshot: str, *, lasting: bool) -> bool:
+    def create_snapshot(self, client: Client, source: str, snapshot: str, *, lasting: bool) -> bool:
         """Return whether the snapshot is new. A temporary one that exists is from an earlier attempt, so it is old."""
         try:
             try:
@@ -179,7 +182,7 @@ class ImageCopier:
                 if snapshot != labels.BASE_SNAPSHOT:
                     raise
                 # the snapshots that the image has are not the driver's
-                self._create_snapshot(client, source, snapshot, lasting=True)
+                self.create_snapshot(client, source, snapshot, lasting=True)
         raise name_contended(client, spec.name)
 
     def _remove_snapshot(
@@ -222,7 +225,7 @@ class SnapshotManager:
         refuse_other_cluster(self._config, request.parameters or SnapshotParameters())
         with self._remover.removing_incomplete(client, self._snapshots, leaf):
             self._remover.refuse_seen(client, self._snapshots, leaf)
-            volume = self._copier.source(client, self._volumes, self._volumes.leaf(request.source))
+            volume = self._copier.source(client, self._volumes, self._volumes.leaf(request.source), seen=True)
             spec = ImageSpec(
                 name=self._snapshots.name(leaf),
                 size=volume.image.size,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from csi_multi.contract import Expansion, SizeRange, VolumeRequest
 
 from . import labels
@@ -15,6 +17,7 @@ from .images import (
     ImageSpec,
     OwnedImages,
     image_layout,
+    layout_of_copy,
     name_contended,
 )
 from .labels import Label
@@ -59,14 +62,15 @@ class VolumeManager:
         """Create a volume from a snapshot. Raises as `clone` does."""
         with self._remover.removing_incomplete(client, self._volumes, leaf):
             self._remover.refuse_seen(client, self._volumes, leaf)
-            found = self._copier.source(client, self._snapshots, source)
+            found = self._copier.source(client, self._snapshots, source, seen=_source_seen(request))
             return self._copy(client, leaf, request, found, base=labels.BASE_SNAPSHOT)
 
     def clone(self, client: Client, leaf: str, request: VolumeRequest, source: str) -> tuple[int, Label]:
         """Create a volume from another. Raises AlreadyExists, NotFound, OutOfRange, ResourceExhausted."""
         with self._remover.removing_incomplete(client, self._volumes, leaf):
             self._remover.refuse_seen(client, self._volumes, leaf)
-            return self._copy(client, leaf, request, self._copier.source(client, self._volumes, source))
+            found = self._copier.source(client, self._volumes, source, seen=_source_seen(request))
+            return self._copy(client, leaf, request, found)
 
     def get(self, client: Client, leaf: str) -> tuple[int, Label]:
         """Raises NotFound."""
@@ -113,11 +117,17 @@ class VolumeManager:
         self, client: Client, leaf: str, request: VolumeRequest, source: FoundImage, *, base: str = ""
     ) -> tuple[int, Label]:
         spec = self._spec(leaf, request, least=source.image.size)
+        spec = replace(spec, layout=layout_of_copy(source.image, spec.layout))
         self._admit(spec)
         label = volume_label(spec.name, request, depth=source.ancestors + 1)
         self._copier.copy(client, self._volumes, leaf, source, spec, lambda _: label, base=base)
         self._volumes.cache.note_created(spec.name)
         return spec.size, label
+
+
+def _source_seen(request: VolumeRequest) -> bool:
+    """Return whether the core has read the stamp of the source: it compares filesystems, and a raw volume has none."""
+    return any(one.mount for one in request.capabilities)
 
 
 def volume_label(name: str, request: VolumeRequest, *, depth: int = 0) -> Label:

@@ -58,13 +58,14 @@ def _remaining(
 ) -> tuple[str, ...]:
     """Return the clients, other than this node's own, that still have the image open after so many seconds."""
     ends = time.monotonic() + seconds
-    while (others := _others(watchers, mapping)) and time.monotonic() <= ends:
+    while (others := of_others(watchers, mapping)) and time.monotonic() <= ends:
         time.sleep(POLL_SECONDS)
         watchers = client.watchers(image)
     return others
 
 
-def _others(watchers: tuple[str, ...], mapping: MappedImage | None) -> tuple[str, ...]:
+def of_others(watchers: tuple[str, ...], mapping: MappedImage | None) -> tuple[str, ...]:
+    """Return the watchers without this node's own mapping."""
     if mapping is None:
         return watchers
     if mapping.client:

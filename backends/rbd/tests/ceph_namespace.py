@@ -22,6 +22,7 @@ def everything(cluster: Commands, namespace: str) -> list[str]:
         found.append(f"image {image}")
         cuts = json.loads(cluster.rbd("snap", "ls", "--all", *where, "--image", image))
         found += [f"snapshot {image}@{cut['name']} ({cut['namespace']['type']})" for cut in cuts]
+    found += [f"group {one}" for one in json.loads(cluster.rbd("group", "ls", *where))]
     found += [f"trash {one['name']}" for one in json.loads(cluster.rbd("trash", "ls", "--all", *where))]
     return sorted(found + watched(cluster, namespace))
 

@@ -16,7 +16,7 @@ from csi_multi_rbd.command import CommandRunner
 from csi_multi.contract import CommandFailed, Result
 
 # Where the command itself begins, after the options that all have.
-GROUPS = {"image-meta", "snap", "trash", "namespace", "task", "device", "osd"}
+GROUPS = {"group", "image-meta", "snap", "trash", "namespace", "task", "device", "osd"}
 VERBS = {"import", "info", "clone", "resize", "flatten", "children", "status", "du", "ls", "rm", "df", "rbd"}
 
 Act = Callable[[str], None]

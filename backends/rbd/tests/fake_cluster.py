@@ -29,7 +29,7 @@ POOL = "k8s"
 VALUED = {"--conf", "-m", "--id", "--keyring", "--keyfile", "--client-mount-timeout", "--rados-mon-op-timeout",
           "--rados-osd-op-timeout", "--connect-timeout", "--format", "--export-format", "--size", "--data-pool",
           "--object-size", "--rbd-default-clone-format"}  # fmt: skip
-GROUPS = {"image-meta", "snap", "trash", "osd"}
+GROUPS = {"group", "image-meta", "snap", "trash", "osd"}
 CREATED = "Sat Nov 21 23:22:38 2026"
 
 
@@ -215,6 +215,9 @@ class FakeCluster:
         image = self._find(words[0])
         del self.images[image.name]
         self.trash[image.id] = image
+
+    def _group_ls(self, words: list[str], options: dict[str, str]) -> str:
+        return "[]"
 
     def _trash_ls(self, words: list[str], options: dict[str, str]) -> str:
         return json.dumps([{"id": one.id, "name": one.name} for one in self.trash.values()])

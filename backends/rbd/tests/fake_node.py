@@ -175,10 +175,18 @@ class Node:
     def devices(self) -> DeviceManager:
         return DeviceManager(self._config, self._setting, self._as_rbd, self.rbd.kernel)
 
-    def open(self, image: str = "v", *, read_only: bool = False, blank: Blank = Blank.ZEROED, **use: Any) -> Device:
+    def open(
+        self,
+        image: str = "v",
+        *,
+        read_only: bool = False,
+        blank: Blank = Blank.ZEROED,
+        holder: str = "",
+        **use: Any,
+    ) -> Device:
         request = OpenRequest(handle=image, read_only=read_only)
         wanted = MapSettings(**{"mounter": "rbd", **use})
-        return self.devices.open(self._as_rbd, self.rbd.images[image], wanted, request, blank)
+        return self.devices.open(self._as_rbd, self.rbd.images[image], wanted, request, blank, holder=holder)
 
     def open_known(self, image: Image, mounter: str) -> Device:
         """Open an image that was looked up a while ago."""

@@ -10,7 +10,19 @@ from csi_multi_testing.checks import CHECKS
 FULL = bool(os.environ.get("MATRIX"))
 # A common check of the kit takes a cluster seconds, and one that lets every command of an operation go wrong a minute
 # or more: every group that needs a real cluster to mean something is met, the rest is for the matrix.
-GROUPS = ("creation", "crashes", "snapshots", "sources", "foreign", "expand", "capacity", "races", "credentials")
+GROUPS = (
+    "creation",
+    "crashes",
+    "snapshots",
+    "sources",
+    "foreign",
+    "expand",
+    "capacity",
+    "races",
+    "credentials",
+    "groups",
+    "blocks",
+)
 # Checks in these groups that come by no other line of the backend than one that is run.
 REPEATED = (
     "a restore completes once after a crash at any call",  # as a snapshot is: both are copies (copies.py)
@@ -20,14 +32,15 @@ REPEATED = (
 MODULES = (
     "test_ceph_faults.py",
     "test_devices_faults_guest.py",
-)  # the tests' own faults, and those of a guest's devices
+    "test_contract_pools.py",
+)  # the tests' own faults, those of a guest's devices, and the kit once more
 
 
 def left_out(item: pytest.Item) -> bool:
     """Whether a test is for the matrix."""
     if FULL or not isinstance(item, pytest.Function):
         return False
-    if "csi_contract" not in item.fixturenames:
+    if item.path.name in MODULES or "csi_contract" not in item.fixturenames:
         return item.path.name in MODULES
     check = CHECKS[item.callspec.params["csi_contract"]]
     return check.group not in GROUPS or check.name in REPEATED

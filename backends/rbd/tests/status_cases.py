@@ -6,6 +6,7 @@ Each case is run on a real cluster (test_errors.py) in a namespace that has:
     plain       an image with nothing
     open        an image that another client has open
     old, kept   images in the trash; `kept` has a clone
+    taken       a group of images with the image `grouped`; `other` is an empty group
 """
 
 from __future__ import annotations
@@ -64,6 +65,12 @@ CASES = (
     Case("rm {here}/open", "another client has it open", 16, "ImageInUse"),
     Case("trash mv {here}/open", "another client has it open", 0),
     Case("trash rm {here}/{open}", "another client has it open", 16, "ImageInUse"),
+    Case("group create {here}/taken", "a group has the name", 17, "NameTaken"),
+    Case("group image add {here}/other {here}/grouped", "the image is in another group", 17, "NameTaken"),
+    Case(f"group image add {{here}}/other {{here}}/{NONE}", "no such image", 2, "ObjectNotFound"),
+    Case(f"group image add {{here}}/{NONE} {{here}}/grouped", "no such group", 2, "ObjectNotFound"),
+    Case(f"group snap create {{here}}/{NONE}@cut", "no such group", 2, "ObjectNotFound"),
+    Case(f"group rm {{here}}/{NONE}", "no such group", 0),
     Case("resize {here}/plain --size 1M", "the image has that size", 22, "CephCommandFailed"),
     Case("resize {here}/there --size 1M", "the image is larger", 22, "CephCommandFailed"),
     Case("flatten {here}/plain", "the image has no parent", 22, "CephCommandFailed"),

@@ -39,7 +39,7 @@ def chain(pool: FakeCluster) -> RbdBackend:
 def started(pool: FakeCluster) -> RbdBackend:
     starting = pool.backend(flatten_depth=2, max_depth=4)
     starting.resume()
-    assert starting._flattener._worker.wait_until_idle(IDLE_SECONDS)
+    assert starting.main._flattener._worker.wait_until_idle(IDLE_SECONDS)
     return starting
 
 
@@ -50,7 +50,7 @@ def test_an_image_with_too_many_ancestors_is_found_in_the_listing(flattened: lis
         started(pool)
 
     assert flattened == [image(backend, "r")]
-    assert seen == ["rbd ls"]
+    assert seen == ["rbd ls", "rbd group ls"]
 
 
 def test_where_the_listing_ends_in_the_trash_the_label_says_how_many_there_are(flattened: list[str]) -> None:

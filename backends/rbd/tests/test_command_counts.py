@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from csi_multi_rbd import capacity, circuit_breaker, health, watchers
+from csi_multi_rbd import capacity, circuit_breaker, health, trash, watchers
 from csi_multi_rbd.backend import RbdBackend
 
 from csi_multi.contract import (
@@ -16,14 +16,17 @@ from csi_multi.contract import (
     InUse,
     NotFound,
     PageRequest,
+    Snapshot,
     SnapshotRequest,
+    Source,
+    SourceKind,
     Unavailable,
     Volume,
 )
-from csi_multi.core import idempotent
+from csi_multi.core import filesystems, idempotent
 
 from .fake_cluster import FakeCluster
-from .volumes import SIZE, copy, create, delete, expand, image, snapshot, stamp, volume_request
+from .volumes import MOUNTED, SIZE, copy, create, delete, expand, image, snapshot, stamp, volume_request
 
 IDLE_SECONDS = 10.0
 LOOK, READ, LABEL = "rbd info", "rbd image-meta list", "rbd image-meta set"
@@ -47,6 +50,19 @@ def known(backend: RbdBackend) -> Volume:
     """A volume whose label was read."""
     create(backend, "v")
     return backend.get_volume("v")
+
+
+def cut_of(backend: RbdBackend, name: str, volume: Volume) -> Snapshot:
+    """Create a snapshot as the RPC does."""
+    filesystems.snapshot_context(backend, volume.handle)
+    return snapshot(backend, name, volume)
+
+
+def copied(backend: RbdBackend, name: str, one: Volume | Snapshot) -> Volume:
+    """Create a volume with a filesystem from another or a snapshot as the RPC does."""
+    kind = SourceKind.VOLUME if isinstance(one, Volume) else SourceKind.SNAPSHOT
+    filesystems.choose(backend, Source(kind=kind, handle=one.handle), [""], "ext4")
+    return copy(backend, name, one, capabilities=MOUNTED)
 
 
 def test_a_creation_takes_one_command(pool: FakeCluster, backend: RbdBackend) -> None:
@@ -94,7 +110,7 @@ def test_a_snapshot_takes_four_before_the_answer_and_one_after_it(
     pool: FakeCluster, backend: RbdBackend, known: Volume
 ) -> None:
     with pool.counted() as seen:
-        snapshot(backend, "s", known)
+        cut_of(backend, "s", known)
 
     assert seen == [LOOK, "rbd snap create", "rbd clone", LABEL]
     assert backend.wait_until_idle(IDLE_SECONDS)
@@ -106,7 +122,7 @@ def test_a_snapshot_takes_four_before_the_answer_and_one_after_it(
 
 def test_a_clone_takes_four_before_the_answer(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
     with pool.counted() as seen:
-        copy(backend, "c", known)
+        copied(backend, "c", known)
 
     assert seen == [LOOK, "rbd snap create", "rbd clone", LABEL]
 
@@ -117,21 +133,24 @@ def test_a_restore_takes_three_and_the_first_of_a_snapshot_one_more(
     snapshot(backend, "s", known)
     cut = backend.get_snapshot("s")
     with pool.counted() as first:
-        copy(backend, "r", cut)
+        copied(backend, "r", cut)
     with pool.counted() as second:
-        copy(backend, "q", cut)
+        copied(backend, "q", cut)
 
     assert first == [LOOK, "rbd snap create", "rbd clone", LABEL]
     assert second == [LOOK, "rbd clone", LABEL]
 
 
-def test_deleting_a_restored_snapshot_takes_five(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
-    cut = snapshot(backend, "s", known)
-    copy(backend, "r", cut)
-    with pool.counted() as seen:
-        delete(backend, cut)
-
-    assert (sorted(seen[:2]), seen[2:]) == ([READ, LOOK], ["rbd status", "rbd snap rm", "rbd trash mv"])
+def test_deleting_a_snapshot_takes_three_and_one_that_was_restored_four(
+    pool: FakeCluster, backend: RbdBackend, known: Volume
+) -> None:
+    unused, restored = snapshot(backend, "s", known), snapshot(backend, "t", known)
+    copy(backend, "r", restored)
+    for cut, expected in ((unused, ["rbd trash mv"]), (restored, ["rbd snap rm", "rbd trash mv"])):
+        backend.get_snapshot(cut.handle)
+        with pool.counted() as seen:
+            delete(backend, cut)
+        assert (sorted(seen[:2]), seen[2:]) == ([READ, LOOK], expected)
 
 
 def test_a_snapshot_with_other_snapshots_than_ours_is_looked_at(
@@ -197,7 +216,7 @@ def test_a_refused_deletion_keeps_the_snapshot_that_restores_are_made_from(
     assert [one.name for one in pool.images[image(backend, cut)].snapshots] == ["csi-base", "by-hand"]
 
 
-def test_an_idle_check_takes_one_command_every_few_minutes(
+def test_an_idle_check_takes_one_command_every_hour_and_a_listing_of_the_trash_every_ten_minutes(
     pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starting = pool.backend()
@@ -209,11 +228,28 @@ def test_an_idle_check_takes_one_command_every_few_minutes(
     with pool.counted() as later:
         starting.check()
 
-    assert first == ["ceph status;", "rbd ls"]  # the second is for what an earlier process left
+    assert first == ["ceph status;", "rbd ls", "rbd group ls"]  # these are for what an earlier process left
     assert second == []
     assert later == ["ceph status;"]
     assert pool.run[-1] == "ceph status; df detail"
     starting.close()
+
+
+def test_a_cluster_that_stops_to_answer_is_noticed_by_the_listing_of_the_trash(
+    pool: FakeCluster, backend: RbdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuit_breaker, "RETRY", 0.0)
+    monkeypatch.setattr(trash, "SWEEP_SECONDS", 0.0)
+    pool.down = True
+    for _ in range(2):  # the second asks the monitors themselves
+        with pytest.raises(Unavailable):
+            backend.check()
+    pool.down = False
+    listed = len(pool.background)
+
+    backend.check()
+    assert pool.run[-1] == "ceph status; df detail"
+    assert pool.background[listed:] == ["rbd trash ls k8s"]
 
 
 def test_a_cluster_that_does_not_answer_is_asked_at_every_check_until_it_does(
@@ -273,7 +309,7 @@ def test_many_creations_after_an_old_report_ask_for_one_new_one(
             asked.append(command)
             second.set() if len(asked) > 1 else second.wait(0.2)
 
-    backend._capacity.invalidate()
+    backend.main.capacity.invalidate(backend.config.pool)
     pool.before = before
     with pool.counted() as seen, ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: create(backend, f"v{number}"), range(8)))
@@ -312,6 +348,6 @@ def test_a_start_takes_one_listing_whatever_there_is(pool: FakeCluster, backend:
     with pool.counted() as seen:
         starting.resume()
 
-    assert seen == ["rbd ls"]
+    assert seen == ["rbd ls", "rbd group ls"]
     assert pool.background[before:] == ["rbd trash ls k8s"]
     starting.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_rbd.config import UNSUPPORTED, Config, Parameters, SnapshotParameters
+from csi_multi_rbd.config import Config, GroupSnapshotParameters, Parameters, SnapshotParameters
 
 from csi_multi.config.document import ConfigError, Document
 from csi_multi.contract import InvalidArgument, Schema
@@ -91,7 +91,13 @@ def test_a_cluster_pool_and_user_have_to_be_named(key: str) -> None:
         ({"command_seconds": 0}, "'command_seconds'"),
         ({"overprovision": 0.5}, "'overprovision'"),
         ({"min_size": 512}, "'min_size'"),
-        ({"pools": "k8s"}, "did you mean 'pool'?"),
+        ({"poool": "k8s"}, "did you mean 'pool'?"),
+        ({"pools": {"k8s": {}}}, "'pools': 'k8s' is the instance's `pool` already"),
+        ({"pools": {"k8s/b": {}}}, "'pools': 'k8s/b' is not a name for one of several pools"),
+        ({"pools": {"b": {"topology": {"Zone": "b"}}}}, "'pools': Zone='b' is not a segment"),
+        ({"pools": {"b": {"nodes": ["b-*"]}}}, "'nodes' of 'b' needs 'topology'"),
+        ({"pools": {"b": {"data_pool": "b ec"}}}, "'pools': 'b ec' is not a name"),
+        ({"pools": {"b": {"datapool": "b"}}}, "'pools"),
     ],
 )
 def test_a_mistake_in_the_file_is_told_at_start(values: dict[str, Any], says: str) -> None:
@@ -156,7 +162,8 @@ def test_what_a_class_leaves_out_is_the_instances_to_say() -> None:
         ("tryOtherMounters", "true", "set 'mounter: rbd-nbd' for"),
         ("mkfsOptions", "-m0", "blockSize, inodeSize"),
         ("volumeNamePrefix", "team-a-", "the driver names its images itself"),
-        ("topologyConstrainedPools", "[]", "an instance is one pool"),
+        ("topologyConstrainedPools", "k8s", "since the instance has the pools: `pool`, `topology` and `pools`"),
+        ("topologyConstrainedPools", '[{"poolName": "k8s"}]', "not a list of pools as ceph-csi writes it"),
         ("encryptionKMSID", "vault", "leave it out"),
         ("integrityMode", "hmac-sha256", "does not encrypt volumes"),
         ("maxReadIops", "1000", "limits no I/O"),
@@ -178,14 +185,11 @@ def test_a_parameter_that_cannot_be_met_is_refused_with_a_remedy(key: str, value
     assert says in refused(Parameters, **{key: value})
 
 
-@pytest.mark.parametrize("key", UNSUPPORTED)
-def test_everything_unsupported_is_refused_by_its_name(key: str) -> None:
-    assert f"{key!r}: " in refused(Parameters, **{key: "x"})
-
-
 def test_a_snapshot_class_of_ceph_csi_is_read_as_it_is() -> None:
     assert parse(SnapshotParameters, {"clusterID": LEAST["fsid"], "pool": "k8s"}, "parameters").pool == "k8s"
     assert "names its images itself" in refused(SnapshotParameters, snapshotNamePrefix="nightly-")
+    assert "names its images itself" in refused(GroupSnapshotParameters, volumeGroupNamePrefix="nightly-")
+    assert parse(GroupSnapshotParameters, {"clusterID": LEAST["fsid"], "pool": "k8s"}, "parameters").pool == "k8s"
 
 
 def test_a_node_is_where_the_first_name_that_matches_says() -> None:

@@ -121,6 +121,10 @@ def furnish(cluster: Commands, here: str) -> dict[str, str]:
         cluster.rbd("clone", "--rbd-default-clone-format", "2", f"{here}/{name}@cut", f"{here}/{clone}")
     for name in ("plain", "open"):
         cluster.rbd("create", f"{here}/{name}", "--size", "1M")
+    cluster.rbd("create", "--size", "1M", f"{here}/grouped")
+    for group in ("taken", "other"):
+        cluster.rbd("group", "create", f"{here}/{group}")
+    cluster.rbd("group", "image", "add", f"{here}/taken", f"{here}/grouped")
     cluster.rbd("trash", "mv", f"{here}/kept")
     return {"kept": in_trash(cluster, here, "kept"), "open": ""}
 

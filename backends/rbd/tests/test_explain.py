@@ -153,11 +153,11 @@ def test_without_the_cluster_a_copy_cannot_be_told() -> None:
 
 def test_a_command_that_is_no_part_of_a_creation_is_not_run() -> None:
     dry_run = away().dry_run(DryRunReport())
-    assert isinstance(dry_run._client.connection.runner, DryRunRunner)
+    assert isinstance(dry_run.main.client.connection.runner, DryRunRunner)
 
     for words in (("rm", "k8s/a"), ("trash", "purge"), ("snap", "purge", "k8s/a"), ("image-meta", "get", "a", "b")):
         with pytest.raises(Unpredictable):
-            dry_run._client.connection.rbd(*words)
+            dry_run.main.client.connection.rbd(*words)
 
 
 def test_looks_are_only_those_that_look() -> None:

@@ -122,7 +122,7 @@ def blank(node: RbdBackend, volume: Volume) -> Blank | None:
 
 def noted(cluster: Commands, backend: RbdBackend, volume: Volume) -> str:
     """What the image itself says."""
-    texts = cluster.rbd("image-meta", "list", "--format", "json", backend._client.spec(image(backend, volume)))
+    texts = cluster.rbd("image-meta", "list", "--format", "json", backend.main.client.spec(image(backend, volume)))
     return str(json.loads(texts or "{}").get("csi-multi-format", ""))
 
 
@@ -200,7 +200,7 @@ def test_what_was_formatted_before_is_not_formatted_again_nor_taken_for_torn(
     node.formatted(volume.handle)
     node.close_device(volume.handle)
     stale = OpenRequest(handle=volume.handle, read_only=False, secrets=given)
-    node._format_state.remember_key(stale, Blank.ZEROED)  # as a request would that was delayed on its way
+    node.main.format_state.remember_key(stale, Blank.ZEROED)  # as a request would that was delayed on its way
     with pytest.raises(FailedPrecondition, match="may hold data and must not be formatted"):
         node.formatting(volume.handle)
 
@@ -209,9 +209,9 @@ def test_no_key_is_kept_once_it_has_done_its_work(node: RbdBackend, volume: Volu
     for last in (node.close_device, node.formatted):
         opened(node, volume, given)
         last(volume.handle)
-        assert given["userKey"] not in repr(vars(node._format_state))
+        assert given["userKey"] not in repr(vars(node.main.format_state))
     opened(node, volume, given)
-    assert given["userKey"] not in repr(vars(node._format_state))  # nothing is left to be noted
+    assert given["userKey"] not in repr(vars(node.main.format_state))  # nothing is left to be noted
 
 
 def test_a_request_without_a_key_is_told_what_is_missing_and_keeps_none_with_a_key_waiting(
@@ -227,7 +227,7 @@ def test_a_keyring_that_comes_later_is_used(
 ) -> None:
     keyring = tmp_path / "keyring"
     late = RbdBackend(
-        msgspec.structs.replace(node.config, keyring=str(keyring)), node.setting, node._client.connection.runner
+        msgspec.structs.replace(node.config, keyring=str(keyring)), node.setting, node.main.client.connection.runner
     )
     with pytest.raises(Unavailable):
         opened(late, volume, NONE)

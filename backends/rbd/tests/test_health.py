@@ -79,7 +79,7 @@ def test_disks_that_are_down_are_said_though_no_image_can_be_read(frail: Cluster
     if not _has(watcher):
         create(watcher, "v")
     with without(frail, "osd"):
-        entries = watcher._health.volume()
+        entries = watcher.main.health.volume()
         (trouble,) = watcher.node_storage_health({}) or (None,)
     found = {(entry.status, entry.reason) for entry in entries}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from csi_multi_rbd import watchers
+from csi_multi_rbd import background, watchers
 from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.command import BackgroundRunner
 from csi_multi_rbd.config import Config, Parameters, SnapshotParameters
@@ -20,6 +20,7 @@ from csi_multi.contract import InUse, InvalidArgument, NotFound, Result, Setting
 from csi_multi.contract.params import parse
 from csi_multi.core.idempotent import delete_snapshot, delete_volume
 
+from . import contents
 from .ceph import Cluster
 from .commands import Died, dies, fails, once, watched
 from .volumes import (
@@ -51,15 +52,52 @@ def test_nothing_stays_of_a_volume_and_a_snapshot(cluster: Cluster, backend: Rbd
     assert sorted(rados(cluster, backend, "ls").split()) == ["rbd_directory", "rbd_trash"]
 
 
-def test_an_image_that_somebody_has_open_stays_and_says_who_it_is(cluster: Cluster, backend: RbdBackend) -> None:
+def test_a_volume_that_somebody_has_open_stays_and_says_who_it_is(cluster: Cluster, backend: RbdBackend) -> None:
     volume = create(backend, "v")
-    cut = snapshot(backend, "s", volume)
-    for one in (volume, cut):
-        with held(cluster, backend, one) as address, pytest.raises(InUse, match=address.replace("/", ".")):
-            delete(backend, one)
+    with held(cluster, backend, volume) as address, pytest.raises(InUse, match=address.replace("/", ".")):
+        delete(backend, volume)
 
     assert backend.get_volume("v") == volume
-    delete(backend, volume, cut)
+    delete(backend, volume)
+
+
+def test_a_snapshot_that_somebody_has_open_loses_its_name_and_keeps_its_data_until_it_is_closed(
+    cluster: Cluster, config: Config, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background.BackgroundWorker.__init__, "__kwdefaults__", {"pause": 0.5})
+    backend = RbdBackend(config, setting)
+    volume = create(backend, "v")
+    write(cluster, backend, volume, b"data")
+    cut, where = snapshot(backend, "s", volume), f"{cluster.pool}/{config.namespace}"
+    id = info(cluster, backend, cut)["id"]
+    with held(cluster, backend, cut):
+        delete(backend, cut)
+        assert not backend.main.trash.wait_until_idle(2)
+        with pytest.raises(NotFound):
+            backend.get_snapshot("s")
+        cluster.rbd("trash", "restore", f"{where}/{id}", "--image", "seen")
+        assert contents.read(cluster, f"{where}/seen", 0, 4) == b"data"
+
+    cluster.rbd("rm", "--no-progress", f"{where}/seen")
+    delete(backend, volume)
+    assert everything(cluster, backend) == []
+    backend.close()
+
+
+def test_without_a_key_of_its_own_the_driver_refuses_to_delete_a_snapshot_that_is_open(
+    cluster: Cluster, backend: RbdBackend, config: Config, setting: Setting
+) -> None:
+    """It could not purge it later."""
+    keyless = RbdBackend(msgspec.structs.replace(config, keyring=""), setting)
+    secrets = {"userID": cluster.user, "userKey": cluster.key}
+    volume = create(backend, "v")
+    cut = snapshot(backend, "s", volume)
+    with held(cluster, backend, cut) as address, pytest.raises(InUse, match=address.replace("/", ".")):
+        delete(keyless, cut, secrets=secrets)
+
+    delete(keyless, cut, volume, secrets=secrets)
+    assert everything(cluster, backend) == []
+    keyless.close()
 
 
 def test_an_image_that_a_command_still_has_open_is_deleted_when_that_has_ended(
@@ -220,7 +258,7 @@ def test_a_command_that_is_killed_in_a_deletion_is_followed_by_one_that_finishes
     assert sorted(rados(cluster, backend, "ls").split()) == ["rbd_directory", "rbd_trash"]
 
 
-def test_deleting_a_snapshot_takes_four_commands(backend: RbdBackend) -> None:
+def test_deleting_a_snapshot_takes_three_commands(backend: RbdBackend) -> None:
     """A command costs tens of milliseconds, and nothing is asked twice."""
     cut = snapshot(backend, "s", create(backend, "v"))
 
@@ -228,7 +266,7 @@ def test_deleting_a_snapshot_takes_four_commands(backend: RbdBackend) -> None:
         delete_snapshot(backend, cut.handle, {})
 
     verbs = [" ".join(command.split()[:-1]) for command in commands]  # the first two run at the same time
-    assert [*sorted(verbs[:2]), *verbs[2:]] == ["rbd image-meta list", "rbd info", "rbd status", "rbd trash mv"]
+    assert [*sorted(verbs[:2]), *verbs[2:]] == ["rbd image-meta list", "rbd info", "rbd trash mv"]
 
 
 def test_a_driver_that_dies_in_a_deletion_is_followed_by_one_that_finishes(
@@ -291,8 +329,8 @@ def test_the_instances_own_pool_and_cluster_may_be_named() -> None:
     assert image_layout(config(), parameters(pool="k8s", clusterID=FSID)) == image_layout(config(), Parameters())
 
 
-def test_another_pool_is_another_instance() -> None:
-    assert "an instance is one pool" in refused(config(), pool="other")
+def test_a_copy_is_in_the_pool_of_its_source() -> None:
+    assert "copies stay in the pool of their source" in refused(config(), pool="other")
 
 
 def test_another_cluster_is_another_instance() -> None:
@@ -304,7 +342,7 @@ def test_another_cluster_is_another_instance() -> None:
 
 def test_a_snapshot_class_is_held_against_the_instance_as_well() -> None:
     refuse_other_cluster(config(), parse(SnapshotParameters, {"clusterID": FSID, "pool": "k8s"}, "parameters"))
-    with pytest.raises(InvalidArgument, match="an instance is one pool"):
+    with pytest.raises(InvalidArgument, match="copies stay in the pool of their source"):
         refuse_other_cluster(config(), parse(SnapshotParameters, {"pool": "other"}, "parameters"))
 
 

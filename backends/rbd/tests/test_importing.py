@@ -28,7 +28,7 @@ from csi_multi.contract import (
     StorageError,
 )
 
-from . import volumes
+from . import contents, volumes
 from .ceph_commands import Commands
 from .other_client import opened
 from .volumes import MIB
@@ -55,6 +55,9 @@ class Mortal(CommandRunner):
 
 def stamp(name: str = "old-data") -> Stamp:
     return Stamp(driver="multi.csi.test", cluster="c", name=name, digest=IMPORTED, context={"fsType": "ext4"})
+
+
+UUID = "0123abcd-0123-0123-0123-0123456789ab"
 
 
 @pytest.fixture
@@ -186,14 +189,18 @@ def tiny(rbd: Run) -> str:
     return "tiny"
 
 
-def of_ceph_csi(rbd: Run) -> str:
-    name = "csi-vol-0123abcd-0123-0123-0123-0123456789ab"
-    rbd("create", f"{{}}/{name}", "--size", "24M")
-    return name
+def snapshot_of_ceph_csi(rbd: Run) -> str:
+    rbd("create", f"{{}}/csi-snap-{UUID}", "--size", "24M")
+    return f"csi-snap-{UUID}"
 
 
-def noted_by_ceph_csi(rbd: Run) -> str:
-    rbd("image-meta", "set", "{}/data", "csi.storage.k8s.io/pv/name", "pvc-1")
+def between_a_volume_and_its_clone(rbd: Run) -> str:
+    rbd("create", f"{{}}/csi-vol-{UUID}-temp", "--size", "24M")
+    return f"csi-vol-{UUID}-temp"
+
+
+def encrypted_by_ceph_csi(rbd: Run) -> str:
+    rbd("image-meta", "set", "{}/data", "rbd.csi.ceph.com/encrypted", "encrypted")
     return "data"
 
 
@@ -205,8 +212,9 @@ def noted_by_ceph_csi(rbd: Run) -> str:
         (snapshot, InvalidArgument, "is not the name of an image in"),
         (child, FailedPrecondition, "rbd flatten"),
         (tiny, FailedPrecondition, "4096 bytes"),
-        (of_ceph_csi, FailedPrecondition, "belongs to ceph-csi"),
-        (noted_by_ceph_csi, FailedPrecondition, "belongs to ceph-csi"),
+        (snapshot_of_ceph_csi, FailedPrecondition, "restore the snapshot with ceph-csi"),
+        (between_a_volume_and_its_clone, FailedPrecondition, "restore the snapshot with ceph-csi"),
+        (encrypted_by_ceph_csi, FailedPrecondition, "is encrypted by ceph-csi"),
     ],
 )
 def test_what_cannot_become_a_volume_is_refused_and_left_alone(
@@ -223,19 +231,38 @@ def test_what_cannot_become_a_volume_is_refused_and_left_alone(
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("csi.storage.k8s.io/pv/name", "belongs to ceph-csi"),
-        ("csi.ceph.com/cluster/name", "belongs to ceph-csi"),
-        (".rbd.csi.ceph.com/userID/node-1", "belongs to ceph-csi"),
         ("rbd.csi.ceph.com/encrypted", "do not remove its image-meta"),
         (".rbd.csi.ceph.com/encrypted", "do not remove its image-meta"),
     ],
 )
-def test_image_meta_of_ceph_csi_is_recognized(key: str, words: str) -> None:
+def test_what_ceph_csi_encrypted_is_recognized(key: str, words: str) -> None:
     config = Config(monitors=("a",), fsid="3cb7b59b-9a3d-4b34-9a79-73900f2a06f6", pool="k8s", user="csi")
     client = Client(config, CommandRunner(), CircuitBreaker())
 
     with pytest.raises(FailedPrecondition, match=words):
         _refuse_ceph_csi(client, "data", {key: "x"})
+
+
+def test_a_volume_of_ceph_csi_is_taken_over_as_it_is_and_given_back(
+    cluster: Commands, backend: RbdBackend, rbd: Run, namespace: str
+) -> None:
+    """ceph-csi finds an image by the name in its journal, so it deletes nothing after the import."""
+    name = f"csi-vol-{UUID}"
+    rbd("create", f"{{}}/{name}", "--size", "24M")
+    notes = {"csi.storage.k8s.io/pv/name": "pvc-1", "csi.ceph.com/cluster/name": "prod"}
+    for key, text in notes.items():
+        rbd("image-meta", "set", f"{{}}/{name}", key, text)
+    contents.write(cluster, f"{cluster.pool}/{namespace}/{name}", 0, b"theirs")  # type: ignore[arg-type]
+
+    made = backend.import_volume(name, stamp())
+    assert name not in listed(rbd)
+    assert volumes.read(cluster, backend, made, 6) == b"theirs"  # type: ignore[arg-type]
+    copy = volumes.copy(backend, "copy", volumes.snapshot(backend, "snapshot", made))
+    assert volumes.read(cluster, backend, copy, 6) == b"theirs"  # type: ignore[arg-type]
+    assert backend.import_volume(name, stamp()) == made
+
+    backend.release_volume(made.handle)
+    assert (meta(rbd, name), name in listed(rbd)) == (notes, True)
 
 
 def test_a_name_that_is_taken_is_refused(backend: RbdBackend, image: str, rbd: Run) -> None:

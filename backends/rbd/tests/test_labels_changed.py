@@ -65,7 +65,7 @@ def start(pool: FakeCluster, clock: Clock) -> Iterator[Callable[[], RbdBackend]]
     def start() -> RbdBackend:
         backend = pool.backend()
         started.append(backend)
-        for images in (backend._volume_images, backend._snapshot_images):
+        for images in (backend.main.volume_images, backend.main.snapshot_images):
             images.cache = LabelCache(clock=clock)
         backend.check()
         return backend
@@ -254,7 +254,7 @@ def test_what_another_process_recorded_about_mkfs_counts(
 
     with pytest.raises(FailedPrecondition, match="must not be formatted"):
         backend.formatting("v")
-    _, label, metadata = backend._volume_images.get_metadata(backend._client, "v")
+    _, label, metadata = backend.main.volume_images.get_metadata(backend.main.client, "v")
     assert labels.blank_state(label, metadata) is Blank.NEVER
 
 

@@ -29,7 +29,7 @@ class Shown:
         self.backend = self.pool.backend()
         for number in range(volumes):
             create(self.backend, f"v{number}")
-        self._listing = Listing(self.backend._volume_images, self.backend._client, self.clock)
+        self._listing = Listing(self.backend.main.volume_images, self.backend.main.client, self.clock)
 
     def page(self, cursor: str = "", limit: int = 2) -> Page[str]:
         return self._listing.page(

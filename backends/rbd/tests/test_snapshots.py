@@ -388,3 +388,39 @@ def test_an_image_below_too_many_others_is_not_copied_before_it_is_flattened(
     assert shows(cluster, backend, third) == [b"first"]
     assert "parent" not in info(cluster, backend, restored)
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted", "layout"),
+    [
+        ({}, {"object_size": MIB}, (MIB, None, None)),
+        ({}, {"object_size": 8 * MIB}, (8 * MIB, None, None)),
+        ({"stripe_unit": 2 * MIB, "stripe_count": 2}, {"object_size": MIB}, (MIB, None, None)),
+        ({"object_size": MIB}, {"stripe_unit": 2 * MIB, "stripe_count": 2}, (4 * MIB, 2 * MIB, 2)),
+        ({"object_size": MIB}, {"stripe_unit": 65536, "stripe_count": 2}, (MIB, 65536, 2)),
+        ({"object_size": MIB, "stripe_unit": 65536, "stripe_count": 4}, {}, (MIB, 65536, 4)),
+    ],
+    ids=["smaller", "larger", "smaller than the stripes", "larger stripes", "stripes", "as the source"],
+)
+def test_a_copy_is_laid_out_as_its_class_says_whatever_its_source_has(
+    cluster: Cluster,
+    backend: RbdBackend,
+    source: dict[str, int],
+    wanted: dict[str, int],
+    layout: tuple[int, int | None, int | None],
+) -> None:
+    volume = create(backend, "v", **source)
+    write(cluster, backend, volume, b"first" * MIB, AT)  # over the borders of objects and stripes
+    clone, restored = copy(backend, "c", volume, **wanted), copy(backend, "r", snapshot(backend, "s", volume), **wanted)
+    for one in (clone, restored):
+        write(cluster, backend, one, b"other", AT + MIB)
+
+        told = info(cluster, backend, one)
+        assert (told["object_size"], told.get("stripe_unit"), told.get("stripe_count")) == layout
+        assert read(cluster, backend, one, 2 * MIB, AT) == changed(b"first" * MIB, MIB, b"other")[: 2 * MIB]
+    cluster.rbd("flatten", "--no-progress", spec(backend, clone))
+    assert read(cluster, backend, clone, 5 * MIB, AT) == changed(b"first" * MIB, MIB, b"other")
+
+
+def changed(data: bytes, at: int, by: bytes) -> bytes:
+    return data[:at] + by + data[at + len(by) :]

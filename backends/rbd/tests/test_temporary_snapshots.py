@@ -80,13 +80,13 @@ def test_a_removal_that_fails_is_repeated(pool: FakeCluster, backend: RbdBackend
 
 def test_a_volume_can_be_deleted_before_the_snapshot_is_removed(pool: FakeCluster) -> None:
     backend = pool.backend()
-    backend._temporaries.close()
+    backend.main.temporaries.close()
     volume = create(backend, "v")
     cut, clone = snapshot(backend, "s", volume), copy(backend, "c", volume)
     delete(backend, volume)
     assert visible(pool) == []
     delete(backend, cut, clone)
-    assert backend.trash.wait_until_idle(IDLE_SECONDS)
+    assert backend.main.trash.wait_until_idle(IDLE_SECONDS)
 
     assert (pool.images, pool.trash) == ({}, {})
     backend.close()
@@ -99,7 +99,7 @@ def test_the_removal_for_an_earlier_copy_does_not_take_the_snapshot_of_one_that_
 
     def before(command: str) -> None:
         if command.startswith("rbd clone"):
-            backend._temporaries.remove_later(image(backend, volume), "csi-tmp-snap-s", copied=True)
+            backend.main.temporaries.remove_later(image(backend, volume), "csi-tmp-snap-s", copied=True)
             tried.wait(0.2)  # with nobody in its way it would be tried at once
         if command.startswith("rbd snap rm"):
             tried.set()
@@ -134,7 +134,7 @@ def test_nothing_waits_for_a_snapshot_that_went_with_its_volume(pool: FakeCluste
         snapshot(backend, "s", volume)
     delete(backend, volume)
 
-    assert backend._temporaries.wait_until_idle(0)
+    assert backend.main.temporaries.wait_until_idle(0)
     assert pool.images == {}
 
 

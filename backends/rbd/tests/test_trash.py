@@ -38,7 +38,7 @@ def test_only_our_own_images_are_purged(cluster: Cluster, backend: RbdBackend) -
         cluster.rbd("create", "--size", "1M", f"{where}/{name}")
         move_to_trash(cluster, backend, name)
 
-    backend.trash.sweep(now=True)
+    backend.main.trash.sweep(now=True)
 
     assert everything(cluster, backend) == sorted(f"trash {name}" for name in strangers)
 
@@ -50,8 +50,8 @@ def test_what_is_open_is_purged_when_it_is_closed(
     volume = create(backend, "v")
     with held(cluster, backend, volume):
         move_to_trash(cluster, backend, image(backend, volume))
-        backend.trash.sweep(now=True)
-        assert not backend.trash.wait_until_idle(2)
+        backend.main.trash.sweep(now=True)
+        assert not backend.main.trash.wait_until_idle(2)
 
     assert everything(cluster, backend) == []
     backend.close()

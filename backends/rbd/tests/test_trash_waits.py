@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def purges(pool: FakeCluster, backend: RbdBackend) -> list[str]:
     """Return the purges of one more sweep."""
     before = len(pool.background)
-    backend.trash.sweep(now=True)
+    backend.main.trash.sweep(now=True)
     assert backend.wait_until_idle(IDLE_SECONDS)
     return [one for one in pool.background[before:] if one.startswith("rbd trash rm")]
 

@@ -345,7 +345,7 @@ def test_a_volume_above_a_maximum_that_was_lowered_since_is_large_enough(
 def test_a_volume_grows_by_what_there_is_room_for(backend: RbdBackend) -> None:
     """It counts what is added: the rest was promised when it was made."""
     room = backend.config
-    available = backend._capacity.report(room.pool).available
+    available = backend.main.capacity.report(room.pool).available
     volume = create(backend, "v", available // MIB * MIB)
 
     assert expand(backend, volume, volume.size + SIZE) == volume.size + SIZE

@@ -14,8 +14,11 @@ from csi_multi_rbd.backend import RbdBackend
 from csi_multi_rbd.config import Parameters
 
 from csi_multi.contract import (
+    AccessMode,
     Busy,
+    Capability,
     ExpandRequest,
+    Mount,
     ResourceExhausted,
     SizeRange,
     Snapshot,
@@ -25,6 +28,7 @@ from csi_multi.contract import (
     Stamp,
     Strings,
     Timeout,
+    TopologyRequirement,
     Unavailable,
     Volume,
     VolumeRequest,
@@ -37,6 +41,7 @@ T = TypeVar("T")
 MIB = 2**20
 SIZE = 16 * MIB
 NONE: Strings = {}
+MOUNTED = (Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount()),)
 BACKGROUND_SECONDS = 90.0  # seconds for the background to be done: a client that crashed is in its way for 30, twice
 
 
@@ -46,13 +51,21 @@ def stamp(backend: RbdBackend, name: str, source: Source | None = None) -> Stamp
 
 
 def volume_request(
-    backend: RbdBackend, name: str, size: int = SIZE, *, limit: int = 0, secrets: Strings = NONE, **parameters: Any
+    backend: RbdBackend,
+    name: str,
+    size: int = SIZE,
+    *,
+    limit: int = 0,
+    secrets: Strings = NONE,
+    topology: TopologyRequirement | None = None,
+    **parameters: Any,
 ) -> VolumeRequest:
     return VolumeRequest(
         stamp=stamp(backend, name),
         size=SizeRange(required=size, limit=limit),
         parameters=Parameters(**parameters),
         secrets=secrets,
+        topology=topology,
     )
 
 
@@ -69,6 +82,7 @@ def copy_request(
     *,
     limit: int = 0,
     secrets: Strings = NONE,
+    capabilities: tuple[Capability, ...] = (),
     **parameters: Any,
 ) -> VolumeRequest:
     """Ask for a clone of a volume, or for a snapshot's data."""
@@ -76,6 +90,7 @@ def copy_request(
     return VolumeRequest(
         stamp=stamp(backend, name, Source(kind=kind, handle=source.handle)),
         size=SizeRange(required=size, limit=limit),
+        capabilities=capabilities,
         parameters=Parameters(**parameters),
         secrets=secrets,
     )
@@ -99,9 +114,12 @@ def retried(act: Callable[[], T]) -> T:
             time.sleep(0.5)
 
 
+def snapshot_request(backend: RbdBackend, name: str, source: Volume, *, secrets: Strings = NONE) -> SnapshotRequest:
+    return SnapshotRequest(stamp=stamp(backend, name), source=source.handle, secrets=secrets)
+
+
 def snapshot(backend: RbdBackend, name: str, source: Volume, *, secrets: Strings = NONE) -> Snapshot:
-    request = SnapshotRequest(stamp=stamp(backend, name), source=source.handle, secrets=secrets)
-    return backend.create_snapshot(request)
+    return backend.create_snapshot(snapshot_request(backend, name, source, secrets=secrets))
 
 
 def expand(backend: RbdBackend, volume: Volume, size: int, *, limit: int = 0) -> int:
@@ -120,12 +138,17 @@ def delete(backend: RbdBackend, *ones: Volume | Snapshot, secrets: Strings = NON
 def image(backend: RbdBackend, one: Volume | Snapshot | str) -> str:
     """Return the name of the image of a volume or snapshot; of a volume, if only its handle is given."""
     kind = labels.SNAPSHOT if isinstance(one, Snapshot) else labels.VOLUME
-    handle = one if isinstance(one, str) else one.handle
-    return labels.name_prefix(kind, backend.setting.driver, backend.setting.cluster) + handle
+    prefix = labels.name_prefix(kind, backend.setting.driver, backend.setting.cluster)
+    return prefix + _handle(one).rpartition("/")[2]
 
 
 def spec(backend: RbdBackend, one: Volume | Snapshot | str) -> str:
-    return "/".join(filter(None, (backend.config.pool, backend.config.namespace, image(backend, one))))
+    pool = _handle(one).rpartition("/")[0] or backend.config.pool
+    return "/".join(filter(None, (pool, backend.config.namespace, image(backend, one))))
+
+
+def _handle(one: Volume | Snapshot | str) -> str:
+    return one if isinstance(one, str) else one.handle
 
 
 def write(cluster: Cluster, backend: RbdBackend, one: Volume | str, data: bytes, at: int = 0) -> None:
