@@ -87,15 +87,18 @@ class CallCounter:
 
     def device(self, volume: Volume) -> None:
         t, handle = self.t, volume.handle
+        context = t.attach(volume, t.in_process.node()) if b.Attach in t.features else {}
         t.close_at_end(volume)
         self.count("formatting", lambda: given_secrets(t, t.backend.formatting)(handle))
         self.count("formatted", lambda: given_secrets(t, t.backend.formatted)(handle))
-        request = OpenRequest(handle=handle, block=True, secrets=self.secrets)
+        request = OpenRequest(handle=handle, block=True, publish_context=context, secrets=self.secrets)
         self.count("open_device", lambda: t.backend.open_device(request))
         self.count("find_device", lambda: t.backend.find_device(handle))
+        self.count("has_data", lambda: given_secrets(t, t.backend.has_data)(handle))
         if b.Expand in t.features:
             self.count("refresh_device", lambda: given_secrets(t, t.backend.refresh_device)(handle))
         self.count("close_device", lambda: t.backend.close_device(handle))
+        t.detach(volume)
 
     def copy(self, method: str, of: Any) -> None:
         spec = self.t.spec(size=0, source=source(of))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -133,7 +133,9 @@ class CheckContext(VolumeBytes):
         return snapshot
 
     def group(self, of: Collection[Volume], name: str = "") -> GroupSnapshot:
-        group = self.client.group(name or self.name("group"), [one.handle for one in of])
+        handles = [one.handle for one in of]
+        with self.storage.together(handles) if self.storage.together else nullcontext():
+            group = self.client.group(name or self.name("group"), handles)
         self._groups[group.handle] = None
         return group
 
@@ -141,6 +143,12 @@ class CheckContext(VolumeBytes):
         context = self.client.attach(volume.handle, node, **more)
         self._attached[volume.handle] = None
         return context
+
+    def detach(self, volume: Volume) -> None:
+        """Detach a volume that the check has attached, before it is deleted."""
+        if volume.handle in self._attached:
+            self.client.detach(volume.handle, None)
+            self._attached.pop(volume.handle)
 
     def register(self, *resources: Volume | Snapshot | GroupSnapshot) -> None:
         """Register what was created by other means, to be removed at the end."""

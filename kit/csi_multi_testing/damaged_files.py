@@ -1,4 +1,4 @@
-"""Damage to a file below Storage.files, for a block."""
+"""Damage to a file below Storage.records, for a block."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from tempfile import TemporaryDirectory
 
 from .context import CheckContext
 from .occupied_space import beside
+from .storage_contents import MAX_RECORD
 
 
 def damages(t: CheckContext, file: Path) -> dict[str, AbstractContextManager[None]]:
-    """Return what can happen to a file below Storage.files, for a block, by what is then said of it."""
-    place = next(beside(directory) for directory in t.storage.files if file.is_relative_to(directory))
+    """Return what can happen to a file below Storage.records, for a block, by what is then said of it."""
+    place = next(beside(directory) for directory in t.storage.records if file.is_relative_to(directory))
     size = file.stat().st_size
-    return {
+    found: dict[str, AbstractContextManager[None]] = {
         "is missing": missing(file, place),
         "is empty": replaced(file, place, 0),
         "holds zeros": replaced(file, place, size),
     }
+    if size <= MAX_RECORD:
+        found["was overwritten with zeros"] = overwritten(file)
+    return found
 
 
 @contextmanager
@@ -55,3 +59,14 @@ def replaced(file: Path, place: Path, size: int) -> Iterator[None]:
             yield
         finally:
             file.unlink(missing_ok=True)
+
+
+@contextmanager
+def overwritten(file: Path) -> Iterator[None]:
+    """Overwrite a small file with zeros for the block: it stays the same file, with its owner and its attributes."""
+    content = file.read_bytes()
+    try:
+        file.write_bytes(bytes(len(content)))
+        yield
+    finally:
+        file.write_bytes(content)

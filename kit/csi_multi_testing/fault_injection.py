@@ -36,6 +36,11 @@ def _silent() -> Exception:
     return TimeoutError("the kit made this call time out")
 
 
+def _connects(error: Callable[[], Exception]) -> bool:
+    """Whether an author says that a call fails as a connection does: one to a Unix socket can find no file, too."""
+    return error is not _unreachable and isinstance(error(), ConnectionError)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A function through which a backend reaches its storage, for example botocore's _make_api_call.
@@ -75,6 +80,7 @@ class FaultInjector:
         self._plan: FaultPlan | None = None
         self._last = FaultPlan(0, Fault.DEATH)
         self._deaths = 0  # number of simulated processes that died
+        self._called: set[tuple[int, str]] = set()  # the author's functions that were called: id of the owner, name
         self._waiting: set[int] = set()  # the threads whose calls the storage has not answered yet
 
     @property
@@ -118,6 +124,10 @@ class FaultInjector:
     def is_answering(self, thread: int) -> bool:
         """Whether the storage is at work on a command or an author's function that this thread called."""
         return thread in self._waiting
+
+    def was_called(self, call: Call) -> bool:
+        """Whether this function of the author's was called within `around`."""
+        return (id(call.owner), call.name) in self._called
 
     @contextmanager
     def inject(
@@ -173,6 +183,7 @@ class FaultInjector:
 
         @wraps(real)
         def recorded(*args: Any, **words: Any) -> Any:
+            self._called.add((id(call.owner), call.name))
             shown = args[1:] if bound else args
             what = call.describe(*shown, **words) if call.describe else call.name
             return self.call(what, lambda: real(*args, **words), call.error, call.timeout)
@@ -184,10 +195,13 @@ class FaultInjector:
     ) -> Any:
         """Make a call through the boundary, or raise the fault."""
         plan = self._plan
-        if plan is None or not plan.record(what):
+        without_socket = plan is not None and plan.fault is Fault.NO_SOCKET
+        if plan is None or not plan.record(what, can_time_out=not without_socket or _connects(error)):
             return self._act(act)
         if plan.fault.late:
             act()
+        if without_socket:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         raise error() if plan.fault is Fault.ERROR else timeout()
 
     def _act(self, act: Callable[[], Any]) -> Any:

@@ -40,6 +40,7 @@ class Fault(enum.Enum):
     ERROR = "fails"  # without an effect
     TIMEOUT = "times out"  # without an effect
     LATE_TIMEOUT = "is done, but times out"
+    NO_SOCKET = "fails because its socket is missing"  # only where a connection can be refused; without an effect
     PAUSE = "waits"  # for FaultPlan.meanwhile to end: then the call is made
 
     @property
@@ -53,7 +54,7 @@ class Fault(enum.Enum):
     @property
     def no_answer(self) -> bool:
         """Whether the call gets no answer. Calls on files of this machine always get one."""
-        return self in (Fault.TIMEOUT, Fault.LATE_TIMEOUT)
+        return self in (Fault.TIMEOUT, Fault.LATE_TIMEOUT, Fault.NO_SOCKET)
 
 
 @dataclass(slots=True)

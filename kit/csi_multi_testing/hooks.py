@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager, contextmanager
 from csi_multi.contract import Host
 
 from .assertions import CheckFailed
+from .storage_server import StorageServer
 
 Words = tuple[str, ...]
 LIMIT = 300.0  # seconds for one command: it may wait for a server to start
 
 
 def away(host: Host, leave: Words, come_back: Words) -> Callable[[], AbstractContextManager[None]]:
-    """Return Storage.away: one command before the block, and the other one after it."""
+    """Return Storage.away, or Storage.rotate: one command before the block, and the other one after it."""
 
     return lambda: undone(lambda: host.run(*leave, timeout=LIMIT), lambda: host.run(*come_back, timeout=LIMIT), "back")
 
@@ -28,6 +29,12 @@ def occupy(host: Host, take: Words, give_back: Words) -> Callable[[int], Abstrac
         )
 
     return occupied
+
+
+def for_volume(host: Host, begin: Words, end: Words) -> Callable[[str], AbstractContextManager[None]]:
+    """Return a hook for a block and one volume: the handle is the last argument of both commands."""
+    do, undo = of_volume(host, begin), of_volume(host, end)
+    return lambda handle: undone(lambda: do(handle), lambda: undo(handle), "lengthen")
 
 
 @contextmanager
@@ -63,3 +70,10 @@ def of_volume(host: Host, words: Words) -> Callable[[str], str]:
 def plain(host: Host, words: Words) -> Callable[[], str]:
     """Return a hook without arguments."""
     return lambda: host.run(*words, timeout=LIMIT).stdout
+
+
+def server(host: Host, pid: Words, start: Words) -> StorageServer:
+    """Return Storage.server: one command prints the process id, the other one starts the process again."""
+    return StorageServer(
+        pid=lambda: int(host.run(*pid, timeout=LIMIT).stdout), start=lambda: host.run(*start, timeout=LIMIT)
+    )

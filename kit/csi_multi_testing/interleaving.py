@@ -109,10 +109,14 @@ def _record(encounter: Encounter, turned: bool) -> list[str]:
 
 
 def _points(t: CheckContext, calls: list[str]) -> list[int]:
-    """Return the numbers of the calls at which to pause, from 1. Wherever one ends, they are spread over all calls."""
-    every = range(1, len(calls) + 1)
-    changing = [number for number in every if not calls[number - 1].startswith(t.storage.read_only_calls)]
-    found = changing or list(every)
+    """Return the numbers of the calls at which to pause, from 1. Wherever one ends, they are spread over all calls.
+
+    Those that change something, and the next one: what was begun goes on in the storage while it is only looked at.
+    """
+    changes = [not call.startswith(t.storage.read_only_calls) for call in calls]
+    after = [False, *changes]
+    found = [number for number, change in enumerate(changes, 1) if change or after[number - 1]]
+    found = found or list(range(1, len(calls) + 1))
     count = min(MOST, len(found))
     spread = [found[place * len(found) // count] for place in range(count)]
     return [number for start in (2, 0, 3, 1) for number in spread[start::4]]

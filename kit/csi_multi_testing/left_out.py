@@ -12,11 +12,11 @@ from csi_multi.contract import StorageError
 
 from .assertions import CheckSkipped
 from .context import CheckContext
+from .damaged_records import new_records
 from .listings import Listing
 from .operations.base import attempt
 from .other_owners import OTHERS, client_of
 from .protocol import Target
-from .storage_contents import small_files
 
 Undo = Callable[[], object]
 Make = Callable[[str], Undo]  # create something under a name -> remove it, or repair it
@@ -66,13 +66,11 @@ def _if_allowed(t: CheckContext, make: Make) -> Iterator[Make]:
 def unreadable(listing: Listing) -> Iterator[Make]:
     """Yield how to create an item whose record is damaged, if it is in small files and listings go on without it."""
     t = listing.t
-    if t.client.target is not Target.BACKEND or not t.storage.files:
+    if t.client.target is not Target.BACKEND or not t.storage.records:
         return
 
     def make(name: str) -> Undo:
-        before = small_files(t.storage.files)
-        listing.make(name)
-        records = {file: content for file, content in small_files(t.storage.files).items() if file not in before}
+        _, records = new_records(t, lambda: listing.make(name))
 
         def repair() -> None:
             for file, content in records.items():

@@ -212,14 +212,16 @@ class MemoryBackend(
             if found is None:
                 self.storage.put(self.storage.attached, request.handle, wanted)
                 return {"device": request.handle}
-        if found.node != wanted.node:
+        if found.name != wanted.name:
             raise InUse(f"volume {request.handle!r} is attached to node {found.node!r}")
-        if found != wanted:
+        if found.read_only != wanted.read_only:
             raise AlreadyExists(f"volume {request.handle!r} is attached with read_only {found.read_only}")
+        if found != wanted:
+            self.storage.put(self.storage.attached, request.handle, wanted)
         return {"device": request.handle}
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
-        if handle not in self.storage.attached or (node and self.storage.attached[handle].node != node.id):
+        if handle not in self.storage.attached or (node and self.storage.attached[handle].name != node.name):
             raise NotFound(f"volume {handle!r} is not attached to this node")
         self.storage.drop(self.storage.attached, handle)
 
@@ -298,6 +300,7 @@ def storage(
         "occupy": storage.occupy,
         "damage": storage.damage,
         "undamage": storage.undamage,
+        "also_damage": ((storage.lose, storage.bring_back),),
         "effect": storage.iops.get,
     }
     return Storage(**known | given)

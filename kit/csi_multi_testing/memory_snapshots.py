@@ -80,9 +80,15 @@ class MemorySnapshots(b.ListSnapshots, b.GroupSnapshots, b.ChangedBlocks):
             for number, source in enumerate(request.sources):
                 stamp = replace(request.stamp, name=f"{request.stamp.name}-{number}")
                 size = self.get_volume(source).size
-                name = f"{handle}-{number}"
                 members.append(
-                    Snapshot(handle=name, source=source, size=size, created=created, stamp=stamp, group=handle)
+                    Snapshot(
+                        handle=f"{member_prefix(handle)}{number}",
+                        source=source,
+                        size=size,
+                        created=created,
+                        stamp=stamp,
+                        group=handle,
+                    )
                 )
             group = GroupSnapshot(handle=handle, snapshots=tuple(members), created=created, stamp=request.stamp)
             for member in members:
@@ -93,7 +99,7 @@ class MemorySnapshots(b.ListSnapshots, b.GroupSnapshots, b.ChangedBlocks):
 
     def _drop_members(self, group: str) -> None:
         """Drop the members of a process that died before the group was complete."""
-        for key in [key for key in self.storage.data if key.startswith(f"@{group}-")]:
+        for key in [key for key in self.storage.data if key.startswith(f"@{member_prefix(group)}")]:
             found = self.storage.snapshots.get(key[1:])
             if found is None or found.group == group:
                 self.storage.drop(self.storage.data, key)
@@ -128,3 +134,9 @@ class MemorySnapshots(b.ListSnapshots, b.GroupSnapshots, b.ChangedBlocks):
         offsets |= {at for at in blocks.keys() | base.keys() if blocks.get(at) != base.get(at)}
         extents = (Extent(offset=at, length=GRANULE) for at in sorted(offsets) if at + GRANULE > offset)
         return BlockMap(size=snapshot.size, extents=extents, block_size=GRANULE)
+
+
+def member_prefix(group: str) -> str:
+    """Return how the handles of a group's members begin. `leaf` returns nothing like it for the name of a snapshot."""
+    node, slash, leaf = group.rpartition("/")
+    return f"{node}{slash}x-{leaf}-"

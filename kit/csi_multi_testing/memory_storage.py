@@ -30,12 +30,18 @@ T = TypeVar("T")
 GRANULE = 4096
 CURSOR = re.compile(r"[a-z0-9][-a-z0-9]*")
 DAMAGED = HealthEntry(status=Health.DEGRADED, reason="Damaged", message="damaged by hand; repair it by hand")
+LOST = HealthEntry(status=Health.DATA_LOSS, reason="Lost", message="lost by hand; bring it back by hand")
 
 
 @dataclass(frozen=True)
 class Attachment:
     node: str  # node_id
     read_only: bool
+
+    @property
+    def name(self) -> str:
+        """The node's name; the rest of its id changes with the instances of the driver."""
+        return self.node.partition(";")[0]
 
 
 @dataclass
@@ -111,12 +117,22 @@ class MemoryStorage:
         finally:
             self.is_away = False
 
-    def damage(self, handle: str) -> None:
-        """Let the health of a volume show a problem."""
-        self.health[handle] = (DAMAGED,)
+    def damage(self, handle: str, problem: HealthEntry = DAMAGED) -> None:
+        """Let the health of a volume show a problem, beside others that it has."""
+        self.health[handle] = (*self.health.get(handle, ()), problem)
 
-    def undamage(self, handle: str) -> None:
-        del self.health[handle]
+    def undamage(self, handle: str, problem: HealthEntry = DAMAGED) -> None:
+        left = tuple(one for one in self.health.pop(handle) if one != problem)
+        if left:
+            self.health[handle] = left
+
+    def lose(self, handle: str) -> None:
+        """Let the health of a volume show another problem."""
+        self.damage(handle, LOST)
+
+    def bring_back(self, handle: str) -> None:
+        """Repair that."""
+        self.undamage(handle, LOST)
 
     def names(self) -> list[str]:
         """Return the names of everything on the storage."""

@@ -18,6 +18,7 @@ from .context import CheckContext, pages
 
 T = TypeVar("T")
 
+NO_LIMIT = 1 << 62  # bytes: a capacity that is larger is none
 EVERYTHING = 1 << 60  # bytes: all that is left
 SMALLEST = 4096  # bytes that are taken at once
 FULL = (errno.ENOSPC, errno.EDQUOT)

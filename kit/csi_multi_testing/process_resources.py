@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from csi_multi.host import kept_threads
+
 WAIT = 10.0  # seconds for threads and processes that were told to end
 
 
@@ -31,7 +33,7 @@ class ProcessResources:
 def measure() -> ProcessResources:
     """Return what the process holds now, without what only awaits the garbage collection."""
     gc.collect()
-    return ProcessResources(_files(), Counter(one.name for one in threading.enumerate()), _processes())
+    return ProcessResources(_files(), _threads(), _processes())
 
 
 def added(before: ProcessResources, allowed: int, *, wait: bool = True) -> dict[str, list[str]]:
@@ -42,6 +44,11 @@ def added(before: ProcessResources, allowed: int, *, wait: bool = True) -> dict[
         if not more or time.monotonic() > until:
             return more
         time.sleep(0.05)
+
+
+def _threads() -> Counter[str]:
+    names = (one.name for one in threading.enumerate())
+    return Counter(name for name in names if name != kept_threads.IDLE)
 
 
 def _files() -> Counter[str]:

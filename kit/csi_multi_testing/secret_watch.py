@@ -82,7 +82,7 @@ class SecretWatch(logging.Handler):
         self.search(f"{error} {error!r}", f"{method}: the message of {type(error).__name__}")
 
     def search_files(self, storage: Storage) -> None:
-        for file, content in small_files(storage.files).items():
+        for file, content in small_files(storage.records).items():
             self.search(content.decode("latin-1"), f"{file}")
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -14,6 +14,7 @@ from csi_multi.host.command import LocalHost
 from csi_multi.node import freeze
 
 from .fault_injection import Call
+from .storage_server import StorageServer
 
 DRIVER = "kit.csi-multi.example"
 CLUSTER = "kit"
@@ -73,6 +74,8 @@ class Storage:
     reachable, unreachable: segments where volumes can be created, and segments where they cannot (Topology).
     calls, files: the boundary, beside the commands of the host, which always count: functions, and directories
         whose files belong to the storage. Crashes and failures are injected at these calls.
+    records: directories with the storage's records, for a storage whose server keeps them and whose `files` are none of
+        this process. Default: `files`. A check damages what it finds there.
     read_only_calls: how the calls that change nothing begin, for example ("lvm lvs",). A process that dies at
         such a call leaves the same state as one that dies at the next call. On slow storage crashes are
         therefore not tried there.
@@ -84,15 +87,27 @@ class Storage:
         looks: a directory without its disk, another pool under the name, an account that has nothing.
     also_away: further ways to be away, like `away`: the checks are made for each of them.
     damage, undamage: damage the volume with this handle so that its health is reported, and repair it.
+    also_damage: further ways, each with its repair, that can be there beside `damage` and beside each other, and that
+        health distinguishes from it: all of them are told then.
+    shorten: return a context manager: for its block the storage has lost what it held of the last block of the volume
+        with this handle, and behind it. Default: the end of the volume's file below `records`.
     effect: return what modify_volume has changed, as it is in force for the volume with this handle now: read from
         where I/O is served (a limit of the kernel, a setting of the server), and not from what was stored.
     snapshots: the most snapshots that one volume can have in its life, deleted ones included; default: no limit.
     layers: whether a snapshot, a copy, or the deletion of one may put a resource in the place of another one, as with
         layers that are copied on write.
+    together: return a context manager: in its block the volumes with these handles are where the storage can cut them
+        as one group, for example attached to one node. Handles of volumes that are gone are left out. Needed only where
+        new volumes cannot be cut together as they are.
     power_cut: cut the power of the storage and start it again: what was not made durable is lost, and so are all
         mounts and devices. `Disk` (csi_multi_testing) does it, and `away`, for backends that keep files.
+    server: the process on this machine that serves the storage: how to find it, and how to start it again. It is killed
+        at each change that it makes to its disk, and stopped while methods with a deadline wait for it.
     credentials: files with a secret that the backend reads because its configuration names them. A check writes other
         texts into them, and then what was there before: give files that nobody else needs meanwhile.
+    rotate: return a context manager: for its block the storage accepts another credential, and no longer the one from
+        before. It is where the configuration says that it is, or, where it comes with the requests, the context
+        manager yields the secrets that differ. After the block all is as before.
     complete: whether the checks that copy volumes while they are written do so 50 times, and chains of snapshots are
         deleted in all 24 orders, which takes minutes on slow storage. Otherwise they copy for half a second (groups:
         for one) and twice at least, and delete for two seconds, in one order at least.
@@ -121,6 +136,7 @@ class Storage:
     unreachable: tuple[Segments, ...] = ()
     calls: tuple[Call, ...] = ()
     files: tuple[Path, ...] = ()
+    records: tuple[Path, ...] = ()
     read_only_calls: tuple[str, ...] = ()
     budgets: Mapping[str, int] = field(default_factory=dict)
     read: Callable[[str, int, int], bytes] | None = None  # (handle, offset, length)
@@ -131,17 +147,24 @@ class Storage:
     also_away: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
     damage: Callable[[str], object] | None = None  # (handle)
     undamage: Callable[[str], object] | None = None
+    also_damage: tuple[tuple[Callable[[str], object], Callable[[str], object]], ...] = ()  # (damage, repair) each
+    shorten: Callable[[str], AbstractContextManager[object]] | None = None  # (handle)
     effect: Callable[[str], object] | None = None
     snapshots: int | None = None
     layers: bool = False
+    together: Callable[[Collection[str]], AbstractContextManager[object]] | None = None
     power_cut: Callable[[], object] | None = None
+    server: StorageServer | None = None
     credentials: tuple[Path, ...] = ()
+    rotate: Callable[[], AbstractContextManager[Mapping[str, str] | None]] | None = None
     complete: bool = False
     restarted: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         """Raise TypeError for a str in place of a tuple: it would be read one character at a time."""
-        paths = (("files", Path), ("credentials", Path))
+        if not self.records:
+            object.__setattr__(self, "records", self.files)
+        paths = (("files", Path), ("records", Path), ("credentials", Path))
         for name, kind in (*paths, ("calls", Call), ("read_only_calls", str), ("nodes", Node)):
             value = getattr(self, name)
             if not (isinstance(value, tuple) and all(isinstance(one, kind) for one in value)):

@@ -27,6 +27,7 @@ from . import hooks
 from .storage import MIB, Connect, Storage
 
 SECTION = "storage"
+HARMFUL = ("away", "occupy", "damage", "shorten", "rotate", "power_cut", "server_pid")
 Text = dict[str, str]
 
 
@@ -66,15 +67,34 @@ class StorageFile(Schema, frozen=True, kw_only=True):
     files: Annotated[
         tuple[str, ...], Doc("directories of the storage: faults are injected at calls on files below them")
     ] = ()
+    records: Annotated[
+        tuple[str, ...], Doc("directories with records of the storage, which checks damage; default: `files`")
+    ] = ()
     away: Annotated[tuple[str, ...], Doc("command after which the storage is not reachable, or not mounted")] = ()
     back: Annotated[tuple[str, ...], Doc("command that ends that")] = ()
     damage: Annotated[tuple[str, ...], Doc("command that damages a volume; its handle is added as an argument")] = ()
     undamage: Annotated[tuple[str, ...], Doc("command that repairs it, with the handle too")] = ()
+    shorten: Annotated[
+        tuple[str, ...], Doc("command after which the last block of a volume is lost; its handle is added")
+    ] = ()
+    lengthen: Annotated[tuple[str, ...], Doc("command that brings it back, with the handle too")] = ()
+    rotate: Annotated[
+        tuple[str, ...],
+        Doc("command that changes the credential of the storage, and puts it where the configuration has it"),
+    ] = ()
+    rotate_back: Annotated[tuple[str, ...], Doc("command that does the same once more")] = ()
     effect: Annotated[
         tuple[str, ...], Doc("command that prints what of `mutable` is in force for a volume; its handle is added")
     ] = ()
     snapshots: Annotated[int | None, Doc("the most snapshots that one volume can have, deleted ones included")] = None
     power_cut: Annotated[tuple[str, ...], Doc("command that cuts the power of the storage, and starts it again")] = ()
+    server_pid: Annotated[
+        tuple[str, ...],
+        Doc("command that prints the process id of the storage's server on this machine; checks kill it"),
+    ] = ()
+    server_start: Annotated[
+        tuple[str, ...], Doc("command that starts the storage's server again, and returns when it serves requests")
+    ] = ()
     complete: Annotated[
         bool, Doc("whether volumes are copied 50 times while written, and chains deleted in all orders: minutes")
     ] = False
@@ -102,7 +122,7 @@ def load(file: Path | None) -> StorageFile:
 
 def harmful_hooks(given: StorageFile) -> list[str]:
     """Return which of the given commands can interrupt or harm volumes that the checks did not create."""
-    return [name for name in ("away", "occupy", "damage", "power_cut") if getattr(given, name)]
+    return [name for name in HARMFUL if getattr(given, name)]
 
 
 def storage(given: StorageFile, settings: Config, connect: Connect) -> Storage:
@@ -113,7 +133,7 @@ def storage(given: StorageFile, settings: Config, connect: Connect) -> Storage:
         known["nodes"] = tuple(map(functools.partial(ids.split_node, instance=instance), given.nodes))
     except NotFound as error:
         raise ConfigError(f"{SECTION}.nodes: {error}") from None
-    known["files"] = tuple(map(Path, given.files))
+    known |= {name: tuple(map(Path, getattr(given, name))) for name in ("files", "records")}
     return Storage(connect=connect, **known | _hooks(known))
 
 
@@ -123,9 +143,15 @@ def _hooks(known: dict[str, Any]) -> dict[str, Any]:
     Takes out those that are no field of Storage, because they end what another one began.
     """
     host, back, vacate = LocalHost(), _ending(known, "away", "back"), _ending(known, "occupy", "vacate")
+    start, rotate_back = _ending(known, "server_pid", "server_start"), _ending(known, "rotate", "rotate_back")
+    lengthen = _ending(known, "shorten", "lengthen")
+    pid = known.pop("server_pid")
     found: dict[str, Any] = {
+        "server": hooks.server(host, pid, start) if start else None,
         "away": hooks.away(host, known["away"], back) if back else None,
         "occupy": hooks.occupy(host, known["occupy"], vacate) if vacate else None,
+        "rotate": hooks.away(host, known["rotate"], rotate_back) if rotate_back else None,
+        "shorten": hooks.for_volume(host, known["shorten"], lengthen) if lengthen else None,
     }
     for name in ("damage", "undamage", "effect"):
         found[name] = hooks.of_volume(host, known[name]) if known[name] else None

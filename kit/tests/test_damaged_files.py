@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from csi_multi_testing.damaged_files import missing, replaced
+from csi_multi_testing.damaged_files import missing, overwritten, replaced
 
 
 @pytest.fixture
@@ -55,3 +55,14 @@ def test_a_file_comes_back_when_the_block_fails(tmp_path: Path, place: Path) -> 
         raise ZeroDivisionError
 
     assert file.read_text() == "data"
+
+
+def test_a_file_that_is_overwritten_stays_the_same_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("data")
+    before = file.stat().st_ino
+
+    with overwritten(file):
+        assert (file.stat().st_ino, file.read_bytes()) == (before, bytes(4))
+
+    assert (file.stat().st_ino, file.read_text()) == (before, "data")

@@ -185,6 +185,19 @@ def change_everything(at: Path) -> None:
     (at / "made").rmdir()
 
 
+def test_only_what_fails_as_a_connection_can_lack_its_socket() -> None:
+    injector, pool = FaultInjector(), Pool()
+    refused = Call(owner=pool, name="make", error=ConnectionRefusedError)
+    for call in (Call(owner=pool, name="make"), Call(owner=pool, name="make", error=OSError)):
+        with injector.around((call,)), injector.inject(1, Fault.NO_SOCKET):
+            pool.make("a")
+        assert (injector.reached, injector.happened) == (True, False)
+
+    with injector.around((refused,)), injector.inject(1, Fault.NO_SOCKET), pytest.raises(FileNotFoundError):
+        pool.make("a")
+    assert injector.happened
+
+
 def test_files_below_the_directories_count(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "others").mkdir()

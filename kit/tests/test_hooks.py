@@ -9,6 +9,7 @@ from csi_multi_testing import memory, storage_file
 from csi_multi_testing.assertions import CheckFailed
 from csi_multi_testing.driver import only_instance
 from csi_multi_testing.storage import Storage
+from csi_multi_testing.storage_server import is_running
 
 from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import load_config
@@ -46,6 +47,28 @@ def test_space_is_taken_and_given_back_by_two_commands(tmp_path: Path) -> None:
 
     assert not file.exists()
     assert made.large == 5 << 30
+
+
+def test_a_credential_is_changed_and_changed_back_by_two_commands(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    made = described(tmp_path, f"  rotate: [touch, {key}]\n  rotate_back: [rm, {key}]\n")
+    assert made.rotate
+
+    with made.rotate() as secrets:
+        assert key.exists()
+
+    assert not key.exists()
+    assert secrets is None
+
+
+def test_a_volume_is_shortened_and_made_whole_by_two_commands(tmp_path: Path) -> None:
+    made = described(tmp_path, f"  shorten: [cp, {tmp_path}/csi.yaml]\n  lengthen: [rm]\n")
+    assert made.shorten
+
+    with made.shorten(f"{tmp_path}/volume"):
+        assert (tmp_path / "volume").exists()
+
+    assert not (tmp_path / "volume").exists()
 
 
 def test_a_command_that_fails_in_the_middle_is_undone(tmp_path: Path) -> None:
@@ -91,13 +114,30 @@ def test_a_hook_whose_command_fails_fails(tmp_path: Path) -> None:
         made.power_cut()
 
 
+def test_a_server_is_killed_and_started_by_commands(tmp_path: Path) -> None:
+    begin = f"[sh, -c, 'sleep 600 > /dev/null & echo $! > {tmp_path}/pid']"
+    made = described(tmp_path, f"  server_pid: [cat, {tmp_path}/pid]\n  server_start: {begin}\n")
+    assert made.server
+    made.server.start()
+    first = made.server.pid()
+
+    made.server.restart()
+
+    second = made.server.pid()
+    assert (is_running(first), is_running(second), first == second) == (False, True, False)
+    made.server.kill()
+
+
 def test_hooks_that_are_left_out_skip_their_checks(tmp_path: Path) -> None:
     made = described(tmp_path, "  size: 4096\n")
 
-    assert {made.away, made.damage, made.undamage, made.effect, made.snapshots, made.power_cut} == {None}
+    hooks = {made.away, made.damage, made.undamage, made.effect, made.snapshots, made.power_cut, made.server}
+    assert hooks | {made.rotate, made.shorten} == {None}
 
 
-@pytest.mark.parametrize(("given", "absent"), [("vacate", "occupy"), ("away", "back"), ("back", "away")])
+@pytest.mark.parametrize(
+    ("given", "absent"), [("vacate", "occupy"), ("away", "back"), ("back", "away"), ("server_start", "server_pid")]
+)
 def test_half_of_a_pair_is_refused(tmp_path: Path, given: str, absent: str) -> None:
     with pytest.raises(ConfigError, match=rf"storage\.{given} is given without storage\.{absent}; give both commands"):
         described(tmp_path, f"  {given}: [umount, /srv]\n")

@@ -12,19 +12,22 @@ from csi_multi.contract import (
     FailedPrecondition,
     Node,
     NotFound,
+    OpenRequest,
     StorageError,
     Strings,
     Volume,
 )
 from csi_multi.contract import backend as b
 
-from ..assertions import expect, same
+from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import CheckContext
+from ..operations.base import attempt, describe_error
 from ..protocol import BLOCK, Target
 
 MAX_CONTEXT = 4096  # bytes of a publish context, keys and values (csi-spec 2.2)
 UNKNOWN_NODE = Node(name="no-such-node", id="no-such-node")
+OTHER_FACT = "kit-other=fact-1"  # of an instance that is not tested (contract.ids.join_node)
 
 
 def single_node_use(t: CheckContext) -> Capability:
@@ -119,6 +122,22 @@ def attaching_again_with_another_access_is_refused(t: CheckContext) -> None:
         t.client.detach(volume.handle, node)
 
 
+@check(b.Attach, needs=("nodes",), target=Target.BACKEND)
+def a_node_whose_id_has_changed_is_the_same_node(t: CheckContext) -> None:
+    """An id has the facts of all instances of a driver: it changes when one is added, while volumes are attached."""
+    node, volume = t.storage.nodes[0], t.volume()
+    earlier = replace(node, id=f"{node.id};{OTHER_FACT}")
+    first = attach(t, volume, earlier)
+
+    same(attach(t, volume, node), first, f"attach to node {node.name!r}, repeated with its new id {node.id!r}")
+    if b.PublishedNodes in t.features:
+        same(t.client.get(volume.handle).published_nodes, (node.id,), "published_nodes, after that")
+
+    t.client.detach(volume.handle, earlier)
+    with t.refused(NotFound, what=f"detach from node {node.name!r}, after it was detached by its earlier id"):
+        t.backend.detach(volume.handle, node, t.storage.secrets)
+
+
 @check(b.Attach, needs=("nodes",))
 def a_detached_volume_can_be_attached_to_another_node(t: CheckContext) -> None:
     one, other = two_nodes(t)
@@ -170,3 +189,36 @@ def an_attached_volume_is_not_deleted(t: CheckContext) -> None:
     t.client.detach(volume.handle, node)
     if has_data:
         t.expect_filled(volume, "attached", volume.size, "after a refused delete_volume")
+
+
+@check(b.Attach, needs=("nodes", "devices"), data=True, target=Target.BACKEND)
+def a_volume_that_is_attached_to_another_node_is_not_opened_here(t: CheckContext) -> None:
+    """A node that came back late, or acts on an old request, would write beside the one that has the volume."""
+    here, volume = t.in_process.node(), t.volume()
+    other = next((one for one in t.storage.nodes if one.name != here.name), None)
+    if other is None:
+        raise CheckSkipped(f"Storage.nodes has no node but {here.name!r}, which is this one")
+    context = attach(t, volume, other)
+    t.close_at_end(volume)
+    request = OpenRequest(handle=volume.handle, block=True, publish_context=context, secrets=t.storage.secrets)
+    device, error = attempt(lambda: t.backend.open_device(request))
+    outcome = describe_error(error) if error else f"opened {device}"
+    expect(
+        isinstance(error, StorageError),
+        f"open_device on {here.name!r} of a volume that is attached to {other.name!r}: {outcome}, the contract "
+        "requires FailedPrecondition",
+    )
+
+
+@check(b.ReadOnlyAttach, needs=("nodes", "devices"), data=True, target=Target.BACKEND)
+def a_volume_that_was_attached_read_only_is_not_opened_writable(t: CheckContext) -> None:
+    """The attachment says who may write, and not the node that opens the device."""
+    volume = t.volume()
+    context = attach(t, volume, t.in_process.node(), read_only=True)
+    t.close_at_end(volume)
+    request = OpenRequest(handle=volume.handle, block=True, publish_context=context, secrets=t.storage.secrets)
+    device, _ = attempt(lambda: t.backend.open_device(request))
+    expect(
+        device is None or device.read_only,
+        f"open_device of a volume that was attached read-only: opened {device}, which can be written",
+    )

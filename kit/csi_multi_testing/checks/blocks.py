@@ -8,7 +8,17 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 
-from csi_multi.contract import BlockMap, Extent, FailedPrecondition, NotFound, OutOfRange, Snapshot, Volume
+from csi_multi.contract import (
+    BlockMap,
+    Extent,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    SizeRange,
+    Snapshot,
+    Volume,
+)
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckSkipped, expect, same
@@ -19,6 +29,7 @@ from ..storage import MIB
 from .sources import is_served, snapshot_as_source
 
 ZEROING = {"BLKZEROOUT": 0x127F, "BLKDISCARD": 0x1277}  # linux/fs.h
+MARKED = 1 << 30  # bytes of a large volume that hold data here and there
 NOT_AVAILABLE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 
 
@@ -127,6 +138,36 @@ def blocks_changed_between_snapshots_are_reported(t: CheckContext) -> None:
         expect_block(found, offset, f"changed_blocks, after a write of {BLOCK_SIZE} bytes {how} at {offset}")
 
 
+@check(b.ChangedBlocks, needs=("large",), data=True)
+def a_block_that_changed_after_a_long_equal_stretch_is_reported(t: CheckContext) -> None:
+    """A storage that compares or lists so much at once has a page without any change before it."""
+    volume = t.volume(size=t.storage.large)
+    last = volume.size // BLOCK_SIZE * BLOCK_SIZE - BLOCK_SIZE
+    equal = range(0, min(last, MARKED), MIB)
+    t.write_pieces(volume, *((at, pattern("kit equal")) for at in equal), (last, pattern("kit old")))
+    base = snapshot_as_source(t, volume)
+    t.write(volume, pattern("kit new"), last)
+    target = snapshot_as_source(t, volume)
+
+    what = f"after {len(equal)} blocks of equal data, one in each MiB, and a write of {BLOCK_SIZE} bytes at {last}"
+    expect_block(t.client.allocated(target.handle)[-1:], last, f"allocated_blocks, {what}")
+    expect_block(changed(t, base, target)[-1:], last, f"changed_blocks, {what}")
+
+
+@check(b.ChangedBlocks, b.Expand, data=True)
+def blocks_written_behind_the_end_of_the_earlier_snapshot_are_reported(t: CheckContext) -> None:
+    """The volume has grown between the two."""
+    volume, base = volume_with_snapshot(t)
+    grown = t.client.expand(volume.handle, SizeRange(required=volume.size + t.size)).size
+    places = (volume.size, grown - BLOCK_SIZE)
+    for offset in places:
+        t.write(volume, pattern("kit grown"), offset)
+    found = changed(t, base, snapshot_as_source(t, volume))
+
+    for offset in places:
+        expect_block(found, offset, f"changed_blocks, after the volume grew to {grown} and was written at {offset}")
+
+
 @check(b.ChangedBlocks, data=True)
 def changes_are_reported_across_snapshots_in_between(t: CheckContext) -> None:
     volume, base = volume_with_snapshot(t)
@@ -139,11 +180,28 @@ def changes_are_reported_across_snapshots_in_between(t: CheckContext) -> None:
         expect_block(found, offset, f"changed_blocks with a snapshot in between, after a write at {offset}")
 
 
-def block_maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], BlockMap]]]:
-    """Yield both kinds of block map: the method, the volume, and a function that reads the map."""
+@check(b.ChangedBlocks, data=True)
+def snapshots_of_two_volumes_are_compared_or_refused(t: CheckContext) -> None:
+    """What only the earlier one has is a change too: a backup would keep it."""
+    volume, base = volume_with_snapshot(t)
+    other = t.volume()
+    t.write(other, pattern("kit other"), middle(other))
+    target = snapshot_as_source(t, other)
+
+    try:
+        found = t.client.changed(base.handle, target.handle)
+    except (t.client.kind_of(FailedPrecondition), t.client.kind_of(InvalidArgument)) as error:
+        t.note(f"refused: {error}")
+        return
+    for offset, whose in ((0, "base"), (volume.size - BLOCK_SIZE, "base"), (middle(other), "target")):
+        expect_block(found, offset, f"changed_blocks of two volumes, at {offset}, where only the {whose} has data")
+
+
+def block_maps(t: CheckContext) -> Iterator[tuple[str, int, Callable[[int], BlockMap]]]:
+    """Yield each kind of block map: what it is, the size of its snapshot, and a function that reads the map."""
     volume, base = volume_with_snapshot(t)
     secrets = t.storage.secrets
-    yield "allocated_blocks", volume, lambda offset: t.backend.allocated_blocks(base.handle, offset, secrets)
+    yield "allocated_blocks", volume.size, lambda offset: t.backend.allocated_blocks(base.handle, offset, secrets)
     t.write(volume, pattern("kit change"), middle(volume))
     target = snapshot_as_source(t, volume)
     try:
@@ -151,18 +209,24 @@ def block_maps(t: CheckContext) -> Iterator[tuple[str, Volume, Callable[[int], B
     except FailedPrecondition as error:
         t.note(f"changes are not tracked: {error}")
         return
-    yield (
-        "changed_blocks",
-        volume,
-        lambda offset: t.backend.changed_blocks(base.handle, target.handle, offset, secrets),
-    )
+
+    def changes(target: Snapshot) -> Callable[[int], BlockMap]:
+        return lambda offset: t.backend.changed_blocks(base.handle, target.handle, offset, secrets)
+
+    yield "changed_blocks", volume.size, changes(target)
+    if b.Expand in t.features:
+        grown = t.client.expand(volume.handle, SizeRange(required=volume.size + t.size)).size
+        t.write(volume, pattern("kit grown"), grown - BLOCK_SIZE)
+        yield "changed_blocks, after the volume grew", grown, changes(snapshot_as_source(t, volume))
+        earlier = "allocated_blocks of a snapshot whose volume grew afterwards"
+        yield earlier, volume.size, lambda offset: t.backend.allocated_blocks(target.handle, offset, secrets)
 
 
 @check(b.ChangedBlocks, data=True, target=Target.BACKEND)
 def extents_are_in_order_and_within_the_volume(t: CheckContext) -> None:
-    for method, volume, read in block_maps(t):
+    for method, size, read in block_maps(t):
         found = read(0)
-        same(found.size, volume.size, f"{method}: BlockMap.size, compared with the volume's")
+        same(found.size, size, f"{method}: BlockMap.size, compared with the volume's")
         kind = type(found.extents).__name__
         expect(isinstance(found.extents, Iterator), f"{method}: BlockMap.extents is a {kind}, not an iterator")
         _in_order(method, found)
@@ -187,9 +251,10 @@ def _in_order(method: str, found: BlockMap) -> None:
 @check(b.ChangedBlocks, data=True, target=Target.BACKEND)
 def a_block_map_can_be_continued_from_any_offset(t: CheckContext) -> None:
     """What ends at or before the offset is left out; everything else is as in the map from the start."""
-    for method, volume, read in block_maps(t):
+    for method, size, read in block_maps(t):
         whole = list(read(0).extents)
-        for offset in (1, BLOCK_SIZE, middle(volume), middle(volume) + 1, volume.size - 1):
+        half = size // 2 // BLOCK_SIZE * BLOCK_SIZE
+        for offset in (1, BLOCK_SIZE, half, half + 1, size - 1):
             part = list(read(offset).extents)
             early = [one for one in part if one.offset + one.length <= offset]
             same(early, [], f"{method} from byte {offset}: extents that end before it")

@@ -14,14 +14,13 @@ from ..assertions import CheckFailed, CheckSkipped, expect
 from ..check import check
 from ..context import CheckContext
 from ..fault_injection import FILESYSTEM_CALLS
-from ..occupied_space import free_space, occupied
+from ..occupied_space import NO_LIMIT, free_space, occupied
 from ..operations.base import wait_until_ready
 from ..protocol import Target
 
 MAX_SIZE_FACTOR = 64  # times Storage.size: a larger volume takes too long to create
 TRIES = 3
 OTHERS_TAKE = 4  # times Storage.size
-NO_LIMIT = 1 << 62  # bytes
 
 
 def largest(report: CapacityReport) -> int:

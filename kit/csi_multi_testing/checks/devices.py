@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern
 from ..dead_devices import DeadDevice, are_gone, dead_devices
 from ..marked_secrets import given_secrets
+from ..operations.base import PAUSES, attempt, describe_error
 from ..protocol import Target, read_from, write_to
 from ..random_blocks import random_blocks, write_blocks, wrong_blocks
 from .sources import expect_success
@@ -67,9 +69,9 @@ def a_device_is_found_while_it_is_open(t: CheckContext) -> None:
         same(t.backend.find_device(volume.handle), device, "find_device after open_device")
         same(t.backend.find_device(other.handle), None, "find_device of a volume that is not open, beside an open one")
     same(t.new_resources(), before, "find_device: the resources on the storage")
-    for time in ("close_device", "close_device, twice"):
+    for when in ("close_device", "close_device, twice"):
         t.backend.close_device(volume.handle)
-        same(t.backend.find_device(volume.handle), None, f"{time}, then find_device")
+        same(t.backend.find_device(volume.handle), None, f"{when}, then find_device")
         same(t.new_resources(), closed, f"{time}: the resources on the storage")
 
 
@@ -219,6 +221,23 @@ def a_volume_whose_device_is_open_is_not_deleted(t: CheckContext) -> None:
     same(t.backend.find_device(volume.handle), device, f"{what}: refused, then find_device")
     same(t.client.get(volume.handle).stamp, volume.stamp, f"{what}: refused, then the stamp of get_volume")
     expect_bytes(device, "kit device", f"{what}: refused")
+
+
+@check(b.Attach, needs=("devices",), data=True, target=Target.BACKEND)
+def a_volume_that_was_detached_while_its_device_is_open_is_not_deleted(t: CheckContext) -> None:
+    """An orchestrator detaches by force from a node that it takes for dead, and whoever has it open may write."""
+    volume = t.volume()
+    open_device(t, volume)
+    _, error = attempt(lambda: t.detach(volume))
+    if error:
+        expect(isinstance(error, InUse), f"detach while the device is open: raised {describe_error(error)}")
+        return
+    for pause in PAUSES:
+        if t.backend.find_device(volume.handle) is None:
+            raise CheckSkipped("a device vanishes with the attachment of its volume")
+        time.sleep(pause)
+    with t.refused(InUse, what="delete_volume of a volume that was detached while its device is open"):
+        t.client.delete(volume.handle)
 
 
 @check(b.Expand, needs=("devices",), data=True, target=Target.BACKEND)

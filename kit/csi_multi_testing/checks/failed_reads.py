@@ -40,7 +40,7 @@ def expect_true_or_retryable(
         t.note(text)
 
 
-FAULTS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False))
+FAULTS = ((Fault.ERROR, False), (Fault.ERROR, True), (Fault.TIMEOUT, False), (Fault.NO_SOCKET, False))
 
 
 def _sweep(
@@ -158,7 +158,7 @@ def check_reports_a_storage_that_fails_every_call(t: CheckContext) -> None:
         raise CheckSkipped(
             "check: no call through the boundary was recorded; name the calls in Storage.calls or Storage.files"
         )
-    for fault in (Fault.ERROR, Fault.TIMEOUT):
+    for fault in (Fault.ERROR, Fault.TIMEOUT, Fault.NO_SOCKET):
         _, error = run_with_fault(t.injector, 1, fault, t.backend.check, lasting=True)
         if t.injector.happened:
             message = f"raised {describe_error(error)}" if error else "succeeded"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -22,6 +22,7 @@ from .sources import expect_success
 
 FILLING = 4  # volumes at most that take what is left, where one alone cannot
 SMALL = 4  # times Storage.size: less is no space for volumes before others take the rest
+NOTES = ("formatting", "formatted")  # the methods that store one, in the node engine's order
 NO_SPACE = (ResourceExhausted, OutOfRange)  # OutOfRange for more than any volume can have now
 FULL, FULL_BY_OTHERS = "the storage is full", "others have filled the storage"
 
@@ -68,21 +69,32 @@ def refusal(what: str, ask: Callable[[], object], *kinds: type[StorageError]) ->
     return error
 
 
-def expect_used(t: CheckContext, volume: Volume, when: str, *kinds: type[StorageError]) -> None:
-    """Use a volume as the node engine does before its first mount; what stores a note may raise one of these."""
+def expect_used(
+    t: CheckContext, volume: Volume, when: str, *kinds: type[StorageError], notes: Sequence[str] = NOTES
+) -> tuple[str, ...]:
+    """Use a volume as the node engine does before its first mount; what stores a note may raise one of these.
+
+    Returns which of these notes were not stored.
+    """
     has_device, handle = t.storage.devices and not t.no_data_reason(), volume.handle
     expect_success(f"get_volume while {when}", t.client.get, handle)
+    unstored = []
     if not has_device or not refusal(f"open_device while {when}", lambda: open_device(t, volume), *kinds):
-        for method in ("formatting", "formatted"):
-            refusal(f"{method} while {when}", partial(getattr(t.backend, method), handle, t.storage.secrets), *kinds)
+        for method in notes:
+            store = partial(getattr(t.backend, method), handle, t.storage.secrets)
+            unstored += [method] * bool(refusal(f"{method} while {when}", store, *kinds))
+    else:
+        unstored += notes
     if has_device:
         expect_success(f"find_device while {when}", t.backend.find_device, handle)
         expect_success(f"close_device while {when}", t.backend.close_device, handle)
+    # `formatting` may be refused after `formatted`, which says more.
+    return tuple(unstored) if "formatted" in unstored else ()
 
 
-def expect_formatted(t: CheckContext, volume: Volume, what: str) -> None:
-    """Require that both notes were stored, or can be now."""
-    expect_used(t, volume, what)
+def expect_formatted(t: CheckContext, volume: Volume, what: str, notes: Sequence[str] = NOTES) -> None:
+    """Require that these notes, which were not stored before, can be now."""
+    expect_used(t, volume, what, notes=notes)
     if t.storage.devices and not t.no_data_reason():
         same(open_device(t, volume).blank, Blank.NEVER, f"formatted, {what}: Device.blank")
         t.backend.close_device(volume.handle)
@@ -176,10 +188,9 @@ def volumes_beside_others_that_filled_the_storage_can_be_used(t: CheckContext) -
     """A note may need space that others have: then it is Unavailable, and is stored as soon as there is space."""
     with filled_storage(t) as volumes:
         expect_read(t, volumes, FULL_BY_OTHERS)
-        for volume in volumes:
-            expect_used(t, volume, FULL_BY_OTHERS, Unavailable)
+        unstored = {one.handle: expect_used(t, one, FULL_BY_OTHERS, Unavailable) for one in volumes}
     for volume in volumes:
-        expect_formatted(t, volume, "there is space again")
+        expect_formatted(t, volume, "there is space again", unstored[volume.handle])
     expect_kept(t, volumes[0], FULL_BY_OTHERS)
 
 

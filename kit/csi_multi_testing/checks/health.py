@@ -5,8 +5,10 @@ Without Storage.damage these checks break nothing, so they see entries only if t
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 from csi_multi.contract import (
@@ -26,7 +28,7 @@ from ..check import check
 from ..context import CheckContext, pages
 from ..damaged_files import damages
 from ..hooks import LIMIT, undone
-from ..operations.base import attempt
+from ..operations.base import attempt, describe_error
 from ..operations.create import source_volume
 from ..protocol import Target
 from ..storage_contents import all_files
@@ -76,23 +78,58 @@ def a_damaged_clone_is_unhealthy_until_it_is_repaired(t: CheckContext) -> None:
 
 def _expect_unhealthy(t: CheckContext, damaged: Volume) -> None:
     other = t.volume()
-    assert t.storage.damage, "the check needs it"
-    assert t.storage.undamage, "the check needs it"
-    damage, undamage = partial(t.storage.damage, damaged.handle), partial(t.storage.undamage, damaged.handle)
-    what = f"after Storage.damage({damaged.handle!r})"
-
-    with undone(damage, undamage, "undamage"):
-        for when in (what, f"{what} and a restart"):
-            _wait_for(t, damaged.handle, healthy=False, what=when)
-            same(t.client.health(other.handle), (), f"volume_health of another volume {when}")
-            missing = isinstance(attempt(lambda: t.client.get(damaged.handle))[1], t.client.kind_of(NotFound))
-            expect(not missing, f"get_volume {when}: raised NotFound; a damaged volume exists")
-            t.client.restart()
-    _wait_for(t, damaged.handle, healthy=True, what=f"after Storage.undamage({damaged.handle!r})")
+    for way, block in damaged_in_each_way(t, damaged.handle).items():
+        what = f"after {way}"
+        with block():
+            for when in (what, f"{what} and a restart"):
+                _wait_for(t, damaged.handle, healthy=False, what=when)
+                same(t.client.health(other.handle), (), f"volume_health of another volume {when}")
+                missing = isinstance(attempt(lambda: t.client.get(damaged.handle))[1], t.client.kind_of(NotFound))
+                expect(not missing, f"get_volume {when}: raised NotFound; a damaged volume exists")
+                t.client.restart()
+        _wait_for(t, damaged.handle, healthy=True, what=f"{what} and its repair")
 
 
-def _wait_for(t: CheckContext, handle: str, *, healthy: bool, what: str) -> None:
-    """Require that all methods of health agree that a volume is healthy, or is not, as soon as the storage knows."""
+def damaged_in_each_way(t: CheckContext, handle: str) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+    """Return what damages a volume for a block, by the field of Storage that does it."""
+    ways = {"Storage.damage": (t.storage.damage, t.storage.undamage)}
+    ways |= {f"Storage.also_damage[{number}]": pair for number, pair in enumerate(t.storage.also_damage)}
+    return {
+        f"{name}({handle!r})": partial(undone, partial(damage, handle), partial(repair, handle), f"the end of {name}")
+        for name, (damage, repair) in ways.items()
+        if damage and repair
+    }
+
+
+@check(b.VolumeHealthReporter, needs=("damage", "undamage", "also_damage"))
+def all_problems_of_a_volume_are_reported_at_once(t: CheckContext) -> None:
+    """Whichever came first. One that is told alone hides what has to be repaired, too."""
+    handle = t.volume().handle
+    ways, alone = damaged_in_each_way(t, handle), {}
+    for way, block in ways.items():
+        with block():
+            alone[way] = {name: _kinds(found) for name, found in _wait_for(t, handle, healthy=False, what=way).items()}
+        _wait_for(t, handle, healthy=True, what=f"after {way} and its repair")
+    for first, second in itertools.permutations(ways, 2):
+        what = f"after {first} and {second}"
+        for name, read in _reads(t, handle).items():
+            both = alone[first][name] | alone[second][name]
+            text = (
+                f"{name}: {first} and {second} are told as the same problem {both}; give ways that health tells apart"
+            )
+            expect(len(both) > max(len(alone[first][name]), len(alone[second][name])), text)
+            with ways[first](), ways[second]():
+                found = wait_for(lambda: _kinds(read()), lambda kinds: kinds >= both, NOTICE_SECONDS)  # noqa: B023
+            expect(found >= both, f"{name} {what}: found {found}, the contract requires the present problems, {both}")
+        _wait_for(t, handle, healthy=True, what=f"{what} and their repair")
+
+
+def _kinds(entries: Sequence[HealthEntry]) -> set[tuple[str, str]]:
+    return {(one.status.name, one.reason) for one in entries}
+
+
+def _reads(t: CheckContext, handle: str) -> dict[str, Callable[[], tuple[HealthEntry, ...]]]:
+    """Return all methods that tell the health of a volume."""
     reads = {"volume_health": lambda: t.client.health(handle)}
     if b.VolumeHealthLister in t.features:
         reads["list_volume_health"] = lambda: tuple(
@@ -100,13 +137,24 @@ def _wait_for(t: CheckContext, handle: str, *, healthy: bool, what: str) -> None
         )
     if b.NodeHealthReporter in t.features and t.client.target is Target.BACKEND:
         reads["node_volume_health"] = lambda: t.backend.node_volume_health(handle)
-    for name, read in reads.items():
+    return reads
+
+
+def _wait_for(t: CheckContext, handle: str, *, healthy: bool, what: str) -> dict[str, tuple[HealthEntry, ...]]:
+    """Require that all methods of health agree that a volume is healthy, or is not, as soon as the storage knows.
+
+    Returns what each of them tells.
+    """
+    reports = {}
+    for name, read in _reads(t, handle).items():
         ask = partial(expect_success, f"{name} {what}", read)
         found = wait_for(ask, lambda entries: bool(entries) != healthy, NOTICE_SECONDS)
         expect_well_formed(found, f"{name} {what}")
         wanted = "no entry" if healthy else "an entry"
         text = f"{name} {what}: found {found!r} for {NOTICE_SECONDS:g} s, the contract requires {wanted}"
         expect(bool(found) != healthy, text)
+        reports[name] = found
+    return reports
 
 
 @check(b.VolumeHealthLister)
@@ -150,14 +198,14 @@ def the_health_listing_agrees_with_volume_health(t: CheckContext) -> None:
         same(set(asked), set(one.entries), f"volume_health of {one.handle!r}, compared with list_volume_health")
 
 
-@check(b.VolumeHealthLister, needs=("files",), target=Target.BACKEND)
+@check(b.VolumeHealthLister, needs=("records",), target=Target.BACKEND)
 def the_health_listing_agrees_with_volume_health_whichever_file_is_damaged(t: CheckContext) -> None:
     """Each file that a new volume brought is missing, empty, and overwritten, one after the other."""
     t.volume()  # the first one may bring what is everyone's
-    before, volume = set(all_files(t.storage.files)), t.volume()
-    brought = [file for file in all_files(t.storage.files) if file not in before]
+    before, volume = set(all_files(t.storage.records)), t.volume()
+    brought = [file for file in all_files(t.storage.records) if file not in before]
     if not brought:
-        raise CheckSkipped("create_volume leaves no file below Storage.files")
+        raise CheckSkipped("create_volume leaves no file below Storage.records")
 
     for file in brought:
         for what, damaged in damages(t, file).items():
@@ -165,7 +213,10 @@ def the_health_listing_agrees_with_volume_health_whichever_file_is_damaged(t: Ch
                 asked, error = attempt(partial(t.client.health, volume.handle))
                 listed = [one for one in pages(t.client.list_health) if one.handle == volume.handle]
                 found = {entry for one in listed for entry in one.entries}
-                if error is None:  # else the volume cannot be told from another's
+                if error is not None:  # the volume cannot be told from another's, so it is in no list
+                    text = f"{file.name} {what}: list_volume_health reports {found}, but volume_health raised"
+                    expect(not found, f"{text} {describe_error(error)}; what is known of a broken volume is its health")
+                else:
                     same(found, set(asked or ()), f"{file.name} {what}: list_volume_health, against volume_health")
 
 

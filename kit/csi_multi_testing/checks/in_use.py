@@ -52,8 +52,8 @@ class Copying(ABC):
     seconds: ClassVar[float] = SECONDS
 
     @abstractmethod
-    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> Callable[[], Any]:
-        """Return the call, which can be repeated."""
+    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> partial[Any]:
+        """Return the call, which can be repeated; its last argument is the requested name."""
 
     @abstractmethod
     def images(self, t: CheckContext, answer: Any) -> dict[str, Volume]:
@@ -66,7 +66,7 @@ class Copying(ABC):
 class Snapshotting(Copying):
     method = "create_snapshot"
 
-    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> Callable[[], Any]:
+    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> partial[Any]:
         return partial(t.snapshot, volumes[0], t.name("snapshot"))
 
     def images(self, t: CheckContext, answer: Snapshot) -> dict[str, Volume]:
@@ -80,7 +80,7 @@ class Snapshotting(Copying):
 class Cloning(Copying):
     method = "clone_volume"
 
-    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> Callable[[], Any]:
+    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> partial[Any]:
         return partial(t.copy, volumes[0], t.name())
 
     def images(self, t: CheckContext, answer: Volume) -> dict[str, Volume]:
@@ -93,7 +93,7 @@ class Grouping(Copying):
     count = 2
     seconds = 2 * SECONDS
 
-    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> Callable[[], Any]:
+    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> partial[Any]:
         return partial(t.group, volumes, t.name("group"))
 
     def images(self, t: CheckContext, answer: Any) -> dict[str, Volume]:

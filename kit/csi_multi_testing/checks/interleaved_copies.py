@@ -29,8 +29,10 @@ from .in_use import Cloning, Copying, Snapshotting
 
 
 def delete_all(t: CheckContext, what: str, *resources: Volume | Snapshot) -> None:
-    """Delete these in this order; they must be deletable now."""
+    """Delete these in this order, once they are detached; they must be deletable now."""
     for one in resources:
+        if isinstance(one, Volume):
+            retry(partial(t.detach, one), f"{what}, then the end of the attachment of {one.handle!r}")
         delete = t.client.delete if isinstance(one, Volume) else t.client.delete_snapshot
         retry(partial(delete, one.handle), f"{what}, then the deletion of {one.handle!r}")
         t.forget(one)
@@ -74,7 +76,7 @@ class Restoring(Copying):
 
     method = "restore_volume"
 
-    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> Callable[[], Any]:
+    def call(self, t: CheckContext, volumes: Sequence[Volume]) -> partial[Any]:
         self.snapshot = wait_until_ready(t, t.snapshot(volumes[0]))
         return partial(t.copy, self.snapshot, t.name())
 

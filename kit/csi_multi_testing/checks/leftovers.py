@@ -17,17 +17,19 @@ from csi_multi.contract import backend as b
 
 from ..assertions import CheckFailed, CheckSkipped, same
 from ..check import check
+from ..concurrency import CallResult
 from ..context import CheckContext
 from ..counting import added_since, expect_nothing_left
 from ..damaged_files import damages
+from ..damaged_records import new_records
 from ..fault_injection import Fault
 from ..fault_sweep import FaultSweep, restart_process, run_with_fault
-from ..interleaving import OtherCall, result_of, second_process
+from ..in_process import InProcessClient
+from ..interleaving import Encounter, OtherCall, expect_order, result_of, second_process
 from ..operations.base import Operation, attempt, describe_error, expect_not_found, retry
 from ..operations.change import DeleteGroupSnapshot, DeleteOperation, DeleteSnapshot, DeleteVolume
-from ..operations.create import CreateOperation
+from ..operations.create import CreateOperation, CreateVolume
 from ..protocol import Target
-from ..storage_contents import small_files
 from .after_crash import creations
 from .foreign import expect_present, put_foreign
 
@@ -82,10 +84,7 @@ class DamagedRecord(Obstacle):
 
     def __init__(self, t: CheckContext) -> None:
         super().__init__(t)
-        before = small_files(t.storage.files)
-        self._volume = t.volume()
-        now = small_files(t.storage.files)
-        self._records = [file for file, content in now.items() if content and file not in before]
+        self._volume, self._records = new_records(t, t.volume)
 
     def resume(self, another: Operation, call: int) -> Exception | None:
         with ExitStack() as stack:
@@ -136,7 +135,7 @@ def obstacles(t: CheckContext) -> Iterator[Obstacle]:
         yield AwayAtStart(t)
     if t.storage.foreign:
         yield ForeignThings(t)
-    if t.storage.files:
+    if t.storage.records:
         yield DamagedRecord(t)
 
 
@@ -226,3 +225,53 @@ def resume_ends_what_several_crashed_calls_left_whatever_is_beside_it(t: CheckCo
         for work in works:
             _expect_ended(t, work, obstacle)
         t.note(f"resume beside {obstacle.words}, after {len(works)} deaths")
+
+
+class TwoStarts(Encounter):
+    """Controller and node of a machine start at its boot, and both find what a call left that died."""
+
+    methods = ("resume", "resume of a process that starts at the same time")
+    both = False  # they are alike
+
+    def __init__(self, t: CheckContext, other: InProcessClient, operation: Operation, call: int) -> None:
+        super().__init__(t, other)
+        self.operation = operation
+        self.call = call  # of the death
+
+    def renew(self) -> None:
+        self.operation.renew()
+
+    def prepare(self) -> None:
+        self.operation.before = self.t.resources()
+        self.operation.prepare()
+        run_with_fault(self.t.injector, self.call, Fault.DEATH, self.operation.act)
+        restart_process(self.t, self.operation.method, resume=False)
+        self.processes = [InProcessClient(self.t.storage, self.t.injector) for _ in self.methods]
+
+    def first(self) -> None:
+        self.processes[0].backend.resume()
+
+    def second(self) -> None:
+        self.processes[1].backend.resume()
+
+    def verify(self, first: CallResult, second: CallResult, what: str) -> None:
+        what = f"{self.operation.method}, whose process died at call {self.call}, then {what}"
+        for result in (first, second):
+            if result.error:
+                raise CheckFailed(f"{what}: raised {describe_error(result.error)}; what is done already is no error")
+        _finish(self.operation, what)
+
+    def release(self) -> None:
+        for one in self.processes:
+            one.close()
+
+
+@check(needs=("resources",), target=Target.BACKEND)
+def two_processes_that_start_at_once_end_the_same_work(t: CheckContext) -> None:
+    """What is left of a creation and of a deletion. One of them is paused at each of its calls to the storage."""
+    works = [work for operation in (CreateVolume(t), DeleteVolume(t)) for work in works_of(operation)[-1:]]
+    if not works:
+        raise CheckSkipped("resume() removes nothing that a crashed call left: the same request again does")
+    with second_process(t) as other:
+        for work in works:
+            expect_order(TwoStarts(t, other, work.operation, work.call))

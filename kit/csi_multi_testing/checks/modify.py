@@ -6,13 +6,13 @@ may allow few changes of one volume, so the checks change each volume once, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
 
-from csi_multi.contract import RESET, InvalidArgument, NotFound, Volume
+from csi_multi.contract import RESET, InvalidArgument, NotFound, Snapshot, Volume
 from csi_multi.contract import backend as b
 from csi_multi.contract.params import camel, fields, parse, resettable
 
@@ -20,6 +20,8 @@ from ..assertions import CheckSkipped, expect, same
 from ..check import check
 from ..context import CheckContext
 from ..hooks import LIMIT
+from ..operations.base import wait_until_ready
+from ..operations.effects import expect_same_effect, model_of
 from ..protocol import Target
 from ..waiting import wait_for
 from .sources import expect_success
@@ -137,6 +139,23 @@ def wait_for_effect(t: CheckContext, volume: Volume, wanted: object, what: str) 
     same(found, wanted, what)
 
 
+@check(b.Modify, needs=("other_mutable", "effect"))
+def a_modification_of_one_parameter_keeps_the_others(t: CheckContext) -> None:
+    """A class sets some parameters; the others stay as they are, and do not return to their defaults."""
+    start = {**t.storage.mutable, **other_parameters(t)}
+    if len(start) < 2:
+        raise CheckSkipped(
+            "Storage.mutable and Storage.other_mutable name only one parameter; give Storage.other_mutable a second one"
+        )
+    for name in other_parameters(t):
+        change = {name: t.storage.mutable.get(name, start[name])}
+        volume, model = t.volume(mutable=start), t.volume(mutable={**start, **change})
+        with in_use(t, volume), in_use(t, model):
+            t.client.modify(volume.handle, change)
+            what = f"Storage.effect of a volume that was made with {start}, after modify_volume to {change}"
+            wait_for_effect(t, volume, effect(t, model), what)
+
+
 @check(b.Modify, needs=("other_mutable",))
 def a_deleted_volume_cannot_be_modified(t: CheckContext) -> None:
     made = t.volume()
@@ -194,3 +213,26 @@ def a_mutable_parameter_has_no_default_of_its_own(t: CheckContext) -> None:
         unset = default is None or default is msgspec.UNSET or default in ({}, (), [])
         text = f"{name} has the default {default!r}, so a modification of another field resets this one"
         expect(unset, f"{text}: use None as the default, and apply the real default in create_volume")
+
+
+def _expect_own_parameters(t: CheckContext, source_of: Callable[[Volume], Volume | Snapshot], method: str) -> None:
+    """Require what the request of a copy says to be in force for the copy, and nothing else for its source."""
+    plain, other = model_of(t, {}), model_of(t, other_parameters(t))
+    volume = t.volume()
+    copy = t.copy(source_of(volume), mutable={**t.storage.mutable, **other_parameters(t)})
+
+    expect_same_effect(t, copy, other, f"{method} with other mutable parameters than the source has")
+    expect_same_effect(t, volume, plain, f"{method} with other mutable parameters, then its source")
+    if t.storage.mutable:
+        again = t.copy(source_of(copy))
+        expect_same_effect(t, again, plain, f"{method} of that volume with those that the first one had")
+
+
+@check(b.Modify, b.Clone, needs=("other_mutable", "effect"))
+def a_clone_has_the_mutable_parameters_of_its_request(t: CheckContext) -> None:
+    _expect_own_parameters(t, lambda volume: volume, "clone_volume")
+
+
+@check(b.Modify, b.Snapshots, needs=("other_mutable", "effect"))
+def a_restored_volume_has_the_mutable_parameters_of_its_request(t: CheckContext) -> None:
+    _expect_own_parameters(t, lambda volume: wait_until_ready(t, t.snapshot(volume)), "restore_volume")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 from functools import partial
 
-from csi_multi.contract import NotFound, leaf
+from csi_multi.contract import NotFound, Snapshot, Volume, leaf
 from csi_multi.contract import backend as b
 
 from ..assertions import expect, same
 from ..check import check
 from ..context import CheckContext
-from ..operations.base import retry
-from ..operations.create import as_ready
+from ..operations.base import retry, wait_until_ready
+from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
 from .creation import expect_repeats, expect_unchanged
+from .sources import expect_success
 
 MAX_NAME_BYTES = 128  # bytes
 SNAPSHOTS = 8  # of one volume, which every storage can have
@@ -176,3 +178,31 @@ def nearly_equal_names_give_different_groups(t: CheckContext) -> None:
     for name in rest:
         found = [one.handle for one in t.client.get_group(made[name].handle).snapshots]
         same(found, [members[name]], f"delete_group_snapshot of {gone!r}, then the members of {name!r}")
+
+
+@check(b.GroupSnapshots, data=True, target=Target.BACKEND)
+def a_group_takes_no_snapshot_that_has_the_name_of_a_member(t: CheckContext) -> None:
+    """What a backend calls the members is no name that nobody else may use."""
+    name, volume = t.name("group"), source_volume(t)
+    members = [t.volume(), t.volume()]
+    group = t.group(members, name)
+    names = {name, *(one.stamp.name for one in group.snapshots), *(one.handle for one in group.snapshots)}
+    names |= {one.handle.rpartition("/")[2] for one in group.snapshots}
+    t.delete(group)
+    cuts = {one: wait_until_ready(t, retry(partial(t.snapshot, volume, one), f"{one!r}")) for one in sorted(names)}
+
+    group = retry(partial(t.group, members, name), f"create_group_snapshot {name!r} beside snapshots {sorted(names)}")
+    handles = [one.handle for one in (*cuts.values(), *group.snapshots)]
+    same(len(set(handles)), len(handles), "the number of handles of snapshots, of a group and beside it")
+    _expect_cuts(t, volume, cuts, f"create_group_snapshot {name!r}")
+    t.delete(group)
+    _expect_cuts(t, volume, cuts, f"delete_group_snapshot {name!r}")
+
+
+def _expect_cuts(t: CheckContext, volume: Volume, cuts: Mapping[str, Snapshot], what: str) -> None:
+    for name, cut in cuts.items():
+        found = expect_success(f"{what}, then get_snapshot of {name!r}", t.client.get_snapshot, cut.handle)
+        same(as_ready(found), cut, f"{what}, then get_snapshot of {name!r}")
+        copy = t.copy(cut)
+        t.expect_filled(copy, SEED, volume.size, f"{what}, then a restore of {name!r}")
+        t.delete(copy)

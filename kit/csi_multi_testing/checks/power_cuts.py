@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from csi_multi.contract import Expansion, Volume
+from csi_multi.contract import Volume
 from csi_multi.contract import backend as b
 
 from ..assertions import CheckFailed, expect
 from ..check import check
-from ..context import BLOCK_SIZE, CheckContext, pattern
+from ..context import CheckContext, pattern
 from ..fault_injection import Fault
 from ..fault_sweep import FaultSweep, restart_process
 from ..operations.base import Operation, retry, wait_until_ready
-from ..operations.change import DeleteGroupSnapshot, DeleteSnapshot, DeleteVolume, ExpandVolume, ModifyVolume
+from ..operations.change import DeleteGroupSnapshot, DeleteSnapshot, DeleteVolume, ExpandToTheEnd, ModifyVolume
 from ..operations.create import CreateVolume
 from ..operations.device import NoteFormatted, NoteFormatting
 from ..protocol import Target, read_from, write_to
@@ -78,19 +78,9 @@ def what_was_deleted_stays_deleted_after_a_power_cut(t: CheckContext) -> None:
         expect_durable(deletion)
 
 
-class _ExpandToTheEnd(ExpandVolume):
-    """Requires that the end of the volume can be read, and not only that its record has the new size."""
-
-    def verify(self, answer: Expansion, what: str) -> None:
-        super().verify(answer, what)
-        if not self.t.no_data_reason():
-            found = len(self.t.read(self.volume, BLOCK_SIZE, answer.size - BLOCK_SIZE))
-            expect(found == BLOCK_SIZE, f"{what}: the last block of the expanded volume has {found} bytes")
-
-
 @check(b.Expand, needs=("power_cut",), target=Target.BACKEND)
 def an_expansion_survives_a_power_cut(t: CheckContext) -> None:
-    expect_durable(_ExpandToTheEnd(t))
+    expect_durable(ExpandToTheEnd(t))
 
 
 @check(b.Modify, needs=("power_cut", "other_mutable"), target=Target.BACKEND)
@@ -136,6 +126,7 @@ def data_that_was_synced_to_a_device_survives_a_power_cut(t: CheckContext) -> No
         kind = "of a new volume" if one is volume else "of a copy"
         expect(found == pattern(seed), f"data written to a device {kind} and synced, then the power failed: it is lost")
         t.backend.close_device(one.handle)
+        t.detach(one)  # a backend may refuse to copy what is attached: a controller sees no devices
 
 
 def _with_copies(t: CheckContext, volume: Volume) -> Iterator[Volume]:

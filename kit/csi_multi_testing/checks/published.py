@@ -12,7 +12,7 @@ from ..assertions import same
 from ..check import check
 from ..context import CheckContext
 from ..protocol import Target
-from .attach import attach, single_node_use, two_nodes
+from .attach import OTHER_FACT, attach, single_node_use, two_nodes
 
 
 def reported_nodes(t: CheckContext, volume: Volume) -> list[tuple[str, tuple[str, ...]]]:
@@ -44,6 +44,19 @@ def the_nodes_of_an_attached_volume_are_reported(t: CheckContext) -> None:
         expect_published((node.id,), f"attached to {node.id!r}, after a restart")
         t.client.detach(volume.handle, None)
         expect_published((), "detached")
+
+
+@check(b.PublishedNodes, needs=("nodes",))
+def published_nodes_have_the_facts_that_other_instances_need(t: CheckContext) -> None:
+    """Beside other instances a node's id is more than its name, and it changes when their facts do."""
+    node, volume = t.storage.nodes[0], t.volume()
+    for known in (replace(node, id=f"{node.id};{OTHER_FACT}"), node):
+        attach(t, volume, known)
+        for method, nodes in reported_nodes(t, volume):
+            same(
+                nodes, (known.id,), f"published_nodes from {method}, attached to node {known.name!r}, whose id is that"
+            )
+        t.client.detach(volume.handle, known)
 
 
 @check(b.Attach, needs=("nodes",), target=Target.BACKEND)

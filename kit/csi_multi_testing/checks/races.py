@@ -21,6 +21,7 @@ from ..context import CheckContext, source
 from ..counting import added_since, expect_nothing_left
 from ..fault_injection import FaultInjector
 from ..in_process import InProcessClient
+from ..interleaving import second_process
 from ..operations.base import expect_not_found, retry, wait_until_ready
 from ..operations.create import SEED, source_volume
 from ..operations.effects import expect_same_effect, model_of
@@ -263,3 +264,26 @@ def a_concurrent_restore_and_deletion_of_its_snapshot_are_serialized(t: CheckCon
         expect_answers(t, outcomes, NotFound, InUse)
         if (copy := outcomes[0].answer) and not t.no_data_reason():
             t.expect_filled(copy, SEED, volume.size, "restore_volume, beside a deletion of its snapshot")
+
+
+@check(b.Clone, target=Target.BACKEND)
+def a_concurrent_clone_and_deletion_of_its_source_are_serialized(t: CheckContext) -> None:
+    """By two processes: within one the core holds the source."""
+    with second_process(t) as other:
+        for round_ in range(ROUNDS):
+            volume = source_volume(t)
+            spec = t.spec(size=0, source=source(volume))
+            outcomes = run_in_changing_order(
+                round_,
+                [
+                    ("clone_volume, beside a deletion of its source", partial(t.create, spec)),
+                    ("delete_volume, beside a clone of it", partial(other.delete, volume.handle)),
+                ],
+            )
+            expect_answers(t, outcomes, NotFound, InUse)
+            copy = outcomes[0].answer
+            if copy and not t.no_data_reason():
+                t.expect_filled(copy, SEED, volume.size, "clone_volume, beside a deletion of its source")
+            for one in (copy, volume) if copy else (volume,):
+                retry(partial(t.delete, one), "delete_volume, after a clone beside a deletion of its source")
+    t.client.restart()  # what the other process kept for a copy is the next one's to remove

@@ -17,9 +17,10 @@ from ..check import check
 from ..context import CheckContext
 from ..fault_injection import FaultInjector
 from ..in_process import InProcessClient
+from ..occupied_space import NO_LIMIT
 from ..operations.base import attempt, wait_until_ready
 from ..protocol import Target
-from .capacity import MAX_SIZE_FACTOR, NO_LIMIT, TRIES, largest_that_is_quick, report_of_free_space
+from .capacity import MAX_SIZE_FACTOR, TRIES, largest_that_is_quick, report_of_free_space
 from .full_storage import NO_SPACE, refusal
 from .sources import expect_success
 

@@ -32,7 +32,7 @@ def a_secret_is_not_stored_with_the_volume(t: CheckContext) -> None:
         expect_no_secret(name, secrets, "the name of a resource that create_volume made")
     if b.ListVolumes in t.features:
         expect_no_secret(repr(pages(t.client.list_volumes)), secrets, "list_volumes: the answer")
-    for file, content in small_files(t.storage.files).items():
+    for file, content in small_files(t.storage.records).items():
         expect_no_secret(content.decode("latin-1"), secrets, f"{file}, after create_volume,")
 
 

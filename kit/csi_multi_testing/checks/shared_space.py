@@ -17,9 +17,9 @@ from .capacity import TRIES, require_single_promises
 PIECE = 1 << 20  # bytes written at a time
 
 
-def written_volume(t: CheckContext) -> Volume:
+def written_volume(t: CheckContext, size: int) -> Volume:
     """Return a volume of which every block was written, with bytes that cannot be compressed."""
-    volume, noise = t.volume(size=2 * t.size), random.Random(0)  # noqa: S311 - no secret
+    volume, noise = t.volume(size=size), random.Random(0)  # noqa: S311 - no secret
     offsets = range(0, volume.size, PIECE)
     t.write_pieces(volume, *((at, noise.randbytes(min(PIECE, volume.size - at))) for at in offsets))
     return volume
@@ -31,7 +31,7 @@ def expect_space_taken(t: CheckContext, method: str, copy: Callable[[Volume], Ca
     changes = []
     for _ in range(TRIES):
         try:
-            volume = written_volume(t)
+            volume = written_volume(t, 2 * t.size)
             before = t.client.capacity().available
             remove = copy(volume)
         except t.client.kind_of(ResourceExhausted) as error:

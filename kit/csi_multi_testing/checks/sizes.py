@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from csi_multi.contract import NotFound, OutOfRange, ResourceExhausted, SizeRange, StorageError, Volume
 
@@ -53,18 +56,41 @@ def a_size_limit_alone_is_enough(t: CheckContext) -> None:
     create_with_size(t, 0, t.volume().size)
 
 
+@contextmanager
+def space_for_the_default() -> Iterator[None]:
+    """Raise CheckSkipped where the storage has no space for a volume of the backend's default size."""
+    try:
+        yield
+    except ResourceExhausted as error:
+        raise CheckSkipped(f"there is no space for a volume of the default size: {error}") from None
+
+
 @check()
 def a_volume_without_a_size_gets_the_default(t: CheckContext) -> None:
     """csi-spec: the plugin chooses. The default may be larger than the free space."""
     try:
-        made = t.volume(size=0)
-    except ResourceExhausted as error:
-        raise CheckSkipped(f"there is no space for the default size: {error}") from None
+        with space_for_the_default():
+            made = t.volume(size=0)
     except StorageError as error:
         raise CheckFailed(
             f"create_volume without a size: raised {describe_error(error)}, the contract requires a volume"
         ) from error
     _expect_size(t, made, SizeRange())
+
+
+@check(target=Target.BACKEND)
+def a_volume_without_a_size_is_large_enough_for_its_filesystem(t: CheckContext) -> None:
+    """SizeRange.least is what mkfs needs: in a smaller volume it fails for ever."""
+    with space_for_the_default():
+        default = t.volume(size=0)
+        t.delete(default)
+        size = SizeRange(least=default.size + 1)
+        made = t.create(replace(t.spec(), size=size))
+    expect(made.size >= size.least, f"create_volume for {size}: returned a size of {made.size} bytes")
+
+    low = replace(size, limit=default.size)
+    with t.refused(OutOfRange, what=f"create_volume for {low}"):
+        t.create(replace(t.spec(), size=low))
 
 
 @check()

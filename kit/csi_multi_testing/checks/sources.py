@@ -7,14 +7,15 @@ from typing import Any, TypeVar
 
 from csi_multi.contract import FailedPrecondition, NotFound, OutOfRange, Snapshot, StorageError, Volume
 from csi_multi.contract import backend as b
+from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..check import check
 from ..context import BLOCK_SIZE, CheckContext, pattern, source
-from ..operations.base import describe_error, wait_until_ready
+from ..operations.base import attempt, describe_error, retry, wait_until_ready
 from ..operations.create import SEED, as_ready, source_volume
 from ..protocol import Target
-from .creation import expect_repeats
+from .creation import expect_repeats, expect_unchanged
 
 T = TypeVar("T")
 CopySource = Volume | Snapshot
@@ -192,6 +193,10 @@ def expect_copy_survives(t: CheckContext, choose_source: ChooseSource) -> None:
         same(as_ready(found), as_ready(of), f"{what}, then the source")
         return
     expect_repeats(t, copy, spec, f"repeated after {method(of)}'s source was deleted")
+    t.client.restart()  # what a deletion leaves to the background is done now
+    expect_unchanged(t, copy, f"{what}, then a restart")
+    if not t.no_data_reason():
+        t.expect_filled(copy, SEED, volume.size, f"{what}, then the copy after a restart")
 
 
 @check(b.Snapshots)
@@ -220,3 +225,23 @@ def a_copy_of_a_copy_holds_the_data_of_both(t: CheckContext) -> None:
         tail == pattern("kit second tail"),
         "restore_volume of a snapshot of a restored volume: data written to that volume is missing",
     )
+
+
+@check(b.Snapshots, data=True)
+def a_snapshot_that_is_not_ready_is_restored_whole_or_later(t: CheckContext) -> None:
+    """A retryable error, or a volume with all data: what is not copied yet is not zeros."""
+    volume = source_volume(t)
+    cut = t.snapshot(volume)
+    if cut.ready:
+        raise CheckSkipped("a snapshot is ready as soon as create_snapshot returns it")
+    spec, what = t.spec(size=0, source=source(cut)), "restore_volume of a snapshot that is not ready"
+    copy, error = attempt(lambda: t.create(spec))
+    later = (*NOT_FINAL, FailedPrecondition)
+    if error and not isinstance(error, tuple(t.client.kind_of(one) for one in later)):
+        names = ", ".join(one.__name__ for one in later)
+        raise CheckFailed(f"{what}: raised {describe_error(error)}, the contract requires one of {names}") from error
+    if copy:
+        t.expect_filled(copy, SEED, volume.size, what)
+    wait_until_ready(t, cut)
+    copy = retry(lambda: t.create(spec), f"{what}, repeated when it is ready")
+    t.expect_filled(copy, SEED, volume.size, f"{what}, repeated when it is ready")

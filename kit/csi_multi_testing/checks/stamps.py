@@ -112,6 +112,8 @@ def deleting_a_volume_twice_raises_not_found(t: CheckContext) -> None:
 
     with t.refused(NotFound, what="delete_volume, a second time"):
         t.backend.delete_volume(made.handle, t.storage.secrets)
+    with t.refused(NotFound, what="source_stamp of a volume that was deleted"):
+        t.backend.source_stamp(source(made))
 
 
 @check(target=Target.BACKEND)
@@ -140,6 +142,7 @@ def a_stamp_comes_back_unchanged(t: CheckContext) -> None:
             t.client.restart()
         expect_equal_records(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp of get_volume{moment}")
         expect_equal_records(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp of find_volume{moment}")
+        expect_equal_records(t.backend.source_stamp(source(made)), stamp, f"source_stamp of a volume{moment}")
         if b.ListVolumes in t.features:
             listed = [one.stamp for one in pages(t.client.list_volumes) if one.handle == made.handle]
             expect_equal_records(dict(enumerate(listed)), {0: stamp}, f"the stamp of list_volumes{moment}")
@@ -184,6 +187,7 @@ def the_stamp_of_a_snapshot_comes_back_unchanged(t: CheckContext) -> None:
     for moment in ("", " after a restart"):
         expect_equal_records(t.backend.get_snapshot(made.handle).stamp, stamp, f"the stamp of get_snapshot{moment}")
         expect_equal_records(t.backend.find_snapshot(stamp.name).stamp, stamp, f"the stamp of find_snapshot{moment}")
+        expect_equal_records(t.backend.source_stamp(source(made)), stamp, f"source_stamp of a snapshot{moment}")
         if b.ListSnapshots in t.features:
             listed = [one.stamp for one in pages(t.client.list_snapshots) if one.handle == made.handle]
             expect_equal_records(dict(enumerate(listed)), {0: stamp}, f"the stamp of list_snapshots{moment}")
@@ -203,3 +207,26 @@ def the_stamp_of_a_group_comes_back_unchanged(t: CheckContext) -> None:
         found = t.backend.find_group_snapshot(stamp.name).stamp
         expect_equal_records(found, stamp, f"the stamp of find_group_snapshot{moment}")
         t.client.restart()
+
+
+def _expect_own_stamp(t: CheckContext, of: Volume | Snapshot, method: str) -> None:
+    """Require the stamp of the request, and no part of the source's: a storage may copy labels with the data."""
+    wanted = t.in_process.request(t.spec(size=0, source=source(of)))
+    stamp = replace(full_stamp(t, "copy"), source=wanted.source, context=CONTEXT)
+    made = retry(lambda: getattr(t.backend, method)(replace(wanted, stamp=stamp)), method)
+    t.register(made)
+    expect_equal_records(made.stamp, stamp, f"the stamp of {method}")
+    for moment in ("", " after a restart"):
+        expect_equal_records(t.backend.get_volume(made.handle).stamp, stamp, f"the stamp of get_volume{moment}")
+        expect_equal_records(t.backend.find_volume(stamp.name).stamp, stamp, f"the stamp of find_volume{moment}")
+        t.client.restart()
+
+
+@check(b.Clone, target=Target.BACKEND)
+def the_stamp_of_a_clone_is_its_own(t: CheckContext) -> None:
+    _expect_own_stamp(t, t.volume(), "clone_volume")
+
+
+@check(b.Snapshots, target=Target.BACKEND)
+def the_stamp_of_a_restored_volume_is_its_own(t: CheckContext) -> None:
+    _expect_own_stamp(t, wait_until_ready(t, t.snapshot(t.volume())), "restore_volume")

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from csi_multi.contract import InvalidArgument, NotFound, ids, unknown
+from csi_multi.contract import backend as b
 from csi_multi.contract.params import parse
 from csi_multi.loading.backend_proxy import contract_methods
 
 from ..assertions import CheckFailed, expect
+from ..call_counter import CallCounter
 from ..check import check
 from ..context import CheckContext
+from ..fault_injection import Call
 from ..fault_plan import PATHS
+from ..operations.importing import imports
 from ..protocol import BLOCK, Target
 
 LEAST_SNAPSHOTS = 8  # of one volume: of all names in one check, or with one between each of several writes
@@ -60,7 +64,7 @@ def the_sizes_are_consistent(t: CheckContext) -> None:
 @check(target=Target.BACKEND)
 def fields_that_need_each_other_are_given_together(t: CheckContext) -> None:
     pairs = {"foreign": "resources", "foreign_handles": "foreign", "read": "write", "write": "read"}
-    pairs |= {"damage": "undamage", "undamage": "damage"}
+    pairs |= {"damage": "undamage", "undamage": "damage", "also_damage": "damage"}
     for name, needed in pairs.items():
         text = f"Storage.{name} is given without Storage.{needed}, and needs it"
         expect(not getattr(t.storage, name) or getattr(t.storage, needed), text)
@@ -83,6 +87,28 @@ def the_files_are_where_the_backend_works(t: CheckContext) -> None:
     recorded = any(call.partition(" ")[0] in PATHS for call in t.injector.calls)
     names = ", ".join(map(str, t.storage.files))
     expect(recorded, f"Storage.files is {names}, but create_volume opened, created and removed no file below it")
+
+
+@check(needs=("calls",), target=Target.BACKEND)
+def every_function_that_is_named_is_called(t: CheckContext) -> None:
+    """Otherwise no fault is injected there: the owner is not where Python looks the function up."""
+    CallCounter(t).run_lifecycle()
+    t.client.restart()
+    if b.Import in t.features and t.storage.importable:
+        with imports(t) as all_imports:
+            all_imports.volume()
+    uncalled = [describe_call(one) for one in t.storage.calls if not t.injector.was_called(one)]
+    expect(
+        not uncalled,
+        f"Storage.calls has {', '.join(uncalled)}, which no method called in a volume's life: name as `owner` the "
+        "module that imported the function, or the class that defines the method, or leave it out",
+    )
+
+
+def describe_call(call: Call) -> str:
+    """Return the name of a function with its owner's."""
+    owner = getattr(call.owner, "__qualname__", getattr(call.owner, "__name__", type(call.owner).__name__))
+    return f"{owner}.{call.name}"
 
 
 @check(needs=("nodes",), target=Target.BACKEND)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from csi_multi.contract import Expansion, GroupSnapshot, Node, PublishedNodes, SizeRange, Snapshot, Strings, Volume
 
 from ..assertions import expect, same
-from ..context import CheckContext
+from ..context import BLOCK_SIZE, CheckContext
 from ..counting import expect_nothing_left
 from ..protocol import BLOCK
 from .base import Operation, attempt, expect_not_found
@@ -148,6 +148,16 @@ class ExpandVolume(VolumeOperation):
 
     def is_unchanged(self) -> bool:
         return self.t.client.get(self.volume.handle).size == self.volume.size
+
+
+class ExpandToTheEnd(ExpandVolume):
+    """Requires that the end of the volume can be read, and not only that its record has the new size."""
+
+    def verify(self, answer: Any, what: str) -> None:
+        super().verify(answer, what)
+        if not self.t.no_data_reason():
+            found = len(self.t.read(self.volume, BLOCK_SIZE, answer.size - BLOCK_SIZE))
+            expect(found == BLOCK_SIZE, f"{what}: the last block of the expanded volume has {found} bytes")
 
 
 class ModifyVolume(VolumeOperation):

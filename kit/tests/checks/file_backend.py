@@ -26,6 +26,7 @@ from csi_multi.contract import (
     Device,
     ExpandRequest,
     Expansion,
+    FailedPrecondition,
     InUse,
     InvalidToken,
     NotFound,
@@ -77,8 +78,15 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
 
     def _copied(self, request: VolumeRequest, size: int, kind: str) -> Volume:
         assert request.source
-        source = self._entry(kind, request.source.handle) / "data"
+        source = self.whole(self._entry(kind, request.source.handle) / "data", size)
         return self._put(request, size, lambda data: shutil.copyfile(source, data))
+
+    def whole(self, data: Path, size: int) -> Path:
+        """Return a file with data. Raises FailedPrecondition for one that lost its end."""
+        with failures():
+            if (found := data.stat().st_size) < size:
+                raise FailedPrecondition(f"{data} has {found} of {size} bytes; restore it from a backup")
+        return data
 
     def _put(self, request: VolumeRequest, least: int, fill: Callable[[Path], object]) -> Volume:
         size = request.size.choose(granularity=4096, minimum=max(least, 4096), default=SIZE)
@@ -108,8 +116,9 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
         with self._locked():
             volume = self.get_volume(request.handle)
             size = request.size.choose(granularity=4096, minimum=volume.size)
-            os.truncate(self._entry(VOLUMES, volume.handle) / "data", size)
-            self.sync(self._entry(VOLUMES, volume.handle) / "data")
+            data = self.whole(self._entry(VOLUMES, volume.handle) / "data", volume.size)
+            os.truncate(data, size)
+            self.sync(data)
             self._write(self._entry(VOLUMES, volume.handle) / "record", replace(volume, size=size))
         return Expansion(size=size)
 
@@ -118,7 +127,7 @@ class FileBackend(b.Expand, b.Clone, b.ListVolumes, b.ListSnapshots):
         source = self.get_volume(request.source)
         name, now = leaf(request.name), datetime.now(UTC)
         cut = Snapshot(handle=name, source=source.handle, size=source.size, created=now, stamp=request.stamp)
-        data = self._entry(VOLUMES, source.handle) / "data"
+        data = self.whole(self._entry(VOLUMES, source.handle) / "data", source.size)
 
         def complete(copy: Path) -> None:
             shutil.copyfile(data, copy)

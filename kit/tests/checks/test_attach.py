@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import attach
 from csi_multi_testing.memory import MemoryBackend
 
@@ -19,6 +20,7 @@ from csi_multi.contract import (
     Strings,
 )
 
+from . import attached_files
 from .shared_volumes import COUNT
 
 
@@ -121,7 +123,51 @@ class Forcing(MemoryBackend):
         super().delete_volume(handle, secrets)
 
 
+class ById(MemoryBackend):
+    """Takes a node whose id has changed for another node."""
+
+    def attach(self, request: AttachRequest) -> Strings:
+        found = self.storage.attached.get(request.handle)
+        if found and found.node != request.node.id:
+            raise FailedPrecondition(f"volume {request.handle!r} is attached to node {found.node!r}")
+        return super().attach(request)
+
+
+class FirstId(MemoryBackend):
+    """Keeps the id of the first attachment."""
+
+    def attach(self, request: AttachRequest) -> Strings:
+        found = self.storage.attached.get(request.handle)
+        context = super().attach(request)
+        if found:
+            self.storage.attached[request.handle] = found
+        return context
+
+
+class DetachesById(MemoryBackend):
+    """Does not find the attachment of a node whose id has changed, so the volume stays attached."""
+
+    def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
+        found = self.storage.attached.get(handle)
+        if node and found and found.node != node.id:
+            raise NotFound(f"volume {handle!r} is not attached to {node.id!r}")
+        super().detach(handle, node, secrets)
+
+
 BROKEN = [
+    (
+        attach.a_volume_that_was_attached_read_only_is_not_opened_writable,
+        lambda: attached_files.storage(attached_files.OpensWritable),
+        "which can be written",
+    ),
+    (attach.a_node_whose_id_has_changed_is_the_same_node, ById, "is attached to node 'node-1;kit-other=fact-1'"),
+    (attach.a_node_whose_id_has_changed_is_the_same_node, FirstId, "published_nodes, after that: found"),
+    (attach.a_node_whose_id_has_changed_is_the_same_node, DetachesById, "succeeded, the contract requires NotFound"),
+    (
+        attach.a_volume_that_is_attached_to_another_node_is_not_opened_here,
+        lambda: attached_files.storage(attached_files.OpensAnywhere),
+        "of a volume that is attached to 'node-2': opened Device",
+    ),
     (attach.a_repeated_attachment_returns_the_same_publish_context, Fickle, "attach, repeated"),
     (attach.a_repeated_attachment_returns_the_same_publish_context, Verbose, "the maximum is 4096"),
     (attach.a_repeated_attachment_returns_the_same_publish_context, Numeric, "keys and values must be strings"),
@@ -150,3 +196,12 @@ BROKEN = [
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
+
+
+def test_a_device_of_a_read_only_attachment_that_is_read_only_passes(judged: Any) -> None:
+    outcome = judged(
+        attach.a_volume_that_was_attached_read_only_is_not_opened_writable,
+        lambda: attached_files.storage(attached_files.AttachesReadOnly),
+    )
+
+    assert outcome.state is CheckState.PASSED, outcome.text

@@ -11,7 +11,7 @@ from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import blocks
 from csi_multi_testing.memory import GRANULE, MemoryBackend
 
-from csi_multi.contract import BlockMap, Extent, FailedPrecondition, Strings
+from csi_multi.contract import BlockMap, Extent, FailedPrecondition, OutOfRange, Strings
 
 
 class Mapped(MemoryBackend):
@@ -34,6 +34,13 @@ class HeadOnly(Mapped):
 
     def reported(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
         return extents[:4]
+
+
+class OnePage(Mapped):
+    """Ends where it has looked at so much and found no change."""
+
+    def reported(self, extents: list[Extent], offset: int) -> Iterable[Extent]:
+        return [one for one in extents if one.offset < offset + (256 << 20)]
 
 
 class Unsorted(Mapped):
@@ -142,7 +149,62 @@ class Trusting(MemoryBackend):
         return self._blocks(self.get_snapshot(target), offset, self.storage.data.get(f"@{base}", {}))
 
 
+class UpToTheSmaller(MemoryBackend):
+    """Compares as far as both snapshots reach."""
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        found, end = super().changed_blocks(base, target, offset, secrets), self.get_snapshot(base).size
+        return BlockMap(size=found.size, extents=[one for one in found.extents if one.offset < end])
+
+
+class AllOfTheTarget(MemoryBackend):
+    """Takes what the target has for the changes since a snapshot of another volume."""
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        if self.get_snapshot(base).source != self.get_snapshot(target).source:
+            return self.allocated_blocks(target, offset, secrets)
+        return super().changed_blocks(base, target, offset, secrets)
+
+
+class SizeOfTheBase(MemoryBackend):
+    """Takes the size of the earlier snapshot for that of the map."""
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        return replace(super().changed_blocks(base, target, offset, secrets), size=self.get_snapshot(base).size)
+
+
+class SizeOfTheVolume(MemoryBackend):
+    """Takes the volume's size of today for that of the snapshot."""
+
+    def allocated_blocks(self, handle: str, offset: int, secrets: Strings) -> BlockMap:
+        source = self.get_volume(self.get_snapshot(handle).source)
+        return replace(super().allocated_blocks(handle, offset, secrets), size=source.size)
+
+
+class RefusesBehindTheBase(MemoryBackend):
+    """Takes an offset behind the end of the earlier snapshot for one behind the end of both."""
+
+    def changed_blocks(self, base: str, target: str, offset: int, secrets: Strings) -> BlockMap:
+        if offset >= self.get_snapshot(base).size:
+            raise OutOfRange(f"offset {offset} is beyond the end")
+        return super().changed_blocks(base, target, offset, secrets)
+
+
 BROKEN = [
+    (blocks.snapshots_of_two_volumes_are_compared_or_refused, AllOfTheTarget, "where only the base has data"),
+    (blocks.extents_are_in_order_and_within_the_volume, SizeOfTheBase, "after the volume grew: BlockMap.size"),
+    (blocks.extents_are_in_order_and_within_the_volume, SizeOfTheVolume, "whose volume grew afterwards: BlockMap.size"),
+    (blocks.a_block_map_can_be_continued_from_any_offset, RefusesBehindTheBase, "is beyond the end"),
+    (
+        blocks.a_block_that_changed_after_a_long_equal_stretch_is_reported,
+        OnePage,
+        "one in each MiB, and a write of 4096 bytes at 5368705024: byte 5368705024 is in no extent",
+    ),
+    (
+        blocks.blocks_written_behind_the_end_of_the_earlier_snapshot_are_reported,
+        UpToTheSmaller,
+        "a backup would lose it",
+    ),
     (blocks.written_blocks_are_reported_as_allocated, HeadOnly, "is in no extent; a backup would lose it"),
     (blocks.blocks_changed_between_snapshots_are_reported, Additions, "after a write of 4096 bytes again at 0: byte"),
     (blocks.blocks_changed_between_snapshots_are_reported, Data, "bytes with zeros"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from csi_multi_testing.storage import MIB
 from csi_multi.contract import (
     NO_SECRETS,
     Blank,
+    CommandFailed,
     Device,
     ExpandRequest,
     Expansion,
@@ -29,6 +31,7 @@ from csi_multi.host import loopdev
 from csi_multi.host.command import LocalHost
 from csi_multi.host.loopfile import device_of
 
+from . import attached_files
 from .loop_devices import Discarding, Looped, Mixing, Telling, looped, remove_devices
 
 pytestmark = pytest.mark.root
@@ -223,11 +226,17 @@ class Recycling(Looped):
             if file.endswith(" (deleted)") and "csi-multi-kit-" in file:
                 loopdev.detach(self.setting.host, device)
                 self.setting.host.run("truncate", "--size=1M", str(self.root / "own"))
-                self.setting.host.run("losetup", str(device), str(self.root / "own"))
+                with suppress(CommandFailed):  # another program was quicker
+                    self.setting.host.run("losetup", str(device), str(self.root / "own"))
                 return
 
 
 BROKEN = [
+    (
+        devices.a_volume_that_was_detached_while_its_device_is_open_is_not_deleted,
+        lambda: attached_files.storage(attached_files.TrustsAttachments),
+        "was detached while its device is open: succeeded",
+    ),
     (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(Recycling), "somebody else were detached"),
     (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(StatsAll), "raised Unavailable (cannot look at"),
     (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(ReadsAll), "raised Unavailable (cannot read"),
@@ -291,4 +300,5 @@ def test_a_dead_device_whose_number_is_given_again_is_left_to_its_new_owner(tmp_
 def test_loop_devices_pass(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, looped(Looped))
 
-    assert outcome.state is CheckState.PASSED or outcome.text == "Storage.files not given", outcome.text
+    lacking = ("Storage.files not given", "Storage.records not given")
+    assert outcome.state is CheckState.PASSED or outcome.text in lacking, outcome.text

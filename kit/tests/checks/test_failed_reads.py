@@ -6,9 +6,12 @@ import os
 from typing import Any
 
 import pytest
+from csi_multi_testing import memory
 from csi_multi_testing.checks import failed_reads
+from csi_multi_testing.fault_injection import Call
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.operations import base
+from csi_multi_testing.storage import Storage
 
 from csi_multi.contract import (
     CapacityReport,
@@ -86,7 +89,32 @@ class FullDisk(MemoryBackend):
             return CapacityReport(available=0)
 
 
+class Served(MemoryBackend):
+    """Asks a server behind a socket, and takes a file that is missing for a volume that is missing."""
+
+    def ask(self) -> None:
+        """Fails as the connection does."""
+
+    def get_volume(self, handle: str) -> Volume:
+        try:
+            self.ask()
+        except FileNotFoundError:
+            raise missing("volume", handle) from None
+        except OSError as error:
+            raise Unavailable(str(error)) from None
+        return super().get_volume(handle)
+
+
+def served() -> Storage:
+    return memory.storage(Served, calls=(Call(owner=Served, name="ask", error=ConnectionRefusedError),))
+
+
 BROKEN = [
+    (
+        failed_reads.a_failed_read_of_a_volume_is_not_reported_as_not_found,
+        served,
+        "fails because its socket is missing: raised NotFound",
+    ),
     (failed_reads.a_failed_read_of_a_volume_is_not_reported_as_not_found, Blind, "raised NotFound"),
     (failed_reads.a_failed_read_of_a_snapshot_is_not_reported_as_not_found, Blind, "raised NotFound"),
     (failed_reads.a_failed_read_of_a_group_snapshot_is_not_reported_as_not_found, Blind, "raised NotFound"),

@@ -19,6 +19,7 @@ from csi_multi.contract import (
     CapacityRequest,
     ExpandRequest,
     Expansion,
+    FailedPrecondition,
     ResourceExhausted,
     Stamp,
     Strings,
@@ -60,6 +61,17 @@ class Waiting(Noting):
     """Needs space for its notes, and says that it waits for some."""
 
     error = Unavailable
+
+
+class Strict(MemoryBackend):
+    """Refuses the first note once the second one is stored, as the contract has it."""
+
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
+        if handle in vars(self.storage).setdefault("used", set()):
+            raise FailedPrecondition(f"volume {handle!r} is in use already")
+
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
+        vars(self.storage).setdefault("used", set()).add(handle)
 
 
 class Lost(Waiting):
@@ -177,8 +189,11 @@ def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> 
     fails(check, backend, words)
 
 
-def test_a_note_may_wait_for_space_that_others_have(judged: Callable[..., Outcome]) -> None:
-    outcome = judged(full_storage.volumes_beside_others_that_filled_the_storage_can_be_used, small(Waiting))
+@pytest.mark.parametrize("backend", [Waiting, Strict])
+def test_a_note_may_wait_for_space_that_others_have_and_refuse_what_came_before_it(
+    judged: Callable[..., Outcome], backend: type[MemoryBackend]
+) -> None:
+    outcome = judged(full_storage.volumes_beside_others_that_filled_the_storage_can_be_used, small(backend))
 
     assert outcome.state is CheckState.PASSED, outcome.text
 

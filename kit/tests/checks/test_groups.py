@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from csi_multi_testing import memory
+from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import groups
 from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi.contract import (
     AlreadyExists,
+    FailedPrecondition,
     GroupSnapshot,
     GroupSnapshotRequest,
     Snapshot,
@@ -217,3 +222,35 @@ BROKEN = [
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
 def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
     fails(check, backend, words)
+
+
+class NeedsOnePlace(MemoryBackend):
+    """Cuts only volumes that somebody has put together before."""
+
+    together = False
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        if not self.together:
+            raise FailedPrecondition("the volumes are not in one place")
+        return super().create_group_snapshot(request)
+
+
+@pytest.mark.parametrize(
+    "check", [groups.a_group_has_one_member_per_volume, groups.a_repeated_request_gets_the_same_group]
+)
+def test_volumes_that_need_it_are_put_together_for_each_request(
+    judged: Any, check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, put = memory.storage(NeedsOnePlace), []
+
+    @contextmanager
+    def together(handles: Collection[str]) -> Iterator[None]:
+        put.append(len(handles))
+        with monkeypatch.context() as patch:
+            patch.setattr(NeedsOnePlace, "together", True)
+            yield
+
+    assert judged(check, lambda: storage).state is CheckState.FAILED
+    outcome = judged(check, lambda: replace(storage, together=together))
+    assert outcome.state is CheckState.PASSED, outcome.text
+    assert set(put) == {2}

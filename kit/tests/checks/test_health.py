@@ -33,7 +33,7 @@ from csi_multi.contract import backend as b
 from .file_backend import VOLUMES, FileBackend, over_files
 from .loop_devices import Looped, looped, remove_devices
 
-WITHOUT = ("Storage.devices not given", "Storage.files not given")  # skipped
+WITHOUT = ("Storage.devices not given", "Storage.records not given")  # skipped
 ILL = HealthEntry(status=Health.DEGRADED, reason="OneDiskLeft", message="one disk is left of two; replace the other")
 FULL = StorageHealthEntry(status=StorageHealth.STORAGE_DEGRADED, reason="PoolAlmostFull", message="97 % are used")
 
@@ -176,6 +176,29 @@ class OwnDataOnly(MemoryBackend):
         return () if self.get_volume(handle).stamp.source else found
 
 
+class LastOnly(Nodal):
+    """Overwrites what it knows of a volume."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        return super().volume_health(handle, secrets)[-1:]
+
+
+class WorstOnly(MemoryBackend):
+    """Tells what is worst when it is asked for all volumes."""
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        found = super().list_volume_health(page, secrets)
+        worst = (replace(one, entries=(max(one.entries, key=lambda entry: entry.status.value),)) for one in found.items)
+        return replace(found, items=tuple(worst))
+
+
+class Vague(MemoryBackend):
+    """Tells that something is wrong, and not what."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        return (ILL,) if super().volume_health(handle, secrets) else ()
+
+
 class Open(MemoryBackend):
     """Takes any cursor for the start."""
 
@@ -264,7 +287,23 @@ class Filing(Examining):
         return False
 
 
+class ReadsFirst(Examining):
+    """Reads the volume before it asks for its health."""
+
+    def volume_health(self, handle: str, secrets: Strings) -> tuple[HealthEntry, ...]:
+        self.get_volume(handle)
+        return super().volume_health(handle, secrets)
+
+    def list_volume_health(self, page: PageRequest, secrets: Strings) -> Page[VolumeHealth]:
+        return Examining(self.config, self.setting, self.root).list_volume_health(page, secrets)
+
+
 BROKEN = [
+    (
+        health.the_health_listing_agrees_with_volume_health_whichever_file_is_damaged,
+        over_files(ReadsFirst),
+        "record is missing: list_volume_health reports {HealthEntry(",
+    ),
     (
         health.the_health_listing_agrees_with_volume_health_whichever_file_is_damaged,
         over_files(Overlooking),
@@ -280,10 +319,13 @@ BROKEN = [
     (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Fine, "volume_health after Storage.damage("),
     (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Unlisted, "list_volume_health after Storage.damage("),
     (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Blind, "node_volume_health after Storage.damage("),
-    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Chronic, "volume_health after Storage.undamage("),
+    (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Chronic, " and its repair: found"),
     (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Epidemic, "volume_health of another volume after"),
     (health.a_damaged_volume_is_unhealthy_until_it_is_repaired, Disowning, "a damaged volume exists"),
     (health.a_damaged_clone_is_unhealthy_until_it_is_repaired, OwnDataOnly, "volume_health after Storage.damage("),
+    (health.all_problems_of_a_volume_are_reported_at_once, LastOnly, "the contract requires the present problems"),
+    (health.all_problems_of_a_volume_are_reported_at_once, WorstOnly, "the contract requires the present problems"),
+    (health.all_problems_of_a_volume_are_reported_at_once, Vague, "give ways that health tells apart"),
     (health.only_unhealthy_volumes_are_in_the_health_listing, Complete, "without an entry"),
     (
         health.only_unhealthy_volumes_are_in_the_health_listing,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from csi_multi_testing.check import CheckState
+from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import leftovers
 from csi_multi_testing.memory import MemoryBackend
 from csi_multi_testing.operations import base
@@ -18,7 +18,7 @@ from csi_multi_testing.storage import Storage
 
 from csi_multi.contract import Unavailable, Volume
 
-from .file_backend import VOLUMES, FileBackend, over_files
+from .file_backend import SNAPSHOTS, VOLUMES, FileBackend, over_files
 from .test_foreign import Careful, beside
 
 
@@ -101,7 +101,23 @@ def without_obstacles(kind: type[MemoryBackend]) -> Callable[[], Storage]:
 
 CHECK = leftovers.resume_ends_what_several_crashed_calls_left_whatever_is_beside_it
 
+
+class ResumesWithoutALock(FileBackend):
+    """Removes what it finds, and does not expect that somebody else does."""
+
+    def resume(self) -> None:
+        for kind in (VOLUMES, SNAPSHOTS):
+            for name in os.listdir(self.root / kind):
+                if name.startswith("."):
+                    shutil.rmtree(self.root / kind / name)
+
+
 BROKEN = [
+    (
+        leftovers.two_processes_that_start_at_once_end_the_same_work,
+        over_files(ResumesWithoutALock),
+        "while another process made resume of a process that starts at the same time: raised FileNotFoundError",
+    ),
     (
         leftovers.resume_ends_what_several_crashed_calls_left_whatever_is_beside_it,
         beside(EndsAtForeign),
@@ -147,3 +163,9 @@ def test_a_resume_that_leaves_all_to_the_repeated_request_is_told(judged: Any) -
 
     assert outcome.state is CheckState.SKIPPED
     assert "removes nothing that a crashed call left" in outcome.text
+
+
+def test_two_processes_may_start_at_once_where_they_lock_what_they_end(judged: Callable[..., Outcome]) -> None:
+    outcome = judged(leftovers.two_processes_that_start_at_once_end_the_same_work, over_files(FileBackend))
+
+    assert outcome.state is CheckState.PASSED, outcome.text

@@ -12,6 +12,7 @@ from csi_multi_testing import memory, waiting
 from csi_multi_testing.check import CheckState
 from csi_multi_testing.checks import modify
 from csi_multi_testing.memory import MemoryBackend
+from csi_multi_testing.operations import effects
 from csi_multi_testing.storage import Storage
 
 from csi_multi.contract import (
@@ -22,6 +23,7 @@ from csi_multi.contract import (
     InvalidArgument,
     Keys,
     ModifyRequest,
+    Reset,
     Schema,
     Strings,
     Volume,
@@ -191,7 +193,97 @@ class ResetLater(MemoryBackend):
         return super().create_volume(request)
 
 
+class TwoSettings(Schema, frozen=True, kw_only=True):
+    iops: Annotated[int, Doc("operations per second")] | Reset | None = None
+    queue: Annotated[int, Doc("operations at once")] | Reset | None = None
+
+
+class Queued(MemoryBackend):
+    """Has two mutable parameters. Correct."""
+
+    MutableParameters = TwoSettings  # type: ignore[assignment]
+
+    @property
+    def queues(self) -> dict[str, int]:
+        queues: dict[str, int] = vars(self.storage).setdefault("queues", {})
+        return queues
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        made = super().create_volume(request)
+        if request.mutable and isinstance(request.mutable.queue, int):
+            self.queues[made.handle] = request.mutable.queue
+        return made
+
+    def modify_volume(self, request: ModifyRequest) -> None:
+        super().modify_volume(request)
+        if request.mutable.queue == RESET:
+            self.queues.pop(request.handle, None)
+        elif request.mutable.queue is not None:
+            self.queues[request.handle] = request.mutable.queue
+
+
+class Whole(Queued):
+    """Sends all settings; what is not set means the default to its storage."""
+
+    def modify_volume(self, request: ModifyRequest) -> None:
+        unset = {name: RESET for name in ("iops", "queue") if getattr(request.mutable, name) is None}
+        super().modify_volume(replace(request, mutable=msgspec.structs.replace(request.mutable, **unset)))
+
+
+def queued(kind: type[Queued]) -> Storage:
+    rows = memory.MemoryStorage()
+
+    def effect(handle: str) -> object:
+        return rows.iops.get(handle), vars(rows).get("queues", {}).get(handle)
+
+    return memory.storage(kind, rows=lambda: rows, other_mutable={"iops": "200", "queue": "8"}, effect=effect)
+
+
+class Inheriting(MemoryBackend):
+    """A copy has what its source has."""
+
+    def clone_volume(self, request: VolumeRequest) -> Volume:
+        made = super().clone_volume(request)
+        self.inherit(made, request.source.handle if request.source else "")
+        return made
+
+    def restore_volume(self, request: VolumeRequest) -> Volume:
+        made = super().restore_volume(request)
+        self.inherit(made, self.get_snapshot(request.source.handle).source if request.source else "")
+        return made
+
+    def inherit(self, made: Volume, origin: str) -> None:
+        self.storage.iops[made.handle] = self.storage.iops[origin]
+
+
+class OneSetting(Inheriting):
+    """A copy and its source have one setting."""
+
+    def inherit(self, made: Volume, origin: str) -> None:
+        self.storage.iops[origin] = self.storage.iops[made.handle]
+
+
 BROKEN = [
+    (
+        modify.a_clone_has_the_mutable_parameters_of_its_request,
+        Inheriting,
+        "clone_volume with other mutable parameters than the source has: Storage.effect",
+    ),
+    (
+        modify.a_clone_has_the_mutable_parameters_of_its_request,
+        OneSetting,
+        "clone_volume with other mutable parameters, then its source: Storage.effect",
+    ),
+    (
+        modify.a_restored_volume_has_the_mutable_parameters_of_its_request,
+        Inheriting,
+        "restore_volume with other mutable parameters than the source has: Storage.effect",
+    ),
+    (
+        modify.a_modification_of_one_parameter_keeps_the_others,
+        lambda: queued(Whole),
+        "after modify_volume to {'iops': '100'}: found (100, None), the contract requires (100, 8)",
+    ),
     (modify.a_mutable_parameter_can_be_reset_at_any_time, Comparing, "invalid literal for int"),
     (modify.a_mutable_parameter_can_be_reset_at_any_time, Keeping, "a volume that was made with {}: found 200"),
     (modify.a_mutable_parameter_can_be_reset_at_any_time, ResetOnce, "made without any: raised FailedPrecondition"),
@@ -220,6 +312,7 @@ BROKEN = [
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modify, "EFFECT_SECONDS", 0.2)
+    monkeypatch.setattr(effects, "LIMIT", 0.2)
     monkeypatch.setattr(waiting, "PAUSE", 0.001)
 
 
@@ -237,3 +330,9 @@ def test_a_storage_that_changes_volumes_in_the_background_passes(judged: Any, mo
         outcome = judged(check, later)
 
         assert outcome.state is CheckState.PASSED, outcome.text
+
+
+def test_a_storage_that_changes_one_of_two_parameters_passes(judged: Any) -> None:
+    outcome = judged(modify.a_modification_of_one_parameter_keeps_the_others, lambda: queued(Queued))
+
+    assert outcome.state is CheckState.PASSED, outcome.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,19 @@ from csi_multi_testing.check import CHECKS, CheckState
 from csi_multi_testing.checks import names
 from csi_multi_testing.memory import MemoryBackend
 
-from csi_multi.contract import InvalidArgument, NotFound, Snapshot, SnapshotRequest, Strings, Volume, leaf
+from csi_multi.contract import (
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    InvalidArgument,
+    NotFound,
+    Snapshot,
+    SnapshotRequest,
+    Strings,
+    Volume,
+    leaf,
+)
+
+from .whole_files import WholeFiles, over_whole_files
 
 
 class Restricted(MemoryBackend):
@@ -128,7 +141,32 @@ class Sweeping(MemoryBackend):
         self.storage.drop(self.storage.volumes, handle)
 
 
+class OneNamespace(MemoryBackend):
+    """The members of a group have handles that a snapshot can have as well."""
+
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        made = super().create_group_snapshot(request)
+        members = []
+        for number, member in enumerate(made.snapshots):
+            members.append(replace(member, handle=f"{made.handle}-{number}"))
+            self.storage.data[f"@{members[-1].handle}"] = self.storage.data.pop(f"@{member.handle}")
+            del self.storage.snapshots[member.handle]
+            self.storage.snapshots[members[-1].handle] = members[-1]
+        self.storage.groups[made.handle] = replace(made, snapshots=tuple(members))
+        return self.storage.groups[made.handle]
+
+
 BROKEN = [
+    (
+        names.a_group_takes_no_snapshot_that_has_the_name_of_a_member,
+        OneNamespace,
+        "the number of handles of snapshots, of a group and beside it: found 3, the contract requires 5",
+    ),
+    (
+        names.a_group_takes_no_snapshot_that_has_the_name_of_a_member,
+        over_whole_files(WholeFiles),
+        "the number of handles of snapshots, of a group and beside it",
+    ),
     (names.any_name_that_csi_allows_works_for_a_volume, Restricted, "//b/': raised InvalidArgument"),
     (names.any_name_that_csi_allows_works_for_a_volume, Plain, "💾n': raised InvalidArgument"),
     (names.any_name_that_csi_allows_works_for_a_volume, Short, "nnn': raised InvalidArgument"),

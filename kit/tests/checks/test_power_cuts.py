@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,21 +21,18 @@ from csi_multi.contract import (
     NO_SECRETS,
     AlreadyExists,
     Device,
-    Doc,
     ExpandRequest,
     Expansion,
     ModifyRequest,
     OpenRequest,
-    Schema,
     Snapshot,
     Strings,
     Volume,
-    VolumeRequest,
 )
-from csi_multi.contract import backend as b
 
 from . import file_backend
 from .file_backend import OPEN, VOLUMES, FileBackend
+from .limited_files import Limited, fsync
 
 pytestmark = pytest.mark.root
 
@@ -48,42 +45,11 @@ def unplugged() -> Iterator[None]:
     DISKS.close()
 
 
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class MutableParameters(Schema, frozen=True):
-    iops: Annotated[int, Doc("operations per second")] | None = None
-
-
-class Synced(FileBackend, b.Modify):
+class Synced(Limited):
     """Everything that a call has done is on the disk before it returns. Correct."""
 
-    MutableParameters = MutableParameters
-
     def sync(self, path: Path) -> None:
-        sync(path)
-
-    def create_volume(self, request: VolumeRequest) -> Volume:
-        made = super().create_volume(request)
-        if request.mutable:
-            self.limit(made.handle, request.mutable.iops)
-        return made
-
-    def modify_volume(self, request: ModifyRequest) -> None:
-        self.get_volume(request.handle)
-        self.limit(request.handle, request.mutable.iops)
-
-    def limit(self, handle: str, iops: int) -> None:
-        draft = self._entry(VOLUMES, handle) / ".iops"
-        draft.write_text(str(iops))
-        self.sync(draft)
-        draft.rename(draft.with_name("iops"))
-        self.sync(draft.parent)
+        fsync(path)
 
 
 class Unsynced(Synced):
@@ -194,7 +160,7 @@ def on_a_disk(kind: type[FileBackend], filesystem: str = "ext4", size: int = 64 
         directory = DISKS.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="kit-disk-"))
         disk = DISKS.enter_context(Disk(Path(directory), size=size, kind=filesystem))
         made = file_backend.storage_on(kind, disk.path)
-        sync(disk.path)
+        fsync(disk.path)
 
         def write(handle: str, offset: int, data: bytes) -> None:
             with (disk.path / VOLUMES / handle / "data").open("r+b") as file:

@@ -34,6 +34,13 @@ class Named(MemoryBackend):
         return replace(found, published_nodes=tuple(f"host {node}" for node in found.published_nodes))
 
 
+class NamesForIds(MemoryBackend):
+    """Takes the name of a node for its id: they are equal as long as no instance has facts."""
+
+    def attach(self, request: AttachRequest) -> Strings:
+        return super().attach(replace(request, node=replace(request.node, id=request.node.name)))
+
+
 class Unlisted(MemoryBackend):
     """Knows it of one volume, but not in the listing."""
 
@@ -59,6 +66,10 @@ class Forgetting(MemoryBackend):
         return found if volume.handle in self.seen else replace(found, published_nodes=())
 
 
+def name_of(node_id: str) -> str:
+    return node_id.partition(";")[0]
+
+
 class Shared(MemoryBackend):
     """Attaches to many nodes where the mode says so."""
 
@@ -67,8 +78,8 @@ class Shared(MemoryBackend):
     def attach(self, request: AttachRequest) -> Strings:
         if request.capability.mode.single_node:
             return super().attach(request)
-        nodes = self.nodes(request.handle)
-        joined = " ".join(dict.fromkeys((*nodes, request.node.id)))
+        others = [one for one in self.nodes(request.handle) if name_of(one) != request.node.name]
+        joined = " ".join((*others, request.node.id))
         self.storage.attached[request.handle] = Attachment(joined, request.read_only)
         return {"device": request.handle}
 
@@ -78,9 +89,9 @@ class Shared(MemoryBackend):
 
     def detach(self, handle: str, node: Node | None, secrets: Strings) -> None:
         nodes = self.nodes(handle)
-        if not nodes or (node and node.id not in nodes):
+        rest = [one for one in nodes if node and name_of(one) != node.name]
+        if len(rest) == len(nodes):
             raise NotFound(f"volume {handle!r} is not attached there")
-        rest = [one for one in nodes if node and one != node.id]
         if rest:
             self.storage.attached[handle] = replace(self.storage.attached[handle], node=" ".join(rest))
         else:
@@ -108,6 +119,11 @@ BROKEN = [
         published.the_nodes_of_an_attached_volume_are_reported,
         Named,
         "found ('host node-1',), the contract requires ('node-1',)",
+    ),
+    (
+        published.published_nodes_have_the_facts_that_other_instances_need,
+        NamesForIds,
+        "found ('node-1',), the contract requires ('node-1;kit-other=fact-1',)",
     ),
     (published.the_nodes_of_an_attached_volume_are_reported, Unlisted, "published_nodes from list_volumes"),
     (published.the_nodes_of_an_attached_volume_are_reported, Forgetting, "after a restart"),

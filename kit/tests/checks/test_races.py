@@ -183,7 +183,22 @@ class Hangs(MemoryBackend):
         return super().create_volume(request)
 
 
+class ClonesWhatItSaw(MemoryBackend):
+    """Looks at the source, and takes its data a moment later."""
+
+    def clone_volume(self, request: VolumeRequest) -> Volume:
+        assert request.source
+        size = self.get_volume(request.source.handle).size
+        time.sleep(MOMENT)
+        return self._put(request, default=size)
+
+
 BROKEN = [
+    (
+        races.a_concurrent_clone_and_deletion_of_its_source_are_serialized,
+        ClonesWhatItSaw,
+        "clone_volume, beside a deletion of its source: the first block differs",
+    ),
     (races.unknown_volumes_do_not_hide_others_that_are_read_at_the_same_time, AsksForAll, "raised NotFound"),
     (
         races.a_concurrent_expansion_and_modification_both_take_effect,

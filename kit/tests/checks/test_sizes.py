@@ -79,6 +79,21 @@ class Unlimited(MemoryBackend):
         return super().create_volume(replace(request, size=replace(request.size, limit=0)))
 
 
+class TakesOnlyTheRequiredSize(MemoryBackend):
+    """Leaves out what the filesystem needs: something is always required, or so it seems."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        return super().create_volume(replace(request, size=replace(request.size, least=0)))
+
+
+class RaisesAboveTheLimit(MemoryBackend):
+    """Gives the filesystem what it needs, whatever the limit."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        limit = 0 if request.size.least else request.size.limit
+        return super().create_volume(replace(request, size=replace(request.size, limit=limit)))
+
+
 class Empty(MemoryBackend):
     """Makes what is required, and be it nothing."""
 
@@ -172,6 +187,16 @@ def ending_early() -> Storage:
 
 
 BROKEN = [
+    (
+        sizes.a_volume_without_a_size_is_large_enough_for_its_filesystem,
+        TakesOnlyTheRequiredSize,
+        f"returned a size of {GIB} bytes",
+    ),
+    (
+        sizes.a_volume_without_a_size_is_large_enough_for_its_filesystem,
+        RaisesAboveTheLimit,
+        "succeeded, the contract requires OutOfRange",
+    ),
     (sizes.a_volume_has_at_least_the_required_size, Stingy, "returned a size of 15728640 bytes"),
     (sizes.a_required_size_is_rounded_up_and_never_down, Truncating, "returned a size of"),
     (sizes.a_required_size_is_rounded_up_and_never_down, Forgetting, "the size of get_volume"),

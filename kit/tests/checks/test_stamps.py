@@ -19,6 +19,8 @@ from csi_multi.contract import (
     PageRequest,
     Snapshot,
     SnapshotRequest,
+    Source,
+    Stamp,
     Strings,
     Volume,
     VolumeRequest,
@@ -74,6 +76,24 @@ class Sparing(Kept):
 
     def kept(self, context: Strings) -> Strings:
         return {key: value for key, value in context.items() if value}
+
+
+class Hurried(MemoryBackend):
+    """Reads the digest of a source alone."""
+
+    def source_stamp(self, source: Source) -> Stamp:
+        return replace(super().source_stamp(source), context={}, name="")
+
+
+class Believing(MemoryBackend):
+    """Takes the stamp of a source from memory."""
+
+    def create_volume(self, request: VolumeRequest) -> Volume:
+        self.seen = {**getattr(self, "seen", {}), self.leaf(request.name): request.stamp}
+        return super().create_volume(request)
+
+    def source_stamp(self, source: Source) -> Stamp:
+        return self.seen.get(source.handle) or super().source_stamp(source)
 
 
 class Ascii(Kept):
@@ -182,7 +202,23 @@ class UndigestedLater(MemoryBackend):
         return made
 
 
+class CopiesLabels(MemoryBackend):
+    """Copies the label of the source with its data, and changes what it knows of."""
+
+    def _put(self, request: VolumeRequest, default: int) -> Volume:
+        made = super()._put(request, default)
+        if not request.source:
+            return made
+        origin = self.storage.snapshots.get(request.source.handle)
+        handle = origin.source if origin else request.source.handle
+        stamp = replace(made.stamp, context=self.storage.volumes[handle].stamp.context)
+        self.storage.volumes[made.handle] = replace(made, stamp=stamp)
+        return made
+
+
 BROKEN = [
+    (stamps.the_stamp_of_a_clone_is_its_own, CopiesLabels, "the stamp of get_volume: .context"),
+    (stamps.the_stamp_of_a_restored_volume_is_its_own, CopiesLabels, "the stamp of get_volume: .context"),
     (stamps.the_largest_stamp_comes_back_unchanged, Clipped, "the stamp of get_volume"),
     (
         stamps.creating_under_a_taken_name_raises_already_exists,
@@ -202,10 +238,16 @@ BROKEN = [
         "create_snapshot with a taken name: succ",
     ),
     (stamps.deleting_a_volume_twice_raises_not_found, Polite, "delete_volume, a second time: succeeded"),
+    (
+        stamps.deleting_a_volume_twice_raises_not_found,
+        Believing,
+        "source_stamp of a volume that was deleted: succeeded",
+    ),
     (stamps.an_unknown_name_is_not_found, Searching, "a name that was never used"),
     (stamps.an_unknown_name_is_not_found, Nothing, "a name that was never used"),
     (stamps.an_unknown_name_is_not_found, Lasting, "find_volume after delete_volume: succeeded"),
     (stamps.a_stamp_comes_back_unchanged, Sparing, "the stamp of get_volume: .context['empty'] is None"),
+    (stamps.a_stamp_comes_back_unchanged, Hurried, "source_stamp of a volume: .name is ''"),
     (stamps.a_stamp_comes_back_unchanged, Ascii, "the stamp of get_volume: .context['ünïcode'] is"),
     (stamps.a_stamp_comes_back_unchanged, Listed, "the stamp of list_volumes: [0].digest is ''"),
     (stamps.a_stamp_comes_back_unchanged, Unstored, "the stamp of get_volume after a restart"),
@@ -220,6 +262,7 @@ BROKEN = [
         "the stamp of create_volume to unusual metadata",
     ),
     (stamps.the_stamp_of_a_snapshot_comes_back_unchanged, Undigested, "the stamp of create_snapshot: .digest is ''"),
+    (stamps.the_stamp_of_a_snapshot_comes_back_unchanged, Hurried, "source_stamp of a snapshot: .name is ''"),
     (stamps.the_stamp_of_a_snapshot_comes_back_unchanged, UndigestedLater, "the stamp of get_snapshot: .digest is ''"),
     (stamps.the_stamp_of_a_group_comes_back_unchanged, Undigested, "the stamp of create_group_snapshot: .digest is"),
     (stamps.the_stamp_of_a_group_comes_back_unchanged, UndigestedLater, "the stamp of get_group_snapshot: .digest"),

@@ -10,6 +10,7 @@ import pytest
 from csi_multi_testing import memory
 from csi_multi_testing.check import CheckState, Outcome
 from csi_multi_testing.checks import storage_fields
+from csi_multi_testing.fault_injection import Call
 from csi_multi_testing.storage import MIB, Storage
 
 from csi_multi.contract import AccessMode, Capability, Node
@@ -26,7 +27,14 @@ HALF = (Node(name="n0", id="n0"), Node(name="n1", fact="i-1", id="n1"))
 ZONE = {"zone": "a"}
 
 
+UNUSED = Call(owner=memory.MemoryBackend, name="close")
+
 BROKEN = [
+    (
+        storage_fields.every_function_that_is_named_is_called,
+        storage_with(calls=(UNUSED,)),
+        "Storage.calls has MemoryBackend.close, which no method called",
+    ),
     (
         storage_fields.the_files_are_where_the_backend_works,
         storage_with(files=(Path("/nowhere"),)),
