@@ -215,6 +215,16 @@ def _members(node: NodeObjects, group: Any, instance: str) -> str:
     )
 
 
+def _blocks(_node: NodeObjects, _request: Any, response: Any) -> str:
+    """Check that blocks are in order, and within the volume: a backup would be wrong unnoticed."""
+    end, size = 0, response.volume_capacity_bytes
+    for one in response.block_metadata:
+        if one.byte_offset < end or one.size_bytes <= 0 or one.byte_offset >= size:
+            return f"a block of {one.size_bytes} bytes at {one.byte_offset} follows byte {end} of a volume of {size}"
+        end = one.byte_offset + one.size_bytes
+    return ""
+
+
 def _page(request: Any, response: Any) -> str:
     """Check that a page is no longer than requested, and that the list gets on."""
     if request.max_entries and len(response.entries) > request.max_entries:
@@ -235,4 +245,6 @@ CHECKS: dict[str, Check] = {
     "ControllerListVolumeHealth": _listed_health,
     "CreateVolumeGroupSnapshot": _created_group,
     "GetVolumeGroupSnapshot": _shown_group,
+    "GetMetadataAllocated": _blocks,
+    "GetMetadataDelta": _blocks,
 }

@@ -22,7 +22,7 @@ from ..rpc.service_context import ServiceContext
 from ..rpc.threads import ServerStop
 from .addresses import ConfiguredNodes, NodeAddresses
 from .answer_check import AnswerCheck
-from .controller import ClusterControllerService, ClusterGroupControllerService
+from .controller import ClusterControllerService, ClusterGroupControllerService, ClusterSnapshotMetadataService
 from .credentials import Credentials
 from .peer_auth import ControllerOnlyPolicy
 from .remote_nodes import RemoteNodes
@@ -83,6 +83,7 @@ def controller_options(cluster: Cluster, nodes: RemoteNodes) -> ServerOptions:
         return {
             "Controller": ClusterControllerService(context, nodes),
             "GroupController": ClusterGroupControllerService(context, nodes),
+            "SnapshotMetadata": ClusterSnapshotMetadataService(context, nodes),
         }
 
     return ServerOptions(

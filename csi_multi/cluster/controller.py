@@ -1,4 +1,4 @@
-"""The Controller and GroupController services of a cluster: RPCs about node-local objects are forwarded to their node.
+"""The services of a cluster's controller: RPCs about node-local objects are forwarded to their node.
 
 An id contains the node: `<instance>/<node>/...`. RPCs of instances that are not node-local are served here, by the
 same code as without a cluster. The response or error of a node is returned with its code, text and trailing metadata.
@@ -7,10 +7,10 @@ same code as without a cluster. The response or error of a node is returned with
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -23,6 +23,7 @@ from ..rpc import convert
 from ..rpc.group import GroupControllerService
 from ..rpc.server import ControllerService
 from ..rpc.service_context import ServiceContext, class_parameters
+from ..rpc.snapshot_metadata import SnapshotMetadataService
 from ..rpc.status import ForwardedError
 from .aggregate import Aggregation, empty_response, sum_capacity
 from .placement import Placement
@@ -54,6 +55,14 @@ class RpcForwarder:
         """Return the response of the object's node or, without one, of `local`. Raises NodeLost."""
         node = self.node_of(kind, object_id)
         return local(request, deadline) if node is None else self.nodes.get(node).call(rpc, request, deadline)
+
+    def stream(
+        self, rpc: str, kind: str, object_id: str, request: Any, deadline: float | None, local: Any
+    ) -> Iterator[Any]:
+        """Like `send`, for an RPC with many responses."""
+        node = self.node_of(kind, object_id)
+        found = local(request, deadline) if node is None else self.nodes.get(node).stream(rpc, request, deadline)
+        return cast("Iterator[Any]", found)
 
     def send_delete(self, rpc: str, kind: str, object_id: str, request: Any, deadline: float | None, local: Any) -> Any:
         """Like `send`, but succeed for an object that never existed or whose node is declared lost."""
@@ -249,3 +258,26 @@ class ClusterGroupControllerService:
     def GetVolumeGroupSnapshot(self, request: pb.GetVolumeGroupSnapshotRequest, deadline: float | None) -> Any:
         rpc, group, local = "GetVolumeGroupSnapshot", request.group_snapshot_id, self._local.GetVolumeGroupSnapshot
         return self._forwarder.send(rpc, "group snapshot", group, request, deadline, local)
+
+
+class ClusterSnapshotMetadataService:
+    """The SnapshotMetadata service: its streams pass through, message by message."""
+
+    def __init__(self, context: ServiceContext, nodes: RemoteNodes) -> None:
+        self._forwarder = RpcForwarder(context, nodes)
+        self._local = SnapshotMetadataService(context)
+
+    def GetMetadataAllocated(self, request: pb.GetMetadataAllocatedRequest, deadline: float | None) -> Iterator[Any]:
+        rpc, snapshot, local = "GetMetadataAllocated", request.snapshot_id, self._local.GetMetadataAllocated
+        return self._forwarder.stream(rpc, "snapshot", snapshot, request, deadline, local)
+
+    def GetMetadataDelta(self, request: pb.GetMetadataDeltaRequest, deadline: float | None) -> Iterator[Any]:
+        base, target = request.base_snapshot_id, request.target_snapshot_id
+        home, other = (self._forwarder.node_of("snapshot", one) for one in (base, target))
+        if home and other and home != other:
+            raise InvalidArgument(
+                f"base_snapshot_id is on node {home!r} and target_snapshot_id on node {other!r}, so they are not of "
+                "the same volume; name two snapshots of one volume"
+            )
+        rpc, local = "GetMetadataDelta", self._local.GetMetadataDelta
+        return self._forwarder.stream(rpc, "snapshot", target, request, deadline, local)

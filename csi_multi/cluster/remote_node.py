@@ -15,7 +15,7 @@ from .._proto import csi_pb2
 from ..contract.errors import StorageError, Timeout
 from ..contract.observer import OUTGOING
 from ..loading.admission import RUNNING_RPC, AdmissionLimit
-from ..rpc.interceptor import REQUEST_ID, REQUEST_ID_KEY
+from ..rpc.interceptor import REQUEST_ID, REQUEST_ID_KEY, WHEN_CALLER_IS_GONE
 from ..rpc.status import ForwardedError
 from .circuit_breaker import CircuitBreaker
 from .credentials import CertificateSet
@@ -23,7 +23,7 @@ from .credentials import CertificateSet
 NODE_KEY = "csi-multi-node"  # metadata: the node an RPC is for; trailing metadata: the response is of its driver
 NO_DEADLINE = 1e6  # seconds: gRPC reports more than this for an RPC without a deadline, and cannot forward that
 PROBE_TIMEOUT = 2.0  # seconds for a node to answer a probe
-SERVICES = ("Controller", "GroupController")
+SERVICES = ("Controller", "GroupController", "SnapshotMetadata")
 
 # While a call runs, pings detect a broken connection. A node that is back is found within two seconds. Without a retry
 # policy gRPC sends an RPC again only if the node has not seen it, as on a connection that the node has just renewed.
@@ -99,6 +99,29 @@ class RemoteNode:
             except grpc.RpcError as error:
                 raise self.to_storage_error(error) from None
             return self.checked(rpc, request, answer)
+
+    def stream(self, rpc: str, request: Any, deadline: float | None) -> Iterator[Any]:
+        """Yield the node's responses, each when it is asked for. Raises as `call` does, also in the middle.
+
+        The node's work ends with the caller of this RPC, also while the node has nothing to send for a long time.
+        """
+        if running := RUNNING_RPC.get():
+            running.enter(self.admission)
+        with self._counting_call():
+            if self.breaker.admit():
+                self._probe()
+            answers = self._methods[rpc](request, timeout=self._remaining(deadline), metadata=self._metadata())
+            if not WHEN_CALLER_IS_GONE.get()(answers.cancel):
+                answers.cancel()  # it is gone already
+            try:
+                for answer in answers:
+                    yield self.checked(rpc, request, answer)
+            except grpc.RpcError as error:
+                if answers.cancelled():
+                    raise Timeout(f"the caller of {rpc} is gone, so {self.label} was told to end") from None
+                raise self.to_storage_error(error) from None
+            finally:
+                answers.cancel()
 
     def start_call(self, rpc: str, request: Any, seconds: float) -> PendingCall:
         """Send an RPC without waiting for its response. Raises Unavailable for a node that is unreachable."""
@@ -182,13 +205,9 @@ class RemoteNode:
         for name in SERVICES:
             service = csi_pb2.DESCRIPTOR.services_by_name[name]
             for method in service.methods:
-                yield (
-                    method.name,
-                    self._channel.unary_unary(
-                        f"/{service.full_name}/{method.name}",
-                        request_serializer=GetMessageClass(method.input_type).SerializeToString,
-                    ),
-                )
+                kind = self._channel.unary_stream if method.server_streaming else self._channel.unary_unary
+                serialize = GetMessageClass(method.input_type).SerializeToString
+                yield method.name, kind(f"/{service.full_name}/{method.name}", request_serializer=serialize)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of every RPC: the node it is for, the id for both logs, and the trace."""

@@ -103,7 +103,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _add_check(verbs: Any) -> None:
     verb = verbs.add_parser("check", help="validate a configuration and print what the driver would advertise")
-    verb.add_argument("config", type=Path, metavar="FILE")
+    verb.add_argument("config", type=Path, metavar="FILE", help="the driver's YAML file; -: standard input")
     verb.set_defaults(run=_check)
 
 

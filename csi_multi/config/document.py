@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from .bounded_yaml import MAX_BYTES, BoundedLoader
 S = TypeVar("S", bound=Schema)
 KeyPath = tuple[str, ...]
 
+STDIN = Path("-")
 MAX_NUMBER = float((1 << 63) - 1)  # the largest number of CSI messages
 MAX_SECONDS = 366 * 24 * 3600  # in a key that ends with _seconds: more does not fit into the timers of the system
 
@@ -80,11 +82,19 @@ def read_documents(file: Path) -> Iterator[Document]:
 
 
 def _read(file: Path) -> str:
-    """Read a regular file. It is opened without waiting: for a writer of a pipe, a reload would wait for ever."""
+    """Read a regular file, or all of standard input for `-`.
+
+    A file is opened without waiting: for a writer of a pipe, a reload would wait for ever.
+    """
+    if file == STDIN:
+        return _text(file, sys.stdin.buffer.read(MAX_BYTES + 1))
     with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise ConfigError(f"{file} is not a regular file; write the configuration to one")
-        found = opened.read(MAX_BYTES + 1)
+        return _text(file, opened.read(MAX_BYTES + 1))
+
+
+def _text(file: Path, found: bytes) -> str:
     if len(found) > MAX_BYTES:
         raise ConfigError(f"{file}:1: the file is larger than {MAX_BYTES} bytes")
     return found.decode()

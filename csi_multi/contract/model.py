@@ -48,6 +48,14 @@ class AccessMode(enum.Enum):
         """Whether one node may publish the volume at several targets (NodePublishVolume table)."""
         return not self.single_node or self is AccessMode.SINGLE_NODE_MULTI_WRITER
 
+    @property
+    def one_writer(self) -> bool:
+        """Whether one target of a node may write and any others read: what "once as read/write" of CSI leaves open.
+
+        Nomad, which knows no mode of its own for it, publishes a volume for a job that reads beside one that writes.
+        """
+        return self is AccessMode.SINGLE_NODE_WRITER
+
 
 SINGLE_NODE_MODES = frozenset(mode for mode in AccessMode if mode.single_node)
 
@@ -320,7 +328,7 @@ class CapacityReport:
     """What can be created. `available` is UNLIMITED where no limit is known."""
 
     available: int
-    maximum: int | None = None  # largest single volume
+    maximum: int | None = None  # largest single volume; what is above `available` does not count
     minimum: int | None = None  # smallest single volume
 
 
@@ -328,7 +336,8 @@ class CapacityReport:
 class Node:
     """A node, read from its node_id: its name, and the fact that this instance stored there, if any.
 
-    `id` is the node_id itself: a PublishedNodes backend stores it on the volume to report it later.
+    `id` is the node_id itself: a PublishedNodes backend stores it on the volume to report it later. It changes with the
+    driver's instances, also while volumes are attached: compare nodes by their name or fact.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,10 @@ def _refuse_to_freeze(device: Path, seconds: float = FREEZE_SECONDS) -> Iterator
     yield
 
 
+def _in_service(_node: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """The environment of an instance: every constructor gets it beside the configuration.
@@ -48,7 +52,9 @@ class Setting:
     the name of a node too, and neither its devices nor its mounts; in mode all both are True. Calls to the storage
     that do not use `host` are reported to metrics and traces with `with setting.observe("ec2", "CreateVolume"):`. A
     backend whose snapshot of a mounted volume needs its filesystem frozen cuts it in
-    `with setting.frozen(device.path):` (since 1.1).
+    `with setting.frozen(device.path):` (since 1.1). Whether a node was declared out of service, so that what it still
+    does to a volume must be stopped before another node uses that, is what `setting.out_of_service(name)` returns; it
+    raises Unavailable where the orchestrator does not answer (since 1.1).
     """
 
     instance: str
@@ -60,3 +66,4 @@ class Setting:
     serves_node: bool = True
     observe: Observer = UNOBSERVED
     frozen: Freeze = _refuse_to_freeze
+    out_of_service: Callable[[str], bool] = _in_service

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 
-from ..contract.backend import Backend, Snapshots
+from ..contract.backend import Backend
 from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
-from ..contract.model import Source, SourceKind, Stamp
+from ..contract.model import Source, SourceKind
 
 FS_TYPE = "fsType"  # in the volume context, so that a changed default does not affect existing volumes
 AUTO = "auto"  # its value where the device decides
@@ -40,10 +40,7 @@ def choose(backend: Backend, source: Source | None, named: Collection[str], defa
 def of_source(backend: Backend, source: Source) -> str:
     """Return the filesystem that the source records, AUTO when it records none or does not exist any more."""
     with suppress(NotFound, FailedPrecondition):  # the creation itself reports these
-        if source.kind is SourceKind.VOLUME:
-            return _recorded(backend.get_volume(source.handle).stamp)
-        if isinstance(backend, Snapshots):
-            return _recorded(backend.get_snapshot(source.handle).stamp)
+        return backend.source_stamp(source).context.get(FS_TYPE) or AUTO
     return AUTO
 
 
@@ -51,7 +48,3 @@ def snapshot_context(backend: Backend, volume: str) -> dict[str, str]:
     """Return what the stamp of a snapshot records about its volume."""
     recorded = of_source(backend, Source(kind=SourceKind.VOLUME, handle=volume))
     return {} if recorded == AUTO else {FS_TYPE: recorded}
-
-
-def _recorded(stamp: Stamp) -> str:
-    return stamp.context.get(FS_TYPE) or AUTO

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from ..contract.errors import Unavailable
-from .supervised import CallExited, CallNotStarted, SupervisedCall
+from .supervised import CallExited, CallNotStarted, ShortCall
 
 Answer = TypeVar("Answer")
 
@@ -16,7 +16,7 @@ class NoAnswer(Unavailable):
     """The kernel has not answered yet."""
 
 
-_unanswered: dict[str, SupervisedCall[Any]] = {}  # what hangs, as far as this process has asked
+_unanswered: dict[str, ShortCall[Any]] = {}  # what hangs, as far as this process has asked
 _lock = threading.Lock()
 
 
@@ -53,7 +53,7 @@ def ask(
 ) -> Answer:
     """Return the answer to a question about `what`, or raise what the question raises.
 
-    The question runs in a thread of its own, which is left behind when it hangs: nothing can end a call that waits in
+    The question runs in a thread for it alone, which is left behind when it hangs: nothing can end a call that waits in
     the kernel. What hangs is not asked again until it answers, so at most the callers of the first `seconds` leave a
     thread each. Raises NoAnswer without an answer in time; `discard` gets an answer that comes later. A question of
     many steps may take longer, as long as `progress` returns something else every `seconds`.
@@ -64,7 +64,7 @@ def ask(
                 raise _no_answer(what, seconds)
             del _unanswered[what]
     asked = _Question(question, discard)
-    call = SupervisedCall("bounded question", asked)
+    call = ShortCall("a question to the kernel", asked)
     seen = progress()
     while not call.done(seconds):
         before, seen = seen, progress()

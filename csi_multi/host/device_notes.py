@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..contract.errors import Unavailable
+from . import small_files
 
 
 class DeviceNotes:
@@ -33,7 +34,7 @@ class DeviceNotes:
         file = self._directory / name
         try:
             with _os_errors_as_unavailable(file):
-                facts = json.loads(file.read_text())
+                facts = json.loads(small_files.read(file))
         except (FileNotFoundError, ValueError):
             return {}
         return {key: str(value) for key, value in facts.items()} if isinstance(facts, dict) else {}

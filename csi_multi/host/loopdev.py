@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..contract.errors import InUse, Unavailable
 from ..contract.machine import CommandFailed, Host
-from . import loop_calls
+from . import loop_calls, small_files
 from .bounded import ask
 from .mounts import is_node_bound
 from .sysfs import attribute, find_number, node_of, number_of
@@ -28,6 +28,7 @@ INFO_BYTES = 232
 ASK_TIMEOUT = 3.0  # seconds: the kernel asks the filesystem of the backing file, which may hang
 DETACH_TIMEOUT = 2.0  # seconds for programs that open a device only for a moment
 NO_DIRECT_IO = "Invalid argument"  # from losetup, on a filesystem without direct I/O
+MAJOR = "7:"  # how the numbers of loop devices begin (linux/major.h)
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV)  # no such file or device, or nothing bound
 UNSHOWN = (*ABSENT, errno.ENAMETOOLONG)  # a path that is too long to be shown is none of ours
 # Known to keep what is written by direct I/O, and to know holes (linux/magic.h): ext4, xfs, btrfs, tmpfs.
@@ -38,12 +39,14 @@ DELETED = " (deleted)"  # the kernel appends it to the path of a bound file that
 
 def bound_devices() -> dict[Path, str]:
     """Return the backing file of every loop device that has one, with the path that the kernel shows."""
-    found = {}
+    return {Path(node): backing for node, backing in _bound()}
+
+
+def _bound() -> list[tuple[str, str]]:
+    """Return node and backing file of every loop device that has one."""
     # It lists only devices with a size: far fewer than /sys/block, on a host with many loop nodes.
-    for name in re.findall(r" (loop\d+)$", PARTITIONS.read_text(), re.MULTILINE):
-        if backing := _text(f"{SYS}/{name}/loop/backing_file"):
-            found[Path("/dev") / name] = backing
-    return found
+    names = re.findall(r" (loop\d+)$", PARTITIONS.read_text(), re.MULTILINE)
+    return [(f"/dev/{name}", backing) for name in names if (backing := _text(f"{SYS}/{name}/loop/backing_file"))]
 
 
 def find(file: Path, *, name_parts: int = 1) -> list[Path]:
@@ -58,14 +61,14 @@ def find(file: Path, *, name_parts: int = 1) -> list[Path]:
     path = os.path.realpath(file)
     several_names = _has_several_names(file)
     found = []
-    for device, backing in bound_devices().items():
+    for node, backing in _bound():
         if backing == path + DELETED:
-            found.append(device)
+            found.append(Path(node))
         elif _ends_alike(backing, path, name_parts):
-            if is_bound_to(device, file):
-                found.append(device)
-        elif several_names and _may_be_bound_to(device, file):
-            found.append(device)
+            if is_bound_to(Path(node), file):
+                found.append(Path(node))
+        elif several_names and _may_be_bound_to(Path(node), file):
+            found.append(Path(node))
     return found
 
 
@@ -76,9 +79,9 @@ def find_lost(file: Path, *, name_parts: int) -> list[Path]:
     """
     path = os.path.realpath(file)
     return [
-        device
-        for device, backing in bound_devices().items()
-        if path.endswith(backing) and backing.count("/") >= name_parts and not is_bound_to(device, file)
+        Path(node)
+        for node, backing in _bound()
+        if path.endswith(backing) and backing.count("/") >= name_parts and not is_bound_to(Path(node), file)
     ]
 
 
@@ -114,10 +117,11 @@ def is_bound_to(device: Path, file: Path) -> bool:
 def above(device: Path) -> list[Path]:
     """Return the loop devices whose backing file is the node of this device."""
     # The second: attached in a container that was replaced, so its mount of /dev is gone.
+    own, seen_from_dev = str(device), f"/{device.name}"
     return [
-        upper
-        for upper, backing in bound_devices().items()
-        if backing == str(device) or (backing == f"/{device.name}" and is_bound_to(upper, device))
+        Path(node)
+        for node, backing in _bound()
+        if backing == own or (backing == seen_from_dev and is_bound_to(Path(node), device))
     ]
 
 
@@ -270,21 +274,13 @@ def detach(host: Host, device: Path) -> None:
 
 
 def _text(file: str) -> str:
-    """Read a small file with few system calls, because there may be hundreds of loop devices."""
+    """Return what a file says, "" when there is none, or nothing bound. Raises Unavailable."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno not in ABSENT:
-            raise _unavailable(file, error) from error
-        return ""
-    try:
-        return os.fsdecode(os.read(descriptor, 2 * 4096)).removesuffix("\n")
+        return os.fsdecode(small_files.read(file)).removesuffix("\n")
     except OSError as error:
         if error.errno not in UNSHOWN:
             raise _unavailable(file, error) from error
         return ""
-    finally:
-        os.close(descriptor)
 
 
 def _unavailable(path: Path | str, error: OSError) -> Unavailable:

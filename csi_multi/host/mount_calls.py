@@ -1,7 +1,7 @@
 """The kernel's calls for mounts on open descriptors, and for detached mounts, which are in no mount table.
 
 mount(8) takes only paths, and a path could lead elsewhere by the time it is used. Nothing here waits for a device,
-except `mount_detached` and `unmount`, which may never return.
+except `sync_filesystem`, `mount_detached` and `unmount`, which may never return.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class _MountAttributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+def sync_filesystem(descriptor: int) -> None:
+    """Write out the filesystem of an open file or directory (syncfs(2)). Raises OSError."""
+    if _libc.syncfs(descriptor):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def bind(source: int, target: int, flags: Collection[str] | None = None) -> None:

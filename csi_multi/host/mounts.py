@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 DEVICE_NODE_FILESYSTEMS = ("devtmpfs", "tmpfs")  # of /dev, on a machine and in a container
 _ODD = re.compile(rb"[ \t\n\\#]")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
+_READ = 4096  # bytes: what the kernel gives at once
+_PARSED = 4096  # lines that are kept parsed: most are the same at every look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +45,44 @@ class MountPoint:
 
 def table() -> list[MountPoint]:
     """Return all mounts, in mount order: where several share a target, the last one is on top."""
-    # Split bytes at "\n" only: a path may contain other line ends of Python, or invalid UTF-8.
-    return [parse(os.fsdecode(line)) for line in MOUNTINFO.read_bytes().split(b"\n") if line]
+    return [_parsed(line) for line in _lines()]
 
 
 def at(path: Path, mounts: list[MountPoint] | None = None) -> MountPoint | None:
     """Return the topmost mount whose target is exactly this path."""
-    found = all_at(path) if mounts is None else [mount for mount in mounts if mount.target == str(path)]
+    found = all_at(path) if mounts is None else among(mounts, path)
     return found[-1] if found else None
 
 
-def all_at(path: Path) -> list[MountPoint]:
-    """Return all mounts whose target is exactly this path, the topmost last."""
-    target = os.fsencode(path)
-    plain = not _ODD.search(target)  # otherwise the kernel writes it with escapes
-    lines = (line for line in MOUNTINFO.read_bytes().split(b"\n") if line and (target in line or not plain))
-    return [mount for line in lines if (mount := parse(os.fsdecode(line))).target == str(path)]
+def all_at(*paths: Path) -> list[MountPoint]:
+    """Return all mounts whose target is exactly one of these paths; of each path the topmost last."""
+    targets = [os.fsencode(path) for path in paths]
+    plain = not any(_ODD.search(target) for target in targets)  # otherwise the kernel writes it with escapes
+    wanted = {str(path) for path in paths}
+    lines = [line for line in _lines() if not plain or any(target in line for target in targets)]
+    return [mount for line in lines if (mount := _parsed(line)).target in wanted]
+
+
+def among(seen: Iterable[MountPoint], path: Path) -> list[MountPoint]:
+    """Return those of the mounts whose target is exactly this path, the topmost last."""
+    target = str(path)
+    return [mount for mount in seen if mount.target == target]
+
+
+def _lines() -> list[bytes]:
+    """Return the lines as they are now."""
+    descriptor = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = [*iter(lambda: os.read(descriptor, _READ), b"")]
+    finally:
+        os.close(descriptor)
+    # Split bytes at "\n" only: a path may contain other line ends of Python, or invalid UTF-8.
+    return [line for line in b"".join(parts).split(b"\n") if line]
+
+
+@functools.lru_cache(_PARSED)
+def _parsed(line: bytes) -> MountPoint:
+    return parse(os.fsdecode(line))
 
 
 def filesystem_number(mount: MountPoint) -> str:

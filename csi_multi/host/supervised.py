@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from . import kept_threads
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -33,13 +35,17 @@ class SupervisedCall(Generic[T]):
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self._function = function
         self._error: Exception | None = None
-        self._ended = threading.Event()
+        self._ended = threading.Lock()  # held until then. An Event takes three more locks
+        self._ended.acquire()
         try:
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+            self._start(name)
         except RuntimeError as error:  # no thread can be started now, which ends neither the caller nor its thread
             log.error("%s was not done: %s", name, error)
             self._error = CallNotStarted(str(error))
-            self._ended.set()
+            self._ended.release()
+
+    def _start(self, name: str) -> None:
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         try:
@@ -50,11 +56,14 @@ class SupervisedCall(Generic[T]):
             self._error = CallExited(type(error).__name__)
             self._error.__cause__ = error
         finally:
-            self._ended.set()
+            self._ended.release()
 
     def done(self, seconds: float) -> bool:
         """Wait at most this long; return whether the function has returned."""
-        return self._ended.wait(seconds)
+        if not self._ended.acquire(timeout=seconds):
+            return False
+        self._ended.release()
+        return True
 
     def result(self, seconds: float) -> T:
         """Return the function's result, or raise its error; CallHung when it has neither in time."""
@@ -63,3 +72,10 @@ class SupervisedCall(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result
+
+
+class ShortCall(SupervisedCall[T]):
+    """A function that usually returns at once; it runs in a thread that is kept for the next one."""
+
+    def _start(self, name: str) -> None:
+        kept_threads.run(name, self._run)

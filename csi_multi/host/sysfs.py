@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..contract.errors import FailedPrecondition, Unavailable
 from ..contract.model import Device
+from . import small_files
 
 BLOCK = Path("/sys/dev/block")
 
@@ -49,7 +50,7 @@ def format_number(device: int) -> str:
 def attribute(number: str, name: str) -> str | None:
     """Return a sysfs attribute of a block device, None when it does not have it."""
     try:
-        return os.fsdecode((BLOCK / number / name).read_bytes()).removesuffix("\n")
+        return os.fsdecode(small_files.read(f"{BLOCK}/{number}/{name}")).removesuffix("\n")
     except OSError:
         return None
 

@@ -28,8 +28,14 @@ class NodeAddress(msgspec.Struct):
     address: str
 
 
+class NodeCondition(msgspec.Struct):
+    type: str
+    status: str  # True, False, Unknown
+
+
 class NodeStatus(msgspec.Struct):
     addresses: list[NodeAddress] = []
+    conditions: list[NodeCondition] = []
 
 
 class NodeObject(msgspec.Struct):

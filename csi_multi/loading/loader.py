@@ -160,6 +160,12 @@ def package_of(kind: str) -> str:
     return f"{owners[0].name} {owners[0].version}" if owners else "no package"
 
 
+def _out_of_service(node: str) -> bool:
+    from ..kubernetes.node_state import is_out_of_service  # imports HTTPS, which few instances need
+
+    return is_out_of_service(node)
+
+
 def _instance(
     config: Config,
     section: InstanceSection,
@@ -181,6 +187,7 @@ def _instance(
         serves_node=serves_node,
         observe=Observer(section.name, listeners),
         frozen=freeze.frozen,
+        out_of_service=_out_of_service,
     )
     try:
         made = SupervisedCall(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCTOR_LIMIT)

@@ -32,8 +32,20 @@ MakeRegistry = Callable[[Config, Mapping[str, Instance]], Registry]  # (configur
 class ConfigReloader:
     """Watches one file for one registry. One thread uses it; any thread may read its attributes."""
 
-    def __init__(self, file: Path, settings: Config, registry: Registry, make: MakeRegistry, node: str = "") -> None:
-        """`settings` is what the registry was made from; `make` makes a registry for other settings."""
+    def __init__(
+        self,
+        file: Path,
+        loaded: FileState,
+        settings: Config,
+        registry: Registry,
+        make: MakeRegistry,
+        node: str = "",
+    ) -> None:
+        """`settings` is what the registry was made from, and `make` makes a registry for other settings.
+
+        `loaded` is the state of the file before the settings were read: what replaces it while the driver starts, which
+        takes seconds, is a change.
+        """
         self._file = file
         self._node = node
         self._registry = registry
@@ -41,17 +53,17 @@ class ConfigReloader:
         self.settings = settings
         self.successful = True  # whether the last reload was
         self.succeeded_at = time.time()  # of the last successful reload
-        self._loaded = self._last = _file_state(file)
+        self._loaded = self._last = loaded
 
     def check_file(self) -> None:
         """Reload a file that has changed since it was loaded, but not since the last call: it is written completely."""
-        before, self._last = self._last, _file_state(self._file)
+        before, self._last = self._last, file_state(self._file)
         if self._last != self._loaded and self._last == before:
             self.reload()
 
     def reload(self) -> None:
         """Reload; an error in the file is logged, and the driver keeps its configuration."""
-        self._loaded = self._last = _file_state(self._file)
+        self._loaded = self._last = file_state(self._file)
         try:
             wanted = load_config(self._file, self._node)
             self._apply(wanted)
@@ -111,7 +123,7 @@ def _close(instances: Iterable[Instance]) -> None:
         instance.close()
 
 
-def _file_state(file: Path) -> FileState:
+def file_state(file: Path) -> FileState:
     """Return values that change with the file, also when a symbolic link gets another target; None: it is gone."""
     try:
         status = file.stat()

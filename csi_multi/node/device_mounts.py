@@ -65,7 +65,7 @@ def list_mounts(device: Device, table: Sequence[MountPoint] | None = None) -> li
 def match(entry: MountPoint, device: Device) -> DeviceMount | None:
     """Return the entry as a mount of the device, None when it is a mount of something else."""
     number = device_number(entry)
-    if number and device.number in (number, backing_number(number)):
+    if number and (number == device.number or number_behind(entry, number) == device.number):
         return as_mount(entry)
     return None
 
@@ -91,9 +91,17 @@ def is_node_bound_at(path: Path, number: str) -> bool:
     return any(bound_node_number(entry) == number for entry in mounts.all_at(path))
 
 
+def number_behind(entry: MountPoint, number: str) -> str:
+    """Return the number of the device behind the read-only loop device of this number that is mounted, else "".
+
+    The kernel mounts a filesystem of a read-only device only read-only, so it is not asked about all others.
+    """
+    return backing_number(number) if entry.binds_node or "ro" in entry.super_options else ""
+
+
 def backing_number(number: str) -> str:
     """Return the number of the device behind a read-only loop device, "" for any other device."""
-    return loopdev.device_behind(number) if number and sysfs.read_only(number) else ""
+    return loopdev.device_behind(number) if number.startswith(loopdev.MAJOR) and sysfs.read_only(number) else ""
 
 
 def outside(found: Sequence[DeviceMount], paths: Collection[Path], table: Sequence[MountPoint]) -> list[DeviceMount]:
@@ -114,13 +122,16 @@ def find_device(backend: DeviceCloser, handle: str, secrets: Strings = NO_SECRET
         return None
 
 
-def mount_at(path: Path, device: Device | None, handle: str) -> DeviceMount | None:
+def mount_at(
+    path: Path, device: Device | None, handle: str, seen: Sequence[MountPoint] | None = None
+) -> DeviceMount | None:
     """Return the topmost mount of the device at this path, None when nothing is mounted there.
 
-    Raises FailedPrecondition when anything else is mounted there.
+    `seen`: what is mounted there and elsewhere; without it, the kernel is asked. Raises FailedPrecondition when
+    anything else is mounted there.
     """
     found = None
-    for entry in mounts.all_at(path):
+    for entry in mounts.all_at(path) if seen is None else mounts.among(seen, path):
         found = match(entry, device) if device else None
         if found is None:
             raise FailedPrecondition(
@@ -130,14 +141,10 @@ def mount_at(path: Path, device: Device | None, handle: str) -> DeviceMount | No
     return found
 
 
-def staging_mount(staging: Path, device: Device | None, handle: str) -> DeviceMount | None:
-    """Return the volume's mount at its staging path, None when it is not staged there."""
-    return mount_at(staging, device, handle) or mount_at(staging / mount_paths.BLOCK_FILE, device, handle)
-
-
-def is_occupied(staging: Path) -> bool:
-    """Whether anything is mounted at this staging path."""
-    return bool(mounts.at(staging) or mounts.at(staging / mount_paths.BLOCK_FILE))
+def staging_mount(staging: Path, device: Device | None, handle: str, seen: Sequence[MountPoint]) -> DeviceMount | None:
+    """Return the volume's mount at its staging path, as it was `seen`; None when it is not staged there."""
+    places = (staging, staging / mount_paths.BLOCK_FILE)
+    return next((found for place in places if (found := mount_at(place, device, handle, seen))), None)
 
 
 def find_by_path(

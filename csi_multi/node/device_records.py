@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ..host.device_notes import DeviceNotes
 from ..host.mounts import MountPoint
 from . import device_mounts, mount_paths
 from .device_mounts import DeviceCloser
+from .record_index import RecordIndex
 
 NOTES = Path("/dev/csi-multi")
 _changing = threading.Lock()  # the kernel gives the number of a closed device to another volume at once
@@ -34,6 +35,9 @@ class VolumeKey:
 
     driver: str
     volume: str  # the volume's id
+
+    def __str__(self) -> str:
+        return f"{self.driver} {self.volume}"
 
     @classmethod
     def of(cls, backend: DeviceCloser, handle: str) -> VolumeKey:
@@ -145,12 +149,13 @@ def remove_path(record: DeviceRecord, path: Path) -> None:
 
 def remove(key: VolumeKey, *numbers: str) -> None:
     """Forget the devices of a volume that was closed, and those that were closed before."""
-    outdated = [record.number for record in _all().values() if record.key == key and not record.valid]
+    outdated = [record.number for record in _of_key(key) if not record.valid]
     for closed in (*numbers, *outdated):
         with _changing:
             known = _read(closed)
             if known is None or known.key == key:
                 DeviceNotes(NOTES).remove(closed)
+            _index.remove(str(key), closed)
 
 
 def of_device(number: str) -> DeviceRecord | None:
@@ -161,21 +166,27 @@ def of_device(number: str) -> DeviceRecord | None:
 
 def of_volume(key: VolumeKey) -> list[DeviceRecord]:
     """Return a volume's records: of its device, of read-only loop devices over it, of devices that vanished."""
-    return [record for record in _all().values() if record.key == key and record.valid]
+    return [record for record in _of_key(key) if record.valid]
 
 
-def of_mounts(table: Iterable[MountPoint]) -> list[DeviceRecord | None]:
-    """Return for each entry of the mount table the record of its device, None when there is none."""
-    records = _all()
-    return [_of_mount(entry, records) for entry in table]
+def of_mount(entry: MountPoint) -> DeviceRecord | None:
+    """Return the record of the device that is mounted, None when there is none."""
+    return next((record for record in _candidates(entry) if record and record.owns(entry)), None)
 
 
-def _of_mount(entry: MountPoint, records: Mapping[str, DeviceRecord]) -> DeviceRecord | None:
+def _candidates(entry: MountPoint) -> Iterator[DeviceRecord | None]:
     number = device_mounts.device_number(entry)
-    candidates = [records.get(number), records.get(device_mounts.backing_number(number))]
-    if not number and entry.fs_type == "btrfs":  # its source is the only trace of a device that vanished
-        candidates += [record for record in records.values() if str(record.path) == entry.source]
-    return next((record for record in candidates if record and record.owns(entry)), None)
+    if number:
+        yield _read(number)
+        behind = device_mounts.number_behind(entry, number)
+        yield _read(behind) if behind else None
+    elif entry.fs_type == "btrfs":  # its source is the only trace of a device that vanished
+        yield from (record for record in _all().values() if str(record.path) == entry.source)
+
+
+def _of_key(key: VolumeKey) -> list[DeviceRecord]:
+    found = [_read(number) for number in _index.numbers(str(key))]
+    return [record for record in found if record and record.key == key]
 
 
 def _all() -> dict[str, DeviceRecord]:
@@ -198,7 +209,11 @@ def _read(number: str) -> DeviceRecord | None:
         return None
 
 
+_index = RecordIndex(NOTES, lambda: {number: str(record.key) for number, record in _all().items()})
+
+
 def _write(record: DeviceRecord) -> None:
+    _index.add(str(record.key), record.number)
     uses = {"staging": sorted(record.staging), "groups": dict(record.groups)}
     facts = {
         "driver": record.key.driver,

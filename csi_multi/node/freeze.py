@@ -11,10 +11,8 @@ filesystem at the path by the time it starts, and freeze that.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from pathlib import Path
 
 from ..contract.errors import FailedPrecondition, StorageError, Unavailable
 from ..contract.setting import FREEZE_SECONDS
-from ..host import sysfs
+from ..host import mount_calls, sysfs
 from . import device_filesystems, freeze_notes, frozen_leftovers, thaw
 from .freeze_notes import FreezeNote
 
@@ -30,7 +28,6 @@ log = logging.getLogger(__name__)
 
 FIFREEZE = 0xC0045877  # linux/fs.h
 END_LIMIT = 5.0  # seconds to thaw everything when the driver stops
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _stopping = threading.Event()
 _running: set[_Freeze] = set()
 
@@ -137,9 +134,12 @@ class _Freeze:
 
 def sync_filesystem(descriptor: int, target: str) -> None:
     """Write out the filesystem of an open directory, while it can still be written to. Raises Unavailable."""
-    if _LIBC.syncfs(descriptor):
-        reason = os.strerror(ctypes.get_errno())
-        raise Unavailable(f"{target} could not be written out for a consistent copy: {reason}; check its disk")
+    try:
+        mount_calls.sync_filesystem(descriptor)
+    except OSError as error:
+        raise Unavailable(
+            f"{target} could not be written out for a consistent copy: {error.strerror}; check its disk"
+        ) from error
 
 
 def _refusal(target: str, error: OSError) -> StorageError:

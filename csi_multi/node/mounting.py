@@ -197,14 +197,16 @@ def verify(host: Host, device: Device, target: Path, handle: str) -> DeviceMount
     return found
 
 
-def unmount(host: Host, target: Path) -> None:
-    """Unmount until nothing is left at the target. Raises InUse; never unmounts lazily."""
-    present = mounts.all_at(target)
-    for _ in present:
-        _unmount_topmost(host, target)
-    if present and mounts.at(target):
+def unmount(host: Host, *targets: Path) -> None:
+    """Unmount until nothing is left at the targets. Raises InUse; never unmounts lazily."""
+    present = mounts.all_at(*targets)
+    for target in targets:
+        for _ in mounts.among(present, target):
+            _unmount_topmost(host, target)
+    if present and (left := mounts.all_at(*targets)):
         raise Unavailable(
-            f"{target} is still mounted after it was unmounted, so something else mounts it at the same time; try again"
+            f"{left[0].target} is still mounted after it was unmounted, so something else mounts it at the same time; "
+            "try again"
         )
 
 

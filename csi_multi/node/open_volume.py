@@ -6,7 +6,7 @@ is unmounted also when its device or the volume itself is gone, or its backend i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class OpenVolume:
     records: Sequence[DeviceRecord]  # of the device, and of read-only loop devices over it
     mounts: Sequence[DeviceMount]  # in mount order
     table: Sequence[MountPoint]
-    foreign: Sequence[tuple[MountPoint, DeviceRecord | None]]
+    foreign: Sequence[MountPoint]  # those that are no mounts of it
     advice: str  # of an UnconfiguredBackend
 
     @property
@@ -56,9 +56,9 @@ class OpenVolume:
     def require_own(self, *paths: Path) -> None:
         """Raise FailedPrecondition when something else is mounted at one of the paths, Unavailable if unknown."""
         for path in paths:
-            for entry, owner in self.foreign:
+            for entry in self.foreign:
                 if entry.target == str(path):
-                    raise self._foreign(entry, owner)
+                    raise self._foreign(entry, device_records.of_mount(entry))
 
     def readonly_loops(self) -> list[Path]:
         """Return the read-only loop devices over its device, also when that device is gone."""
@@ -90,14 +90,17 @@ def find(backend: DeviceCloser, handle: str, *paths: Path) -> OpenVolume:
     records = [one for one in known if {one.number, device_mounts.backing_number(one.number)} & numbers]
     table = mounts.table()
     own: list[DeviceMount] = []
-    foreign: list[tuple[MountPoint, DeviceRecord | None]] = []
-    for entry, owner in zip(table, device_records.of_mounts(table), strict=True):
+    foreign: list[MountPoint] = []
+    sources = {str(one.path) for one in known}
+    possible = {one.number for one in known} | numbers
+    for entry in table:
+        owner = device_records.of_mount(entry) if _may_be_own(entry, possible, sources) else None
         recorded = owner and owner.key == key and (owner in records or Path(entry.target) in paths)
         of_former_device = owner and owner.key != key and not owner.current  # which had the number before
         if recorded or (device and not of_former_device and device_mounts.match(entry, device)):
             own.append(device_mounts.as_mount(entry))
         else:
-            foreign.append((entry, owner))
+            foreign.append(entry)
     return OpenVolume(
         handle=handle,
         key=key,
@@ -108,6 +111,14 @@ def find(backend: DeviceCloser, handle: str, *paths: Path) -> OpenVolume:
         foreign=foreign,
         advice=backend.advice if isinstance(backend, UnconfiguredBackend) else "",
     )
+
+
+def _may_be_own(entry: MountPoint, numbers: Collection[str], sources: Collection[str]) -> bool:
+    """Whether a mount may be one of the devices with these numbers and paths. Of others no record is read."""
+    number = device_mounts.device_number(entry)
+    if not number:
+        return entry.fs_type == "btrfs" and entry.source in sources
+    return number in numbers or device_mounts.number_behind(entry, number) in numbers
 
 
 def _device(records: Sequence[DeviceRecord]) -> Device | None:

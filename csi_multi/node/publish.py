@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ..contract.errors import AlreadyExists, FailedPrecondition, StorageError
 from ..contract.machine import Host
 from ..contract.model import Device
 from ..host import mounts, sysfs
+from ..host.mounts import MountPoint
 from . import device_mounts, device_records, fsgroup, mount_flags, mount_paths, mounting, open_volume, readonly_loop
 from .device_mounts import DeviceCloser, DeviceMount
 from .device_records import VolumeKey
@@ -49,8 +51,9 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     mount = request.capability.mount
     mount_flags.validate(mount.flags if mount else ())
     device = backend.find_device(request.handle, secrets=request.secrets)
-    existing = device_mounts.mount_at(target, device, request.handle)
-    staged = device_mounts.staging_mount(staging, device, request.handle)
+    table = mounts.table()
+    existing = device_mounts.mount_at(target, device, request.handle, table)
+    staged = device_mounts.staging_mount(staging, device, request.handle, table)
     if device is None or staged is None:
         raise FailedPrecondition(f"volume {request.handle!r} is not staged at {staging}; stage it first")
     key = VolumeKey.of(backend, request.handle)
@@ -62,7 +65,7 @@ def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
     device_records.add_staging(key, device, staging)  # a driver without records may have staged it
     if existing:
         return
-    _refuse_second_target(plan)
+    _refuse_second_target(plan, table)
     device_records.add_target(key, device.path, device.number, target, plan.group_text)
     if not plan.read_only:
         record_use(backend, request.handle, device, request.secrets)
@@ -119,19 +122,21 @@ def _group_difference(plan: PublishPlan) -> str:
     return f"is published at {plan.target} with volume_mount_group {group!r}, not {plan.group_text!r}"
 
 
-def _refuse_second_target(plan: PublishPlan) -> None:
+def _refuse_second_target(plan: PublishPlan, table: Sequence[MountPoint]) -> None:
     mode = plan.request.capability.mode
     if mode.many_targets:
         return
-    table = mounts.table()
     record = device_records.of_device(plan.device.number)
     expected = {plan.staged.path, plan.target, *mount_paths.of_staging(*(record.staging if record else ()))}
     for mounted in device_mounts.outside(device_mounts.list_mounts(plan.device, table), expected, table):
+        if mode.one_writer and (plan.read_only or mounted.read_only):
+            continue
         # A mount with another root is a part of the volume, which the orchestrator has bound itself (subPath).
         if mounted.block or mounted.mount.root == plan.staged.mount.root:
             raise FailedPrecondition(
                 f"volume {plan.request.handle!r} is already published at {mounted.path}, and access mode {mode.name} "
-                "allows one target per node; unpublish it there, or use SINGLE_NODE_MULTI_WRITER"
+                f"allows one {'target that can write' if mode.one_writer else 'target'} per node; unpublish it there, "
+                "or use SINGLE_NODE_MULTI_WRITER"
             )
 
 

@@ -15,7 +15,7 @@ from ..contract.backend import Backend
 from ..contract.errors import AlreadyExists, Busy, FailedPrecondition, StorageError, Timeout, Unavailable
 from ..contract.machine import Host
 from ..contract.model import Blank, Device, OpenRequest, Strings
-from ..host import sysfs
+from ..host import mounts, sysfs
 from . import device_mounts, device_records, format, fsgroup, grow, journal, mount_flags, mount_paths, mounting
 from .device_mounts import DeviceMount
 from .device_records import VolumeKey
@@ -55,9 +55,10 @@ def stage(host: Host, backend: Backend, request: StageRequest) -> None:
     """Mount the volume's device at the staging path."""
     plan = make_plan(request)
     secrets, device = request.secrets, None
-    if device_mounts.is_occupied(plan.staging):
+    seen = mounts.all_at(*mount_paths.of_staging(plan.staging))
+    if seen:
         device = device_mounts.find_device(backend, plan.handle, secrets)
-    existing = device_mounts.staging_mount(plan.staging, device, plan.handle)
+    existing = device_mounts.staging_mount(plan.staging, device, plan.handle, seen)
     if device and existing:
         if difference := _difference(plan, existing):
             raise AlreadyExists(f"volume {plan.handle!r} is staged at {plan.staging} {difference}; unstage it first")

@@ -31,8 +31,7 @@ def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> No
     staged_elsewhere = any(one.path in other_paths for one in volume.mounts)
     if volume.records and not staged_elsewhere:  # without a record, another mount may be that of a staging path
         _refuse_published(volume, staging)
-    for path in mount_paths.of_staging(staging):
-        mounting.unmount(host, path)
+    mounting.unmount(host, *mount_paths.of_staging(staging))
     if not staged_elsewhere:
         _close(host, backend, volume, staging)
     mount_paths.remove(staging / mount_paths.BLOCK_FILE)  # until now it shows that this is no filesystem

@@ -252,7 +252,8 @@ class ControllerVolumes:
         reports = [report for report in found if report]
         available = sum(report.available for report in reports)
         response = pb.GetCapacityResponse(available_capacity=min(available, UNLIMITED))
-        largest = [report.maximum for report in reports if report.maximum is not None]
+        # Where it is given, the scheduler looks at the largest volume only, not at what is available.
+        largest = [min(report.maximum, report.available) for report in reports if report.maximum is not None]
         if largest and len(largest) == len(reports):  # an instance without a limit has no largest volume
             response.maximum_volume_size.value = max(largest)
         if smallest := [report.minimum for report in reports if report.minimum is not None]:

@@ -41,6 +41,11 @@ Method = Callable[[Any, float | None], Any]  # (request, deadline in time.monoto
 DEGRADED = "csi-multi-degraded"  # trailing metadata of Probe
 REQUEST_ID_KEY = "csi-multi-request-id"  # metadata of an RPC that one driver forwards to another
 REQUEST_ID: ContextVar[str] = ContextVar("REQUEST", default="")  # the id of the RPC that runs in this thread
+# Of a stream that runs in this thread: calls a function, from another thread, once its caller is gone or it has ended.
+# Returns False when that is so already.
+WHEN_CALLER_IS_GONE: ContextVar[Callable[[Callable[[], object]], bool]] = ContextVar(
+    "WHEN_CALLER_IS_GONE", default=lambda _: True
+)
 REQUEST_ID_PATTERN = re.compile(r"[-0-9A-Za-z]{1,64}")
 
 
@@ -134,9 +139,13 @@ class Interceptor:
         def handle(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             request = self._request(rule, request_class, messages, context)
             with self._intercepted(name, rule, request, context) as deadline:
-                for response in method(request, deadline):
-                    _check_response(response)
-                    yield response
+                token = WHEN_CALLER_IS_GONE.set(context.add_callback)
+                try:
+                    for response in method(request, deadline):
+                        _check_response(response)
+                        yield response
+                finally:
+                    WHEN_CALLER_IS_GONE.reset(token)
 
         return handle
 

@@ -38,7 +38,9 @@ NODE_WORKERS = 64
 INSTANT_THREADS = 4  # only for RPCs that use memory only, so that Probe is answered whatever the others do
 CHANNEL_OPTIONS: ChannelOptions = (
     ("grpc.max_receive_message_length", 4 << 20),
-    ("grpc.max_concurrent_streams", 256),  # per connection; the caller queues what is above
+    # Per connection. Callers in Go (sidecars, kubelet, Nomad) queue what is above; for one in C or Python it is
+    # UNAVAILABLE, so it must not send more (of this driver a controller to a node: it has CONTROLLER_WORKERS).
+    ("grpc.max_concurrent_streams", 256),
     ("grpc.server_handshake_timeout_ms", 10000),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.max_ping_strikes", 0),  # a controller pings its nodes often
@@ -112,12 +114,16 @@ def build_server(
 def build_controller_server(
     driver: Driver, registry: Registry, shared: SharedRpcState, options: ServerOptions
 ) -> grpc.Server:
-    """Return a server with the Controller and GroupController services only, not yet bound to an address.
+    """Return a server with the services that a controller forwards RPCs to, not yet bound to an address.
 
     A controller lets few RPCs wait for one node, so there are only threads for those that may run.
     """
     context = _service_context(driver, registry, Mode.CONTROLLER, options)
-    services = {"Controller": ControllerService(context), "GroupController": GroupControllerService(context)}
+    services = {
+        "Controller": ControllerService(context),
+        "GroupController": GroupControllerService(context),
+        "SnapshotMetadata": SnapshotMetadataService(context),
+    }
     return _server(context, services, shared, options, shared.workers, CHANNEL_OPTIONS + NETWORK_OPTIONS)
 
 

@@ -26,7 +26,13 @@ def add(verbs: Any) -> argparse.ArgumentParser:
         "explain", help="show what the driver would do for a StorageClass, and why", description=DESCRIPTION
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the driver's YAML file")
-    parser.add_argument("--storageclass", type=Path, required=True, metavar="FILE", help="manifest with StorageClasses")
+    parser.add_argument(
+        "--storageclass",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="manifest with StorageClasses; -: standard input",
+    )
     parser.add_argument(
         "--class", dest="name", default="", metavar="NAME", help="explain only this class; default: all"
     )
