@@ -17,6 +17,14 @@ job "csi-multi-controller" {
       value    = "true"
     }
 
+    # However often the driver ends, it comes back. By default Nomad gives up after three times in half an hour.
+    restart {
+      attempts = 5
+      interval = "1m"
+      delay    = "2s"
+      mode     = "delay"
+    }
+
     task "driver" {
       driver       = "docker"
       kill_timeout = "120s" # time for running calls to finish; to kill the driver after that is safe

@@ -10,6 +10,14 @@ job "csi-multi-node" {
   }
 
   group "node" {
+    # However often the driver ends, it comes back. By default Nomad gives up after three times in half an hour.
+    restart {
+      attempts = 5
+      interval = "1m"
+      delay    = "2s"
+      mode     = "delay"
+    }
+
     task "driver" {
       driver       = "docker"
       kill_timeout = "60s"
@@ -28,35 +36,13 @@ job "csi-multi-node" {
         network_mode = "host"
         pid_mode     = "host" # lvm with namespace: host, and rbd-nbd
 
-        # docs/deploy.md lists which backend needs which of these.
-        mount {
-          type   = "bind"
-          source = "/dev"
-          target = "/dev"
-        }
-
-        mount {
-          type     = "bind"
-          source   = "/lib/modules"
-          target   = "/lib/modules"
-          readonly = true
-        }
-
-        mount {
-          type   = "bind"
-          source = "/sys"
-          target = "/sys"
-        }
-
-        mount {
-          type   = "bind"
-          source = "/var/lib/csi-multi"
-          target = "/var/lib/csi-multi"
-
-          bind_options {
-            propagation = "rslave"
-          }
-        }
+        # docs/deploy.md lists which backend needs which of these. Nomad itself mounts /dev, and
+        # docker makes a directory that the client lacks.
+        volumes = [
+          "/lib/modules:/lib/modules:ro",
+          "/sys:/sys",
+          "/var/lib/csi-multi:/var/lib/csi-multi:rslave",
+        ]
       }
 
       env {

@@ -59,7 +59,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- define "csi.needs" -}}
 {{- $config := include "csi.config" . | fromJson -}}
 {{- $cluster := $config.cluster | default dict -}}
-{{- $needs := dict "hostPID" .Values.node.hostPID "ownLvm" false "rbd" false "directories" (dict) "tls" (hasKey $cluster "tls") "attach" (default false $cluster.attach_required) -}}
+{{- $needs := dict "hostPID" .Values.node.hostPID "ownLvm" false "rbd" false "nodeState" .Values.drain.enabled "directories" (dict) "tls" (hasKey $cluster "tls") "attach" (default false $cluster.attach_required) -}}
 {{- $kinds := list -}}
 {{- range $name, $backend := $config.backends -}}
 {{- $kinds = append $kinds $backend.kind -}}
@@ -70,6 +70,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if eq $backend.kind "rbd" -}}
 {{- $_ := set $needs "rbd" true -}}
 {{- if eq (default "rbd" $backend.mounter) "rbd-nbd" }}{{ $_ := set $needs "hostPID" true }}{{ end -}}
+{{- if $backend.fencing }}{{ $_ := set $needs "nodeState" true }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- $attached := list -}}
@@ -136,4 +137,33 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* A VolumeSnapshotClass or VolumeGroupSnapshotClass, of `class` in the values. */}}
+{{- define "csi.snapshotClass" -}}
+apiVersion: {{ .group }}/v1
+kind: {{ .kind }}
+metadata:
+  name: {{ .class.name }}
+  labels: {{- include "csi.labels" .root | nindent 4 }}
+  {{- if .class.default }}
+  annotations: {{ dict (printf "%s/is-default-class" .default) "true" | toJson }}
+  {{- end }}
+driver: {{ include "csi.driver" .root }}
+deletionPolicy: {{ .class.deletionPolicy | default "Delete" }}
+{{- with .class.parameters }}
+parameters: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Refuse a sidecar of this key in the values that calls alpha RPCs of a driver which does not serve them. */}}
+{{- define "csi.requireAlpha" -}}
+{{- if not (include "csi.config" .root | fromJson).driver.alpha -}}
+{{- fail (printf "sidecars.%s.enabled: what it calls is alpha in CSI 1.13; set driver.alpha: true in config" .sidecar) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of the service that backup programs call, and of its objects. */}}
+{{- define "csi.metadataName" -}}
+{{ include "csi.name" . }}-snapshot-metadata
 {{- end -}}
