@@ -50,19 +50,20 @@ def lvm(directory: Path, *, quick: bool) -> list[Row]:
     """Measure creation, snapshot, deletion; the lvm processes per RPC; the cost of importing the backend."""
     del directory
     before = os.getloadavg()[0]
-    where, found = _inside(2 if quick else 12)
+    where, output = inside("bench.lvm_inside", str(2 if quick else 12))
+    found = msgspec.json.decode(output, type=Measured)
     about = f"{where}; kernel {found.kernel}, LVM {found.lvm}; load {before:.1f} before, {os.getloadavg()[0]:.1f} after"
     rows = [row for type_, times in found.times.items() for row in _times(type_, times, about)]
     rows += [row for type_, made in found.processes.items() for row in _processes(type_, made)]
     return rows + _imports(3 if quick else 11)
 
 
-def _inside(rounds: int) -> tuple[str, Measured]:
-    """Run the part that needs device-mapper. Return where it ran, in words, and what it measured."""
+def inside(module: str, *arguments: str) -> tuple[str, str]:
+    """Run the part that needs device-mapper. Return where it ran, in words, and what it measured, as JSON."""
     # fmt: off
     words = (
         sys.executable, "tests/guest/run.py", "--unless", "device-mapper", "--timeout", str(LIMIT), "--",
-        "unshare", "--mount", sys.executable, "-m", "bench.lvm_inside", str(rounds),
+        "unshare", "--mount", sys.executable, "-m", module, *arguments,
     )
     # fmt: on
     process = subprocess.Popen(words, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -76,7 +77,7 @@ def _inside(rounds: int) -> tuple[str, Measured]:
     if process.returncode or not measured:
         raise Unmeasurable(f"tests/guest/run.py exited with status {process.returncode}:\n{output[-3000:]}")
     where = next((line for line in lines if line.startswith("running ")), "")
-    return where.removeprefix("running "), msgspec.json.decode(measured[-1], type=Measured)
+    return where.removeprefix("running "), measured[-1]
 
 
 def _times(type_: str, times: dict[str, list[float]], about: str) -> list[Row]:

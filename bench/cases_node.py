@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from .table import Row, Target, alone, compared
 SIZE = 1024 * MIB
 CAPABILITY = {"mount": {"fs_type": "ext4"}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 TARGET = Target(limit=1.2)
+OTHERS = 50
+SAME = Target(limit=1.5)
 SCRIPT = """\
 set -e
 device=$(losetup --find --show --direct-io=on --sector-size=512 -- "$1")
@@ -44,18 +47,30 @@ def node(directory: Path, *, quick: bool) -> list[Row]:
         )
     )
     took: dict[str, list[float]] = {}
+    beside: dict[str, list[float]] = {}
+    rounds = 6 if quick else 40
     with driver(directory) as server, client(server) as caller:
         run = Run(directory, caller, took)
-        for round_ in range(-2, 6 if quick else 40):
+        for round_ in range(-2, rounds):
             if round_ == 0:
                 took.clear()  # the rounds before are not measured
             sides = (run.ours, run.bare) if round_ % 2 == 0 else (run.bare, run.ours)
             for side in sides:
                 side(round_)
-    steps = ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"]
-    cycle = [sum(parts) for parts in zip(*(took[step] for step in steps), strict=True)]
-    rows = [compared("stage..unstage, fresh ext4", "ms", cycle, took["bare"], target=TARGET)]
+        with run.staged(OTHERS):
+            run.took = beside
+            for round_ in range(rounds):
+                run.ours(round_)
+    rows = [
+        compared("stage..unstage, fresh ext4", "ms", _cycles(took), took["bare"], target=TARGET),
+        compared(f"stage..unstage, beside {OTHERS} staged to none", "ms", _cycles(beside), _cycles(took), target=SAME),
+    ]
     return rows + [alone(name, "ms", took[name]) for name in took if name != "bare"]
+
+
+def _cycles(took: dict[str, list[float]]) -> list[float]:
+    steps = ("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
+    return [sum(parts) for parts in zip(*(took[step] for step in steps), strict=True)]
 
 
 class Run:
@@ -64,7 +79,7 @@ class Run:
     def __init__(self, directory: Path, caller: Client, took: dict[str, list[float]]) -> None:
         self._directory = directory
         self._caller = caller
-        self._took = took
+        self.took = took
         self._staging, self._target = directory / "staging", directory / "target"
         self._bare_staging, self._bare_target = directory / "bare-staging", directory / "bare-target"
         for path in (self._staging, self._bare_staging, self._bare_target):
@@ -85,6 +100,24 @@ class Run:
         snapshot = self._rpc("CreateSnapshot", source_volume_id=volume, name=name).snapshot.snapshot_id
         self._rpc("DeleteSnapshot", snapshot_id=snapshot)
         self._rpc("DeleteVolume", volume_id=volume)
+
+    @contextmanager
+    def staged(self, count: int) -> Iterator[None]:
+        """Have so many other volumes staged during the block."""
+        volumes = []
+        for number in range(count):
+            path = self._directory / f"other-{number}"
+            path.mkdir()
+            made = self._caller.CreateVolume(
+                name=f"other-{number}", capacity_range={"required_bytes": SIZE}, volume_capabilities=[CAPABILITY],
+                parameters={"backend": "scratch"},
+            )  # fmt: skip
+            volumes.append({"volume_id": made.volume.volume_id, "staging_target_path": str(path)})
+            self._caller.NodeStageVolume(**volumes[-1], volume_capability=CAPABILITY)
+        yield
+        for staged in volumes:
+            self._caller.NodeUnstageVolume(**staged)
+            self._caller.DeleteVolume(volume_id=staged["volume_id"])
 
     def bare(self, round_: int) -> None:
         image = self._directory / f"bare-{round_}"
@@ -112,5 +145,5 @@ class Run:
     def _timed(self, name: str, call: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         answer = call()
-        self._took.setdefault(name, []).append((time.perf_counter() - began) * 1000)
+        self.took.setdefault(name, []).append((time.perf_counter() - began) * 1000)
         return answer

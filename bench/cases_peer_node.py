@@ -101,21 +101,31 @@ def beside_host_path(directory: Path, *, program: Program, quick: bool) -> list[
 
 def one_by_one(sides: Sequence[Side], rounds: int, targets: Mapping[str, Target] | None = None) -> list[Row]:
     """Return the times of a whole life, of the node's part of it, and of each step."""
+    in_turns(sides, rounds)
+    return rows_of([side.took for side in sides], targets)
+
+
+def in_turns(sides: Sequence[Side], rounds: int) -> None:
+    """Let both drivers live through so many lives, in turns; `took` of each has their times."""
     for round_ in range(-2, rounds):
         if round_ == 0:
             for side in sides:
                 side.took.clear()  # the rounds before are not measured
         for side in sides if round_ % 2 == 0 else sides[::-1]:
             side.live(f"one-{round_}")
+
+
+def rows_of(took: Sequence[Mapping[str, list[float]]], targets: Mapping[str, Target] | None = None) -> list[Row]:
+    """Return the rows of the times of both drivers."""
     parts = {"a whole life": STEPS, "stage..unstage": STEPS[1:-1], **{step: (step,) for step in STEPS}}
     return [
-        compared(name, "ms", *(_sums(side, steps) for side in sides), target=(targets or {}).get(name))
+        compared(name, "ms", *(_sums(one, steps) for one in took), target=(targets or {}).get(name))
         for name, steps in parts.items()
     ]
 
 
-def _sums(side: Side, steps: Sequence[str]) -> list[float]:
-    return [sum(parts) for parts in zip(*(side.took[step] for step in steps), strict=True)]
+def _sums(took: Mapping[str, list[float]], steps: Sequence[str]) -> list[float]:
+    return [sum(parts) for parts in zip(*(took[step] for step in steps), strict=True)]
 
 
 def _at_once(sides: Sequence[Side], rounds: int) -> list[Row]:

@@ -38,13 +38,13 @@ def rbd(directory: Path, *, quick: bool) -> list[Row]:
         for namespace in ("bench", "bare"):
             cluster.add(namespace)
         bare = Bare(_connection(cluster), f"{cluster.pool}/bare")
-        with driver(directory, "counted", _instance(cluster), level="debug") as (_, client):
+        with driver(directory, "counted", instance(cluster), level="debug") as (_, client):
             commands = Life(client, Log(directory / "counted.log")).live()
-        with driver(directory, "driver", _instance(cluster)) as (server, client):
+        with driver(directory, "driver", instance(cluster)) as (server, client):
             before = os.getloadavg()[0]
             times = Rounds(client, bare).run(3 if quick else 25)
             together = _together(client, bare, 1 if quick else 7)
-            about = f"{_version()}; load {before:.1f} before, {os.getloadavg()[0]:.1f} after"
+            about = f"{ceph_version()}; load {before:.1f} before, {os.getloadavg()[0]:.1f} after"
             memory = server.memory()["Rss"]
     return [
         *_times(times, about),
@@ -54,12 +54,13 @@ def rbd(directory: Path, *, quick: bool) -> list[Row]:
     ]
 
 
-def _instance(cluster: Any) -> dict[str, Any]:
+def instance(cluster: Any, namespace: str = "bench") -> dict[str, Any]:
+    """Return the values of an instance that is this namespace."""
     return {
         "monitors": list(cluster.monitors),
         "fsid": cluster.fsid,
         "pool": cluster.pool,
-        "namespace": "bench",
+        "namespace": namespace,
         "user": cluster.user,
         "keyring": str(cluster.keyring),
     }
@@ -106,5 +107,5 @@ def _commands(made: dict[str, list[str]]) -> list[Row]:
     ]
 
 
-def _version() -> str:
+def ceph_version() -> str:
     return LocalHost().run("ceph", "--version").stdout.split("(")[0].strip().capitalize()

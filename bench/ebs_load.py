@@ -4,6 +4,7 @@ Called with: the driver's endpoint, how it is called (Dialect, in JSON), volumes
 fails is sent again. Prints a JSON object: the seconds that creating and attaching took, and how many calls failed.
 
 One thread sends everything and then waits: a thread per call would take much of the processor from EC2 and the driver.
+The calls go over several connections, each with no more calls than a sidecar has running.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from csi_multi.rpc.client import Client
 
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL)  # by external-attacher: all
 PAUSE = 0.1  # seconds; the sidecars wait longer
+PER_CONNECTION = 100  # calls at once: --worker-threads of external-provisioner and external-attacher
 CALL_TIMEOUT = 600  # seconds for a call
 READY = 10  # seconds until the driver listens
 MODE = pb.VolumeCapability.AccessMode
@@ -60,31 +62,46 @@ def ours(backend: str) -> Dialect:
 
 class Load:
     def __init__(self, endpoint: str) -> None:
-        self._channel = grpc.insecure_channel(endpoint)
         first = Client(endpoint)
         first.wait(READY)
         first.close()
+        self._endpoint = endpoint
+        self._channels: list[grpc.Channel] = []
         self.refused = 0
 
     def all(self, rpc: str, requests: Sequence[Any], response: Any) -> tuple[list[Any], float]:
         """Return the answers in order, and how many seconds all took together."""
-        began = time.perf_counter()
-        call = self._channel.unary_unary(
-            f"/csi.v1.Controller/{rpc}",
-            request_serializer=type(requests[0]).SerializeToString,
-            response_deserializer=response.FromString,
-        )
+        calls = [
+            channel.unary_unary(
+                f"/csi.v1.Controller/{rpc}",
+                request_serializer=type(requests[0]).SerializeToString,
+                response_deserializer=response.FromString,
+            )
+            for channel in self._connections(-(-len(requests) // PER_CONNECTION))
+        ]
         answers: dict[int, Any] = {}
+        began = time.perf_counter()
         while left := [number for number in range(len(requests)) if number not in answers]:
             if answers:
                 time.sleep(PAUSE)
-            sent = [(number, call.future(requests[number], timeout=CALL_TIMEOUT)) for number in left]
+            sent = [
+                (number, calls[number // PER_CONNECTION].future(requests[number], timeout=CALL_TIMEOUT))
+                for number in left
+            ]
             for number, future in sent:
                 if future.code() in AGAIN:
                     self.refused += 1
                 else:
                     answers[number] = future.result()
         return [answers[number] for number in range(len(requests))], time.perf_counter() - began
+
+    def _connections(self, number: int) -> list[grpc.Channel]:
+        """Return this many channels that are connected, each by a connection of its own."""
+        while len(self._channels) < number:
+            channel = grpc.insecure_channel(self._endpoint, options=[("grpc.use_local_subchannel_pool", 1)])
+            grpc.channel_ready_future(channel).result(READY)
+            self._channels.append(channel)
+        return self._channels[:number]
 
 
 def main(endpoint: str, dialect: str, volumes: str, name: str, *instances: str) -> None:

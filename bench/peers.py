@@ -1,6 +1,7 @@
-"""Other CSI drivers to measure beside ours: where their sources are, and the program that is built from them.
+"""Other CSI drivers to measure beside ours: built from their Go modules, or given as a program.
 
-The sources come as a Go module, or from a checkout that `--peer NAME=DIRECTORY` names; what is in Python has no module.
+`--peer NAME=PROGRAM` names the program. Of a driver in Python it is a directory with `venv`, a virtual environment that
+has what the driver needs, and `sources`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,58 +36,59 @@ class Program:
 class GoPeer:
     name: str
     module: str
-    version: str  # of the module, where no checkout is given
+    version: str  # of the module
     package: str  # the program's, below the module
 
-    def build(self, checkout: Path | None) -> Program:
-        """Return the program, built now if it was not before. Raises PeerMissing."""
+    def build(self, given: Path | None) -> Program:
+        """Return the program, built now if it was not before and none is given. Raises PeerMissing."""
         go = _go()
-        version = _version(checkout) if checkout else self.version
-        program = Program(path=BUILT / f"{self.name}-{version}", version=version)
-        if not program.path.exists() or version.endswith("-dirty"):
+        if given:
+            _require_program(self.name, given)
+            return Program(path=given, version=_version_of(go, given))
+        program = Program(path=BUILT / f"{self.name}-{self.version}", version=self.version)
+        if not program.path.exists():
             BUILT.mkdir(parents=True, exist_ok=True)
             draft = program.path.with_suffix(".new")
-            flags = f"-X main.version={version}"  # without one, host-path answers that it is not ready
-            sources = checkout or _module(go, self)
-            _run(go, "build", "-ldflags", flags, "-o", str(draft), self.package, directory=sources)
+            flags = f"-X main.version={self.version}"  # without one, host-path answers that it is not ready
+            _run(go, "build", "-ldflags", flags, "-o", str(draft), self.package, directory=_module(go, self))
             draft.replace(program.path)
         return program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonPeer:
+    """A driver in Python, which has no module."""
+
     name: str
-    requirements: str  # file of the checkout, whose newest versions are installed
-    protocol: tuple[str, str]  # the directory of csi.proto in the checkout, and the package of the code made from it
 
-    def build(self, checkout: Path | None) -> Program:
-        """Return the directory of its virtual environment and sources, made now if it is not there. Raises PeerMissing.
-
-        The code of the protocol is made anew: what the project has may be too old for today's protobuf.
-        """
-        if checkout is None:
-            raise PeerMissing(f"it has no Go module: give a checkout with --peer {self.name}=DIRECTORY")
-        version = _version(checkout)
-        program = Program(path=BUILT / f"{self.name}-{version}", version=version)
-        if not program.path.exists() or version.endswith("-dirty"):
-            shutil.rmtree(program.path, ignore_errors=True)
-            draft = program.path.with_suffix(".new")
-            shutil.rmtree(draft, ignore_errors=True)
-            shutil.copytree(checkout, draft / "sources", ignore=shutil.ignore_patterns(".git"))
-            self._install(draft)
-            draft.rename(program.path)
-        return program
-
-    def _install(self, directory: Path) -> None:
-        python, sources = directory / "venv/bin/python", directory / "sources"
-        _run(sys.executable, "-m", "venv", str(directory / "venv"))
-        _run(str(python), "-m", "pip", "install", "--quiet", "-r", str(sources / self.requirements), "setuptools")
-        proto, package = self.protocol
-        out = [f"--{kind}={sources}" for kind in ("python_out", "grpc_python_out")]
-        _run(str(python), "-m", "grpc_tools.protoc", f"-I{package}={sources / proto}", *out, f"{package}/csi.proto")
+    def build(self, given: Path | None) -> Program:
+        """Return the given directory. Raises PeerMissing."""
+        if given is None:
+            raise PeerMissing(f"it has no Go module: give a directory with --peer {self.name}=DIRECTORY")
+        for part in ("venv/bin/python", "sources"):
+            if not (given / part).exists():
+                raise PeerMissing(f"{given} has no {part}: give a directory with `venv` and `sources` of {self.name}")
+        return Program(path=given, version=_described(given / "sources"))
 
 
-Peer = GoPeer | PythonPeer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPeer:
+    """A peer that is built elsewhere. Its first line of --version ends with the version."""
+
+    name: str
+
+    def build(self, given: Path | None) -> Program:
+        """Return the given program. Raises PeerMissing."""
+        if given is None:
+            raise PeerMissing(f"it is not built here: give its program with --peer {self.name}=PROGRAM")
+        _require_program(self.name, given)
+        said = _run(str(given), "--version").split("\n", 1)[0].split()
+        if not said:
+            raise PeerMissing(f"{given} --version says nothing")
+        return Program(path=given, version=said[-1])
+
+
+Peer = GoPeer | PythonPeer | GivenPeer
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
@@ -97,19 +98,41 @@ PEERS: dict[str, Peer] = {
             version="v1.17.0",
             package="./cmd/hostpathplugin",
         ),
-        PythonPeer(name="rawfile-localpv", requirements="requirements.in", protocol=("protos", "csi")),
+        PythonPeer(name="rawfile-localpv"),
+        GoPeer(
+            name="csi-driver-lvm",
+            module="github.com/metal-stack/csi-driver-lvm",
+            version="v0.8.2",
+            package="./cmd/lvmplugin",
+        ),
         GoPeer(
             name="aws-ebs-csi-driver",
             module="github.com/kubernetes-sigs/aws-ebs-csi-driver",
             version="v1.63.0",
             package="./cmd",
         ),
+        GivenPeer(name="ceph-csi"),
     )
 }
 
 
-def _version(checkout: Path) -> str:
-    return _run("git", "-C", str(checkout), "describe", "--tags", "--always", "--dirty").strip()
+def _require_program(name: str, file: Path) -> None:
+    if not file.is_file() or not os.access(file, os.X_OK):
+        raise PeerMissing(f"{file} is no program that can be run: give the one of {name}")
+
+
+def _version_of(go: str, program: Path) -> str:
+    """Return the version of the module that a program in Go was built from."""
+    lines = [line.split() for line in _run(go, "version", "-m", str(program)).splitlines()]
+    return next((words[2] for words in lines if words[:1] == ["mod"] and len(words) > 2), "unknown")
+
+
+def _described(sources: Path) -> str:
+    """Return the version of sources by their tags in git; "unknown" where they are no checkout."""
+    try:
+        return _run("git", "-C", str(sources), "describe", "--tags", "--always", "--dirty").strip()
+    except PeerMissing:
+        return "unknown"
 
 
 def _go() -> str:

@@ -20,11 +20,12 @@ SIZE = 64 << 20
 WRITER = {"mount": {"fs_type": "ext4"}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 PAUSE = 0.1  # seconds
+RARELY = 86400  # seconds: no check of the storage in the measured time
 LONG = 600.0  # seconds for an RPC
 QUIET = 1.0  # seconds without a command after which the background counts as idle
 CONFIG = """\
 driver:
-  {name: bench.csi-multi.example, node: bench-node, log_style: json, log_level: %s, workers: 256, check_seconds: 86400}
+  {name: bench.csi-multi.example, node: bench-node, log_style: json, log_level: %s, workers: 256, check_seconds: %d}
 backends:
   ceph: %s
 """
@@ -63,20 +64,25 @@ class Log:
 
 
 def verb(argv: list[str]) -> str:
-    """Return the verb of a command: "create", "image-meta set". Options before it have a value each."""
+    """Return the verb of a command: "create", "image-meta set". Options before it have a value each.
+
+    A `ceph` that is asked through its standard input has no verb.
+    """
     words = argv[1:]
     while words and words[0].startswith("-"):
         words = words[2:]
     plain = [word for word in words if not word.startswith("-")]
-    shown = " ".join(plain[: 2 if plain[0] in GROUPS else 1])
-    return shown if argv[0].endswith("rbd") else f"{argv[0]} {shown}"
+    shown = plain[: 2 if plain[:1] and plain[0] in GROUPS else 1]
+    return " ".join(shown if argv[0].endswith("rbd") else [argv[0], *shown])
 
 
 @contextmanager
-def driver(directory: Path, name: str, instance: Json, *, level: str = "error") -> Iterator[tuple[Server, Client]]:
-    """Run a controller for the block."""
+def driver(
+    directory: Path, name: str, instance: Json, *, level: str = "error", checks: int = RARELY
+) -> Iterator[tuple[Server, Client]]:
+    """Run a controller for the block. It checks its storage every `checks` seconds."""
     file = directory / f"{name}.yaml"
-    file.write_text(CONFIG % (level, json.dumps({"kind": "rbd", **instance})))
+    file.write_text(CONFIG % (level, checks, json.dumps({"kind": "rbd", **instance})))
     serve = (sys.executable, "-m", "csi_multi", "serve", "--mode", "controller", "--config", str(file))
     with running(directory, name, serve) as server:
         client = Client(server.endpoint, timeout=LONG)

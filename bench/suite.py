@@ -6,7 +6,7 @@ import argparse
 import datetime
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,10 @@ from .cases_listing import listing
 from .cases_lvm import lvm
 from .cases_node import node
 from .cases_peer_ebs import beside_aws_ebs
+from .cases_peer_lvm import beside_csi_driver_lvm
 from .cases_peer_node import beside_host_path
 from .cases_peer_rawfile import beside_rawfile
+from .cases_peer_rbd import beside_ceph_csi
 from .cases_rbd import rbd
 from .cases_rpc import rpc
 from .cases_start import startup
@@ -51,8 +53,13 @@ CASES: dict[str, Callable[..., list[table.Row]]] = {
 BESIDE: dict[str, Callable[..., list[table.Row]]] = {
     "csi-driver-host-path": beside_host_path,
     "rawfile-localpv": beside_rawfile,
+    "csi-driver-lvm": beside_csi_driver_lvm,
     "aws-ebs-csi-driver": beside_aws_ebs,
+    "ceph-csi": beside_ceph_csi,
 }
+
+
+NAMES = ", ".join(PEERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     A peer that cannot be built here is no failure: a line says why.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.keep and options.quick:
+        parser.error("--keep keeps no figures of --quick: they are not meaningful")
     if os.geteuid() != 0:
         print("the benchmarks need root: they create loop devices and mounts", file=sys.stderr)
         return 2
@@ -83,6 +93,8 @@ def main(arguments: list[str] | None = None) -> int:
                     rows = case.run(directory, quick=options.quick)
                 print(f"\n{name}\n{table.text(rows, other=case.other)}", flush=True)
                 measured[name] = {"about": about, "other": case.other, "rows": [row.facts() for row in rows]}
+                if options.keep:
+                    kept.keep({name: measured[name]})
     except (Unmeasurable, grpc.RpcError, OSError, RuntimeError) as error:
         print(f"could not measure {name}: {error}", file=sys.stderr)
         return 1
@@ -90,42 +102,42 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     print(f"written to {_write(started, {**about, 'cases': measured})}")
-    if options.keep:
-        kept.keep(measured)
     return 0
 
 
 def _chosen(options: argparse.Namespace) -> Iterator[Case]:
     """Yield the cases to measure. Peers are built first: then nothing else runs while a case is measured."""
-    if options.only or not options.peers:
-        yield from [Case(name, CASES[name]) for name in options.only or CASES]
-    if options.peers:
-        yield from list(_peers(dict(options.peer)))
+    only = options.only or ([] if options.peers else CASES)
+    peers = BESIDE if options.peers else [name for name in only if name in BESIDE]
+    built = list(_peers(peers, dict(options.peer)))
+    yield from [Case(name, CASES[name]) for name in only if name in CASES]
+    yield from built
 
 
-def _peers(checkouts: Mapping[str, Path]) -> Iterator[Case]:
-    for name, measure in BESIDE.items():
-        print(f"building {name} ...", file=sys.stderr, flush=True)
+def _peers(names: Iterable[str], given: Mapping[str, Path]) -> Iterator[Case]:
+    for name, measure in ((name, BESIDE[name]) for name in names):
+        print(f"preparing {name} ...", file=sys.stderr, flush=True)
         try:
-            program = PEERS[name].build(checkouts.get(name))
+            program = PEERS[name].build(given.get(name))
         except PeerMissing as error:
             print(f"not measured: {name}: {error}", file=sys.stderr)
         else:
             yield Case(name, partial(measure, program=program), other=f"{name} {program.version}")
 
 
-def _checkout(text: str) -> tuple[str, Path]:
-    name, _, directory = text.partition("=")
-    if name not in PEERS or not directory or not Path(directory).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIRECTORY with a NAME of {', '.join(PEERS)}")
-    return name, Path(directory).resolve()
+def _given(text: str) -> tuple[str, Path]:
+    name, _, place = text.partition("=")
+    if name not in PEERS or not place or not Path(place).exists():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIRECTORY or NAME=PROGRAM, with a NAME of {NAMES}")
+    return name, Path(place).resolve()
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench/run.py", description="Speed as ratios against the bare operation.")
     parser.add_argument(
-        "--only", choices=CASES, action="append", metavar="NAME", help=f"of {', '.join(CASES)}; may be repeated"
-    )
+        "--only", choices=[*CASES, *BESIDE], action="append", metavar="NAME",
+        help=f"of {', '.join([*CASES, *BESIDE])}; may be repeated",
+    )  # fmt: skip
     parser.add_argument(
         "--quick", action="store_true", help="few rounds, to test the benchmark itself; the figures are not meaningful"
     )
@@ -133,8 +145,8 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", action="store_true", help=f"measure beside other drivers instead: {', '.join(BESIDE)}"
     )
     parser.add_argument(
-        "--peer", type=_checkout, action="append", default=[], metavar="NAME=DIRECTORY",
-        help="build this peer from a checkout, not from its Go module",
+        "--peer", type=_given, action="append", default=[], metavar="NAME=PLACE",
+        help="the program of this peer; of one in Python a directory with `venv` and `sources`",
     )  # fmt: skip
     parser.add_argument(
         "--keep", action="store_true", help="replace the figures of docs/performance.md: bench/kept.json"
