@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,30 @@ from bench import kept  # noqa: E402  (the benchmarks are no distribution)
 
 MARKER = re.compile(r"^\{\{(.+)\}\}$", re.MULTILINE)
 BAR = 40  # characters of the longest bar
+WIDTH = 118
+NONE = "Not measured yet."
 
 
 def main() -> None:
     measured = kept.load()
     page = (ROOT / "bench/performance.md").read_text()
-    print(MARKER.sub(lambda marker: section(measured[marker[1]]), page), end="")
+    print(MARKER.sub(lambda marker: section(measured.get(marker[1])), page), end="")
 
 
-def section(case: Mapping[str, Any]) -> str:
-    return "\n".join([*_about(case), "", *_table(case), "", *_plot(case)]).rstrip()
+def section(case: Mapping[str, Any] | None) -> str:
+    """Return the figures of a case as a part of the page; None: it was never kept."""
+    if case is None:
+        return NONE
+    return "\n".join([*_about(case["about"]), "", *_table(case), "", *_notes(case), *_plot(case)]).rstrip()
 
 
-def _about(case: Mapping[str, Any]) -> Iterator[str]:
-    about = case["about"]
-    yield (
-        f"Measured on {about['date'][:10]}, commit `{about['commit']}`, {about['cpus']} processors, Linux "
-        f"{about['kernel'].split('-')[0]},\nPython {about['python']}, load {about['load']:.1f} at the start."
+def _about(about: Mapping[str, Any]) -> list[str]:
+    text = (
+        f"Measured on {about['date'][:10]} with csi-multi {about['csi-multi']}, commit `{about['commit']}`, on "
+        f"{about['cpus']} processors ({about['processor']}), Linux {about['kernel']}, Python {about['python']}, grpcio "
+        f"{about['grpcio']}; load {about['load']:.1f} at the start."
     )
+    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _table(case: Mapping[str, Any]) -> Iterator[str]:
@@ -42,6 +49,15 @@ def _table(case: Mapping[str, Any]) -> Iterator[str]:
         met = {True: "yes", False: "**no**", None: ""}[row["met"]]
         figures = (_number(row["ours"]), _number(row["bare"]), _number(row["ratio"]))
         yield f"| {' | '.join((row['name'], row['unit'], *figures, quartiles, row['target'] or '', met))} |"
+
+
+def _notes(case: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what belongs to single rows: how they were measured."""
+    for row in case["rows"]:
+        if row["note"]:
+            yield from textwrap.wrap(f"- {row['name']}: {row['note']}", WIDTH, subsequent_indent="  ")
+    if any(row["note"] for row in case["rows"]):
+        yield ""
 
 
 def _plot(case: Mapping[str, Any]) -> Iterator[str]:
@@ -62,7 +78,7 @@ def _plot(case: Mapping[str, Any]) -> Iterator[str]:
 
 def _number(figure: float | None) -> str:
     if figure is None:
-        return ""
+        return "-"
     return f"{figure:.0f}" if abs(figure) >= 100 else f"{figure:.1f}" if abs(figure) >= 10 else f"{figure:.2f}"
 
 

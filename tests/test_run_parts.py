@@ -19,6 +19,10 @@ silent:
 \t@false
 killed:
 \t@echo "........ [ 12%]"; kill -9 $$$$
+waits:
+\t@echo "waits: begin"; mkfifo -m 600 pipe 2>/dev/null; read line < pipe; echo "waits: end"; echo "1 passed in 0.1s"
+wakes:
+\t@mkfifo -m 600 pipe 2>/dev/null; echo "wakes"; echo line > pipe; echo "1 passed in 0.1s"
 alone: # make itself is killed
 \t@kill -9 $$PPID
 """
@@ -29,7 +33,7 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     (tmp_path / "Makefile").write_text(MAKEFILE)
 
     def call(*parts: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([SCRIPT, *parts], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run([SCRIPT, *parts], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
 
     return call
 
@@ -43,10 +47,32 @@ def test_a_part_that_fails_does_not_stop_the_next(run: Any) -> None:
 
 
 def test_all_parts_that_pass_make_a_success(run: Any) -> None:
-    done = run("good", "-j2 --output-sync=target good good")
+    done = run("--first", "good", "good")
 
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "6 passed, 0 failed, 2 skipped"
+
+
+def test_two_parts_run_at_a_time(run: Any) -> None:
+    done = run("waits", "wakes")
+
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
+
+
+def test_what_parts_print_at_the_same_time_is_not_mixed(run: Any) -> None:
+    lines = run("waits", "wakes").stdout.splitlines()
+
+    waits = lines.index("waits: begin")
+    assert lines[waits : waits + 2] == ["waits: begin", "waits: end"]
+
+
+def test_the_first_parts_run_alone_and_a_failure_does_not_stop_the_others(run: Any) -> None:
+    done = run("--first", "bad", "--first", "good", "silent")
+
+    assert done.returncode == 1
+    assert "FAILED: bad, silent;" in done.stdout
+    assert done.stdout.index("bad took") < done.stdout.index("good took") < done.stdout.index("silent took")
 
 
 @pytest.mark.parametrize("part", ["silent", "killed", "alone", "absent"])

@@ -30,7 +30,7 @@ SKELETON = (
     "importing",
 )
 # Modules that a backend does not need, and why.
-WITHOUT: dict[str, dict[str, str]] = {"ebs": {"health": "the backend does not report health yet"}}
+WITHOUT: dict[str, dict[str, str]] = {}
 # Modules that are longer, and why.
 LONGER = {
     "rbd/backend": "one method for each method of the contract, of which rbd has the most",

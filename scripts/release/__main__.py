@@ -20,6 +20,7 @@ dist/ has the release. Nothing was committed, tagged or pushed. What to do next 
   git push --follow-tags                      CI must be green before anything is published
   twine upload dist/*.whl dist/csi_multi*.tar.gz
   helm push dist/csi-multi-{version}.tgz oci://YOUR-REGISTRY
+  put dist/kubectl-csi_multi beside the release notes, as a file to download
   podman build --build-arg-file dist/images.args --target controller -t YOUR-REGISTRY/csi-multi-controller:{version} .
   podman build --build-arg-file dist/images.args --target node       -t YOUR-REGISTRY/csi-multi-node:{version} .
 """

@@ -1,4 +1,4 @@
-"""What a release consists of, in dist/: wheels, source archives, the packaged chart, the images' build arguments."""
+"""What a release consists of, in dist/: wheels, source archives, chart, plugin of kubectl, the images' arguments."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .versions import ReleaseError, Version, distributions
 
+PLUGIN = "config/kubectl/kubectl-csi_multi"
 ARGUMENT = re.compile(r'^ARG (\w+)=(?:"(.*)"|(.*))$', re.MULTILINE)
 
 
@@ -25,6 +26,7 @@ def build(root: Path, version: Version, day: date) -> Path:
     for directory in distributions(root):
         package(directory, out, day)
     chart(root, out)
+    shutil.copy2(root / PLUGIN, out)
     build_arguments(root, out, version, day)
     return out
 

@@ -36,6 +36,8 @@ OTHERS = (
     "docs/backend-image.md",
     "docs/writing-a-backend.md",
     "docs/decisions/*",
+    "docs/performance.md",
+    "bench/kept.json",
 )
 
 

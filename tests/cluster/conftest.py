@@ -73,6 +73,7 @@ FEATURES = (
     b.VolumeHealthLister,
     b.Modify,
     b.GroupSnapshots,
+    b.ChangedBlocks,
 )
 Plain = type("Plain", FEATURES, {**METHODS, "contract": (1, 0)})
 

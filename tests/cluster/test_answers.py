@@ -135,6 +135,26 @@ LIES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"entries": [{"volume": OWN}, {"volume": volume(VICTIM)}]},
         "not on this node",
     ),
+    "blocks out of order": (
+        "GetMetadataAllocated",
+        {"snapshot_id": "disk/node-1/s"},
+        {
+            "block_metadata_type": "VARIABLE_LENGTH",
+            "volume_capacity_bytes": GIB,
+            "block_metadata": [{"byte_offset": 8192, "size_bytes": 4096}, {"byte_offset": 0, "size_bytes": 4096}],
+        },
+        "follows byte 12288",
+    ),
+    "a block beyond the end": (
+        "GetMetadataDelta",
+        {"base_snapshot_id": "disk/node-1/s", "target_snapshot_id": "disk/node-1/t"},
+        {
+            "block_metadata_type": "VARIABLE_LENGTH",
+            "volume_capacity_bytes": GIB,
+            "block_metadata": [{"byte_offset": GIB, "size_bytes": 4096}],
+        },
+        "of a volume of",
+    ),
     "a volume that did not grow": (
         "ControllerExpandVolume",
         {"volume_id": "disk/node-1/v", "capacity_range": {"required_bytes": 2 * GIB}},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +30,17 @@ def test_each_mode_is_listed_with_the_services_that_it_serves(
         "  --mode controller serves plugin, controller, node",
         "  --mode node serves group",
     ]
+
+
+def test_a_configuration_on_standard_input_is_checked_and_not_served() -> None:
+    text = b"driver: {name: a.example.com}\nbackends: {disks: {kind: loop, directroy: /srv}}\n"
+    csi_multi = Path(sys.executable).with_name("csi-multi")
+    environment = {**os.environ, "CSI_ENDPOINT": "unix:///nowhere/csi.sock"}
+
+    checked = subprocess.run([csi_multi, "check", "-"], input=text, capture_output=True, check=False)
+    served = subprocess.run(
+        [csi_multi, "serve", "--config=-"], input=text, env=environment, capture_output=True, check=False
+    )
+
+    assert (checked.returncode, b"-:2: " in checked.stderr) == (2, True), checked.stderr
+    assert (served.returncode, b"give a file" in served.stderr) == (2, True), served.stderr

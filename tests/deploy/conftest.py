@@ -45,8 +45,10 @@ def parser() -> str:
 
 
 @functools.cache
-def render(helm: str, values: Path) -> tuple[Object, ...]:
+def render(helm: str, values: Path, *, tests: bool = False) -> tuple[Object, ...]:
+    """Return what the chart installs, or what `helm test` creates."""
     words = [helm, "template", "csi-multi", str(CHART), "--namespace", NAMESPACE, "--values", str(values)]
+    words += ["--show-only", "templates/tests/claims.yaml"] if tests else ["--skip-tests"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return objects(done.stdout)

@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 SUITE = "bookworm"
+GUIDE = Path(__file__).parents[2] / "docs/backend-image.md"
 DESCRIBED = ("LABEL", "USER", "STOPSIGNAL", "ENTRYPOINT", "CMD")
 # Mounts that end with the command: what a container engine gives a build, and no more.
 ENTER = (
@@ -156,6 +158,14 @@ class Builder:
             copy = root / target.lstrip("/") / file.relative_to(self.context)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, copy)
+
+
+def prepare_own(source: Path, place: Path, package: str) -> None:
+    """Copy the files of a backend of one's own, and make its wheel and hashes there with the commands of the guide."""
+    shutil.copytree(source, place)
+    commands = re.findall(r"^```sh\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)[0]
+    words = ["sh", "-euc", commands.replace("csi-multi-mine", package)]
+    subprocess.run(words, cwd=place, env={**os.environ, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}, check=True)
 
 
 def context(directory: Path) -> Iterator[Path]:

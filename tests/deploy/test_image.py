@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,12 +21,11 @@ import yaml
 from csi_multi.process.driver_process import DriverProcess
 
 from .conftest import ROOT
-from .image import Builder, Stage, context, stages
+from .image import Builder, Stage, context, prepare_own, stages
 
 PROGRAM = "/opt/csi-multi/bin/csi-multi"
 OWN = ROOT / "examples/third-party-backend"
 FILES = (ROOT / "Containerfile", OWN / "Containerfile")
-GUIDE = ROOT / "docs/backend-image.md"
 CONFIGS = sorted(file for file in (ROOT / "config").glob("*.yaml") if not file.name.startswith("storageclass-"))
 NODE_PROGRAMS = [
     *(
@@ -157,11 +155,7 @@ class OwnImages:
 def own(images: dict[str, Image], directory: Path) -> OwnImages:
     """The images of the example on top of ours, from the wheel and the hash that the commands of the guide make."""
     place = directory / "own"
-    shutil.copytree(OWN, place / "source")
-    commands = re.findall(r"^```sh\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)[0]
-    words = ["sh", "-euc", commands.replace("csi-multi-mine", "csi-multi-ramdisk")]
-    path = f"{sys.prefix}/bin:{os.environ['PATH']}"
-    subprocess.run(words, cwd=place / "source", env={**os.environ, "PATH": path}, check=True)
+    prepare_own(OWN, place / "source", "csi-multi-ramdisk")
     file = stages((OWN / "Containerfile").read_text())
     bases = {name.upper(): (image.stage, image.root) for name, image in images.items()}
     builder = Builder(place, place / "source", {"CONTROLLER_PACKAGES": "lsscsi"}, bases)

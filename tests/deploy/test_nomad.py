@@ -61,12 +61,31 @@ def test_the_configuration_passes_the_drivers_own_check() -> None:
 
 def test_the_drivers_container_is_told_nothing_that_docker_does_not_know() -> None:
     """Nomad's parser hands this block on as it is, to the plugin on the client."""
-    known = {"image", "args", "command", "privileged", "network_mode", "pid_mode", "mount", "cap_drop", "security_opt"}
-    known |= {"type", "source", "target", "readonly", "bind_options", "propagation"}  # of a mount
+    known = {
+        "image",
+        "args",
+        "command",
+        "privileged",
+        "network_mode",
+        "pid_mode",
+        "volumes",
+        "cap_drop",
+        "security_opt",
+    }
     for file in JOBS:
         (block,) = re.findall(r"\n      config \{\n(.*?)\n      \}", file.read_text(), re.DOTALL)
         assert set(re.findall(r"^ +(\w+) +[={]", block, re.MULTILINE)) <= known, file.name
     assert re.search(r"privileged += true", (NOMAD / "node.nomad.hcl").read_text())
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.name)
+def test_nothing_is_mounted_where_nomad_itself_mounts(file: Path) -> None:
+    """Docker refuses a container with two mounts in one place; Nomad gives plugins its own and /dev."""
+    targets = re.findall(r'"/[^":]*:(/[^":]*)|target += "([^"]*)"', file.read_text())
+
+    assert {"/dev", "/csi", "/local", "/local/csi", "/secrets", "/alloc"} & {
+        one or other for one, other in targets
+    } == set()
 
 
 def test_jobs_bring_every_file_that_the_configuration_names() -> None:

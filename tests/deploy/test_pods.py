@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,20 @@ def test_with_the_drain_hook_a_nodes_pod_reads_node_objects_and_nothing_else(who
 
     assert having == ["csi-multi-drain"]
     assert rules == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+
+
+@pytest.mark.parametrize("fencing", [True, False])
+def test_a_nodes_pod_asks_whether_another_node_is_out_of_service_only_where_it_is_cut_off(
+    rendered: Callable[..., Release], fencing: bool
+) -> None:
+    ceph = f"{{kind: rbd, monitors: [a], fsid: f, pool: p, user: u, fencing: {str(fencing).lower()}}}"
+    made = rendered(f"driver: {{name: multi.csi.example.com}}\nbackends: {{ceph: {ceph}}}\n")
+    (account,) = [one for one in made.all("ServiceAccount") if one["metadata"]["name"] == "csi-multi-node"]
+
+    having = [role for role, accounts in subjects(made).items() if "csi-multi-node" in accounts]
+    assert having == ["csi-multi-drain"] * fencing
+    assert account["automountServiceAccountToken"] is fencing
+    assert made.pod("DaemonSet").get("automountServiceAccountToken", True) is fencing
 
 
 def test_the_drain_hook_is_a_command_of_the_program_and_ends_before_the_pod_is_killed(whole: Release) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from typing import Any
@@ -83,3 +84,30 @@ def test_a_controller_in_its_own_network_is_probed_by_the_kubelet(rendered: Call
     assert "hostNetwork" not in release.pod("Deployment")
     assert "--http-endpoint=:19807" in containers["livenessprobe"]["args"]
     assert "host" not in containers["driver"]["livenessProbe"]["httpGet"]
+
+
+@pytest.mark.parametrize(("network", "address"), [(True, "127.0.0.1"), (False, "")])
+def test_the_diagnostics_of_changed_blocks_are_on_loopback_in_the_network_of_a_node(
+    rendered: Callable[..., Release], network: bool, address: str
+) -> None:
+    served = {"enabled": True, "caCert": "-----BEGIN CERTIFICATE-----"}
+    config = EBS.replace("{name", "{alpha: true, name", 1)
+    release = rendered(config, controller={"hostNetwork": network}, sidecars={"snapshotMetadata": served})
+    sidecar = release.containers("Deployment")["snapshot-metadata"]
+
+    assert f"--http-endpoint={address}:19806" in sidecar["args"]
+    assert sidecar["readinessProbe"]["httpGet"].get("host", "") == address
+
+
+def test_backup_programs_are_told_where_changed_blocks_are_served_and_by_whom(whole: Release) -> None:
+    service = next(one for one in whole.all("Service") if one["metadata"]["name"] == "csi-multi-snapshot-metadata")
+    told = whole.one("SnapshotMetadataService")
+    sidecar = whole.containers("Deployment")["snapshot-metadata"]
+    (port,) = service["spec"]["ports"]
+
+    assert told["metadata"]["name"] == whole.one("CSIDriver")["metadata"]["name"]
+    assert told["spec"]["address"] == f"csi-multi-snapshot-metadata.csi-multi.svc:{port['port']}"
+    assert b"BEGIN CERTIFICATE" in base64.b64decode(told["spec"]["caCert"])
+    assert {"name": port["targetPort"], "containerPort": 50051} in sidecar["ports"]
+    controller = next(one for one in whole.all("Deployment") if one["metadata"]["name"] == "csi-multi-controller")
+    assert service["spec"]["selector"].items() <= controller["spec"]["template"]["metadata"]["labels"].items()

@@ -102,6 +102,16 @@ def test_a_health_monitor_that_the_driver_does_not_answer_is_refused(refusal: Ca
     assert "driver.alpha" in refusal(HEAD + EBS, sidecars={"healthMonitor": {"enabled": True}})
 
 
+def test_changed_blocks_that_the_driver_does_not_serve_are_refused(refusal: Callable[..., str]) -> None:
+    assert "driver.alpha" in refusal(HEAD + EBS, sidecars={"snapshotMetadata": {"enabled": True}})
+
+
+def test_changed_blocks_that_no_client_could_trust_are_refused(refusal: Callable[..., str]) -> None:
+    config = HEAD.replace("}", ", alpha: true}") + EBS
+
+    assert "--set-file" in refusal(config, sidecars={"snapshotMetadata": {"enabled": True}})
+
+
 def test_alerts_without_rules_are_refused(refusal: Callable[..., str]) -> None:
     config = HEAD.replace("}", ', metrics: "0.0.0.0:19809"}') + EBS
 

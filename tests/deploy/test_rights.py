@@ -5,6 +5,8 @@ from __future__ import annotations
 from .conftest import EVERY_SWITCH, Object, Release
 
 READ = ("get", "list", "watch")
+GROUPS = "--feature-gates=CSIVolumeGroupSnapshot=true"  # of the snapshotter
+CLIENT = "snapshot-metadata-client"  # a role for others to bind
 # What each container asks the API, from what it does. A right that is not here is not given.
 NEEDED = {
     "provisioner": {
@@ -37,6 +39,17 @@ NEEDED = {
         "snapshot.storage.k8s.io/volumesnapshotclasses": READ,
         "snapshot.storage.k8s.io/volumesnapshotcontents": (*READ, "update", "patch"),
         "snapshot.storage.k8s.io/volumesnapshotcontents/status": ("update", "patch"),
+        "groupsnapshot.storage.k8s.io/volumegroupsnapshotclasses": READ,
+        "groupsnapshot.storage.k8s.io/volumegroupsnapshotcontents": (*READ, "update", "patch"),
+        "groupsnapshot.storage.k8s.io/volumegroupsnapshotcontents/status": ("update", "patch"),
+    },
+    "snapshot-metadata": {
+        "authentication.k8s.io/tokenreviews": ("create",),  # who asks
+        "authorization.k8s.io/subjectaccessreviews": ("create",),  # may they read these snapshots?
+        "cbt.storage.k8s.io/snapshotmetadataservices": ("get",),  # its own: the audience
+        "snapshot.storage.k8s.io/volumesnapshots": ("get",),
+        "snapshot.storage.k8s.io/volumesnapshotcontents": ("get",),  # the handle
+        "snapshot.storage.k8s.io/volumesnapshotclasses": ("get", "list"),  # secrets
     },
     "health-monitor": {
         "persistentvolumes": READ,
@@ -51,7 +64,12 @@ NEEDED = {
 # Of pods that are not the controller's.
 NEEDED_ELSEWHERE = {
     "startup-taint": {"nodes": ("get", "list", "patch"), "storage.k8s.io/csinodes": ("list", "watch")},
-    "drain": {"nodes": ("get",)},  # its own: is it drained?
+    "drain": {"nodes": ("get",)},  # its own: is it drained? and that of who had a volume last: is it out of service?
+    CLIENT: {
+        "snapshot.storage.k8s.io/volumesnapshots": READ,
+        "snapshot.storage.k8s.io/volumesnapshotcontents": READ,
+        "cbt.storage.k8s.io/snapshotmetadataservices": ("get", "list"),  # where the service is
+    },
 }
 # In the release's own namespace.
 NEEDED_HERE = {
@@ -82,6 +100,8 @@ def test_each_container_has_a_role_with_what_it_needs_and_no_more(release: Relea
         needed = expected((NEEDED | NEEDED_ELSEWHERE)[owner])
         if "attacher" not in containers:
             needed.pop("storage.k8s.io/volumeattachments", None)
+        if GROUPS not in release.containers("Deployment").get("snapshotter", {"args": []})["args"]:
+            needed = {resource: verbs for resource, verbs in needed.items() if not resource.startswith("groupsnapshot")}
 
         assert owner in containers | set(NEEDED_ELSEWHERE)
         assert rights(role["rules"]) == needed, owner
@@ -103,6 +123,10 @@ def test_in_its_own_namespace_the_controller_elects_leaders_and_keeps_capacities
 
     assert role["metadata"]["namespace"] == "csi-multi"
     assert rights(role["rules"]) == expected(NEEDED_HERE)
+
+
+def test_nobody_has_the_role_of_backup_programs_until_it_is_bound(whole: Release) -> None:
+    assert f"csi-multi-{CLIENT}" not in [one["roleRef"]["name"] for one in whole.all("ClusterRoleBinding")]
 
 
 def test_secrets_are_read_one_by_one_and_only_those_that_classes_name(release: Release) -> None:

@@ -12,7 +12,13 @@ import yaml
 from .conftest import CHART, ROOT, VALUES, Release
 
 VERSIONS = ("1.34", "1.37")
-OPERATORS = ("snapshot.storage.k8s.io/", "cert-manager.io/", "monitoring.coreos.com/")
+OPERATORS = (
+    "snapshot.storage.k8s.io/",
+    "groupsnapshot.storage.k8s.io/",
+    "cbt.storage.k8s.io/",
+    "cert-manager.io/",
+    "monitoring.coreos.com/",
+)
 
 
 def strange(text: str) -> list[str]:

@@ -27,6 +27,16 @@ def test_without_a_snapshotter_nothing_needs_the_crds_of_snapshots(rendered: Cal
     assert snapshots(rendered(EBS, volumeSnapshotClasses=values["volumeSnapshotClasses"])) == ["VolumeSnapshotClass"]
 
 
+def test_groups_of_volumes_are_cut_only_where_the_cluster_has_their_crds(rendered: Callable[..., Release]) -> None:
+    def groups(**snapshotter: bool) -> list[str]:
+        release = rendered(EBS, volumeGroupSnapshotClasses=[{"name": "all"}], sidecars={"snapshotter": snapshotter})
+        return [one["kind"] for one in release.objects if one["apiVersion"].startswith("groupsnapshot")]
+
+    assert groups() == []
+    assert groups(groups=True, enabled=False) == []
+    assert groups(groups=True) == ["VolumeGroupSnapshotClass"]
+
+
 def test_the_first_look_needs_no_more_than_a_cluster_has_from_the_start() -> None:
     release = Release(LOOP, stored(LOOP))
     groups = {one["apiVersion"].rpartition("/")[0] for one in release.objects}

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from csi_multi.contract import CommandTimedOut, Unavailable
+from csi_multi.host import kept_threads
 from csi_multi.host.command import LocalHost
 
 
@@ -51,6 +52,7 @@ def test_a_call_without_a_thread_is_retried_later(monkeypatch: pytest.MonkeyPatc
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(kept_threads, "_idle", [])
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(Unavailable, match="no thread could be started"):
         LocalHost().call(lambda: 5, "five")

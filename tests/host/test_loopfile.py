@@ -14,7 +14,7 @@ NUMBERS = {"/dev/dm-3": "253:3", "/dev/mapper/vg0-data": "253:3", "/dev/nvme0n1p
 @pytest.fixture(autouse=True)
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with these devices; its mount table is a file."""
-    monkeypatch.setattr(loopdev, "bound_devices", dict)
+    monkeypatch.setattr(loopdev, "_bound", list)
     monkeypatch.setattr(sysfs, "BLOCK", tmp_path / "block")
     monkeypatch.setattr(sysfs, "number_of", lambda path: NUMBERS[str(path)])
     monkeypatch.setattr(sysfs, "find_number", lambda path, **_: NUMBERS.get(str(path), ""))

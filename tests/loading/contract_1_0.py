@@ -25,6 +25,7 @@ from csi_multi.contract import (
     Expand,
     ExpandRequest,
     Expansion,
+    FailedPrecondition,
     InUse,
     ListVolumes,
     NotFound,
@@ -132,6 +133,8 @@ class OldBackend(Expand, ListVolumes, Backend):
         with self.locked():
             label = self.label(request.handle)
             size = request.size.choose(granularity=GRANULE, minimum=label.size, maximum=LARGEST)
+            if (found := self.image(request.handle).stat().st_size) < label.size:
+                raise FailedPrecondition(f"volume {request.handle!r} has {found} of {label.size} bytes; restore it")
             os.truncate(self.image(request.handle), size)
             self.store(request.handle, msgspec.structs.replace(label, size=size))
         return Expansion(size=size)

@@ -18,7 +18,7 @@ from csi_multi.host.command import LocalHost
 from csi_multi.loading import loader
 from csi_multi.loading.loader import load_instances
 from csi_multi.loading.registry import Registry
-from csi_multi.loading.reload import ConfigReloader
+from csi_multi.loading.reload import ConfigReloader, file_state
 from csi_multi.rpc.capabilities import Mode
 from csi_multi.rpc.client import Client
 from csi_multi.rpc.server import build_server
@@ -77,10 +77,14 @@ class World:
         lines = [f"  {one}" if ":" in one else f"  {one}: {{kind: good}}" for one in backends]
         self.file.write_text(HEAD % (default, driver) + "\n".join(lines) + "\n")
 
-    def start(self) -> None:
+    def start(self, *replaced_meanwhile: str) -> None:
+        """Start as `serve` does; with arguments, the file is written anew while the instances are made."""
+        loaded = file_state(self.file)
         settings = load_config(self.file)
         self.registry = load_instances(settings, LocalHost())
-        self.reload = ConfigReloader(self.file, settings, self.registry, self._make)
+        if replaced_meanwhile:
+            self.write(*replaced_meanwhile)
+        self.reload = ConfigReloader(self.file, loaded, settings, self.registry, self._make)
 
     def serve(self) -> Client:
         self.server = build_server(self.reload.settings.driver, self.registry, LocalHost(), Mode.ALL)
@@ -117,6 +121,17 @@ def world(tmp_path: Path, install: Callable[..., str]) -> Any:
 def volume(client: Any, name: str, backend: str) -> str:
     answer = client.CreateVolume(name=name, volume_capabilities=[MOUNT], parameters={"backend": backend})
     return str(answer.volume.volume_id)
+
+
+def test_a_file_that_is_replaced_while_the_driver_starts_is_taken_over(world: World) -> None:
+    world.registry.close()
+    world.start("a", "b", "added")
+    assert world.names() == ["a", "b"]
+
+    world.reload.check_file()  # the first look finds it changed, the second that it is written completely
+    world.reload.check_file()
+
+    assert world.names() == ["a", "added", "b"]
 
 
 def test_an_instance_that_did_not_change_is_kept_as_it_is(world: World) -> None:

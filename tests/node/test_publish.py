@@ -59,8 +59,26 @@ class TestTheTable:
         assert published(mode, other_target=True) == ("ok" if mode in MANY else FailedPrecondition)
 
     def test_other_target_read_only(self, published, mode):
-        expected = "ok" if mode in MANY else FailedPrecondition
+        """One node with one writer (Nomad's mode): the mode is about writers, so others may read."""
+        expected = "ok" if mode in {*MANY, "SINGLE_NODE_WRITER"} else FailedPrecondition
         assert published(mode, other_target=True, read_only=True) == expected
+
+
+def test_a_writer_may_come_after_readers_but_not_after_a_writer(world, fs):
+    world.volume()
+    world.stage(fs=fs)
+    targets = [world.target(name) for name in ("reader", "writer", "other")]
+
+    def published(target, *, read_only):
+        mode = "SINGLE_NODE_WRITER"
+        return outcome(lambda: world.publish(target=target, fs=fs, mode=mode, read_only=read_only))
+
+    assert published(targets[0], read_only=True) == "ok"
+    assert published(targets[1], read_only=False) == "ok"
+    assert published(targets[2], read_only=False) is FailedPrecondition
+    for target in targets:
+        world.unpublish(target=target)
+    world.unstage()
 
 
 @pytest.mark.parametrize("mode", ["SINGLE_NODE_READER_ONLY", "MULTI_NODE_READER_ONLY"])

@@ -80,8 +80,9 @@ def test_the_remedy_for_a_writer_that_waits_for_a_frozen_filesystem_is_named(wor
     world.volume()
     world.stage()
     target = world.publish()
-    freeze(target)
-    writer = subprocess.Popen(["dd", "if=/dev/zero", f"of={target}/file", "bs=4k", "count=1", "status=none"])
+    with (target / "file").open("wb") as file:  # opened before: a writer that has not opened it yet holds no mount
+        freeze(target)
+        writer = subprocess.Popen(["dd", "if=/dev/zero", "bs=4k", "count=1", "status=none"], stdout=file)
     wait_until_blocked(writer)
     with pytest.raises(InUse, match=f"fsfreeze --unfreeze {target}"):
         world.unpublish()

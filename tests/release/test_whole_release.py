@@ -44,14 +44,14 @@ def released(copy: Path) -> Released:
     return Released(copy, done.stdout)
 
 
-def test_dist_has_an_archive_of_each_distribution_the_chart_and_the_arguments(released: Released) -> None:
+def test_dist_has_an_archive_of_each_distribution_the_chart_the_plugin_and_the_arguments(released: Released) -> None:
     found = sorted(file.name for file in (released.tree / "dist").iterdir())
 
     count = len(versions.distributions(released.tree))
     assert [name for name in found if name.startswith("csi-multi")] == ["csi-multi-7.4.12.tgz"]
     assert len([name for name in found if name.endswith("-7.4.12-py3-none-any.whl")]) == count
     assert len([name for name in found if name.endswith("-7.4.12.tar.gz")]) == count
-    assert len(found) == 2 * count + 2
+    assert len(found) == 2 * count + 3
 
 
 def test_both_kinds_of_archives_were_installed_and_used(released: Released) -> None:
@@ -70,6 +70,14 @@ def test_the_arguments_are_all_that_the_containerfile_takes(released: Released) 
     }
     assert set(given) == taken
     assert given["BACKENDS"] == "loop lvm ebs rbd"
+
+
+def test_the_plugin_of_kubectl_can_be_run(released: Released) -> None:
+    done = subprocess.run(
+        [released.tree / "dist/kubectl-csi_multi", "--help"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("usage: kubectl csi-multi ")
 
 
 def test_nothing_is_committed_tagged_or_pushed(released: Released) -> None:

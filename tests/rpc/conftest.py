@@ -20,7 +20,7 @@ MOUNT = pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"}
 @pytest.fixture
 def both(serve: Any, make: Any) -> Any:
     """A driver with the instances `fast` and `slow`, and no default."""
-    return serve(make("fast"), make("slow"))
+    return serve(make("fast", nodes=("node-2",)), make("slow"))
 
 
 @pytest.fixture

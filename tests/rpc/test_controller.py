@@ -45,6 +45,10 @@ def test_publishing_again_gives_the_same_context(publish: Any) -> None:
     assert dict(publish().publish_context) == {"device": "v"}
 
 
+def test_a_node_with_another_instances_fact_in_its_id_is_the_same_node(publish: Any) -> None:
+    assert publish(node_id="node-1;other=x") == publish()
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "words"),
     [
@@ -55,7 +59,7 @@ def test_publishing_again_gives_the_same_context(publish: Any) -> None:
         ({"node_id": "node-1;=;"}, Code.NOT_FOUND, "node"),
         ({"volume_capability": mounted(mode="MULTI_NODE_MULTI_WRITER")}, Code.INVALID_ARGUMENT, "MULTI_NODE"),
         ({"readonly": True}, Code.ALREADY_EXISTS, "read_only"),
-        ({"node_id": "node-1;other=x"}, Code.FAILED_PRECONDITION, "'node-1'"),
+        ({"node_id": "node-2"}, Code.FAILED_PRECONDITION, "'node-1'"),
     ],
 )
 def test_a_publication_that_cannot_be_is_refused(

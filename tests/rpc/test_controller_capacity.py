@@ -124,6 +124,20 @@ def test_what_all_have_together_is_no_more_than_can_be_said_and_has_no_largest(
     assert not answer.HasField("maximum_volume_size")
 
 
+class Limited(MemoryBackend):
+    """Has a limit for a volume, whatever is left."""
+
+    def capacity(self, request: CapacityRequest) -> CapacityReport:
+        return CapacityReport(available=2 * GIB, maximum=8 * GIB)
+
+
+def test_the_largest_volume_is_no_larger_than_what_is_available(serve: Any, make: Any) -> None:
+    """The scheduler looks at the largest volume alone where there is one, and would choose a full node."""
+    answer = serve(make("limited", Limited)).client.GetCapacity(**of("limited"))
+
+    assert (answer.available_capacity, answer.maximum_volume_size.value) == (2 * GIB, 2 * GIB)
+
+
 @pytest.mark.parametrize("mode", [Mode.ALL, Mode.CONTROLLER])
 def test_capacity_is_offered_even_if_no_backend_knows_it(mode: Mode, serve: Any, make: Any) -> None:
     """external-provisioner is told to ask before it is known which backends there will be."""

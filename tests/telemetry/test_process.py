@@ -36,9 +36,10 @@ class Driver:
         self.settings = driver
         self.process = DriverProcess(directory, self.text("a", "b"))
 
-    def text(self, *names: str, reserve: int = 5) -> str:
+    def text(self, *names: str, min_mib: int = 16) -> str:
+        """`min_mib` tells two files apart. No space is kept free: how full the machine's disk is must not matter."""
         lines = [f"driver: {{name: ops.csi-multi.example, node: n1, default_backend: a, {self.settings}}}", "backends:"]
-        common = f"reserve_percent: {reserve}, overprovision: 1000"
+        common = f"reserve_percent: 0, overprovision: 1000, min_size: {min_mib << 20}"
         lines += [f"  {name}: {{kind: loop, directory: {self.directory}/{name}, {common}}}" for name in names]
         return "\n".join(lines) + "\n"
 
@@ -206,7 +207,7 @@ def test_a_reload_under_fifty_concurrent_calls_loses_none(drive: Any, read: Any)
         running = [pool.submit(work, number) for number in range(50)]
         try:
             for times in range(1, 9):
-                driver.write(driver.text("a", *(["b", "c"] if times % 2 else ["b"]), reserve=times))
+                driver.write(driver.text("a", *(["b", "c"] if times % 2 else ["b"]), min_mib=16 + times))
                 driver.hangup()
                 driver.logged("the new configuration is in use", times)
                 before = sum(done)

@@ -15,13 +15,27 @@ import (
 	"github.com/hashicorp/hcl"
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/jobspec2"
+	groupsnapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
+// SnapshotMetadataService is the type of cbt.storage.k8s.io/v1beta1, which is in no Go module of its own.
+type SnapshotMetadataService struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              struct {
+		Audience string `json:"audience"`
+		Address  string `json:"address"`
+		CACert   []byte `json:"caCert"`
+	} `json:"spec"`
+}
+
 var kinds = map[string]func() any{
+	"cbt.storage.k8s.io/v1beta1 SnapshotMetadataService":       func() any { return &SnapshotMetadataService{} },
+	"groupsnapshot.storage.k8s.io/v1 VolumeGroupSnapshotClass": func() any { return &groupsnapshot.VolumeGroupSnapshotClass{} },
 	"cert-manager.io/v1 Certificate":                 func() any { return &certmanager.Certificate{} },
 	"monitoring.coreos.com/v1 PrometheusRule":        func() any { return &monitoring.PrometheusRule{} },
 	"monitoring.coreos.com/v1 ServiceMonitor":        func() any { return &monitoring.ServiceMonitor{} },
