@@ -8,6 +8,7 @@ DISTRIBUTIONS := kit $(wildcard backends/*) $(wildcard examples/*-backend)
 DEMO_PROGRAMS := blkid losetup mount mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
 TEST_PROGRAMS := $(DEMO_PROGRAMS) mkfs.btrfs cryptsetup pvcreate thin_check sfdisk strace \
 	ceph-mon ceph-osd ceph-mgr rbd rbd-nbd ip nsenter openssl qemu-storage-daemon
+KUBERNETES_PROGRAMS := runc iptables mmdebstrap busybox ip nsenter setpriv openssl ps /usr/lib/cni/bridge
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider --durations=8 --durations-min=10
 # In a mount namespace of its own: a container that starts beside the tests copies the mounts of its namespace, and each
 # copy keeps a device in use for a moment.
@@ -17,12 +18,14 @@ DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memor
 	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
 LVM = $(shell grep -l devicemapper backends/lvm/tests/test_*.py)
 LVM_KIT := $(addprefix backends/lvm/tests/test_,contract.py sanity_lvm.py)
+# Without a guest they find what others leave in this kernel, so that nothing may run beside them.
+LVM_FIRST = $(if $(shell (: < /dev/mapper/control) 2>/dev/null && echo here),--first lvm-kit --first lvm-rest)
 
 # Tests that need disks that come and go (hotplug.py); the kit on them is for the matrix, in full it runs on moto alone.
 NVME := $(addprefix backends/ebs/tests/test_,devices_nvme.py sanity_ebs.py $(if $(MATRIX),contract_nvme.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy manifests guest bench matrix check-site check-release release proto docs site lock lock-site generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy kubernetes nomad manifests guest bench matrix check-site check-release release proto docs site lock lock-site generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -33,8 +36,10 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 	@$(BIN)/csi-multi demo
 
 test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity, deploy (root; installs what it needs and says so)
-	@scripts/system-packages $(TEST_PROGRAMS)
-	@scripts/run-parts check integration lvm rbd "-j2 --output-sync=target attack ebs" sanity deploy
+	@scripts/system-packages $(TEST_PROGRAMS) mmdebstrap
+	@scripts/guest-packages
+	@CSI_SANITY="$$(scripts/csi-sanity)"; export CSI_SANITY; scripts/run-parts --first check $(LVM_FIRST) \
+		integration $(if $(LVM_FIRST),,lvm-kit lvm-rest) attack rbd-guest ebs rbd-cluster deploy sanity
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
 
@@ -46,10 +51,10 @@ dev: .venv/ready ## the virtual environment with the core, all backends and the 
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . $(addprefix -e ,$(DISTRIBUTIONS))
 	@touch $@
 
-check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, under 60 s)
+check: format lint types generated unit ## format, lint, strict types, generated files, unit tests (no root, three minutes)
 
 unit: dev
-	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper and not ec2 and not ceph and not krbd and not deploy and not site and not release"
+	@$(PYTEST) -q -n auto --dist worksteal -m "not root and not slow and not sanity and not devicemapper and not ec2 and not ceph and not krbd and not deploy and not site and not release and not kubernetes and not nomad"
 
 format: dev
 	@$(BIN)/ruff format --check --quiet .
@@ -108,6 +113,18 @@ deploy: dev ## chart, manifests and job files held against their APIs; the image
 	@HELM="$$(scripts/helm)" DEPLOY_PARSER="$$(scripts/deploy-parser)" GO="$$(scripts/go)" \
 		$(PYTEST) -q -n 2 --dist loadfile -m deploy tests/deploy
 
+# Namespaces of its own, and a shell as the first process, which reaps: when it ends, all that Nomad started ends.
+nomad: dev ## the jobs of config/nomad on a real Nomad with two clients (root; Go; SOURCES=DIRECTORY, see docs/testing.md)
+	@scripts/system-packages $(TEST_PROGRAMS) busybox
+	@NOMAD="$$(scripts/nomad)" && export NOMAD && \
+		unshare --mount --net --pid --fork --kill-child --mount-proc sh -c '"$$@"; exit $$?' sh \
+		$(PYTEST) -q -m nomad $(or $(ARGS),tests/orchestrators)
+
+kubernetes: dev ## a real Kubernetes, built and started here, and the driver on it by its chart (root; Go; SOURCES=...)
+	@$(if $(CLUSTER),,scripts/system-packages $(KUBERNETES_PROGRAMS))
+	@SOURCES="$(SOURCES)" $(BIN)/python -m tests.orchestrators.kubernetes.run $(if $(CLUSTER),--$(CLUSTER)) \
+		$(if $(NODES),--nodes=$(NODES)) $(if $(ARGS),-- $(ARGS))
+
 manifests: ## render config/kubernetes from the chart
 	@scripts/manifests
 
@@ -120,6 +137,8 @@ matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(ROOT_PYTEST) -q -m "sanity and not devicemapper and not krbd"
 	@$(MAKE) --no-print-directory lvm rbd ebs MATRIX=1
 	@$(MAKE) --no-print-directory check-site check-release
+	@$(if $(or $(SOURCES),$(wildcard .tools/kubernetes/bin/livenessprobe)),$(MAKE) --no-print-directory kubernetes,\
+		echo "left out: make kubernetes, which needs SOURCES=DIRECTORY, see docs/testing.md")
 
 check-site: dev site ## headless Chromium follows every link of the documentation site, and searches (root)
 	@scripts/system-packages chromium

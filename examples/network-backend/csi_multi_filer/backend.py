@@ -47,7 +47,9 @@ class FilerBackend(Expand, Clone, ListVolumes, Capacity):
         self._client = client = Client(config.directory)
         labels = Labels(client=client, driver=setting.driver, cluster=setting.cluster)
         loop_files = LoopDevices(setting.host)
-        self._devices = DeviceManager(client=client, labels=labels, loop_files=loop_files, node=setting.node)
+        self._devices = DeviceManager(
+            client=client, labels=labels, loop_files=loop_files, setting=setting, take_over=config.take_over
+        )
         self._volumes = VolumeManager(client=client, labels=labels, devices=self._devices)
         self._listing = Listing(client=client, volume_manager=self._volumes)
         self._capacity = CapacityAccounting(client)

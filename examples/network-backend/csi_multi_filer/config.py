@@ -9,3 +9,7 @@ from csi_multi.contract import Doc, Schema
 
 class Config(Schema, frozen=True, kw_only=True):
     directory: Annotated[str, Doc("absolute path of the shared directory, the same on all nodes", pattern="^/.*[^/]$")]
+    take_over: Annotated[
+        bool,
+        Doc("open volumes that a node has open which was declared out of service, so that it does not write any more"),
+    ] = False

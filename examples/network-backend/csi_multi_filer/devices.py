@@ -1,17 +1,19 @@
 """The loop device of a volume on the node that uses it: open, find, close, refresh; on one node at a time.
 
 The holder is written before the device is made and removed after it is gone, so that no crash leaves a device that
-another node does not know of. A node that is lost stays the holder: only an operator knows that it does not write.
+another node does not know of. A node that is lost stays the holder: only an operator knows that it does not write, and
+says so by declaring it out of service (`take_over`).
 The end of use on a node (find, close) waits a limited time for a share that hangs.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_multi.contract import Blank, Busy, Device, InUse, NotFound, OpenRequest, StorageError
+from csi_multi.contract import Blank, Busy, Device, InUse, NotFound, OpenRequest, Setting, StorageError
 from csi_multi.host import bounded, loopdev, loopfile
 from csi_multi.host.loopfile import LoopDevices
 
@@ -19,26 +21,34 @@ from .client import HOLDER, Client
 from .errors import ImageLost
 from .labels import Labels, leaf_of
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceManager:
     client: Client
     labels: Labels
     loop_files: LoopDevices
-    node: str
+    setting: Setting
+    take_over: bool
+
+    @property
+    def node(self) -> str:
+        return self.setting.node
 
     def open(self, request: OpenRequest) -> Device:
         leaf = leaf_of(request.handle)
         with self.client.connected("opening a device"), self.client.locked(leaf):
             blank, image = self.labels.read(leaf).blank, self.client.image(leaf)
-            if holder := self.client.holder(leaf):
-                self._refuse_other(leaf, holder)
-            else:
+            holder = self.client.holder(leaf)
+            if holder not in ("", self.node):
+                self._refuse_in_service(leaf, holder)
+            if holder != self.node:
                 self.client.hold(leaf, self.node)
             try:
                 return loopfile.device_of(self.loop_files.open(image, read_only=request.read_only), blank)
             except (StorageError, OSError):
-                if not holder:
+                if holder != self.node:
                     with suppress(StorageError, OSError):  # the first error is the one to report
                         self._release_closed(leaf)
                 raise
@@ -94,12 +104,14 @@ class DeviceManager:
         if self.client.is_held_by(leaf, self.node) and not self.loop_files.find(self.client.image(leaf)):
             self.client.release(leaf)
 
-    def _refuse_other(self, leaf: str, holder: str) -> None:
-        if holder != self.node:
-            raise InUse(
-                f"volume {leaf!r} is open on node {holder!r}; unpublish and unstage it there; when that node is "
-                f"switched off for good, remove {self.client.holder_file(leaf)}"
-            )
+    def _refuse_in_service(self, leaf: str, holder: str) -> None:
+        if self.take_over and self.setting.out_of_service(holder):
+            log.warning("volume %s is taken over from node %s, which is out of service", leaf, holder)
+            return
+        raise InUse(
+            f"volume {leaf!r} is open on node {holder!r}; unpublish and unstage it there; when that node is "
+            f"switched off for good, remove {self.client.holder_file(leaf)}"
+        )
 
 
 def _shown(image: Path) -> Path | None:

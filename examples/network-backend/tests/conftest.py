@@ -65,10 +65,10 @@ def small_share(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def connect() -> Connect:
-    def backend(directory: Path, **more: Any) -> FilerBackend:
+    def backend(directory: Path, take_over: bool = False, **more: Any) -> FilerBackend:
         names = {"instance": "nfs", "driver": "nfs.example.com", "cluster": "c", "node": "node-1"}
         setting = Setting(**{"host": LocalHost(), **names, **more})
-        return FilerBackend(Config(directory=str(directory)), setting)
+        return FilerBackend(Config(directory=str(directory), take_over=take_over), setting)
 
     return backend
 

@@ -218,6 +218,41 @@ def test_a_volume_is_open_on_one_node_at_a_time(backend: Any, handle: str, share
     other.close_device(handle)
 
 
+def test_a_volume_of_a_node_that_was_declared_out_of_service_is_taken_over_where_that_is_wanted(
+    backend: Any, handle: str, share: Path, connect: Any
+) -> None:
+    device = backend.open_device(OpenRequest(handle=handle))
+    loopdev.detach(LocalHost(), device.path)  # the node is switched off
+    gone = {"node": "node-2", "out_of_service": lambda node: node == "node-1"}
+    with pytest.raises(InUse, match="is open on node 'node-1'"):
+        connect(share, **gone).open_device(OpenRequest(handle=handle))
+    with pytest.raises(InUse, match="is open on node 'node-1'"):
+        connect(share, node="node-2", take_over=True).open_device(OpenRequest(handle=handle))
+
+    other = connect(share, take_over=True, **gone)
+    other.open_device(OpenRequest(handle=handle))
+    backend.resume()
+
+    assert holder(share) == "node-2", "the node that comes back leaves it alone"
+    with pytest.raises(InUse, match="is open on node 'node-2'"):
+        backend.open_device(OpenRequest(handle=handle))
+    other.close_device(handle)
+
+
+def test_a_volume_stays_where_it_is_while_the_orchestrator_does_not_tell(
+    backend: Any, handle: str, share: Path, connect: Any
+) -> None:
+    def no_answer(node: str) -> bool:
+        raise Unavailable(f"node {node}: no answer")
+
+    backend.open_device(OpenRequest(handle=handle))
+
+    with pytest.raises(Unavailable, match="node-1: no answer"):
+        connect(share, node="node-2", take_over=True, out_of_service=no_answer).open_device(OpenRequest(handle=handle))
+    assert holder(share) == "node-1"
+    backend.close_device(handle)
+
+
 def test_a_node_that_was_restarted_gives_back_what_it_held_and_no_other_node_does(
     backend: Any, handle: str, share: Path, connect: Any
 ) -> None:
