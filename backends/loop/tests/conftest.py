@@ -57,7 +57,7 @@ class SystemCallCounter(threading.local):
     before: tuple[str, Callable[[], None]] | None = None
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in self.EVENTS:
+        if event not in self.EVENTS or (args and "__pycache__" in str(args[0])):  # a first import keeps its bytecode
             return
         if self.before and self.before[0] == event:
             action, self.before = self.before[1], None

@@ -239,7 +239,7 @@ BROKEN = [
     ),
     (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(Recycling), "somebody else were detached"),
     (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(StatsAll), "raised Unavailable (cannot look at"),
-    (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(ReadsAll), "raised Unavailable (cannot read"),
+    (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(ReadsAll), "cannot read /dev/loop"),
     (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(ByName), "find_device of an existing volume"),
     (devices.dead_loop_devices_of_somebody_else_change_nothing, looped(Tidy), "somebody else were detached"),
     (devices.a_device_is_found_while_it_is_open, looped(Eager), "find_device before open_device: found Device"),
@@ -300,5 +300,5 @@ def test_a_dead_device_whose_number_is_given_again_is_left_to_its_new_owner(tmp_
 def test_loop_devices_pass(judged: Any, name: str) -> None:
     outcome = judged(CHECKS[name].body, looped(Looped))
 
-    lacking = ("Storage.files not given", "Storage.records not given")
+    lacking = ("Storage.files not given", "Storage.records not given", "Storage.also_damage not given")
     assert outcome.state is CheckState.PASSED or outcome.text in lacking, outcome.text
