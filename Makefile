@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -p no:cacheprovider --durations=8 --durations-
 # copy keeps a device in use for a moment.
 ROOT_PYTEST := $(if $(filter 0,$(shell id -u)),unshare --mount )$(PYTEST)
 # Tests that need device-mapper run where it is: on this machine or in a guest.
-DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
+DEVICE_MAPPER := $(BIN)/python tests/guest/run.py --user-mode --unless device-mapper --memory 3G --timeout $(if $(MATRIX),21600,3600) -- \
 	unshare --mount $(PYTEST) -q -p no:xdist -p no:hypothesispytest -m devicemapper
 LVM = $(shell grep -l devicemapper backends/lvm/tests/test_*.py)
 LVM_KIT := $(addprefix backends/lvm/tests/test_,contract.py sanity_lvm.py)

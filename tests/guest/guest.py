@@ -1,4 +1,4 @@
-"""Start one QEMU guest, run one command in it, and end it in every case."""
+"""Start one guest, run one command in it, and end it in every case. qemu.py and uml.py are the two kinds."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ import tempfile
 import termios
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
-from image import PROJECT, Kernel, initramfs, work_disk
+from image import PROJECT, Kernel, work_disk
 
 TIMED_OUT = 124  # as timeout(1) does
 BROKEN = 125  # the guest ended without an exit status of the command
-WORK = "/run/work"  # size of the disk for the guest's TMPDIR
-# In an emulated guest, mitigations take more than half of the time: every system call flushes the emulator's TLB.
-COMMAND_LINE = "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off"
-# Emulated processors wait for each other at every change of a page table: with other load on the machine, two
-# processors take three times as long as one for a task with many short processes.
-CPUS = 1
+WORK = "/run/work"  # the guest's TMPDIR, on a disk of its own
 MODPROBE = """\
 #!/bin/sh
 exec modprobe {options} "$@"
@@ -43,17 +39,27 @@ class Task:
     modules: tuple[str, ...]
     memory: str
     timeout: float | None  # seconds, boot included
-    qemu: tuple[str, ...]  # further words for qemu
 
 
-def run(kernel: Kernel, task: Task) -> int:
+class Machine(Protocol):
+    """A kind of guest."""
+
+    kernel: Kernel
+
+    def start(self, task: Task, control: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        """Start a guest whose first process is an init script; the block's end waits until its output is shown.
+
+        The guest's kernel writes to the file `console` in `control`, and the init script to the file `status`.
+        """
+
+
+def run(machine: Machine, task: Task) -> int:
     """Boot a guest, run the task, and return the command's exit status. Nothing remains."""
     with Signals() as signals, tempfile.TemporaryDirectory(prefix="csi-multi-guest-") as directory:
         control = Path(directory)
-        _prepare(kernel, task, control)
-        initramfs(kernel, task.modules, control / "initramfs")
+        _prepare(machine.kernel, task, control)
         work_disk(control / "work")
-        with _terminal(), _qemu(kernel, task, control) as process:
+        with _terminal(), _started(machine, task, control) as process:
             ends = time.monotonic() + task.timeout if task.timeout else float("inf")
             while process.poll() is None and not signals.noted and time.monotonic() < ends:
                 time.sleep(0.02)
@@ -67,7 +73,7 @@ def run(kernel: Kernel, task: Task) -> int:
 
 
 def _prepare(kernel: Kernel, task: Task, control: Path) -> None:
-    """Write what init.sh and the kernel read in the guest, where this directory is /run/guest."""
+    """Write what the init script and the kernel read in the guest, where this directory is /run/guest."""
     if not any(path.is_relative_to("/tmp") for path in (PROJECT, task.directory)):
         (control / "private-tmp").touch()  # otherwise the guest's /tmp would hide the checkout
     options = shlex.join(kernel.modprobe)
@@ -89,30 +95,14 @@ def _script(task: Task, modprobe: str) -> str:
 
 
 @contextmanager
-def _qemu(kernel: Kernel, task: Task, control: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start qemu, which also dies with this process; end it if it still runs."""
-    escaped = str(control).replace(",", ",,")
-    share = "local,security_model=none,multidevs=remap"
-    # fmt: off
-    words = (
-        "setpriv", "--pdeathsig", "KILL", "--",
-        "qemu-system-x86_64", "-M", "q35", "-accel", os.environ.get("GUEST_ACCEL", "tcg"), "-cpu", "max",
-        "-smp", str(CPUS), "-m", task.memory, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        "-kernel", str(kernel.image), "-initrd", str(control / "initramfs"),
-        "-append", COMMAND_LINE, "-serial", f"file:{control / 'console'}",
-        "-virtfs", f"{share},path=/,mount_tag=host",
-        "-virtfs", f"{share},path={escaped},mount_tag=control",
-        "-drive", f"file={escaped}/work,format=raw,if=virtio,cache=unsafe",
-        "-device", "virtio-serial", "-chardev", "stdio,id=terminal,signal=off",
-        "-device", "virtconsole,chardev=terminal", *task.qemu,
-    )
-    # fmt: on
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL if task.command else None)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+def _started(machine: Machine, task: Task, control: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the guest, which also dies with this process; end it if it still runs."""
+    with machine.start(task, control) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _status(control: Path) -> int:
@@ -127,7 +117,7 @@ def _status(control: Path) -> int:
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """Give the terminal back as it was; qemu may be killed before it does."""
+    """Give the terminal back as it was; the guest may be killed before it does."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""The boot image of a guest: a stock Debian kernel, downloaded but never installed, and a small initramfs."""
+"""What a guest boots: a stock Debian kernel, downloaded but never installed, and for QEMU a small initramfs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / ".tools" / "guest"
 WORK_SIZE = 8 << 30  # bytes; the file is sparse
 META_PACKAGE = "linux-image-amd64"  # depends on the package that has the newest kernel of the distribution
+USER_MODE = "user-mode-linux"  # has the kernel that is a program
 BOOT_MODULES = ("virtio_pci", "virtio_console", "virtio_blk", "9pnet_virtio", "9p", "ext4")  # what init.sh mounts
 
 
@@ -26,12 +27,9 @@ class ImageError(Exception):
 class Kernel:
     """A kernel package, unpacked."""
 
-    root: Path
+    root: Path  # has lib/modules
     version: str
-
-    @property
-    def image(self) -> Path:
-        return self.root / "boot" / f"vmlinuz-{self.version}"
+    image: Path
 
     @property
     def modprobe(self) -> tuple[str, ...]:
@@ -40,17 +38,35 @@ class Kernel:
 
 
 def kernel() -> Kernel:
-    """Return the kernel in the cache; if there is none, download it and install missing programs."""
-    if os.geteuid() != 0:
-        raise ImageError("needs root: the guest uses this machine's files as root")
-    print(_call(str(PROJECT / "scripts" / "guest-packages")), end="", file=sys.stderr)
-    root = CACHE / "kernel"
-    if not root.is_dir():
-        _download(root)
+    """Return the kernel for QEMU from the cache; if there is none, download it and install missing programs."""
+    root = _root("kernel", _newest)
     image = next(root.glob("boot/vmlinuz-*"), None)
     if image is None:
         raise ImageError(f"no boot/vmlinuz-* in {root}; remove that directory to download it again")
-    return Kernel(root=root, version=image.name.removeprefix("vmlinuz-"))
+    return Kernel(root=root, version=image.name.removeprefix("vmlinuz-"), image=image)
+
+
+def user_mode_kernel() -> Kernel:
+    """Return the kernel that is a program, as kernel() does."""
+    root = _root("uml", lambda: USER_MODE)
+    image = root / "usr/bin/linux.uml"
+    modules = next(root.glob("lib/modules/*"), None)
+    if modules is None or not image.exists():
+        raise ImageError(f"no usr/bin/linux.uml or lib/modules/* in {root}; remove that directory to download it again")
+    return Kernel(root=root, version=modules.name, image=image)
+
+
+def _root(name: str, package: Callable[[], str]) -> Path:
+    """Return the directory of an unpacked kernel package."""
+    if os.geteuid() != 0:
+        raise ImageError("needs root: the guest uses this machine's files as root")
+    print(_call(str(PROJECT / "scripts" / "guest-packages")), end="", file=sys.stderr)
+    root = CACHE / name
+    if not root.is_dir():
+        if shutil.which("apt-get") is None:
+            raise ImageError(f"no apt-get here; unpack a kernel with its modules and modules.dep in {root}")
+        _download(root, package())
+    return root
 
 
 def initramfs(kernel: Kernel, modules: Iterable[str], file: Path) -> None:
@@ -63,7 +79,7 @@ def initramfs(kernel: Kernel, modules: Iterable[str], file: Path) -> None:
         shutil.copy2(busybox, tree / "bin" / "busybox")
         shutil.copy2(Path(__file__).with_name("init.sh"), tree / "init")
         (tree / "init").chmod(0o755)
-        for number, module in enumerate(_with_dependencies(kernel, (*BOOT_MODULES, *modules))):
+        for number, module in enumerate(module_files(kernel, (*BOOT_MODULES, *modules))):
             shutil.copy2(module, tree / "modules" / f"{number:02}-{module.name}")
         names = "\n".join(str(path.relative_to(tree)) for path in sorted(tree.rglob("*")))
         _call("cpio", "--create", "--format=newc", "--quiet", f"--file={file}", stdin=names, directory=tree)
@@ -76,7 +92,7 @@ def work_disk(file: Path) -> None:
     _call("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", str(file))
 
 
-def _with_dependencies(kernel: Kernel, modules: tuple[str, ...]) -> list[Path]:
+def module_files(kernel: Kernel, modules: Iterable[str]) -> list[Path]:
     """Return the files of these modules and of what they need, in the order in which they load."""
     files: dict[Path, None] = {}
     for module in modules:
@@ -87,18 +103,20 @@ def _with_dependencies(kernel: Kernel, modules: tuple[str, ...]) -> list[Path]:
     return list(files)
 
 
-def _download(root: Path) -> None:
+def _download(root: Path, package: str) -> None:
     """Unpack the kernel package at root, all of it or nothing, so that two downloads at once are safe."""
-    package = _package()
-    print(f"guest: downloading {package} (about 70 MB) into {CACHE}, not installing it", file=sys.stderr)
+    print(f"guest: downloading {package} into {CACHE}, not installing it", file=sys.stderr)
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, ignore_cleanup_errors=True) as directory:
         _call("apt-get", "-o", "APT::Sandbox::User=root", "download", "-q", package, directory=Path(directory))
         archive = next(Path(directory).glob("*.deb"))
         unpacked = Path(directory) / "unpacked"
         _call("dpkg-deb", "-x", str(archive), str(unpacked))
-        version = next(unpacked.glob("boot/vmlinuz-*")).name.removeprefix("vmlinuz-")
-        _call("depmod", "-b", str(unpacked), version)
+        if not (unpacked / "lib").exists():  # where user-mode-linux does not have them
+            (unpacked / "lib").mkdir()
+            (unpacked / "usr/lib/uml/modules").rename(unpacked / "lib/modules")
+        for modules in unpacked.glob("lib/modules/*"):
+            _call("depmod", "-b", str(unpacked), modules.name)
         try:
             unpacked.rename(root)
         except OSError:
@@ -106,9 +124,8 @@ def _download(root: Path) -> None:
                 raise
 
 
-def _package() -> str:
-    if shutil.which("apt-get") is None:
-        raise ImageError(f"no apt-get here; unpack a kernel with its modules and modules.dep in {CACHE / 'kernel'}")
+def _newest() -> str:
+    """Return the name of the package that has the distribution's newest kernel."""
     if not (lines := _depends()):
         _call("apt-get", "update", "-q")
         lines = _depends()

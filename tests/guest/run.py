@@ -1,10 +1,11 @@
-"""Run a command in a QEMU guest that has this machine's files and its own kernel.
+"""Run a command in a guest that has this machine's files and its own kernel.
 
 It is for tests that need another kernel or more privileges than this machine has; see docs/testing.md. The command has
 the same root filesystem, environment and working directory as on the machine, and runs as root with all capabilities.
 /run, /tmp and TMPDIR belong to the guest. Standard output and standard error are one stream. Files that the command
 writes elsewhere are written to the machine. Without a command, a shell starts. With --unless the guest is started only
-if this machine lacks a feature; the tool prints where the command runs.
+if this machine lacks a feature; the tool prints where the command runs. The guest is an emulated machine (QEMU), or
+with --user-mode a process of this machine (User-mode Linux), which is much faster and has no network.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from pathlib import Path
 
 import direct
 from guest import BROKEN, Task, run
-from image import ImageError, kernel
+from image import ImageError, kernel, user_mode_kernel
 from kernel import FEATURES
-
-# QEMU's user network: no privileges, no bridge, and only this machine's loopback can reach the guest.
-NETWORK = ("-netdev", "user,id=network", "-device", "virtio-net-pci,netdev=network,romfile=")
+from qemu import NETWORK, Qemu
+from uml import UserMode
 
 
 def main(arguments: list[str]) -> int:
@@ -36,7 +36,9 @@ def main(arguments: list[str]) -> int:
         if not reason:
             return direct.run(task)
     try:
-        return run(kernel(), task)
+        if options.user_mode:
+            return run(UserMode(user_mode_kernel()), task)
+        return run(Qemu(kernel(), (*(NETWORK if options.network else ()), *options.qemu_arg)), task)
     except ImageError as error:
         print(f"guest: {error}", file=sys.stderr)
         return BROKEN
@@ -44,7 +46,9 @@ def main(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memory", default="2G", help="of the guest, as qemu takes it (default: %(default)s)")
+    parser.add_argument(
+        "--memory", default="2G", help="of the guest, in bytes or with K, M or G (default: %(default)s)"
+    )
     parser.add_argument("--timeout", type=float, help="seconds, boot included; then exit status 124 (default: none)")
     parser.add_argument(
         "--modules", default="loop", help="to load at boot, with commas; filesystems load by themselves"
@@ -57,6 +61,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         choices=sorted(FEATURES),
         help="run the command on this machine if it has this; otherwise in a guest, with the modules for it",
     )
+    parser.add_argument("--user-mode", action="store_true", help="a process of this machine, not an emulated machine")
     parser.add_argument(
         "--qemu-arg", action="append", default=[], metavar="WORD", help="one more word for qemu; repeat"
     )
@@ -64,8 +69,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not options.command and not sys.stdin.isatty():
         parser.error("a shell needs a terminal; give a command after --")
-    if not options.command and options.unless:
-        parser.error("--unless needs a command")
+    if not options.command and (options.unless or options.user_mode):
+        parser.error("--unless and --user-mode need a command")
+    if options.user_mode and (options.network or options.qemu_arg):
+        parser.error("--network and --qemu-arg need an emulated machine, without --user-mode")
     return options
 
 
@@ -82,7 +89,6 @@ def task_of(options: argparse.Namespace) -> Task:
         modules=tuple(modules),
         memory=options.memory,
         timeout=options.timeout,
-        qemu=(*(NETWORK if options.network else ()), *options.qemu_arg),
     )
 
 
