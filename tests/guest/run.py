@@ -5,7 +5,7 @@ the same root filesystem, environment and working directory as on the machine, a
 /run, /tmp and TMPDIR belong to the guest. Standard output and standard error are one stream. Files that the command
 writes elsewhere are written to the machine. Without a command, a shell starts. With --unless the guest is started only
 if this machine lacks a feature; the tool prints where the command runs. The guest is an emulated machine (QEMU), or
-with --user-mode a process of this machine (User-mode Linux), which is much faster and has no network.
+with --user-mode a process of this machine (User-mode Linux), which is much faster.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import direct
 from guest import BROKEN, Task, run
 from image import ImageError, kernel, user_mode_kernel
 from kernel import FEATURES
+from network import NetworkError
 from qemu import NETWORK, Qemu
 from uml import UserMode
 
@@ -37,9 +38,9 @@ def main(arguments: list[str]) -> int:
             return direct.run(task)
     try:
         if options.user_mode:
-            return run(UserMode(user_mode_kernel()), task)
+            return run(UserMode(user_mode_kernel(), options.network), task)
         return run(Qemu(kernel(), (*(NETWORK if options.network else ()), *options.qemu_arg)), task)
-    except ImageError as error:
+    except (ImageError, NetworkError) as error:
         print(f"guest: {error}", file=sys.stderr)
         return BROKEN
 
@@ -54,7 +55,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--modules", default="loop", help="to load at boot, with commas; filesystems load by themselves"
     )
     parser.add_argument(
-        "--network", action="store_true", help="reach servers on this machine's loopback, at 10.0.2.2 in the guest"
+        "--network",
+        action="store_true",
+        help="reach servers on this machine: in QEMU its loopback, as 10.0.2.2; in user mode its other addresses",
     )
     parser.add_argument(
         "--unless",
@@ -71,8 +74,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("a shell needs a terminal; give a command after --")
     if not options.command and (options.unless or options.user_mode):
         parser.error("--unless and --user-mode need a command")
-    if options.user_mode and (options.network or options.qemu_arg):
-        parser.error("--network and --qemu-arg need an emulated machine, without --user-mode")
+    if options.user_mode and options.qemu_arg:
+        parser.error("--qemu-arg needs an emulated machine, without --user-mode")
     return options
 
 
@@ -80,7 +83,7 @@ def task_of(options: argparse.Namespace) -> Task:
     modules = options.modules.split(",") if options.modules else []
     if options.unless:
         modules += FEATURES[options.unless].modules
-    if options.network:
+    if options.network and not options.user_mode:
         modules.append("virtio_net")
     return Task(
         command=tuple(options.command),

@@ -1,7 +1,8 @@
-"""The guest as a tool, and a test that needs it on a machine without the privilege: expanding a mounted ext4."""
+"""The guests as a tool, and a test that needs it on a machine without the privilege: expanding a mounted ext4."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pty
 import shutil
@@ -23,18 +24,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.root]
 PROJECT = Path(__file__).parents[2]
 DIRECT = held(LinuxCapability.CAP_SYS_ADMIN, LinuxCapability.CAP_SYS_RESOURCE)  # to mount, and to grow a mounted ext4
 
+MUCH = bytes(range(256)) * 40_000  # 10 MB
+EMULATED = pytest.mark.parametrize("kind", ["emulated"], indirect=True)
+USER_MODE = pytest.mark.parametrize("kind", ["user mode"], indirect=True)
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+@pytest.fixture(params=["emulated", "user mode"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the tool with a temporary directory of its own, in which nothing may be left, nor any qemu over it."""
+def start(tmp_path: Path, kind: str) -> Iterator[Start]:
+    """Start the tool with a temporary directory of its own, in which nothing may be left, nor any guest over it."""
     if DIRECT and not shutil.which("qemu-system-x86_64"):
         pytest.skip("this machine needs no guest, and has no qemu")
     started: list[subprocess.Popen[str]] = []
 
     def tool(*words: str, terminal: int | None = None) -> subprocess.Popen[str]:
-        command = (sys.executable, "tests/guest/run.py", *words)
+        options = ("--user-mode",) if kind == "user mode" else ()
+        command = (sys.executable, "tests/guest/run.py", *options, *words)
         environment = {**os.environ, "TMPDIR": str(tmp_path)}
         output = subprocess.PIPE if terminal is None else terminal
         process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdin=terminal, stdout=output, text=True)
@@ -49,15 +60,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
             process.stdout.close()
 
 
-def qemus(directory: Path) -> list[str]:
-    """Return the command lines of the qemu processes that use this directory."""
+def guests(directory: Path) -> list[str]:
+    """Return the command lines of the guests' processes that use this directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().decode(errors="replace")
         except OSError:
             continue  # ended meanwhile
-        if words.startswith("qemu-") and str(directory) in words:
+        if ("qemu-" in words or "linux.uml" in words) and not words.startswith("unshare") and str(directory) in words:
             found.append(words)
     return found
 
@@ -91,10 +102,11 @@ def test_a_guest_that_takes_too_long_is_ended(start: Start, tmp_path: Path) -> N
 
     assert process.wait(timeout=60) == 124
     assert time.monotonic() - began < 30
-    assert (qemus(tmp_path), list(tmp_path.iterdir())) == ([], [])
+    assert (guests(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
-def test_a_guest_with_a_network_reaches_a_server_on_this_machines_loopback(start: Start) -> None:
+@EMULATED
+def test_an_emulated_guest_with_a_network_reaches_a_server_on_this_machines_loopback(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         command = f"echo hello | busybox nc 10.0.2.2 {server.getsockname()[1]}"
@@ -109,6 +121,37 @@ def test_a_guest_with_a_network_reaches_a_server_on_this_machines_loopback(start
     assert output == "and good bye\n"
 
 
+@USER_MODE
+def test_a_guest_in_user_mode_with_a_network_reaches_a_server_on_this_machine(start: Start) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        server.settimeout(60)
+        gateway = "gateway=$(ip route show default | cut -d' ' -f3); echo $gateway"
+        visit = f"echo hello | busybox nc $gateway {server.getsockname()[1]} | sha256sum"
+        process = start("--network", "--", "sh", "-c", f"{gateway}; {visit}")
+        visitor, _ = server.accept()
+        with visitor, visitor.makefile("rwb") as stream:
+            asked = stream.readline()
+            stream.write(MUCH)
+        output, _ = process.communicate(timeout=60)
+
+    assert asked == b"hello\n"
+    gateway, digest = output.split()[:2]
+    assert digest == hashlib.sha256(MUCH).hexdigest()
+    left = subprocess.run(("ip", "-oneline", "address"), stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert f" {gateway}/31" not in left
+
+
+@USER_MODE
+def test_a_guest_in_user_mode_has_no_shell(start: Start) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        assert start(terminal=theirs).wait(timeout=60) == 2
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@EMULATED
 def test_without_a_command_it_is_a_shell_on_the_terminal(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/sh")  # quick to start
     ours, theirs = pty.openpty()
@@ -130,11 +173,11 @@ def test_a_signal_ends_the_guest_and_leaves_nothing(start: Start, tmp_path: Path
     process = start("--", "sh", "-c", "echo ready; sleep 600")
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
-    assert len(qemus(tmp_path)) == 1
+    assert guests(tmp_path)
     process.send_signal(number)
 
     assert process.wait(timeout=20) == 128 + number
-    assert (qemus(tmp_path), list(tmp_path.iterdir())) == ([], [])
+    assert (guests(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
 def test_no_guest_outlives_a_tool_that_was_killed(start: Start, tmp_path: Path) -> None:
@@ -144,17 +187,41 @@ def test_no_guest_outlives_a_tool_that_was_killed(start: Start, tmp_path: Path) 
     process.kill()
     process.wait()
     ends = time.monotonic() + 20
-    while qemus(tmp_path) and time.monotonic() < ends:
+    while guests(tmp_path) and time.monotonic() < ends:
         time.sleep(0.1)
 
-    assert qemus(tmp_path) == []
+    assert guests(tmp_path) == []
 
 
-def test_a_guest_that_does_not_boot_shows_its_console(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+@USER_MODE
+def test_a_guest_in_user_mode_whose_output_nobody_reads_ends(start: Start, tmp_path: Path) -> None:
+    process = start("--", "sh", "-c", "echo ready; while echo more; do :; done")
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    process.stdout.close()
+
+    assert process.wait(timeout=60) == 125
+    assert (guests(tmp_path), list(tmp_path.iterdir())) == ([], [])
+
+
+@EMULATED
+def test_an_emulated_guest_that_does_not_boot_shows_its_console(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
     process = start("--qemu-arg=-append", "--qemu-arg=console=ttyS0 panic=-1 rdinit=/none root=/dev/none", "--", "true")
 
     assert process.wait(timeout=60) == 125
     assert "Kernel panic" in capfd.readouterr().err
+
+
+@USER_MODE
+def test_a_guest_in_user_mode_that_does_not_boot_shows_its_console(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    process = start("--memory", "8M", "--", "true")
+
+    assert process.wait(timeout=60) == 125
+    assert "its console:" in capfd.readouterr().err
 
 
 @pytest.fixture
@@ -165,7 +232,7 @@ def capable(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
         where = "on this machine" if DIRECT else "in a guest: no CAP_SYS_RESOURCE here"
         with capfd.disabled():
             print(f"\nrunning {where}: {' '.join(command)}")
-        guest = () if DIRECT else (sys.executable, "tests/guest/run.py", "--timeout", "300", "--")
+        guest = () if DIRECT else (sys.executable, "tests/guest/run.py", "--user-mode", "--timeout", "300", "--")
         done = subprocess.run((*guest, *command), cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 0, done.stdout
         return done.stdout

@@ -31,6 +31,12 @@ done <&3
 exec 3<&-
 $busybox hostname guest
 $busybox ifconfig lo up
+if [ -e /run/guest/network ]; then
+    read -r address gateway </run/guest/network
+    $busybox ip address add "$address/31" dev vec0
+    $busybox ip link set vec0 up
+    $busybox ip route add default via "$gateway"
+fi
 echo /run/guest/modprobe >/proc/sys/kernel/modprobe # so that mount -t btrfs finds its module by itself
 
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

@@ -3,8 +3,7 @@
     python -m backends.rbd.tests.guest -- COMMAND...
 
 Both listen on an address of a documentation range that this machine's loopback has for the time. The guest reaches it
-through QEMU's own network, whose connections are this machine's. In the guest CSI_RBD_CLUSTERS says where they are
-(ceph_remote.py); the fixture `cluster` reads it.
+through this machine. In the guest CSI_RBD_CLUSTERS says where they are (ceph_remote.py), for the fixture `cluster`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from .ceph_remote import VARIABLE, served
 PROJECT = Path(__file__).resolve().parents[3]
 TOOL = PROJECT / "tests" / "guest" / "run.py"
 RANGE = "198.51.100.{}"  # RFC 5737: nobody's
-GATEWAY = "10.0.2.2"  # this machine, as QEMU's network shows it to the guest
 MODULES = ("loop", "rbd", "nbd")
 ENDED = 30.0  # seconds for the guest's tool to clean up
 
@@ -46,11 +44,9 @@ def main(arguments: list[str]) -> int:
             address = undo.enter_context(_address())
             clusters.append(undo.enter_context(Cluster(directory / str(number), address=address, store="bluestore")))
         coordinates = undo.enter_context(served(clusters, clusters[0].address, directory))
-        route = (
-            f'for to in {" ".join(one.address for one in clusters)}; do ip route add $to via {GATEWAY}; done; exec "$@"'
-        )
-        words = ["--network", "--memory", options.memory, "--timeout", options.timeout, "--modules", ",".join(MODULES)]
-        return _guest([*words, "--", "sh", "-c", route, "sh", *options.command], {VARIABLE: coordinates})
+        words = ["--user-mode", "--network", "--memory", options.memory, "--timeout", options.timeout]
+        words += ["--modules", ",".join(MODULES)]
+        return _guest([*words, "--", *options.command], {VARIABLE: coordinates})
 
 
 @contextmanager
