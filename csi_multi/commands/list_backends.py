@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 import msgspec
 
-from ..contract.backend import FEATURES, GROUP
+from ..contract.backend import FEATURES, GROUP, TOOLS
 from ..loading.loader import backend_classes, duplicate_providers
 
 HEADER = ("KIND", "CLASS", "DISTRIBUTION", "CONTRACT", "FEATURES")
@@ -63,7 +63,7 @@ def installed_backends() -> list[InstalledBackend]:
                 distribution=distribution,
                 version=version,
                 contract=cls.contract if cls else None,
-                features=tuple(feature.__name__ for feature in FEATURES if cls and issubclass(cls, feature)),
+                features=tuple(feature.__name__ for feature in (*FEATURES, *TOOLS) if cls and issubclass(cls, feature)),
                 problem=broken.get(kind, ""),
             )
             found.append(one)

@@ -28,10 +28,21 @@ CODES: dict[type[errors.StorageError], grpc.StatusCode] = {
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
 }
 
+# Refused credentials say nothing about what an earlier try has made, so no code may let the caller forget the request.
+UNKNOWN_STATE: dict[type[errors.StorageError], grpc.StatusCode] = {
+    errors.PermissionDenied: grpc.StatusCode.UNAVAILABLE,
+    errors.Unauthenticated: grpc.StatusCode.UNAVAILABLE,
+}
+
 # RPCs whose caller does something else with the code above. After a code that is not final, external-resizer never lets
 # a claim take its size back, and only INVALID_ARGUMENT lets a claim leave its class. FAILED_PRECONDITION means to it
 # that the volume grows only while it is not in use: it does not ask again as long as a pod has the volume.
 CODES_OF_RPC: dict[str, dict[type[errors.StorageError], grpc.StatusCode]] = {
+    "CreateVolume": UNKNOWN_STATE,
+    "CreateSnapshot": UNKNOWN_STATE,
+    "CreateVolumeGroupSnapshot": UNKNOWN_STATE,
+    "NodeStageVolume": UNKNOWN_STATE,
+    "NodePublishVolume": UNKNOWN_STATE,
     "ControllerExpandVolume": {
         errors.ResourceExhausted: grpc.StatusCode.OUT_OF_RANGE,
         errors.FailedPrecondition: grpc.StatusCode.OUT_OF_RANGE,

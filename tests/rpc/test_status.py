@@ -101,7 +101,7 @@ def test_only_what_may_still_be_running_is_not_final() -> None:
 def test_a_backends_error_reaches_the_caller_with_its_code_and_text(cls: Any, fail: Any) -> None:
     refusal = fail(cls("the pool said no"))
 
-    assert (refusal.code, refusal.text) == (CODES[cls], "the pool said no")
+    assert (refusal.code, refusal.text) == (code_of(cls(), "CreateVolume"), "the pool said no")
 
 
 @pytest.mark.parametrize("cls", TREE, ids=lambda cls: cls.__name__)
@@ -212,3 +212,21 @@ def test_what_another_backend_of_the_driver_can_do_is_an_invalid_argument(
 
     assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
     assert f"does not support {rpc}" in refusal.text
+
+
+@pytest.mark.parametrize("error", [errors.PermissionDenied("no right"), errors.Unauthenticated("an old password")])
+def test_a_creation_whose_credentials_are_refused_is_not_forgotten_for_an_earlier_try_may_have_made_it(
+    fail: Any, error: errors.StorageError
+) -> None:
+    refusal = fail(error)
+
+    assert refusal.code in NOT_FINAL
+    assert refusal.text == str(error)
+
+
+@pytest.mark.parametrize("rpc", ["CreateSnapshot", "CreateVolumeGroupSnapshot", "NodeStageVolume", "NodePublishVolume"])
+@pytest.mark.parametrize("error", [errors.PermissionDenied(), errors.Unauthenticated()])
+def test_no_rpc_that_makes_something_ends_for_good_when_credentials_are_refused(
+    rpc: str, error: errors.StorageError
+) -> None:
+    assert code_of(error, rpc) in NOT_FINAL

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 NODE = "node-1"
 DRIVER = "multi.csi.test"
 # The groups of checks that `make lvm` runs; MATRIX=1 runs all of them, for thin and for thick volumes. In a guest, a
-# check takes ten seconds, and one that lets every command of an operation fail in four ways a minute or more.
+# check takes four seconds, and one that lets every command of an operation fail in four ways a minute or more.
 GROUPS = {
     "thin": (
         *("creation", "crashes", "node_crashes", "devices", "blanks", "snapshots", "sources", "expand", "foreign"),
-        *("in_use", "groups", "blocks"),
+        *("in_use", "blocks"),  # groups: test_groups.py, test_group_cut.py
     ),
     "linear": (
         "blanks",
@@ -41,11 +41,7 @@ REPEATED = {
         # test_groups.py does these on a pool in memory, with a death before and after each command.
         "a group snapshot completes once after a crash at any call",
         "a group deletion completes after a crash at any call",
-        # To the backend these are a look by name, which other checks need as well; the core compares.
-        "other volumes under the name of a group are a conflict",
-        "a group name is reported as taken or unknown",
-        "the name of a deleted group can be used again",
-        "a group with a deleted volume is not created at all",
+        "a group of volumes in use is of one point in time or refused",  # test_group_cut.py
         "an expansion completes after a crash at any call",  # one command: dead before it, or its request is repeated
         "closing a device completes after a crash at any call",
         "the formatting note is old or new after a crash at any call",
