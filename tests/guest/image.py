@@ -48,7 +48,7 @@ def kernel() -> Kernel:
 
 def user_mode_kernel() -> Kernel:
     """Return the kernel that is a program, as kernel() does."""
-    root = _root("uml", lambda: USER_MODE)
+    root = _root("uml", _user_mode_package)
     image = root / "usr/bin/linux.uml"
     modules = next(root.glob("lib/modules/*"), None)
     if modules is None or not image.exists():
@@ -126,18 +126,27 @@ def _download(root: Path, package: str) -> None:
 
 def _newest() -> str:
     """Return the name of the package that has the distribution's newest kernel."""
-    if not (lines := _depends()):
-        _call("apt-get", "update", "-q")
-        lines = _depends()
-    if not lines:
+    needed = [line.split()[1] for line in _listed("depends", META_PACKAGE) if line.split()[:1] == ["Depends:"]]
+    images = [name for name in needed if name.startswith("linux-image-")]
+    if not images:
         raise ImageError(f"apt knows no {META_PACKAGE}; is the distribution's main section in the apt sources?")
-    return lines[0]
+    return images[0]
 
 
-def _depends() -> list[str]:
-    found = subprocess.run(("apt-cache", "depends", META_PACKAGE), capture_output=True, text=True, check=False)
-    words = [line.split() for line in found.stdout.splitlines()]
-    return [word[1] for word in words if word[:1] == ["Depends:"] and word[1].startswith("linux-image-")]
+def _user_mode_package() -> str:
+    if not _listed("show", USER_MODE):
+        raise ImageError(f"apt knows no {USER_MODE}; is the distribution's main section in the apt sources?")
+    return USER_MODE
+
+
+def _listed(verb: str, package: str) -> list[str]:
+    """Return what apt-cache shows of a package; if that is nothing, update the lists first."""
+    command = ("apt-cache", verb, package)
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    if not shown.strip():
+        _call("apt-get", "update", "-q")
+        shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return [line for line in shown.splitlines() if line.strip()]
 
 
 def _call(*command: str, stdin: str = "", directory: Path | None = None) -> str:
