@@ -18,10 +18,7 @@ GROUPS = (
     "foreign",
     "expand",
     "capacity",
-    "races",
-    "credentials",
-    "groups",
-    "blocks",
+    "credentials",  # and instead of groups, blocks: test_groups.py, test_group_cut.py, test_changed_blocks.py
 )
 # Checks in these groups that come by no other line of the backend than one that is run.
 REPEATED = (
