@@ -217,6 +217,16 @@ class Client:
                 raise ImageNotFound(f"the trash of {self._namespace} has no image with id {id}") from None
             raise error
 
+    def trashed_snapshots(self, id: str) -> list[ImageSnapshot]:
+        """Return all snapshots of an image in the trash, as `snapshots` does. Raises ObjectNotFound."""
+        return self._json(
+            lambda data: [resources.snapshot(one) for one in data], "snap", "ls", *self._by_id(id), "--all"
+        )
+
+    def remove_trashed_snapshot(self, id: str, snapshot: str) -> None:
+        """Remove a snapshot of an image in the trash, as `remove_snapshot` does. Raises ObjectNotFound."""
+        self.connection.rbd("snap", "rm", *self._by_id(id), "--snap", snapshot, NO_PROGRESS)
+
     def remove(self, image: str) -> None:
         """Delete an empty image, without the trash. Raises ImageNotFound, HasDependents, ImageInUse."""
         with self._confirming(image):
@@ -284,6 +294,11 @@ class Client:
             if snapshot and all(one.name != snapshot for one in self.snapshots(image)):
                 raise ImageNotFound(f"snapshot {self.spec(image, snapshot)} does not exist") from None
             raise error
+
+    def _by_id(self, id: str) -> tuple[str, ...]:
+        """Return the words for an image that has no name any more."""
+        pool, _, namespace = self._namespace.partition("/")
+        return ("--pool", pool, *(("--namespace", namespace) if namespace else ()), "--image-id", id)
 
     def _existing_names(self) -> list[str]:
         try:

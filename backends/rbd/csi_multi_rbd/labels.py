@@ -128,6 +128,11 @@ def is_temporary(snapshot: str) -> bool:
     return snapshot.startswith(_TEMPORARY)
 
 
+def is_own_snapshot(snapshot: str) -> bool:
+    """Return whether the driver gives snapshots such a name."""
+    return snapshot == BASE_SNAPSHOT or is_temporary(snapshot)
+
+
 def copy_of(snapshot: str) -> tuple[str, str]:
     """Return kind and leaf of what is copied from a temporary snapshot; the reverse of `temporary_snapshot`."""
     word, _, leaf = snapshot.removeprefix(_TEMPORARY).partition("-")

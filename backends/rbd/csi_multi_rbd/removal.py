@@ -45,6 +45,7 @@ class ImageRemover:
     def __init__(self, trash: TrashPurger, kinds: tuple[OwnedImages, ...], background: Client) -> None:
         """`background` runs its commands in the background."""
         self._trash = trash
+        trash.remove_snapshots = self._remove_trashed_snapshots
         self._kinds = {images.kind: images for images in kinds}
         self.temporaries = TemporarySnapshots(background, self._settle_copy, immediate=trash.immediate)
 
@@ -195,10 +196,24 @@ class ImageRemover:
         if only_one and client.remove_snapshot(name, labels.BASE_SNAPSHOT):
             return  # it was the one that the image had, so there is none of others
         snapshots = [one.name for one in client.snapshots(name) if one.namespace == USER_SNAPSHOT]
-        if foreign := [one for one in snapshots if one != labels.BASE_SNAPSHOT and not labels.is_temporary(one)]:
+        if foreign := [one for one in snapshots if not labels.is_own_snapshot(one)]:
             raise InUse(
                 f"image {client.spec(name)} has snapshots that this driver did not create: {', '.join(foreign)}; "
                 "remove them with 'rbd snap rm' if they are not needed"
             )
         for one in snapshots:
             self.temporaries.remove(client, name, one)
+
+    def _remove_trashed_snapshots(self, client: Client, id: str) -> bool:
+        """Remove the driver's own snapshots of an image in the trash, and before each what is incomplete of its copy.
+
+        Return whether there were any. No copy can be begun any more: that needs the image's name. Raises Busy while
+        another process is creating one.
+        """
+        found = [one.name for one in client.trashed_snapshots(id) if one.namespace == USER_SNAPSHOT]
+        own = [one for one in found if labels.is_own_snapshot(one)]
+        for one in own:
+            if labels.is_temporary(one):
+                self._settle_copy(client, one)
+            client.remove_trashed_snapshot(id, one)
+        return bool(own)

@@ -1,7 +1,8 @@
 """Deletion through Ceph's trash: an image leaves its name at once, and its data is purged in the background.
 
 An image whose clones still need it stays in the trash until the last of them is deleted or flattened. The trash itself
-is the only record of that: a driver that starts lists it.
+is the only record of that: a driver that starts lists it. An image can be moved there while another process cuts the
+snapshot for a copy of it: that snapshot goes before the image, and then the copy either has its data or fails.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ LONGEST = 3600.0  # seconds: an image that clones still need is tried again afte
 class TrashPurger:
     """`client` runs its commands in the background, without the time limit of requests."""
 
+    remove_snapshots: Callable[[Client, str], bool]  # of an image by its id, if they are ours; whether there were any
+
     def __init__(self, client: Client, is_ours: Callable[[str], bool], *, immediate: bool) -> None:
         """`is_ours` returns whether an image of this name is the driver's. `immediate`: the instance has no key, so
-        nothing can be done after the request that brought one.
+        nothing can be done after the request that brought one. `remove_snapshots` is set before the first use.
         """
         self._client = client
         self._is_ours = is_ours
@@ -47,7 +50,7 @@ class TrashPurger:
             client.move_to_trash(image.name)
         if self.immediate:
             with suppress(HasDependents, ImageNotFound):
-                client.delete_from_trash(image.id)
+                self._delete(client, image.id)
             return
         with self._lock:
             self._parents[image.id] = image.parent.id if image.parent else ""
@@ -99,7 +102,7 @@ class TrashPurger:
                 self._worker.submit(one)
             return
         try:
-            self._client.delete_from_trash(id)
+            self._delete(self._client, id)
         except HasDependents:
             log.debug("image %s stays in the trash: clones still need it", id)
             self._note_needed(id)
@@ -113,6 +116,15 @@ class TrashPurger:
             self._worker.submit(AGAIN)  # an earlier process moved it to the trash, perhaps with the images above it
         elif parent:
             self._worker.submit(parent)  # this may have been the last clone that needed it
+
+    def _delete(self, client: Client, id: str) -> None:
+        """Raises HasDependents, ImageNotFound, ImageInUse."""
+        try:
+            client.delete_from_trash(id)
+        except HasDependents:
+            if not self.remove_snapshots(client, id):
+                raise
+            client.delete_from_trash(id)
 
     def _note_needed(self, id: str, *, listed: bool = False) -> None:
         with self._lock:

@@ -123,6 +123,39 @@ def test_a_node_leaves_the_trash_alone(cluster: Cluster, backend: RbdBackend, co
     node.close()
 
 
+@pytest.mark.parametrize("copied", ["nothing yet", "a clone"])
+def test_what_another_process_deleted_beside_a_copy_is_purged_with_the_copys_snapshot(
+    cluster: Cluster, backend: RbdBackend, copied: str
+) -> None:
+    volume = create(backend, "v")
+    where = f"{cluster.pool}/{backend.config.namespace}"
+    source = f"{where}/{image(backend, volume)}@{labels.temporary_snapshot(labels.VOLUME, 'copy')}"
+    cluster.rbd("snap", "create", source)
+    if copied == "a clone":
+        cluster.rbd("clone", "--rbd-default-clone-format", "2", source, f"{where}/by-hand")
+    move_to_trash(cluster, backend, image(backend, volume))  # rbd does that also beside the snapshot
+
+    backend.main.trash.sweep(now=True)
+
+    kept = [f"trash {image(backend, volume)}", "image by-hand"] if copied == "a clone" else []
+    assert sorted(everything(cluster, backend)) == sorted(kept)
+    if copied == "a clone":
+        cluster.rbd("rm", f"{where}/by-hand")
+        backend.main.trash.sweep(now=True, parents=())
+        assert everything(cluster, backend) == []
+
+
+def test_an_image_in_the_trash_keeps_the_snapshots_of_others(cluster: Cluster, backend: RbdBackend) -> None:
+    volume = create(backend, "v")
+    where = f"{cluster.pool}/{backend.config.namespace}"
+    cluster.rbd("snap", "create", f"{where}/{image(backend, volume)}@by-hand")
+    move_to_trash(cluster, backend, image(backend, volume))
+
+    backend.main.trash.sweep(now=True)
+
+    assert everything(cluster, backend) == [f"trash {image(backend, volume)}"]
+
+
 def test_a_chain_is_purged_from_its_end(cluster: Cluster, config: Config, setting: Setting) -> None:
     backend = RbdBackend(msgspec.structs.replace(config, flatten_depth=15, max_depth=15), setting)
     volume = create(backend, "v0")
