@@ -76,6 +76,7 @@ class Node:
     def start(self) -> None:
         """Start the first process; the node ends with this one. Raises NodeError."""
         self.home.mkdir(parents=True, exist_ok=True)
+        self.programs.clear()  # those of an earlier start have ended with it
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", *SPACES, "--fork", "--kill-child", "--mount-proc"]
         words += ["--propagation", "private", "sh", "-c", FIRST, "sh", str(self.home), self.name, str(self._share)]
         log = self.home / "node.log"
