@@ -42,10 +42,13 @@ def figure() -> Figure:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster | None:
+def cluster() -> Iterator[Cluster | None]:
     """The cluster on this machine, which another process has started; none where the tests use another's."""
     known = json.loads(os.environ.get("KUBERNETES_CLUSTER", "null"))
-    return Cluster(Path(known["directory"]), nodes=known["nodes"]) if known else None
+    cluster = Cluster(Path(known["directory"]), nodes=known["nodes"]) if known else None
+    yield cluster
+    for node in cluster.nodes if cluster else ():
+        node.stop()  # if a test has started it again
 
 
 @pytest.fixture(scope="session")

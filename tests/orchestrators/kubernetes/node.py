@@ -76,7 +76,7 @@ class Node:
     def start(self) -> None:
         """Start the first process; the node ends with this one. Raises NodeError."""
         self.home.mkdir(parents=True, exist_ok=True)
-        self.programs.clear()  # those of an earlier start have ended with it
+        self._reap()  # an earlier start
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", *SPACES, "--fork", "--kill-child", "--mount-proc"]
         words += ["--propagation", "private", "sh", "-c", FIRST, "sh", str(self.home), self.name, str(self._share)]
         log = self.home / "node.log"
@@ -84,7 +84,9 @@ class Node:
             pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
             self._outer = subprocess.Popen(words, **pipes, text=True, start_new_session=True)
         assert self._outer.stdout
-        if self._outer.stdout.readline() != "ready\n":
+        with self._outer.stdout as said:
+            ready = said.readline() == "ready\n"
+        if not ready:
             raise NodeError(f"the namespaces of {self.name} cannot be made: {log.read_text().strip()}")
         (self.home / PID).write_text(str(_child(self._outer.pid)))
 
@@ -97,9 +99,15 @@ class Node:
                 os.kill(self.pid, signal.SIGKILL)  # the kernel ends all others of the namespace before it
         else:
             self._outer.kill()
-        self._outer.wait()
+        self._reap()
+
+    def _reap(self) -> None:
+        """Wait for what was started, and has ended or is about to."""
+        if self._outer:
+            self._outer.wait()
         for program in self.programs.values():
             program.wait()
+        self.programs.clear()
 
     def words(self, *command: str, directory: Path | None = None) -> list[str]:
         """Return the command that runs another one on the node."""
