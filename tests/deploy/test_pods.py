@@ -28,6 +28,12 @@ def paths(release: Release) -> dict[str, str]:
     }
 
 
+def test_a_node_whose_kernel_has_no_modules_runs_the_drivers_pod(release: Release) -> None:
+    (modules,) = [one["hostPath"] for one in release.pod("DaemonSet")["volumes"] if one["name"] == "modules"]
+
+    assert modules == {"path": "/lib/modules", "type": "DirectoryOrCreate"}
+
+
 def kinds(release: Release) -> set[str]:
     return {backend["kind"] for backend in release.config["backends"].values()}
 

@@ -31,8 +31,11 @@ class Cluster:
     def __init__(self, directory: Path, *, nodes: int) -> None:
         self.directory = directory
         homes = directory / "nodes"
-        numbers = range(1, nodes + 1)
-        self.nodes = [Node(f"node-{n}", n, homes / f"node-{n}", f"{directory.name}-node-{n}") for n in numbers]
+        self.share = homes / "share/csi-multi"
+        self.nodes = [
+            Node(f"node-{n}", n, homes / f"node-{n}", cgroup=f"{directory.name}-node-{n}", share=self.share)
+            for n in range(1, nodes + 1)
+        ]
         self.credentials = Credentials(directory / "credentials")
         self.machine = Machine(directory.with_suffix(".json"), homes)
 
@@ -40,7 +43,9 @@ class Cluster:
         self.machine.restore()  # before the files go that tell which loop devices are ours
         if self.directory.exists():
             shutil.rmtree(self.directory)
-        self.directory.mkdir(parents=True)
+        self.share.mkdir(parents=True)
+        self.share.chmod(0o777)  # the controller is not root
+        (self.share / ".filer").touch()  # says that this is the share
         self.machine.prepare([node.cgroup for node in self.nodes])
         return self
 
@@ -62,6 +67,12 @@ class Cluster:
             self._wait(f"node {node.name} registered", lambda node=node: self.kubectl("get", "node", node.name))
         self.kubectl("wait", "--for=condition=Ready", "node", "--all", f"--timeout={LIMIT:.0f}s")
 
+    def start_again(self, node: Node) -> None:
+        """Start a node that has ended; it has the directories that it had. Not the first one. Raises NodeError."""
+        node.start()
+        self._tie(node)
+        self._start_node(node, [])
+
     @property
     def kubectl_words(self) -> list[str]:
         """The words of the command kubectl, as the cluster's administrator."""
@@ -77,19 +88,22 @@ class Cluster:
 
     def _connect(self) -> None:
         """Tie all nodes to a bridge on the first one; each knows the way to the pods of the others."""
-        first, others = self.nodes[0], self.nodes[1:]
-        first.run("ip", "link", "add", "nodes", "type", "bridge")
-        for node in others:
+        self.nodes[0].run("ip", "link", "add", "nodes", "type", "bridge")
+        for node in self.nodes:
+            self._tie(node)
+
+    def _tie(self, node: Node) -> None:
+        first = self.nodes[0]
+        if node is not first:
             pair = ("type", "veth", "peer", "name", f"to-{node.name}", "netns", str(first.pid))
             subprocess.run(["ip", "link", "add", "nodes", "netns", str(node.pid), *pair], check=True)
             first.run("ip", "link", "set", f"to-{node.name}", "master", "nodes", "up")
-        for node in self.nodes:
-            node.run("ip", "address", "add", f"{node.address}/24", "dev", "nodes")
-            node.run("ip", "link", "set", "nodes", "up")
-            node.run("ip", "route", "add", "default", "dev", "nodes")
-            for other in self.nodes:
-                if other is not node:
-                    node.run("ip", "route", "add", f"{other.pods}.0/24", "via", other.address)
+        node.run("ip", "address", "add", f"{node.address}/24", "dev", "nodes")
+        node.run("ip", "link", "set", "nodes", "up")
+        node.run("ip", "route", "add", "default", "dev", "nodes")
+        for other in self.nodes:
+            if other is not node:
+                node.run("ip", "route", "add", f"{other.pods}.0/24", "via", other.address)
 
     def _start_control_plane(self) -> None:
         first, place = self.nodes[0], self.credentials

@@ -29,9 +29,13 @@ def leader(kubectl: Kubectl) -> str:
 
 def kill_containers(kubectl: Kubectl, nodes: list[OnNode], *names: str, pod: str = "") -> int:
     """kill -9 the containers of these names, of one pod or all of the driver; return how many ran."""
+    return sum(node.kill(one) for one in containers(kubectl, *names, pod=pod) for node in nodes)
+
+
+def containers(kubectl: Kubectl, *names: str, pod: str = "") -> list[str]:
+    """Return the ids of the containers of these names, of one pod or all of the driver."""
     pods = driver_pods(kubectl).all("pod")
-    ids = [one for found in pods if pod in ("", found["metadata"]["name"]) for one in _containers(found, names)]
-    return sum(node.kill(one) for one in ids for node in nodes)
+    return [one for found in pods if pod in ("", found["metadata"]["name"]) for one in _containers(found, names)]
 
 
 def _containers(pod: Object, names: tuple[str, ...]) -> list[str]:

@@ -23,7 +23,7 @@ def without(node: OnNode, *programs: str) -> Iterator[None]:
             pid = _find(node, program)
             words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
             environment = Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
-            _kill(pid)
+            kill(pid)
             stack.callback(_start, node, program, [*map(os.fsdecode, words)], [*map(os.fsdecode, environment)])
         yield
 
@@ -51,7 +51,7 @@ def _find(node: OnNode, program: str) -> int:
     raise AssertionError(f"{program} does not run on {node.name}")
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
     """kill -9, and return when the process has ended."""
     process = os.pidfd_open(pid)
     try:

@@ -11,7 +11,7 @@ import yaml
 
 from .build import snapshot_definitions, snapshotter
 from .cluster import Cluster
-from .on_node import STORAGE
+from .on_node import SHARED, STORAGE
 from .versions import PROJECT, SIDECAR_IMAGES
 
 NAMESPACE = "csi-multi"
@@ -42,10 +42,20 @@ def install(cluster: Cluster) -> list[str]:
 
 
 def _write_values(cluster: Cluster) -> Path:
-    """Write what the tests have beside the example: snapshots, groups of them with a backend that cuts them, drains."""
+    """Write what the tests have beside the example.
+
+    Snapshots, groups of them with a backend that cuts them, drains, and a backend of one's own for a shared directory.
+    """
     config = yaml.safe_load(LOOP.read_text())["config"]
+    more = f"together: {{kind: loop, directory: {STORAGE}/together}}"
+    shared = f"{SHARED}: {{kind: filer, directory: {STORAGE}/{SHARED}, take_over: true}}"
+    share, own = f"{STORAGE}/{SHARED}", str(_install_own(cluster))
+    path = [{"name": "PYTHONPATH", "value": own}]
+    volumes = [{"path": place, "source": {"hostPath": {"path": place}}} for place in (share, own)]
     values = {
-        "config": f"{config.rstrip()}\n  together: {{kind: loop, directory: {STORAGE}/together}}\n",
+        "config": f"{config.rstrip()}\n  {more}\n  {shared}\n",
+        "controller": {"env": path, "volumes": volumes},
+        "node": {"env": path, "hostPaths": [{"path": share}, {"path": own, "readOnly": True}]},
         "sidecars": {"snapshotter": {"enabled": True, "groups": True}},
         "storageClasses": [{"name": name, "parameters": {"backend": name}} for name in ("scratch", "together")],
         "volumeGroupSnapshotClasses": [{"name": "together"}],
@@ -54,6 +64,15 @@ def _write_values(cluster: Cluster) -> Path:
     file = cluster.directory / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     return file
+
+
+def _install_own(cluster: Cluster) -> Path:
+    """Install the example of a backend for networks beside the driver's images; return the directory."""
+    directory = cluster.directory / "own"
+    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+    source = PROJECT / "examples/network-backend"
+    subprocess.run([sys.executable, *words, f"--target={directory}", str(source)], check=True)
+    return directory
 
 
 def _prepare_snapshots(cluster: Cluster) -> None:

@@ -68,12 +68,15 @@ class Kubectl:
         """Run a shell script in a pod; return what it prints."""
         return self("exec", pod, "--", "sh", "-euc", script)
 
-    def wait_running(self, *pods: str) -> None:
+    def wait_running(self, *pods: str, limit: float = LIMIT) -> None:
         def running() -> bool:
             ready = {one["metadata"]["name"] for one in self.all("pod") if _ready(one)}
             return set(pods) <= ready
 
-        self.until(f"running: {' '.join(pods)}", running)
+        self.until(f"running: {' '.join(pods)}", running, limit)
+
+    def node_of(self, pod: str) -> str:
+        return str(self.get("pod", pod)["spec"]["nodeName"])
 
     def bound(self, claim: str) -> bool:
         return bool(self.get("pvc", claim)["status"].get("phase") == "Bound")
@@ -88,13 +91,13 @@ class Kubectl:
         found = json.loads(self("get", "events", "--field-selector", about, "-o", "json"))["items"]
         return [one["message"] for one in found]
 
-    def until(self, what: str, condition: Callable[[], T]) -> T:
+    def until(self, what: str, condition: Callable[[], T], limit: float = LIMIT) -> T:
         """Return the first true value of a condition. Says what has happened in the namespace if there is none."""
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + limit
         while not (value := condition()):
             if time.monotonic() > deadline:
                 events = self("get", "events", "--sort-by=.lastTimestamp")[-3000:]
-                raise AssertionError(f"not within {LIMIT:.0f} s: {what}\n{events}")
+                raise AssertionError(f"not within {limit:.0f} s: {what}\n{events}")
             time.sleep(0.3)
         return value
 

@@ -6,18 +6,24 @@ What a run that was killed has left is taken back by the next one: a file says w
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from csi_multi_loop.directory_notes import NOTES
+from csi_multi_loop import directory_notes
+
+from csi_multi.node import device_records, freeze_notes
 
 CGROUPS = Path("/sys/fs/cgroup")
 SYS = Path("/proc/sys")
 INSTANCES = "fs/inotify/max_user_instances"
 # A kubelet sets the first ones; the last is too small for several nodes.
 SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", INSTANCES)
+# Places to put each node's own over.
+NOTES = (device_records.NOTES, freeze_notes.NOTES, directory_notes.NOTES)
 LOOP = "7:"  # devices of the kernel's loop driver
 LIMIT = 30.0  # seconds until killed processes have left their cgroups
 
@@ -32,10 +38,11 @@ class Machine:
         """Take back what an earlier run left, then make what the nodes need."""
         self.restore()
         settings = {name: (SYS / name).read_text().strip() for name in SETTINGS}
-        notes = not NOTES.exists()  # a place to put each node's own over it
+        notes = [str(place) for place in NOTES if not place.exists()]
         self._record.parent.mkdir(parents=True, exist_ok=True)
         self._record.write_text(json.dumps({"settings": settings, "cgroups": cgroups, "notes": notes}))
-        NOTES.mkdir(exist_ok=True)
+        for place in notes:
+            Path(place).mkdir()
         (SYS / INSTANCES).write_text(str(max(8192, int(settings[INSTANCES]))))
         for name in cgroups:
             for parent in _hierarchies():
@@ -54,9 +61,9 @@ class Machine:
         deadline = time.monotonic() + LIMIT
         while not self._gone() and time.monotonic() < deadline:
             time.sleep(0.1)
-        if kept["notes"]:
+        for place in kept["notes"]:
             with suppress(OSError):
-                NOTES.rmdir()
+                Path(place).rmdir()
         if not self.leftovers():
             self._record.unlink()
 
@@ -70,18 +77,8 @@ class Machine:
         ]
 
     def loop_devices(self) -> list[str]:
-        """Return the loop devices of files of the nodes, and those of files on these devices, first.
-
-        The names of the files are those on the nodes.
-        """
-        ours = {file.stat().st_ino for place in ("csi-multi/**/*", "disk") for file in self._homes.glob(f"*/{place}")}
-        words = ["losetup", "-nO", "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN"]
-        listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        devices = [line.split() for line in listed.splitlines()]
-        own = {
-            device: name for name, device, inode, below in devices if int(inode) in ours and not below.startswith(LOOP)
-        }
-        return [name for name, _device, _inode, below in devices if below in own] + [*own.values()]
+        """Return the loop devices of files of the nodes, and those of files on these devices, first."""
+        return devices_of(file for home in self._homes.glob("*") for file in files_of(home))
 
     def _gone(self) -> bool:
         """Remove cgroups; return whether they and the loop devices are gone, which the kernel removes by itself."""
@@ -90,6 +87,41 @@ class Machine:
     def _cgroups(self) -> list[Path]:
         names = json.loads(self._record.read_text())["cgroups"] if self._record.exists() else []
         return [parent / name for parent in _hierarchies() for name in names if (parent / name).exists()]
+
+
+def files_of(home: Path) -> Iterator[Path]:
+    """Yield the files in the directory of a node, or in that of the share, that may have loop devices."""
+    yield from home.glob("csi-multi/**/*")
+    yield from home.glob("disk")
+
+
+def devices_of(files: Iterable[Path]) -> list[str]:
+    """Return the loop devices of files, and those of files on these devices, first.
+
+    Files are known by their inodes: their names are those on the nodes.
+    """
+    ours = {file.stat().st_ino for file in files}
+    words = ["losetup", "-nO", "NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    devices = [line.split() for line in listed.splitlines()]
+    own = {device: name for name, device, inode, below in devices if int(inode) in ours and not below.startswith(LOOP)}
+    # A device of a device has as its file what it was made of: the other one, or a node of it in /dev.
+    nodes = {_identity(Path(name)) for name in own.values()}
+    above = [name for name, _, inode, below in devices if below in own or (inode, below) in nodes]
+    return [*above, *own.values()]
+
+
+def _identity(path: Path) -> tuple[str, str]:
+    status = path.stat()
+    return str(status.st_ino), f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+
+
+def empty_cgroup(name: str) -> None:
+    """Remove what is in the cgroup of a node whose processes have ended."""
+    for parent in _hierarchies():
+        for one in (parent / name).iterdir():
+            if one.is_dir():
+                _remove_cgroup(one)
 
 
 def _hierarchies() -> list[Path]:

@@ -9,32 +9,37 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 # The first process: it makes the node's own directories, says so, and lets the kernel reap what ends. What a node has
-# at fixed paths lies in memory or in its directory, so that the machine's directories are neither used nor made.
+# at fixed paths lies in memory, and ends with it, or in its directory; the machine's directories are not used.
 FIRST = r"""
 set -e
-home=$1 name=$2
+home=$1 name=$2 share=$3
 hostname "$name"
 mount -t tmpfs -o mode=755 run /run
 mkdir -p /run/lock
-mkdir -p "$home/usr-lib/modules"
-[ -d /lib/modules ] || mount -t overlay -o lowerdir="$home/usr-lib:/usr/lib" lib /usr/lib
+mkdir -p /run/usr-lib/upper /run/usr-lib/work
+mount -t overlay -o lowerdir=/usr/lib,upperdir=/run/usr-lib/upper,workdir=/run/usr-lib/work lib /usr/lib
 mount -t tmpfs -o mode=755 lib /var/lib
 for one in kubelet csi-multi; do
     mkdir -p "/var/lib/$one" "$home/$one"
     mount --bind "$home/$one" "/var/lib/$one"
 done
 # A filesystem that shares blocks, for snapshots of groups.
-truncate --size 4G "$home/disk"
-mkfs.xfs -q -m reflink=1 "$home/disk"
-mkdir /var/lib/csi-multi/together
+if [ ! -e "$home/disk" ]; then
+    truncate --size 4G "$home/disk"
+    mkfs.xfs -q -m reflink=1 "$home/disk"
+fi
+mkdir -p /var/lib/csi-multi/together /var/lib/csi-multi/shared "$home/log"
 mount -o loop "$home/disk" /var/lib/csi-multi/together
-mkdir -p "$home/log" "$home/loop-notes"
+mount --bind "$share" /var/lib/csi-multi/shared
 mount --bind "$home/log" /var/log
-mount --bind "$home/loop-notes" /dev/csi-multi-loop
+for notes in csi-multi csi-multi-loop csi-multi-frozen; do
+    mount -t tmpfs -o mode=755 notes "/dev/$notes"
+done
 mount --make-rshared /
 ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
@@ -42,6 +47,7 @@ echo ready
 trap '' CHLD
 exec sleep infinity
 """
+PID = "pid"  # a file in the home: another process may start the node again
 SPACES = ("--mount", "--net", "--uts", "--ipc", "--pid")
 
 
@@ -50,41 +56,58 @@ class NodeError(Exception):
 
 
 class Node:
-    """`home` is the directory of everything that the node writes, `cgroup` the name of its pods' cgroup."""
+    """`home` is the directory of everything that the node writes, `cgroup` the name of its pods' cgroup.
 
-    def __init__(self, name: str, number: int, home: Path, cgroup: str) -> None:
-        self.name, self.number, self.home, self.cgroup = name, number, home, cgroup
+    `share`: a directory that all nodes have, as storage behind a network.
+    """
+
+    def __init__(self, name: str, number: int, home: Path, *, cgroup: str, share: Path) -> None:
+        self.name, self.number, self.home, self.cgroup, self._share = name, number, home, cgroup, share
         self.address = f"10.10.0.{number}"
         self.pods = f"10.244.{number}"
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         self._outer: subprocess.Popen[str] | None = None
-        self.pid = 0  # of the first process, on this machine
+
+    @property
+    def pid(self) -> int:
+        """The first process, as this machine knows it."""
+        return int((self.home / PID).read_text())
 
     def start(self) -> None:
-        """Start the first process. Raises NodeError."""
+        """Start the first process; the node ends with this one. Raises NodeError."""
         self.home.mkdir(parents=True, exist_ok=True)
+        self._reap()  # an earlier start
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", *SPACES, "--fork", "--kill-child", "--mount-proc"]
-        words += ["--propagation", "private", "sh", "-c", FIRST, "sh", str(self.home), self.name]
+        words += ["--propagation", "private", "sh", "-c", FIRST, "sh", str(self.home), self.name, str(self._share)]
         log = self.home / "node.log"
         with log.open("w") as errors:
             pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
             self._outer = subprocess.Popen(words, **pipes, text=True, start_new_session=True)
         assert self._outer.stdout
-        if self._outer.stdout.readline() != "ready\n":
+        with self._outer.stdout as said:
+            ready = said.readline() == "ready\n"
+        if not ready:
             raise NodeError(f"the namespaces of {self.name} cannot be made: {log.read_text().strip()}")
-        self.pid = _child(self._outer.pid)
+        (self.home / PID).write_text(str(_child(self._outer.pid)))
 
     def stop(self) -> None:
         """Kill everything on the node; return when it is gone."""
         if self._outer is None:
             return
-        if self._outer.poll() is None and self.pid:
-            os.kill(self.pid, signal.SIGKILL)  # the kernel ends all others of the namespace before it
+        if self._outer.poll() is None and (self.home / PID).exists():
+            with suppress(ProcessLookupError):  # it was switched off just now
+                os.kill(self.pid, signal.SIGKILL)  # the kernel ends all others of the namespace before it
         else:
             self._outer.kill()
-        self._outer.wait()
+        self._reap()
+
+    def _reap(self) -> None:
+        """Wait for what was started, and has ended or is about to."""
+        if self._outer:
+            self._outer.wait()
         for program in self.programs.values():
             program.wait()
+        self.programs.clear()
 
     def words(self, *command: str, directory: Path | None = None) -> list[str]:
         """Return the command that runs another one on the node."""

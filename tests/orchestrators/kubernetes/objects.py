@@ -9,6 +9,10 @@ from .kubectl import DRIVER, Object
 CLASS = "scratch"  # of config/helm/values/loop.yaml: a StorageClass and a VolumeSnapshotClass
 IMAGE = "docker.io/library/busybox:1.37"
 MIB = 1 << 20
+GONE = [  # a pod leaves a node that does not answer at once, and not after five minutes
+    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
+    for what in ("unreachable", "not-ready")
+]
 SLEEP = "trap 'exit 0' TERM; sleep 1000000000 & wait"
 
 
@@ -73,6 +77,13 @@ def pod(
     spec |= {"nodeName": node} if node else {}
     spec |= {"nodeSelector": {"kubernetes.io/hostname": host}} if host else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def stateful(name: str, of_pod: Object) -> Object:
+    """Return the StatefulSet that keeps one pod, NAME-0, of this form."""
+    template = {"metadata": {"labels": {"app": name}}, "spec": of_pod["spec"]}
+    spec = {"serviceName": "", "selector": {"matchLabels": {"app": name}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
 
 
 def storage_class(name: str, *, binding: str = "Immediate", fs_type: str = "", **parameters: Any) -> Object:

@@ -70,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
         step.done("start")
         helm = install(cluster)
         step.done("installation")
-        nodes = {node.name: {"pid": node.pid, "home": str(node.home)} for node in cluster.nodes}
-        known = {"KUBECTL": cluster.kubectl_words, "HELM": helm, "NODES": nodes}
+        place = {"directory": str(cluster.directory), "nodes": len(cluster.nodes)}
+        known = {"KUBECTL": cluster.kubectl_words, "HELM": helm, "CLUSTER": place}
         environment = {f"KUBERNETES_{name}": json.dumps(fact) for name, fact in known.items()}
         if options.shell:
             words = " ".join(cluster.kubectl_words)

@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from collections.abc import Callable
-
-import pytest
-
-from .conftest import volumes_of
-from .driver_pods import NAMESPACE, driver_pods
+from .conftest import Helm, volumes_of
+from .driver_pods import driver_pods
 from .kubectl import Kubectl
-
-Helm = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def helm() -> Helm:
-    words = json.loads(os.environ.get("KUBERNETES_HELM", "[]"))
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*words, *arguments, "--namespace", NAMESPACE]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    if not words or run("status", "csi-multi").returncode:
-        pytest.skip("needs the release csi-multi in the namespace csi-multi")
-    return run
 
 
 def test_every_class_is_written_restored_compared_and_removed(helm: Helm, kubectl: Kubectl) -> None:

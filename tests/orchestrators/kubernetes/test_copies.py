@@ -1,4 +1,8 @@
-"""Snapshots, volumes restored from them, clones: each has the bytes of its moment."""
+"""Snapshots, volumes restored from them, clones: each has the bytes of its moment.
+
+A pod with a copy is placed on the node of the source, as users have to do: a scheduler that spreads pods over several
+nodes chooses another one again and again.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ def test_a_restored_volume_has_the_bytes_of_the_snapshot_and_not_the_later_ones(
     kubectl.create(claim("data"), pod("user", "data"))
     kubectl.wait_running("user")
     kubectl.run("user", "echo early > /data/file; sync")
+    node = kubectl.node_of("user")
     kubectl.create(snapshot("moment", "data"))
     kubectl.until(
         "the snapshot ready", lambda: kubectl.get("volumesnapshot", "moment").get("status", {}).get("readyToUse")
     )
     kubectl.run("user", "echo late > /data/file; sync")
 
-    kubectl.create(claim("restored", source=from_snapshot("moment")), pod("restored"))
+    kubectl.create(claim("restored", source=from_snapshot("moment")), pod("restored", host=node))
     kubectl.wait_running("restored")
 
     assert kubectl.run("restored", "cat /data/file") == "early"
@@ -27,6 +32,7 @@ def test_a_snapshot_outlives_its_volume(kubectl: Kubectl) -> None:
     kubectl.create(claim("data"), pod("user", "data"))
     kubectl.wait_running("user")
     kubectl.run("user", "echo kept > /data/file; sync")
+    node = kubectl.node_of("user")
     kubectl.create(snapshot("moment", "data"))
     kubectl.until(
         "the snapshot ready", lambda: kubectl.get("volumesnapshot", "moment").get("status", {}).get("readyToUse")
@@ -34,7 +40,7 @@ def test_a_snapshot_outlives_its_volume(kubectl: Kubectl) -> None:
     kubectl.delete("pod", "user")
     kubectl.delete("pvc", "data")
 
-    kubectl.create(claim("restored", source=from_snapshot("moment")), pod("restored"))
+    kubectl.create(claim("restored", source=from_snapshot("moment")), pod("restored", host=node))
     kubectl.wait_running("restored")
 
     assert kubectl.run("restored", "cat /data/file") == "kept"
@@ -45,7 +51,7 @@ def test_a_clone_has_the_bytes_of_its_source_and_goes_its_own_way(kubectl: Kubec
     kubectl.wait_running("user")
     kubectl.run("user", "echo both > /data/file; sync")
 
-    kubectl.create(claim("clone", source=from_claim("data")), pod("clone"))
+    kubectl.create(claim("clone", source=from_claim("data")), pod("clone", host=kubectl.node_of("user")))
     kubectl.wait_running("clone")
     assert kubectl.run("clone", "cat /data/file") == "both"
     kubectl.run("clone", "echo clone > /data/file; sync")
@@ -57,7 +63,7 @@ def test_a_clone_that_is_larger_has_a_filesystem_of_its_size(kubectl: Kubectl) -
     kubectl.create(claim("data"), pod("user", "data"))
     kubectl.wait_running("user")
     kubectl.run("user", "echo both > /data/file; sync")
-    kubectl.create(claim("clone", "128Mi", source=from_claim("data")), pod("clone"))
+    kubectl.create(claim("clone", "128Mi", source=from_claim("data")), pod("clone", host=kubectl.node_of("user")))
     kubectl.wait_running("clone")
 
     assert kubectl.run("clone", "cat /data/file") == "both"

@@ -46,3 +46,16 @@ def test_a_raw_block_volume_grows_in_use_and_keeps_its_bytes(kubectl: Kubectl) -
 
     kubectl.until("the pod sees it", lambda: kubectl.run("user", "blockdev --getsize64 /dev/data") == str(96 << 20))
     assert kubectl.run("user", "dd if=/dev/data bs=512 skip=7 count=1 2>/dev/null | head -c 9") == "raw-bytes"
+
+
+def test_an_expansion_beyond_the_storage_is_told_and_a_smaller_one_succeeds_instead(kubectl: Kubectl) -> None:
+    kubectl.create(claim("raw", block=True), pod("user", "raw", block=True))
+    kubectl.wait_running("user")
+    kubectl.patch("pvc", "raw", {"spec": {"resources": {"requests": {"storage": "4Ei"}}}})
+    texts = kubectl.until("an event", lambda: kubectl.events("raw", "VolumeResizeFailed"))
+    assert all("do not fit" in text and "delete volumes or snapshots" in text for text in texts), texts
+    assert kubectl.run("user", "blockdev --getsize64 /dev/data") == str(64 << 20)
+
+    kubectl.grow("raw", "96Mi")
+
+    kubectl.until("the pod sees it", lambda: kubectl.run("user", "blockdev --getsize64 /dev/data") == str(96 << 20))

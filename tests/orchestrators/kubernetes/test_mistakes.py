@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .conftest import NewClass
+from .conftest import NewClass, volumes_of
 from .kubectl import Kubectl
-from .objects import claim, pod
+from .objects import CLASS, claim, from_claim, pod
 
 UNKNOWN = (
     "Volume provisioning failed with infeasible error. Retries will be delayed. rpc error: code = "
@@ -30,3 +30,24 @@ def test_a_claim_larger_than_any_node_says_so_before_a_volume_is_made(kubectl: K
 
     assert "not have enough free storage" in text
     assert not kubectl.bound("data")
+
+
+def test_volumes_of_a_class_that_is_removed_are_used_copied_and_deleted(kubectl: Kubectl, new_class: NewClass) -> None:
+    name = new_class(binding="WaitForFirstConsumer")
+    kubectl.create(claim("data", storage_class=name), pod("first", "data"))
+    kubectl.wait_running("first")
+    kubectl.run("first", "echo kept > /data/file; sync")
+
+    kubectl.delete("storageclass", name)
+    kubectl.delete("pod", "first")
+    kubectl.create(pod("second", "data"))
+    kubectl.wait_running("second")
+    node = kubectl.node_of("second")
+    kubectl.create(claim("clone", source=from_claim("data"), storage_class=CLASS), pod("third", "clone", host=node))
+    kubectl.wait_running("third")
+
+    assert kubectl.run("second", "cat /data/file") == "kept"
+    assert kubectl.run("third", "cat /data/file") == "kept"
+    kubectl.delete("pod", "second")
+    kubectl.delete("pvc", "data")
+    kubectl.until("its PV gone", lambda: len(volumes_of(kubectl)) == 1)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from .conftest import volumes_of
+from .conftest import taints, volumes_of
 from .driver_pods import kill_containers, pod_on
 from .faults import cut_off, without
 from .kubectl import Kubectl
-from .objects import claim, pod
+from .objects import GONE, claim, pod
 from .on_node import OnNode
-
-GONE = [  # a pod leaves a node that does not answer at once, and not after five minutes
-    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
-    for what in ("unreachable", "not-ready")
-]
 
 
 def test_volumes_of_a_dead_node_wait_for_it_and_those_of_others_do_not(
@@ -46,10 +41,6 @@ def test_volumes_of_a_dead_node_wait_for_it_and_those_of_others_do_not(
     assert kubectl.run("next", "cat /data/file") == "kept"
     assert kubectl.get("pod", "next")["spec"]["nodeName"] == node.name
     assert len(volumes_of(kubectl)) == 2
-
-
-def taints(kubectl: Kubectl, node: OnNode) -> str:
-    return " ".join(taint["key"] for taint in kubectl.get("node", node.name)["spec"].get("taints", []))
 
 
 def deleted(kubectl: Kubectl, name: str) -> bool:
