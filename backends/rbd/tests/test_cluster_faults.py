@@ -245,7 +245,7 @@ def test_a_full_pool_is_said_to_be_full_and_takes_volumes_again_afterwards(
         outcomes = all_at_once({name: calls[name] for name in ("create", "snap", "restore", "clone", "expand")})
         assert [name for name, error in outcomes.items() if not isinstance(error, ResourceExhausted)] == [], outcomes
 
-    converge(calls)
+    converge(calls, limit=BUSY, within=BUSY)
     clean(frail, make)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from csi_multi.core.idempotent import delete_snapshot, delete_volume
 
 from . import contents
 from .ceph import Cluster
+from .ceph_commands import CephFailed
 from .commands import Died, dies, fails, once, watched
 from .volumes import (
     BACKGROUND_SECONDS,
@@ -61,6 +63,19 @@ def test_a_volume_that_somebody_has_open_stays_and_says_who_it_is(cluster: Clust
     delete(backend, volume)
 
 
+def restore(cluster: Cluster, where: str, name: str) -> None:
+    """Take an image out of the trash, which rbd refuses while it tries to delete it."""
+    ends = time.monotonic() + BACKGROUND_SECONDS
+    while True:
+        try:
+            cluster.rbd("trash", "restore", where, "--image", name)
+        except CephFailed as error:
+            if "pending deletion" not in str(error) or time.monotonic() > ends:
+                raise
+        else:
+            return
+
+
 def test_a_snapshot_that_somebody_has_open_loses_its_name_and_keeps_its_data_until_it_is_closed(
     cluster: Cluster, config: Config, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +90,7 @@ def test_a_snapshot_that_somebody_has_open_loses_its_name_and_keeps_its_data_unt
         assert not backend.main.trash.wait_until_idle(2)
         with pytest.raises(NotFound):
             backend.get_snapshot("s")
-        cluster.rbd("trash", "restore", f"{where}/{id}", "--image", "seen")
+        restore(cluster, f"{where}/{id}", "seen")
         assert contents.read(cluster, f"{where}/seen", 0, 4) == b"data"
 
     cluster.rbd("rm", "--no-progress", f"{where}/seen")

@@ -40,6 +40,11 @@ def handles(backend: RbdBackend) -> list[str]:
     return [volume.handle for volume in backend.list_volumes(ALL).items]
 
 
+def of_images(commands: list[str]) -> list[str]:
+    """Return the verbs of rbd; on a busy machine the background asks for the state of the cluster meanwhile."""
+    return [command.split()[1] for command in commands if command.startswith("rbd ")]
+
+
 def test_sixty_volumes_are_listed_in_pages_and_each_label_is_read_once(backend: RbdBackend) -> None:
     with ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda number: create(backend, f"v{number:02}"), range(MANY)))
@@ -50,8 +55,8 @@ def test_sixty_volumes_are_listed_in_pages_and_each_label_is_read_once(backend: 
 
     assert [len(page) for page in found] == [25, 25, 10]
     assert [one for page in found for one in page] == list(again.items) == made
-    assert sorted(command.split()[1] for command in first) == ["image-meta"] * MANY + ["ls"]
-    assert [command.split()[1] for command in second] == ["ls"]
+    assert sorted(of_images(first)) == ["image-meta"] * MANY + ["ls"]
+    assert of_images(second) == ["ls"]
 
 
 def test_a_page_goes_on_after_a_volume_that_is_gone_by_then(backend: RbdBackend) -> None:
