@@ -28,7 +28,7 @@ FSID = "01234567-89ab-cdef-0123-456789abcdef"
 POOL = "k8s"
 VALUED = {"--conf", "-m", "--id", "--keyring", "--keyfile", "--client-mount-timeout", "--rados-mon-op-timeout",
           "--rados-osd-op-timeout", "--connect-timeout", "--format", "--export-format", "--size", "--data-pool",
-          "--object-size", "--rbd-default-clone-format"}  # fmt: skip
+          "--object-size", "--rbd-default-clone-format", "--image-id", "--snap", "--pool", "--namespace"}  # fmt: skip
 GROUPS = {"group", "image-meta", "snap", "trash", "osd"}
 CREATED = "Sat Nov 21 23:22:38 2026"
 
@@ -111,6 +111,11 @@ class FakeCluster:
             raise Refused(errno.ENOENT, "No such file or directory")
         return self.images[name]
 
+    def _trashed(self, options: dict[str, str]) -> FakeImage:
+        if options["--image-id"] not in self.trash:
+            raise Refused(errno.ENOENT, "No such file or directory")
+        return self.trash[options["--image-id"]]
+
     def _cut(self, spec: str) -> tuple[FakeImage, FakeSnapshot]:
         image, name = self._find(spec), spec.partition("@")[2]
         found = next((one for one in image.snapshots if one.name == name and one.namespace == "user"), None)
@@ -190,7 +195,7 @@ class FakeCluster:
         return json.dumps(rows)
 
     def _snap_ls(self, words: list[str], options: dict[str, str]) -> str:
-        image = self._find(words[0])
+        image = self._trashed(options) if "--image-id" in options else self._find(words[0])
         return json.dumps(
             [
                 {"id": one.id, "name": one.name, "size": image.size, "namespace": {"type": one.namespace}}
@@ -205,7 +210,11 @@ class FakeCluster:
         image.snapshots.append(FakeSnapshot(next(self._numbers), name))
 
     def _snap_rm(self, words: list[str], options: dict[str, str]) -> None:
-        image, cut = self._cut(words[0])
+        if "--image-id" in options:
+            image = self._trashed(options)
+            cut = next(one for one in image.snapshots if one.name == options["--snap"] and one.namespace == "user")
+        else:
+            image, cut = self._cut(words[0])
         if any(one.parent == (image.id, cut.id) for one in self._all()):
             cut.namespace, cut.name = "trash", f"removed-{cut.id}"
         else:
