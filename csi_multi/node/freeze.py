@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from ..contract.errors import FailedPrecondition, StorageError, Unavailable
@@ -30,12 +31,26 @@ FIFREEZE = 0xC0045877  # linux/fs.h
 END_LIMIT = 5.0  # seconds to thaw everything when the driver stops
 _stopping = threading.Event()
 _running: set[_Freeze] = set()
+_held: ContextVar[frozenset[Path]] = ContextVar("HELD", default=frozenset())  # devices that this thread has frozen
+
+
+@contextlib.contextmanager
+def held(device: Path) -> Iterator[None]:
+    """Let `frozen` do nothing for this device and thread during the block: the caller keeps it frozen."""
+    token = _held.set(_held.get() | {device.resolve()})
+    try:
+        yield
+    finally:
+        _held.reset(token)
 
 
 @contextlib.contextmanager
 def frozen(device: Path, seconds: float = FREEZE_SECONDS) -> Iterator[None]:
     """Freeze the filesystems of the device on this node for the block; see contract.Setting.frozen."""
     device = device.resolve()
+    if device in _held.get():
+        yield
+        return
     freezes: list[_Freeze] = []
     with contextlib.ExitStack() as undo:
         if filesystems := device_filesystems.find(device):
