@@ -3,7 +3,7 @@ the driver's prefix of topology keys."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -27,6 +27,7 @@ from ..contract.model import (
     Volume,
 )
 from ..core import topology
+from ..core.mixed_groups import group_of
 from ..loading.instance import Instance
 from ..node.requests import Usage
 
@@ -99,7 +100,7 @@ def snapshot(instance: Instance, item: Snapshot) -> pb.Snapshot:
         source_volume_id=ids.join(instance.name, item.source),
         creation_time=created,
         ready_to_use=item.ready,
-        group_snapshot_id=ids.join(instance.name, item.group) if item.group else "",
+        group_snapshot_id=ids.join(instance.name, item.group) if item.group else group_of(item.stamp.context),
     )
 
 
@@ -111,6 +112,18 @@ def group(instance: Instance, item: GroupSnapshot) -> pb.VolumeGroupSnapshot:
         snapshots=[snapshot(instance, member) for member in item.snapshots],
         creation_time=created,
         ready_to_use=item.ready,
+    )
+
+
+def mixed_group(group_id: str, members: Sequence[tuple[Instance, Snapshot]]) -> pb.VolumeGroupSnapshot:
+    """A group that the driver cut itself, as of its first member."""
+    created = Timestamp()
+    created.FromDatetime(min(one.created for _, one in members))
+    return pb.VolumeGroupSnapshot(
+        group_snapshot_id=group_id,
+        snapshots=[snapshot(instance, one) for instance, one in members],
+        creation_time=created,
+        ready_to_use=all(one.ready for _, one in members),
     )
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from .._proto import csi_pb2 as pb
 from ..contract import ids
 from ..contract.backend import GroupSnapshots
-from ..contract.errors import InvalidArgument, NotFound
+from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
 from ..contract.model import GroupSnapshotRequest
-from ..contract.params import normalize_keys, parse
-from ..core import idempotent
+from ..contract.params import Schema, normalize_keys, parse
+from ..core import idempotent, mixed_groups
 from ..core.idempotent import digest, require
 from ..loading.instance import Instance
 from . import convert
+from .mixed_groups import KEYS, MixedGroups, split_parameters
 from .service_context import ServiceContext, split_metadata
 
 
 class GroupControllerService:
-    """Snapshots of several volumes at one point in time; all members belong to one instance."""
+    """Snapshots of several volumes at one point in time; `mixed`: also of several backends."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, mixed: MixedGroups | None = None) -> None:
         self._context = context
+        self._mixed = mixed
 
     def GroupControllerGetCapabilities(self, request: Any, deadline: float | None) -> Any:
         rpc = pb.GroupControllerServiceCapability.RPC
@@ -36,10 +39,17 @@ class GroupControllerService:
             raise InvalidArgument("source_volume_ids: a volume is listed twice")
         found = [self._context.volume(volume_id) for volume_id in request.source_volume_ids]
         instance = found[0][0]
-        if any(other is not instance for other, _ in found):
+        metadata, given = split_metadata(request.parameters)
+        limits, given = split_parameters(given)
+        together = all(other is instance for other, _ in found)
+        if self._mixed and not (together and isinstance(instance.backend, GroupSnapshots)):
+            parse(Schema, given, "parameters", also=KEYS)  # none for backends: the members may belong to several
+            volumes = [(text, *one) for text, one in zip(request.source_volume_ids, found, strict=True)]
+            mixed = self._mixed.create(request, volumes, limits, metadata, deadline)
+            return pb.CreateVolumeGroupSnapshotResponse(group_snapshot=mixed)
+        if not together:
             raise InvalidArgument("source_volume_ids: all volumes of a group must belong to one backend")
         backend = require(instance.backend, GroupSnapshots, "CreateVolumeGroupSnapshot")
-        _, given = split_metadata(request.parameters)
         schema = type(backend).GroupSnapshotParameters
         given = normalize_keys(schema, given, "parameters")
         group_request = GroupSnapshotRequest(
@@ -55,6 +65,8 @@ class GroupControllerService:
     def DeleteVolumeGroupSnapshot(
         self, request: pb.DeleteVolumeGroupSnapshotRequest, deadline: float | None
     ) -> pb.DeleteVolumeGroupSnapshotResponse:
+        if mixed_groups.is_mixed(request.group_snapshot_id):
+            return self._delete_mixed(request)
         if not self._context.find_for_deletion("group snapshot", request.group_snapshot_id):
             return pb.DeleteVolumeGroupSnapshotResponse()
         try:
@@ -67,6 +79,10 @@ class GroupControllerService:
     def GetVolumeGroupSnapshot(
         self, request: pb.GetVolumeGroupSnapshotRequest, deadline: float | None
     ) -> pb.GetVolumeGroupSnapshotResponse:
+        if mixed_groups.is_mixed(request.group_snapshot_id):
+            mixed = self._served_mixed().get(request.group_snapshot_id)
+            _refuse_other_members(request, [member.snapshot_id for member in mixed.snapshots])
+            return pb.GetVolumeGroupSnapshotResponse(group_snapshot=mixed)
         instance, backend, handle = self._find_checked(request)
         group = backend.get_group_snapshot(handle)
         return pb.GetVolumeGroupSnapshotResponse(group_snapshot=convert.group(instance, group))
@@ -76,7 +92,25 @@ class GroupControllerService:
         instance, handle = self._context.group(request.group_snapshot_id)
         backend = require(instance.backend, GroupSnapshots, "group snapshots")
         group = backend.get_group_snapshot(handle)
-        members = sorted(ids.join(instance.name, member.handle) for member in group.snapshots)
-        if sorted(request.snapshot_ids) != members:
-            raise InvalidArgument(f"snapshot_ids must be exactly the members of the group: {members}")
+        _refuse_other_members(request, [ids.join(instance.name, member.handle) for member in group.snapshots])
         return instance, backend, handle
+
+    def _delete_mixed(self, request: pb.DeleteVolumeGroupSnapshotRequest) -> pb.DeleteVolumeGroupSnapshotResponse:
+        with suppress(NotFound):  # of one that is not complete, whatever is left is deleted
+            group = self._served_mixed().read(request.group_snapshot_id)
+            _refuse_other_members(request, [member.snapshot_id for member in group.snapshots])
+        with suppress(NotFound):
+            self._served_mixed().delete(request.group_snapshot_id, dict(request.secrets))
+        return pb.DeleteVolumeGroupSnapshotResponse()
+
+    def _served_mixed(self) -> MixedGroups:
+        if self._mixed is None:
+            raise FailedPrecondition(
+                "group snapshots across backends are served by a driver in mode all only; use the one that made it"
+            )
+        return self._mixed
+
+
+def _refuse_other_members(request: Any, members: list[str]) -> None:
+    if sorted(request.snapshot_ids) != sorted(members):
+        raise InvalidArgument(f"snapshot_ids must be exactly the members of the group: {sorted(members)}")

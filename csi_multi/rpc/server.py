@@ -22,6 +22,7 @@ from .group import GroupControllerService
 from .identity import IdentityService
 from .interceptor import Interceptor, SharedRpcState
 from .labels import RpcLabels
+from .mixed_groups import MixedGroups
 from .node import NodeService
 from .peers import PeerPolicy
 from .receive import MessageReader
@@ -98,10 +99,11 @@ def build_server(
     """Return a server with all services, not yet bound to an address."""
     shared = shared or SharedRpcState(workers_of(driver, mode))
     context = _service_context(driver, registry, mode, options)
+    mixed = MixedGroups(context, shared.locks, shared.listeners) if mode is Mode.ALL else None
     services = {
         "Identity": IdentityService(context),
         "Controller": ControllerService(context),
-        "GroupController": GroupControllerService(context),
+        "GroupController": GroupControllerService(context, mixed),
         "SnapshotMetadata": SnapshotMetadataService(context),
         "Node": NodeService(context, observed(host, "", shared.listeners)),
     }

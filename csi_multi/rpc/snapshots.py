@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from .._proto import csi_pb2 as pb
 from ..contract import ids
 from ..contract.backend import ListSnapshots, Snapshots, VolumeHealthLister, VolumeHealthReporter
-from ..contract.errors import NotFound
+from ..contract.errors import InvalidArgument, NotFound
 from ..contract.model import Page, PageRequest, Snapshot, SnapshotRequest
 from ..contract.params import normalize_keys, parse
-from ..core import filesystems, idempotent
+from ..core import filesystems, idempotent, mixed_groups
 from ..core.idempotent import digest, require
 from ..loading.instance import Instance
 from . import convert
@@ -46,6 +48,7 @@ class ControllerSnapshots:
         if found := self._context.find_for_deletion("snapshot", request.snapshot_id):
             instance, handle = found
             backend = require(instance.backend, Snapshots, "DeleteSnapshot")
+            _refuse_member(backend, handle)
             idempotent.delete_snapshot(backend, handle, dict(request.secrets))
         return pb.DeleteSnapshotResponse()
 
@@ -104,6 +107,18 @@ class ControllerSnapshots:
             request.starting_token,
         )
         return pb.ControllerListVolumeHealthResponse(entries=entries, next_token=token)
+
+
+def _refuse_member(backend: Snapshots, handle: str) -> None:
+    """Raise InvalidArgument for a member of a group that the driver cut itself, which its backend does not know."""
+    if not mixed_groups.may_be_member(handle):
+        return
+    with suppress(NotFound):
+        if group := mixed_groups.group_of(backend.get_snapshot(handle).stamp.context):
+            raise InvalidArgument(
+                f"snapshot {handle!r} is a member of group snapshot {group!r} and is deleted with it only; delete the "
+                "group"
+            )
 
 
 def _entry(instance: Instance, item: Snapshot) -> pb.ListSnapshotsResponse.Entry:
