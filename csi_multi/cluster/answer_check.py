@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError
 from .._proto import csi_pb2 as pb
 from ..contract import ids
 from ..contract.backend import NodeLocal
-from ..contract.errors import InvalidArgument, OutOfRange, StorageError, Unavailable
-from ..core import topology
+from ..contract.errors import InvalidArgument, NotFound, OutOfRange, StorageError, Unavailable
+from ..core import mixed_groups, topology
 from ..loading.registry import Registry
 from ..rpc import validate
 
@@ -103,8 +103,18 @@ class NodeObjects:
         return (
             self.own("snapshot_id", snapshot.snapshot_id, instance)
             or self.own("source_volume_id", snapshot.source_volume_id, instance)
-            or (self.own("group_snapshot_id", group, instance) if group else "")
+            or (self.group(group, instance) if group else "")
         )
+
+    def group(self, text: str, instance: str) -> str:
+        """Check the id of a group; one across backends is of no instance, but of this node."""
+        if not mixed_groups.is_mixed(text):
+            return self.own("group_snapshot_id", text, instance)
+        try:
+            place, _ = mixed_groups.parse(text)
+        except NotFound as error:
+            return str(error)
+        return "" if place.node == self._node else f"group_snapshot_id {text!r} is not on this node"
 
     def published(self, status: Any) -> str:
         """Check that a volume is published on this node only, because it can be used nowhere else."""
@@ -198,16 +208,19 @@ def _created_group(node: NodeObjects, request: Any, response: Any) -> str:
     sources = sorted(member.source_volume_id for member in group.snapshots)
     if sources != sorted(request.source_volume_ids):
         return f"the snapshots of the group are of {sources}, but the request was for others"
-    return node.own("group_snapshot_id", group.group_snapshot_id, instance) or _members(node, group, instance)
+    return node.group(group.group_snapshot_id, instance) or _members(node, group)
 
 
 def _shown_group(node: NodeObjects, request: Any, response: Any) -> str:
     group = response.group_snapshot
     different = differs("group_snapshot_id", group.group_snapshot_id, request.group_snapshot_id)
-    return different or _members(node, group, group.group_snapshot_id.partition("/")[0])
+    return different or _members(node, group)
 
 
-def _members(node: NodeObjects, group: Any, instance: str) -> str:
+def _members(node: NodeObjects, group: Any) -> str:
+    """Check the members; those of a group across backends may be of any instance, each that of its source."""
+    text = group.group_snapshot_id
+    instance = "" if mixed_groups.is_mixed(text) else text.partition("/")[0]
     return first(
         node.snapshot(member, instance)
         or differs("group_snapshot_id", member.group_snapshot_id, group.group_snapshot_id)

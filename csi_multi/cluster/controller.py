@@ -19,6 +19,7 @@ from ..contract import backend as b
 from ..contract import ids
 from ..contract.backend import Backend, NodeLocal
 from ..contract.errors import InvalidArgument, NotFound, Unavailable
+from ..core import mixed_groups
 from ..rpc import convert
 from ..rpc.group import GroupControllerService
 from ..rpc.server import ControllerService
@@ -45,6 +46,8 @@ class RpcForwarder:
         Raises NotFound for a handle that no node-local instance can have created.
         """
         try:
+            if mixed_groups.is_mixed(object_id):
+                return mixed_groups.parse(object_id)[0].node
             name, handle = ids.split(kind, object_id)
             backend = self._registry.get(name).backend
         except (NotFound, Unavailable):
@@ -239,9 +242,10 @@ class ClusterGroupControllerService:
         homes = {self._forwarder.node_of("volume", one) for one in request.source_volume_ids}
         if len(homes) > 1:
             names = ", ".join(sorted(repr(home) for home in homes if home))
+            others = ", and others are of backends that are reached over a network" if None in homes else ""
             raise InvalidArgument(
-                f"source_volume_ids: the volumes are on different nodes ({names}), which cannot take snapshots at "
-                "one point in time; use volumes of one node"
+                f"source_volume_ids: the volumes are on different nodes ({names}{others}), which cannot take snapshots "
+                "at one point in time; use volumes of one node"
             )
         rpc, first = "CreateVolumeGroupSnapshot", request.source_volume_ids[0]
         self._forwarder.refuse_taken_name(rpc, "volume", first, request, deadline)

@@ -106,7 +106,8 @@ class GroupControllerService:
     def _served_mixed(self) -> MixedGroups:
         if self._mixed is None:
             raise FailedPrecondition(
-                "group snapshots across backends are served by a driver in mode all only; use the one that made it"
+                "group snapshots across backends are served by a driver in mode all, or in a cluster; use the one that "
+                "made it"
             )
         return self._mixed
 

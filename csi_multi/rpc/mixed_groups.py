@@ -99,7 +99,7 @@ def split_parameters(given: Strings) -> tuple[MixedGroupParameters, dict[str, st
 
 
 class MixedGroups:
-    """Creates, finds and deletes the groups. All volumes are on the node of this process, which serves it too."""
+    """Creates, finds and deletes the groups. All volumes are on the node that this process serves."""
 
     def __init__(self, context: ServiceContext, locks: Locks, listeners: Listeners) -> None:
         self._context = context
@@ -156,7 +156,11 @@ class MixedGroups:
         metadata: Strings,
         deadline: float | None,
     ) -> _Plan:
-        members = tuple(self._member(*one) for one in sorted(found, key=lambda one: one[0]))
+        try:
+            members = tuple(self._member(*one) for one in sorted(found, key=lambda one: one[0]))
+        except WrongNode:
+            self._refuse_taken(request.name, [instance for _, instance, _ in found])
+            raise
         group = MixedGroup(mixed_groups.key_of(request.name), tuple(one.place for one in members))
         return _Plan(
             group=group,
@@ -245,6 +249,14 @@ class MixedGroups:
                 f"delete it (group_snapshot_id {plan.group.id!r}), or use another name"
             )
         return existing
+
+    def _refuse_taken(self, name: str, instances: Sequence[Instance]) -> None:
+        """Raise AlreadyExists if a group on this node has the name: the controller of a cluster asks all nodes."""
+        first = f"{mixed_groups.key_of(name)}-0"
+        for instance in instances:
+            with suppress(NotFound):
+                require(instance.backend, Snapshots, "snapshots").find_snapshot(first)
+                raise AlreadyExists(f"group snapshot {name!r} exists on node {self._context.driver.node!r}")
 
     def _refuse_other(self, plan: _Plan, found: Snapshot) -> None:
         if found.stamp.digest != plan.digest:

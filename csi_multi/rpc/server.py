@@ -123,7 +123,7 @@ def build_controller_server(
     context = _service_context(driver, registry, Mode.CONTROLLER, options)
     services = {
         "Controller": ControllerService(context),
-        "GroupController": GroupControllerService(context),
+        "GroupController": GroupControllerService(context, MixedGroups(context, shared.locks, shared.listeners)),
         "SnapshotMetadata": SnapshotMetadataService(context),
     }
     return _server(context, services, shared, options, shared.workers, CHANNEL_OPTIONS + NETWORK_OPTIONS)

@@ -134,6 +134,7 @@ class Machine:
 
     name: str
     storage: MemoryStorage = field(default_factory=MemoryStorage)
+    others: dict[str, MemoryStorage] = field(default_factory=dict)  # of further instances
     capacity: int = 1 << 40
     port: int = 0
     server: Any = None
@@ -153,6 +154,7 @@ class Rig:
         self.authority = authority
         self.machines = {name: Machine(name) for name in names}
         self.kind: Any = LocalMemory  # of the instance `disk`
+        self.others: tuple[str, ...] = ()  # names of further instances, on all nodes
         self.client: Any = None
         self.nodes: Any = None
         self._running: list[Any] = []
@@ -168,7 +170,9 @@ class Rig:
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node=name, host=LocalHost())
         default = more.pop("default", "disk")
         machine.backend = self.kind(self.kind.Config(capacity=machine.capacity), setting, machine.storage)
-        registry = Registry([Instance("disk", "memory", machine.backend)], None, default)
+        storages = {other: machine.others.setdefault(other, MemoryStorage()) for other in self.others}
+        others = [self._local(other, name, storage) for other, storage in storages.items()]
+        registry = Registry([Instance("disk", "memory", machine.backend), *others], None, default)
         driver = Driver(name=DRIVER, node=name, alpha=True, default_backend=default, workers=WORKERS)
         part = ServerOptions(
             attach_required=more.pop("attach", True),
@@ -179,6 +183,10 @@ class Rig:
         machine.port = machine.server.add_secure_port(f"127.0.0.1:{machine.port}", credentials)
         machine.server.start()
         return machine
+
+    def _local(self, name: str, node: str, storage: MemoryStorage, *, remote: bool = False) -> Instance:
+        setting = Setting(instance=name, driver=DRIVER, cluster="default", node=node, host=LocalHost())
+        return Instance(name, "memory", LocalMemory(LocalMemory.Config(), setting, storage), remote=remote)
 
     def stop_node(self, name: str) -> None:
         self.machines[name].server.stop(0).wait()
@@ -199,7 +207,8 @@ class Rig:
         setting = Setting(instance="disk", driver=DRIVER, cluster="default", node="controller", host=LocalHost())
         local = Instance("disk", "memory", self.kind(self.kind.Config(), setting, MemoryStorage()), remote=True)
         driver = Driver(name=DRIVER, node="controller", alpha=True, default_backend=default, workers=WORKERS)
-        registry = Registry([local, *others], None, default)
+        remote = [self._local(other, "controller", MemoryStorage(), remote=True) for other in self.others]
+        registry = Registry([local, *remote, *others], None, default)
         server = build_server(
             driver, registry, LocalHost(), Mode.CONTROLLER, None, controller_options(cluster, self.nodes)
         )

@@ -99,6 +99,7 @@ OWN = volume("disk/node-1/v")
 FROM_SNAPSHOT = {"volume_content_source": {"snapshot": {"snapshot_id": "disk/node-1/s"}}}
 OTHER_SOURCE = {"content_source": {"snapshot": {"snapshot_id": VICTIM_SNAPSHOT}}}
 GROUP = {"group_snapshot_id": "disk/node-1/g"}
+MIXED = {"group_snapshot_id": f"~disk/node-1/group-{'a' * 26}"}
 IN_GROUP = snapshot("disk/node-1/g-0", group="disk/node-1/g")
 
 # What the controller is asked, and what node-1 answers: RPC, the request, the response, and a part of the reason.
@@ -220,6 +221,24 @@ LIES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"name": "g", "source_volume_ids": ["disk/node-1/v"]},
         {"group_snapshot": {"group_snapshot_id": "disk/node-2/g", "snapshots": [IN_GROUP]}},
         "not on this node",
+    ),
+    "another node's group across backends": (
+        "CreateVolumeGroupSnapshot",
+        {"name": "g", "source_volume_ids": ["disk/node-1/v"]},
+        {"group_snapshot": {"group_snapshot_id": f"~disk/node-2/group-{'a' * 26}", "snapshots": [IN_GROUP]}},
+        "not on this node",
+    ),
+    "another node's snapshot in a group across backends": (
+        "CreateVolumeGroupSnapshot",
+        {"name": "g", "source_volume_ids": ["disk/node-1/v"]},
+        {"group_snapshot": {**MIXED, "snapshots": [snapshot(VICTIM_SNAPSHOT, group=MIXED["group_snapshot_id"])]}},
+        "not on this node",
+    ),
+    "a group across backends whose id cannot be one": (
+        "CreateVolumeGroupSnapshot",
+        {"name": "g", "source_volume_ids": ["disk/node-1/v"]},
+        {"group_snapshot": {"group_snapshot_id": "~disk/node-1/g", "snapshots": [IN_GROUP]}},
+        "does not exist",
     ),
     "another node's snapshot in a group": (
         "CreateVolumeGroupSnapshot",
