@@ -31,7 +31,7 @@ _PLACE = re.compile(r"(?P<instance>[^/=,]+)/(?P<node>[^/=,]+)=(?P<count>[1-9][0-
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemberPlace:
     """Where a member is: its instance, and the node of its volume."""
 
     instance: str
@@ -43,7 +43,7 @@ class MixedGroup:
     """A group: the key of its names, and the places of its members, in the order of their numbers."""
 
     key: str
-    places: tuple[Place, ...]
+    places: tuple[MemberPlace, ...]
 
     @property
     def id(self) -> str:
@@ -79,7 +79,7 @@ def is_mixed(group_id: str) -> bool:
     return group_id.startswith(_MARK)
 
 
-def parse(group_id: str) -> tuple[Place, str]:
+def parse(group_id: str) -> tuple[MemberPlace, str]:
     """Return the place of the first member, and the key. Raises NotFound for an id of another form."""
     instance, _, rest = group_id.removeprefix(_MARK).partition("/")
     node, _, key = rest.partition("/")
@@ -87,7 +87,7 @@ def parse(group_id: str) -> tuple[Place, str]:
         is_mixed(group_id) and ids.INSTANCE.fullmatch(instance) and ids.NODE.fullmatch(node) and _KEY.fullmatch(key)
     ):
         raise NotFound(f"group snapshot {group_id!r} does not exist")
-    return Place(instance, node), key
+    return MemberPlace(instance, node), key
 
 
 def group_of(context: Mapping[str, str]) -> str:
@@ -97,12 +97,12 @@ def group_of(context: Mapping[str, str]) -> str:
 
 def noted(key: str, context: Mapping[str, str]) -> MixedGroup | None:
     """Return the group as a snapshot's stamp notes it, None where it notes none that can be read."""
-    places: list[Place] = []
+    places: list[MemberPlace] = []
     for run in context.get(MEMBERS, "").split(","):
         found = _PLACE.fullmatch(run)
         if not found:
             return None
-        places += [Place(found["instance"], found["node"])] * int(found["count"])
+        places += [MemberPlace(found["instance"], found["node"])] * int(found["count"])
     group = MixedGroup(key, tuple(places))
     return group if group.id == group_of(context) else None
 

@@ -10,7 +10,7 @@ from ..contract.errors import FailedPrecondition, NotFound, WrongNode
 from ..contract.model import Snapshot, Strings
 from ..core import idempotent, mixed_groups
 from ..core.idempotent import require
-from ..core.mixed_groups import MixedGroup, Place
+from ..core.mixed_groups import MemberPlace, MixedGroup
 from ..loading.instance import Instance
 from .service_context import ServiceContext
 
@@ -29,7 +29,7 @@ class MixedGroupStore:
             with suppress(NotFound):
                 yield instance, backend.find_snapshot(group.member(number))
 
-    def noted(self, place: Place, key: str) -> tuple[MixedGroup | None, bool]:
+    def noted(self, place: MemberPlace, key: str) -> tuple[MixedGroup | None, bool]:
         """Return the group as its first member or its mark notes it, and whether it has a mark."""
         backend = require(self._instance(place).backend, Snapshots, "snapshots")
         unnamed = MixedGroup(key, (place,))
@@ -39,7 +39,7 @@ class MixedGroupStore:
                 found[name] = mixed_groups.noted(key, backend.find_snapshot(name).stamp.context)
         return next((one for one in found.values() if one), None), unnamed.mark in found
 
-    def _instance(self, place: Place) -> Instance:
+    def _instance(self, place: MemberPlace) -> Instance:
         """Raises FailedPrecondition for one that is not configured now: its snapshots may still exist."""
         try:
             instance = self._context.registry.get(place.instance)

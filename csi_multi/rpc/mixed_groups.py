@@ -32,7 +32,7 @@ from ..contract.params import Doc, Schema, parse
 from ..core import filesystems, idempotent, mixed_groups
 from ..core.idempotent import digest, require
 from ..core.locks import Locks
-from ..core.mixed_groups import MixedGroup, Place
+from ..core.mixed_groups import MemberPlace, MixedGroup
 from ..loading.instance import Instance
 from ..node import group_freeze
 from ..node.group_freeze import VolumeUse
@@ -67,7 +67,7 @@ class Member:
     volume: str  # id
     instance: Instance
     handle: str
-    place: Place
+    place: MemberPlace
 
     @property
     def backend(self) -> Snapshots:
@@ -182,7 +182,7 @@ class MixedGroups:
             )
         if (node := backend.node_of(handle)) != self._context.driver.node:
             raise WrongNode(f"volume {volume!r} is on node {node!r}, not on {self._context.driver.node!r}")
-        return Member(volume, instance, handle, Place(instance.name, node))
+        return Member(volume, instance, handle, MemberPlace(instance.name, node))
 
     # Making one
 

@@ -6,17 +6,17 @@ import pytest
 
 from csi_multi.contract import InvalidArgument, NotFound, ids
 from csi_multi.core import mixed_groups
-from csi_multi.core.mixed_groups import MixedGroup, Place
+from csi_multi.core.mixed_groups import MemberPlace, MixedGroup
 
-ONE, TWO = Place("one", "n1"), Place("two", "n1")
+ONE, TWO = MemberPlace("one", "n1"), MemberPlace("two", "n1")
 
 
-def group(*places: Place, name: str = "g") -> MixedGroup:
+def group(*places: MemberPlace, name: str = "g") -> MixedGroup:
     return MixedGroup(mixed_groups.key_of(name), places)
 
 
 def test_the_longest_id_is_short_enough_for_csi() -> None:
-    longest = group(Place("i" * ids.MAX_INSTANCE, "n" * ids.MAX_NODE), TWO, name="g" * 500)
+    longest = group(MemberPlace("i" * ids.MAX_INSTANCE, "n" * ids.MAX_NODE), TWO, name="g" * 500)
 
     assert len(longest.id) <= ids.MAX_ID
     assert mixed_groups.parse(longest.id) == (longest.places[0], longest.key)
@@ -36,8 +36,8 @@ def test_an_id_of_another_form_does_not_exist(text: str) -> None:
         mixed_groups.parse(text.format(key=mixed_groups.key_of("g")))
 
 
-@pytest.mark.parametrize("places", [(ONE, TWO), (ONE, ONE, TWO), (ONE,) * 300, (ONE, Place("one", "n2"), TWO)])
-def test_every_snapshot_notes_where_all_members_are(places: tuple[Place, ...]) -> None:
+@pytest.mark.parametrize("places", [(ONE, TWO), (ONE, ONE, TWO), (ONE,) * 300, (ONE, MemberPlace("one", "n2"), TWO)])
+def test_every_snapshot_notes_where_all_members_are(places: tuple[MemberPlace, ...]) -> None:
     made = group(*places)
 
     assert mixed_groups.noted(made.key, made.notes()) == made
@@ -55,7 +55,7 @@ def test_what_others_have_noted_is_no_group() -> None:
 
 def test_a_group_in_too_many_places_to_note_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="too many"):
-        group(*(Place("one", f"node-{number}-{'n' * 40}") for number in range(30))).notes()
+        group(*(MemberPlace("one", f"node-{number}-{'n' * 40}") for number in range(30))).notes()
 
 
 def test_the_names_of_its_snapshots_are_recognised_in_handles() -> None:
