@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,164 +14,18 @@ import pytest
 
 from csi_multi.host import mounts
 from csi_multi.host.command import LocalHost
-from csi_multi.process.driver_process import DriverProcess
-from csi_multi.rpc.client import Client
-
-from .conftest import sweep
+from tests.attack.conftest import sweep
+from tests.attack.group_world import BLOCK, LONG, MIB, World, advances, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-MIB = 1 << 20
-BLOCK = 4096
-LONG = 60.0
 CUTS = 200 if os.environ.get("MATRIX") else 20
-MODE = {"access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 BEST_EFFORT = {"crashConsistency": "best-effort"}
-
-CONFIG = """
-driver: {{name: groups.csi-multi.example, node: n1, log_level: info}}
-backends:
-  one: {{kind: loop, directory: {directory}/disk/one, reserve_percent: 0}}
-  two: {{kind: loop, directory: {directory}/disk/two, reserve_percent: 0}}
-"""
-
-# The driver, with notes of its own. DIE_AT=3 kills it at its third copy, `mark` when the group's mark is to be deleted;
-# WAIT_AT=3 makes its third copy wait for the file `go`.
-PROGRAM = """
-import os, pathlib, signal, sys, time
-from csi_multi.commands import cli
-from csi_multi.node import freeze_notes
-from csi_multi_loop.client import Client
-from csi_multi_loop.backend import LoopBackend
-
-copies, copy, delete = 0, Client.copy, LoopBackend.delete_snapshot
-die_at, wait_at = os.environ.get("DIE_AT", ""), os.environ.get("WAIT_AT", "")
-directory = pathlib.Path({directory!r})
-
-def counted(*words, **options):
-    global copies
-    copies += 1
-    if die_at == str(copies):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if wait_at == str(copies):
-        (directory / "copying").touch()
-        while not (directory / "go").exists():
-            time.sleep(0.02)
-    return copy(*words, **options)
-
-def mortal(self, handle, secrets):
-    if die_at == "mark" and handle.endswith("-pending"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return delete(self, handle, secrets)
-
-freeze_notes.NOTES = directory / "notes"
-Client.copy, LoopBackend.delete_snapshot = counted, mortal
-sys.exit(cli.main())
-"""
-
-# Writes 1 into the first file, 1 into the second, 2 into the first and so on, each durable before the next.
-WRITER = """
-import mmap, os, sys
-block = mmap.mmap(-1, 4096)
-files = [os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_DSYNC) for path in sys.argv[1:]]
-number = 0
-while True:
-    number += 1
-    block[:8] = number.to_bytes(8, "big")
-    for file in files:
-        os.pwrite(file, block, 0)
-"""
-
-
-class World:
-    """A driver with two instances on one filesystem that can share blocks, and a volume of each."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._program = (sys.executable, "-c", PROGRAM.format(directory=str(directory)))
-        self._drivers: list[DriverProcess] = []
-        self.client: Client
-        self.volumes: list[str] = []
-        self.writers: list[subprocess.Popen[bytes]] = []
-
-    def start(self, **environment: str) -> DriverProcess:
-        config = CONFIG.format(directory=self.directory)
-        self._drivers.append(
-            DriverProcess(self.directory, config, program=self._program, environment={**os.environ, **environment})
-        )
-        self.client = self._drivers[-1].start()
-        self.client.timeout = LONG
-        return self._drivers[-1]
-
-    def kill(self) -> None:
-        self.client.close()
-        self._drivers[-1].kill()
-
-    def died(self) -> None:
-        assert self._drivers[-1].process.wait(LONG) == -signal.SIGKILL
-        self.client.close()
-
-    def volume(self, instance: str, *, block: bool = False) -> Path:
-        """Create, stage and publish a volume; return where it is."""
-        access: dict[str, Any] = {"block": {}} if block else {"mount": {"fs_type": "ext4"}}
-        capability = {**MODE, **access}
-        made = self.client.CreateVolume(
-            name=f"v{len(self.volumes)}",
-            parameters={"backend": instance},
-            capacity_range={"required_bytes": 64 * MIB},
-            volume_capabilities=[capability],
-        ).volume
-        self.volumes.append(made.volume_id)
-        staging, target = self.paths(made.volume_id)
-        staging.mkdir()
-        use = {"volume_id": made.volume_id, "staging_target_path": str(staging), "volume_capability": capability}
-        self.client.NodeStageVolume(**use, volume_context=made.volume_context)
-        self.client.NodePublishVolume(**use, target_path=str(target), volume_context=made.volume_context)
-        return target
-
-    def paths(self, volume: str) -> tuple[Path, Path]:
-        """Return where a volume is staged and published."""
-        number = self.volumes.index(volume)
-        return self.directory / f"staging-{number}", self.directory / f"target-{number}"
-
-    def write(self, *files: Path) -> None:
-        """Begin to write increasing numbers into all files, alternately."""
-        self.writers.append(subprocess.Popen([sys.executable, "-c", WRITER, *map(str, files)]))
-
-    def cut(self, name: str | None = None, parameters: Any = None) -> Any:
-        return self.client.CreateVolumeGroupSnapshot(
-            name=name or "g", source_volume_ids=self.volumes, parameters=parameters or {}
-        ).group_snapshot
-
-    def delete(self, group: Any) -> None:
-        members = [one.snapshot_id for one in group.snapshots]
-        self.client.DeleteVolumeGroupSnapshot(group_snapshot_id=group.group_snapshot_id, snapshot_ids=members)
-
-    def snapshots(self) -> list[str]:
-        return [entry.snapshot.snapshot_id for entry in self.client.ListSnapshots().entries]
-
-    def image(self, snapshot_id: str) -> Path:
-        instance, _, leaf = snapshot_id.split("/")
-        return self.directory / "disk" / instance / "snapshots" / leaf / "image"
-
-    def close(self) -> None:
-        (self.directory / "go").touch()
-        for writer in self.writers:
-            writer.kill()
-        if self._drivers[-1].process.poll() is not None:
-            self.start()  # which thaws
-        for writer in self.writers:
-            writer.wait(LONG)
-        for volume in self.volumes:
-            staging, target = self.paths(volume)
-            self.client.NodeUnpublishVolume(volume_id=volume, target_path=str(target))
-            self.client.NodeUnstageVolume(volume_id=volume, staging_target_path=str(staging))
-        self.client.close()
-        self._drivers[-1].stop()
+BOTH = pytest.mark.parametrize("world", ["all", "cluster"], indirect=True)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     host, disk, image = LocalHost(), tmp_path / "disk", tmp_path / "disk.image"
     with image.open("wb") as file:
         file.truncate(1024 * MIB)
@@ -185,9 +34,9 @@ def world(tmp_path: Path) -> Iterator[World]:
     host.run("mount", "-o", "loop", str(image), str(disk))
     for name in ("one", "two"):
         (disk / name).mkdir()
-    made = World(tmp_path)
-    made.start()
+    made = World(tmp_path, cluster=getattr(request, "param", "all") == "cluster")
     try:
+        made.start()
         yield made
         made.close()
     finally:
@@ -228,27 +77,7 @@ def numbers(world: World, files: list[Path]) -> Callable[[Any], list[int]]:
     return read
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def now(file: Path) -> int:
-    """Return the number that is in a file now."""
-    descriptor, block = os.open(file, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, BLOCK)
-    os.preadv(descriptor, [block], 0)
-    os.close(descriptor)
-    return int.from_bytes(block[:8], "big")
-
-
-def advances(file: Path) -> None:
-    """Wait until the writer of a file goes on."""
-    before = now(file)
-    until(lambda: now(file) > before)
-
-
+@BOTH
 def test_all_members_are_of_one_moment(world: World, files: list[Path], numbers: Any) -> None:
     world.write(*files)
     advances(files[1])
@@ -279,6 +108,7 @@ def test_single_snapshots_are_of_several_moments(world: World, files: list[Path]
         assert count < CUTS
 
 
+@BOTH
 def test_a_group_is_found_by_its_name_and_id_and_goes_as_one(world: World, files: list[Path], refused: Any) -> None:
     group = world.cut()
     ids = [one.snapshot_id for one in group.snapshots]
@@ -298,6 +128,7 @@ def test_a_group_is_found_by_its_name_and_id_and_goes_as_one(world: World, files
     world.delete(group)
 
 
+@BOTH
 @pytest.mark.parametrize("moment", ["1", "2", "3", "mark"])
 def test_after_a_death_everything_goes_on_and_the_next_try_makes_the_whole_group(
     moment: str, world: World, files: list[Path], numbers: Any, refused: Any
@@ -312,7 +143,7 @@ def test_after_a_death_everything_goes_on_and_the_next_try_makes_the_whole_group
     world.start()
     advances(files[0])
     advances(files[1])
-    group = world.cut()
+    group = world.cut_again()
 
     assert len(group.snapshots) == 2
     assert len(world.snapshots()) == 2
@@ -371,8 +202,37 @@ def test_a_group_that_takes_too_long_is_given_up_and_leaves_nothing(
 
     assert "not cut within 5 s" in given_up(world, answer)
     assert world.snapshots() == []
-    assert "is thawed after" in (world.directory / "csi.log").read_text()
+    assert "is thawed after" in world.log
     assert len(world.cut().snapshots) == 2
+
+
+@pytest.mark.parametrize("world", ["cluster"], indirect=True)
+def test_the_node_ends_the_freeze_by_itself_when_the_controller_has_died(
+    world: World, files: list[Path], waiting: Any
+) -> None:
+    waiting("5")
+    world.kill_controller()
+    advances(files[1])
+    (world.directory / "go").touch()
+    world.start_controller()
+
+    until(lambda: "CreateVolumeGroupSnapshot ends" in world.log)
+    assert world.snapshots() == []
+    assert len(world.cut().snapshots) == 2
+
+
+@pytest.mark.parametrize("world", ["cluster"], indirect=True)
+def test_the_next_controller_finds_the_group_that_the_node_has_made(world: World, waiting: Any, numbers: Any) -> None:
+    waiting("60")
+    world.kill_controller()
+    (world.directory / "go").touch()
+    until(lambda: "a group snapshot is complete" in world.log)
+    world.start_controller()
+    made = world.snapshots()
+    group = world.cut()
+
+    assert sorted(made) == sorted(one.snapshot_id for one in group.snapshots)
+    assert numbers(group.snapshots)[0] - numbers(group.snapshots)[1] in (0, 1)
 
 
 def test_a_group_is_given_up_when_another_program_thaws_a_member(world: World, files: list[Path], waiting: Any) -> None:
@@ -395,7 +255,7 @@ def test_a_second_group_of_the_same_volumes_is_refused_meanwhile(world: World, w
 
 def test_the_log_says_how_long_each_member_was_frozen(world: World, files: list[Path]) -> None:
     world.cut()
-    log = (world.directory / "csi.log").read_text()
+    log = world.log
 
     for volume in world.volumes:
         assert any("frozen for its group" in line and volume in line for line in log.splitlines())
