@@ -136,7 +136,8 @@ class MixedGroups:
         group, is_pending = self._store.noted(place, key)
         if group is None or is_pending:
             raise missing
-        members = list(self._store.existing(group))
+        existing = self._store.existing(group)
+        members = [one for one in existing if mixed_groups.group_of(one[1].stamp.context) == group.id]
         if len(members) < len(group.places):
             raise missing
         return convert.mixed_group(group.id, members)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ NOT_FINAL = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 MODE = {"access_mode": {"mode": "SINGLE_NODE_WRITER"}}
 
 CONFIG = """
-driver: {{name: groups.csi-multi.example, node: n1, log_level: info}}
+driver: {{name: groups.csi-multi.example, node: n1, log_level: info, metrics: '127.0.0.1:0'}}
 backends:
   one: {{kind: loop, directory: {directory}/disk/one, reserve_percent: 0}}
   two: {{kind: loop, directory: {directory}/disk/two, reserve_percent: 0}}
@@ -154,6 +156,13 @@ class World:
     @property
     def log(self) -> str:
         return self._drivers["node"].log.read_text()
+
+    def metrics(self) -> str:
+        (address,) = {
+            line["address"] for line in map(json.loads, self.log.splitlines()) if "metrics" in line["message"]
+        }
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=LONG) as answer:
+            return str(answer.read().decode())
 
     def kill(self) -> None:
         self._clients["node"].close()

@@ -253,12 +253,14 @@ def test_a_second_group_of_the_same_volumes_is_refused_meanwhile(world: World, w
     assert len(world.snapshots()) == 2
 
 
-def test_the_log_says_how_long_each_member_was_frozen(world: World, files: list[Path]) -> None:
+def test_the_log_and_the_metrics_say_how_long_each_member_was_frozen(world: World, files: list[Path]) -> None:
     world.cut()
-    log = world.log
+    metrics = world.metrics()
 
     for volume in world.volumes:
-        assert any("frozen for its group" in line and volume in line for line in log.splitlines())
+        assert any("frozen for its group" in line and volume in line for line in world.log.splitlines())
+        freeze = f'{{backend="{volume[:3]}",operation="group",program="freeze"}}'
+        assert f"csi_multi_storage_call_seconds_count{freeze} 1.0" in metrics
 
 
 def test_raw_volumes_that_nothing_suspends_are_refused_unless_the_class_says_best_effort(

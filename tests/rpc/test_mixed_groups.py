@@ -126,6 +126,20 @@ def test_a_group_of_which_a_member_was_deleted_by_hand_is_neither_shown_nor_made
     assert kept() == []
 
 
+def test_a_snapshot_of_somebody_does_not_count_as_a_member_and_is_not_deleted(
+    cut: Any, client: Client, world: Any, volumes: list[str], kept: Any, refused: Any
+) -> None:
+    group = cut()
+    member = group.snapshots[1].snapshot_id.partition("/")[2]
+    world.backend("two").delete_snapshot(member, {})
+    client.CreateSnapshot(name=member, source_volume_id=volumes[1])
+    known = {"group_snapshot_id": group.group_snapshot_id, "snapshot_ids": members(group)}
+
+    assert refused(client.GetVolumeGroupSnapshot, **known).code is Code.NOT_FOUND
+    assert refused(client.DeleteVolumeGroupSnapshot, **known).code is Code.FAILED_PRECONDITION
+    assert member in kept()
+
+
 @pytest.mark.parametrize("rpc", ["GetVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot"])
 def test_the_members_given_must_be_the_groups(rpc: str, cut: Any, client: Client, kept: Any, refused: Any) -> None:
     group = cut()
