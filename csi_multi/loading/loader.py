@@ -32,8 +32,8 @@ from .registry import Registry
 
 log = logging.getLogger(__name__)
 
-IMPORT_LIMIT = 10.0  # seconds for the import of a package
-CONSTRUCTOR_LIMIT = 5.0  # seconds for a constructor, which does no I/O
+IMPORT_LIMIT = 60.0  # seconds for the import of a package: a node that has just started may be very busy
+CONSTRUCTOR_LIMIT = 20.0  # seconds for a constructor, which does no I/O
 
 
 class UnusableBackend(Exception):
