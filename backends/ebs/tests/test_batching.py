@@ -69,7 +69,8 @@ def test_no_question_is_about_more_than_the_most() -> None:
     batcher = Batcher(shop, most=10, window=0.01)
 
     assert batcher.many(shop.has) == shop.has
-    assert sorted(map(len, shop.asked)) == [5, 10, 10]
+    sizes = [len(question) for question in shop.asked]
+    assert (max(sizes), sum(sizes)) == (10, 25)  # on a busy machine the window may end before the last are there
 
 
 def test_many_returns_only_what_exists() -> None:
