@@ -35,7 +35,8 @@ LONG = (
     "test_calls_do_not_pile_up_before_a_cluster_that_is_silent",
     "test_a_slow_cluster_is_waited_for",
     "test_a_full_pool_is_said_to_be_full_and_takes_volumes_again_afterwards[full]",
-    "test_deletions_in_a_full_pool_are_not_final_and_succeed_when_there_is_space[full-",
+    "test_deletions_in_a_full_pool_are_not_final_and_succeed_when_there_is_space",
+    "test_without_a_manager_everything_works",
     "test_a_full_copy_and_ten_increments_are_the_snapshot[2]",
 )
 
