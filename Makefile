@@ -39,6 +39,7 @@ test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity, deploy (
 	@scripts/system-packages $(TEST_PROGRAMS) mmdebstrap
 	@scripts/guest-packages
 	@CSI_SANITY="$$(scripts/csi-sanity)"; export CSI_SANITY; scripts/run-parts --first check $(LVM_FIRST) \
+		$(if $(BEGIN_WITHIN),--begin-within $(BEGIN_WITHIN)) \
 		integration $(if $(LVM_FIRST),,lvm-kit lvm-rest) attack rbd-guest ebs rbd-cluster deploy sanity
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock

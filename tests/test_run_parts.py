@@ -60,6 +60,15 @@ def test_two_parts_run_at_a_time(run: Any) -> None:
     assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
 
 
+def test_a_part_that_cannot_begin_in_time_is_left_out_and_named(run: Any) -> None:
+    done = run("--begin-within", "0", "good", "bad")
+
+    assert done.returncode == 0
+    assert "make test: LEFT OUT, because this machine was too slow: good, bad; run make PART" in done.stdout
+    assert "make test: every other part passed;" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 passed, 0 failed, 0 skipped"
+
+
 def test_what_parts_print_at_the_same_time_is_not_mixed(run: Any) -> None:
     lines = run("waits", "wakes").stdout.splitlines()
 
