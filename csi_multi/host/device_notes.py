@@ -24,7 +24,7 @@ class DeviceNotes:
     def write(self, name: str, facts: Mapping[str, str]) -> None:
         """Write a note atomically."""
         file, new = self._directory / name, self._directory / f".{name}"
-        with _os_errors_as_unavailable(file):
+        with dev_errors_as_unavailable(file):
             self._directory.mkdir(mode=0o755, exist_ok=True)
             new.write_text(json.dumps(dict(facts)))
             new.rename(file)
@@ -33,7 +33,7 @@ class DeviceNotes:
         """Return a note; empty when it does not exist or was not written by this class."""
         file = self._directory / name
         try:
-            with _os_errors_as_unavailable(file):
+            with dev_errors_as_unavailable(file):
                 facts = json.loads(small_files.read(file))
         except (FileNotFoundError, ValueError):
             return {}
@@ -41,17 +41,17 @@ class DeviceNotes:
 
     def remove(self, name: str) -> None:
         file = self._directory / name
-        with suppress(FileNotFoundError), _os_errors_as_unavailable(file):
+        with suppress(FileNotFoundError), dev_errors_as_unavailable(file):
             file.unlink()
 
     def names(self) -> list[str]:
-        with suppress(FileNotFoundError), _os_errors_as_unavailable(self._directory):
+        with suppress(FileNotFoundError), dev_errors_as_unavailable(self._directory):
             return sorted(name for name in os.listdir(self._directory) if not name.startswith("."))
         return []
 
 
 @contextmanager
-def _os_errors_as_unavailable(file: Path) -> Iterator[None]:
+def dev_errors_as_unavailable(file: Path) -> Iterator[None]:
     """Raise Unavailable in place of OSError. FileNotFoundError is left to the caller."""
     try:
         yield

@@ -11,10 +11,11 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..contract.errors import Unavailable
+from ..host.device_notes import dev_errors_as_unavailable
 
 VOLUMES = ".volumes"  # a note's name does not begin with a dot
 ATTEMPTS = 10
@@ -37,7 +38,7 @@ class RecordIndex:
                 for number, owner in self._keys_of_all().items():
                     self.add(owner, number)
                 self._complete = True
-        with _storage_errors(self._volumes), contextlib.suppress(FileNotFoundError):
+        with dev_errors_as_unavailable(self._volumes), contextlib.suppress(FileNotFoundError):
             return sorted(os.listdir(self._directory(volume)))
         return []
 
@@ -45,16 +46,16 @@ class RecordIndex:
         """Note that a record of this volume may follow."""
         directory = self._directory(volume)
         for _ in range(ATTEMPTS):  # another thread or driver may remove the directory while it is empty
-            with _storage_errors(directory), contextlib.suppress(FileNotFoundError):
+            with dev_errors_as_unavailable(directory), contextlib.suppress(FileNotFoundError):
                 return _touch(directory / number)
-            with _storage_errors(directory):
+            with dev_errors_as_unavailable(directory):
                 directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         raise Unavailable(f"{directory} was removed while it was written to; try again")
 
     def remove(self, volume: str, number: str) -> None:
         """Note that there is no record of this volume any more for this device."""
         directory = self._directory(volume)
-        with _storage_errors(directory), contextlib.suppress(FileNotFoundError):
+        with dev_errors_as_unavailable(directory), contextlib.suppress(FileNotFoundError):
             (directory / number).unlink()
         with contextlib.suppress(OSError):  # it is not empty
             directory.rmdir()
@@ -65,15 +66,3 @@ class RecordIndex:
 
 def _touch(file: Path) -> None:
     os.close(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-
-
-@contextlib.contextmanager
-def _storage_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Unavailable(
-            f"{file}: {error.strerror}; mount the /dev of the node into the container of the driver, writable"
-        ) from None
