@@ -58,10 +58,9 @@ def frozen_together(
     Yields a function that raises Unavailable once the time is over. The end of the block raises Unavailable when
     anything was thawed before. `observe` is entered with each volume's id for as long as that may be frozen.
     """
-    mounted = [(use, use.frozen_device) for use in uses if use.frozen_device]
+    mounted = [(use.volume, device) for use in uses if (device := use.frozen_device)]
     for _, device in mounted:
-        if device:
-            _write_out(device)
+        _write_out(device)
     ends = time.monotonic() + seconds
 
     def require_time() -> None:
@@ -72,14 +71,13 @@ def frozen_together(
             )
 
     with ExitStack() as stack:
-        for use, device in mounted:
-            if device:
-                require_time()
-                stack.enter_context(observe(use.volume))
-                stack.enter_context(_logged(use.volume, seconds))
-                stack.enter_context(freeze.frozen(device, ends - time.monotonic()))
-                stack.enter_context(freeze.held(device))
-        if any(use_now.frozen_device and not device_filesystems.find(use_now.frozen_device) for use_now in uses):
+        for volume, device in mounted:
+            require_time()
+            stack.enter_context(observe(volume))
+            stack.enter_context(_logged(volume, seconds))
+            stack.enter_context(freeze.frozen(device, ends - time.monotonic()))
+            stack.enter_context(freeze.held(device))
+        if any(not device_filesystems.find(device) for _, device in mounted):
             raise Unavailable("a filesystem of the group was unmounted just now; try again")
         yield require_time
 
