@@ -70,8 +70,7 @@ class UserMode:
         shown.start()
         try:
             yield process
-        finally:
-            process.kill()
+        finally:  # guest.py has ended it
             shown.join()
             process.stdout.close()
 

@@ -122,9 +122,7 @@ class Client:
     def snapshots(self, image: str) -> list[ImageSnapshot]:
         """Return all snapshots of an image, including those in the trash namespace. Raises ImageNotFound."""
         with self._confirming(image):
-            return self._json(
-                lambda data: [resources.snapshot(one) for one in data], "snap", "ls", self.spec(image), "--all"
-            )
+            return self._snapshots(self.spec(image))
 
     def children(self, image: str) -> list[str]:
         """Return the names of its clones in this pool and namespace. Raises ImageNotFound."""
@@ -219,9 +217,7 @@ class Client:
 
     def trashed_snapshots(self, id: str) -> list[ImageSnapshot]:
         """Return all snapshots of an image in the trash, as `snapshots` does. Raises ObjectNotFound."""
-        return self._json(
-            lambda data: [resources.snapshot(one) for one in data], "snap", "ls", *self._by_id(id), "--all"
-        )
+        return self._snapshots(*self._by_id(id))
 
     def remove_trashed_snapshot(self, id: str, snapshot: str) -> None:
         """Remove a snapshot of an image in the trash, as `remove_snapshot` does. Raises ObjectNotFound."""
@@ -294,6 +290,9 @@ class Client:
             if snapshot and all(one.name != snapshot for one in self.snapshots(image)):
                 raise ImageNotFound(f"snapshot {self.spec(image, snapshot)} does not exist") from None
             raise error
+
+    def _snapshots(self, *image: str) -> list[ImageSnapshot]:
+        return self._json(lambda data: [resources.snapshot(one) for one in data], "snap", "ls", *image, "--all")
 
     def _by_id(self, id: str) -> tuple[str, ...]:
         """Return the words for an image that has no name any more."""
