@@ -118,7 +118,7 @@ PEERS: dict[str, Peer] = {
 
 def _require_program(name: str, file: Path) -> None:
     if not file.is_file() or not os.access(file, os.X_OK):
-        raise PeerMissing(f"{file} is no program that can be run: give the one of {name}")
+        raise PeerMissing(f"{file} is no program: give the path of the program of {name}")
 
 
 def _version_of(go: str, program: Path) -> str:

@@ -114,4 +114,7 @@ class GroupControllerService:
 
 def _refuse_other_members(request: Any, members: list[str]) -> None:
     if sorted(request.snapshot_ids) != sorted(members):
-        raise InvalidArgument(f"snapshot_ids must be exactly the members of the group: {sorted(members)}")
+        raise InvalidArgument(
+            f"snapshot_ids: they are not the members of group snapshot {request.group_snapshot_id!r}, which are "
+            f"{sorted(members)}; give exactly these"
+        )

@@ -182,7 +182,10 @@ class MixedGroups:
                 f"to this node; {volume!r} may be in use on another node, where it cannot be frozen"
             )
         if (node := backend.node_of(handle)) != self._context.driver.node:
-            raise WrongNode(f"volume {volume!r} is on node {node!r}, not on {self._context.driver.node!r}")
+            raise WrongNode(
+                f"volume {volume!r} is on node {node!r}, not on {self._context.driver.node!r}; all volumes of such a "
+                "group must be on one node"
+            )
         return Member(volume, instance, handle, MemberPlace(instance.name, node))
 
     # Making one

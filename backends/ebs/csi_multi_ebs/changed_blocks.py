@@ -92,5 +92,7 @@ def _extents(page: BlockPage, start: int, size: int, read: ReadPage) -> Iterator
             page = read(start, page.token)
         except InvalidToken as error:
             if renewed:
-                raise Unavailable(f"{error}; the list can be continued at byte {start * BLOCK_SIZE}") from error
+                raise Unavailable(
+                    f"{error}; try again: the list can be continued at byte {start * BLOCK_SIZE}"
+                ) from error
             page, renewed = read(start, ""), True

@@ -176,7 +176,7 @@ class GroupMembers:
         except (Busy, FileNotFoundError, NotADirectoryError, BlockingIOError):
             return
         except (OSError, StorageError) as error:
-            log.warning("what an interrupted operation left of a group cannot be removed yet: %s", error)
+            log.warning("the remains of an interrupted group snapshot cannot be removed yet: %s", error)
 
     def _look_at_member(self, leaf: str) -> None:
         try:

@@ -102,7 +102,7 @@ class GroupCut:
         for one in cuts:
             device = devices[one.origin.name]
             if device and device.size != one.size:
-                raise Busy(f"logical volume {one.origin.name} has just grown; try again")
+                raise Busy(f"logical volume {one.origin.name} grew while the group was prepared; try again")
             if device and device.suspended:
                 raise Busy(f"logical volume {one.origin.name} was left suspended by a killed command; try again")
         return devices

@@ -29,7 +29,9 @@ def prepare(host: Host, activation: Activation, member: str) -> ActiveDevice:
     table = host.run("dmsetup", "table", device.name).stdout.strip()
     start, length, target, *_ = table.split()
     if (start, target) != ("0", "snapshot") or "\n" in table:
-        raise Unavailable(f"device {device.name} is no snapshot, but {table!r}; try again")
+        raise Unavailable(
+            f"device-mapper does not show device {device.name} as a snapshot, but as {table!r}; try again"
+        )
     host.run("dmsetup", "suspend", "--noudevsync", device.name)
     host.run("dmsetup", "load", device.name, stdin=f"0 {length} error\n")
     host.run("dmsetup", "resume", "--noudevsync", device.name)

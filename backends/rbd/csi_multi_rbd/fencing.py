@@ -48,7 +48,12 @@ class Fence:
             if not self._setting.out_of_service(holder.node):
                 return
         except Unavailable as error:  # then the volume stays where it is
-            log.warning("image %s is in use by node %s, which is not cut off: %s", image, holder.node, error)
+            log.warning(
+                "node %s uses image %s and is not cut off: whether it is out of service is unknown: %s",
+                holder.node,
+                image,
+                error,
+            )
             return
         client.blocklist(holder.client, BLOCKED_SECONDS)
         log.warning(

@@ -11,5 +11,5 @@ class Config(Schema, frozen=True, kw_only=True):
     directory: Annotated[str, Doc("absolute path of the shared directory, the same on all nodes", pattern="^/.*[^/]$")]
     take_over: Annotated[
         bool,
-        Doc("open volumes that a node has open which was declared out of service, so that it does not write any more"),
+        Doc("open a volume although another node has it open, if that node was declared out of service"),
     ] = False
