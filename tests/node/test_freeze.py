@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from csi_multi.loading.loader import load_instances
 from csi_multi.node import device_filesystems, freeze, freeze_notes, frozen_leftovers, thaw
 from csi_multi.process import driver_process
 from csi_multi.process.driver_process import DriverProcess
+from tests.node.freezing import is_frozen
 
 MIB = 1 << 20
 LONG = 60.0  # seconds, for what is waited for
@@ -45,21 +45,6 @@ def begin_write(target: Path) -> threading.Event:
 
     threading.Thread(target=write, daemon=True).start()
     return done
-
-
-def is_frozen(target: Path) -> bool:
-    """Ask the kernel, which freezes nothing twice."""
-    descriptor = os.open(target, os.O_RDONLY)
-    try:
-        thaw.call_kernel(descriptor, freeze.FIFREEZE)
-        thaw.call_kernel(descriptor, thaw.FITHAW)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            return True
-        raise
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from collections.abc import Iterator
@@ -15,8 +14,9 @@ from typing import Any
 import pytest
 
 from csi_multi.contract import Busy, Unavailable
-from csi_multi.node import freeze, freeze_notes, group_freeze, thaw
+from csi_multi.node import freeze, freeze_notes, group_freeze
 from csi_multi.node.group_freeze import VolumeUse
+from tests.node.freezing import is_frozen
 
 pytestmark = pytest.mark.root
 
@@ -45,21 +45,6 @@ def staged(world: Any) -> Iterator[list[Path]]:
     yield paths
     for handle in ("v1", "v2"):
         world.unstage(handle)
-
-
-def is_frozen(target: Path) -> bool:
-    """Ask the kernel, which freezes nothing twice."""
-    descriptor = os.open(target, os.O_RDONLY)
-    try:
-        thaw.call_kernel(descriptor, freeze.FIFREEZE)
-        thaw.call_kernel(descriptor, thaw.FITHAW)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            return True
-        raise
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class Observed:

@@ -29,6 +29,15 @@ def made(ebs: EbsBackend, number: int) -> list[Volume]:
     return [ebs.create_volume(volume_request(f"pvc-{count}")) for count in range(number)]
 
 
+def attached(ebs: EbsBackend, cloud: FakeEc2, number: int) -> list[Volume]:
+    """Create volumes and attach all of them to one instance."""
+    volumes = made(ebs, number)
+    (node,) = nodes(cloud)
+    for volume in volumes:
+        ebs.attach(attach_request(node, volume))
+    return volumes
+
+
 def refused(ebs: EbsBackend, kind: type[Exception], text: str, *handles: str, **given: str) -> None:
     with pytest.raises(kind, match=text):
         ebs.create_group_snapshot(group_request("group-1", *handles, **given))
@@ -71,10 +80,7 @@ def test_a_volume_on_two_instances_is_refused(ebs: EbsBackend, cloud: FakeEc2) -
 
 
 def test_a_volume_that_is_being_detached_is_waited_for(ebs: EbsBackend, cloud: FakeEc2) -> None:
-    one, two = made(ebs, 2)
-    (node,) = nodes(cloud)
-    for volume in (one, two):
-        ebs.attach(attach_request(node, volume))
+    one, two = attached(ebs, cloud, 2)
     cloud.takes.detaching = FOREVER
     cloud.client().detach_volume(VolumeId=two.handle)
 
@@ -90,10 +96,7 @@ def test_more_other_volumes_than_ec2_can_leave_out_are_refused(
     ebs: EbsBackend, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_sources, "MAX_EXCLUDED", 1)
-    volumes = made(ebs, 4)
-    (node,) = nodes(cloud)
-    for volume in volumes:
-        ebs.attach(attach_request(node, volume))
+    volumes = attached(ebs, cloud, 4)
 
     refused(ebs, FailedPrecondition, "2 other volumes, and EC2 can leave out 1", *(one.handle for one in volumes[:2]))
     assert len(ebs.create_group_snapshot(group_request("all", *(one.handle for one in volumes[:3]))).snapshots) == 3
@@ -103,10 +106,7 @@ def test_a_volume_that_left_the_instance_meanwhile_is_looked_up_again(
     ebs: EbsBackend, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EC2 refuses to leave out what is not there."""
-    one, two, other = made(ebs, 3)
-    (node,) = nodes(cloud)
-    for volume in (one, two, other):
-        ebs.attach(attach_request(node, volume))
+    one, two, other = attached(ebs, cloud, 3)
 
     client = ebs._cache.client
     create = client.create_snapshots
@@ -122,20 +122,14 @@ def test_a_volume_that_left_the_instance_meanwhile_is_looked_up_again(
 
 
 def test_what_ec2_finds_wrong_with_the_request_is_final(ebs: EbsBackend, cloud: FakeEc2) -> None:
-    one, two = made(ebs, 2)
-    (node,) = nodes(cloud)
-    for volume in (one, two):
-        ebs.attach(attach_request(node, volume))
+    one, two = attached(ebs, cloud, 2)
     cloud.fail("CreateSnapshots", "TagPolicyViolation")
 
     refused(ebs, InvalidArgument, "TagPolicyViolation", one.handle, two.handle)
 
 
 def test_snapshots_are_kept_on_the_outpost_of_the_volumes_only(ebs: EbsBackend, cloud: FakeEc2) -> None:
-    one, two = made(ebs, 2)
-    (node,) = nodes(cloud)
-    for volume in (one, two):
-        ebs.attach(attach_request(node, volume))
+    one, two = attached(ebs, cloud, 2)
 
     refused(ebs, InvalidArgument, "outpostArn", one.handle, two.handle, outpostArn=ARN)
     for volume in (one, two):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi_multi.host import loopdev
+from csi_multi.host.command import LocalHost
 
 from . import ondisk
 from .group import EXTENT, LIMIT, MIB, POOL, Group, Lvm, _numbers
@@ -101,6 +102,12 @@ class Faulty(Group):
             disk.mend()
         if self.lvm.run("vgs", "--noheadings", "-o", "vg_missing_pv_count", self.name) != ["0"]:
             self.lvm.run("vgextend", "-qq", "--restoremissing", self.name, *map(str, self.disks))
+
+
+def resume_devices(group: Group) -> None:
+    """Resume the devices that a failed test left suspended, so that their users can end."""
+    for name in sorted(group.devices(), key=len, reverse=True):
+        LocalHost().run("dmsetup", "resume", name, ok=(0, 1), timeout=20)
 
 
 def clear(group: Group) -> None:

@@ -25,7 +25,7 @@ from csi_multi.contract import (
 from csi_multi.host.command import LocalHost
 
 from . import volume_steps
-from .faulty import clear
+from .faulty import clear, resume_devices
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
 from .volume_steps import (
     Died,
@@ -56,10 +56,8 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
 
 @pytest.fixture(autouse=True)
 def nobody_hangs(group: Group) -> Iterator[None]:
-    """Resume the devices that a failed test left suspended, so that their users can end."""
     yield
-    for name in sorted(group.devices(), key=len, reverse=True):
-        LocalHost().run("dmsetup", "resume", name, ok=(0, 1), timeout=20)
+    resume_devices(group)
     clear(group)
 
 

@@ -22,7 +22,7 @@ from csi_multi.contract import GroupSnapshot, GroupSnapshotRequest, PageRequest,
 from csi_multi.host import file_extents
 from csi_multi.host.command import LocalHost
 
-from .faulty import clear
+from .faulty import clear, resume_devices
 from .group import EXTENT, MIB, Group, Lvm, volume_group
 from .matrix import FULL, once
 from .test_killed import busy
@@ -48,10 +48,8 @@ def group(lvm: Lvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]
 
 @pytest.fixture(autouse=True)
 def nobody_hangs(group: Group) -> Iterator[None]:
-    """Resume the devices that a failed test left suspended, so that their users can end."""
     yield
-    for name in sorted(group.devices(), key=len, reverse=True):
-        LocalHost().run("dmsetup", "resume", name, ok=(0, 1), timeout=20)
+    resume_devices(group)
     clear(group)
 
 

@@ -16,7 +16,7 @@ from csi_multi_lvm.backend import LvmBackend
 from csi_multi.contract import AlreadyExists, NotFound, PageRequest, Snapshot, StorageError, Volume
 from csi_multi.host.command import LocalHost
 
-from .faulty import clear
+from .faulty import clear, resume_devices
 from .group import EXTENT, MIB, Group, Lvm, NewGroup, volume_group
 from .matrix import once
 from .volume_steps import create, delete, open_device, snapshot
@@ -56,10 +56,8 @@ def mended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nobody_hangs(group: Group) -> Iterator[None]:
-    """Resume the devices that a failed test left suspended, so that their users can end."""
     yield
-    for name in sorted(group.devices(), key=len, reverse=True):
-        LocalHost().run("dmsetup", "resume", name, ok=(0, 1), timeout=20)
+    resume_devices(group)
     clear(group)
 
 

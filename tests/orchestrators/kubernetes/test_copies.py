@@ -10,15 +10,17 @@ from .kubectl import Kubectl
 from .objects import claim, from_claim, from_snapshot, pod, snapshot
 
 
+def wait_ready(kubectl: Kubectl, name: str) -> None:
+    kubectl.until("the snapshot ready", lambda: kubectl.get("volumesnapshot", name).get("status", {}).get("readyToUse"))
+
+
 def test_a_restored_volume_has_the_bytes_of_the_snapshot_and_not_the_later_ones(kubectl: Kubectl) -> None:
     kubectl.create(claim("data"), pod("user", "data"))
     kubectl.wait_running("user")
     kubectl.run("user", "echo early > /data/file; sync")
     node = kubectl.node_of("user")
     kubectl.create(snapshot("moment", "data"))
-    kubectl.until(
-        "the snapshot ready", lambda: kubectl.get("volumesnapshot", "moment").get("status", {}).get("readyToUse")
-    )
+    wait_ready(kubectl, "moment")
     kubectl.run("user", "echo late > /data/file; sync")
 
     kubectl.create(claim("restored", source=from_snapshot("moment")), pod("restored", host=node))
@@ -34,9 +36,7 @@ def test_a_snapshot_outlives_its_volume(kubectl: Kubectl) -> None:
     kubectl.run("user", "echo kept > /data/file; sync")
     node = kubectl.node_of("user")
     kubectl.create(snapshot("moment", "data"))
-    kubectl.until(
-        "the snapshot ready", lambda: kubectl.get("volumesnapshot", "moment").get("status", {}).get("readyToUse")
-    )
+    wait_ready(kubectl, "moment")
     kubectl.delete("pod", "user")
     kubectl.delete("pvc", "data")
 
