@@ -71,14 +71,15 @@ def changed_blocks(cloud: Service, call: Call) -> Answer:
 
 
 def write(cloud: Service, volume: str, offset: int, data: bytes) -> None:
-    """Write to a volume, as its guest would."""
-    blocks = _volume(volume).blocks
-    while data:
-        block, start = divmod(offset, BLOCK)
-        part = data[: BLOCK - start]
-        old = blocks.get(block, ZEROS)
-        blocks[block] = old[:start] + part + old[start + len(part) :]
-        data, offset = data[len(part) :], offset + len(part)
+    """Write to a volume, as its guest would: before or after a call to EC2, never in the middle of one."""
+    with moto.lock:
+        blocks = _volume(volume).blocks
+        while data:
+            block, start = divmod(offset, BLOCK)
+            part = data[: BLOCK - start]
+            old = blocks.get(block, ZEROS)
+            blocks[block] = old[:start] + part + old[start + len(part) :]
+            data, offset = data[len(part) :], offset + len(part)
 
 
 def read(cloud: Service, volume: str, offset: int, length: int) -> bytes:

@@ -34,8 +34,9 @@ from .fake_aws_services import OTHER_ROLE, OWN_ACCOUNT
 from .fake_ec2_calls import Call, Dropped, Refusal
 from .fake_ec2_clock import FOREVER, NOW, Wait, looks, seconds
 from .fake_ec2_faults import Fault
+from .fake_ec2_moto import lock
 from .fake_ec2_server import Ec2Server
-from .fake_ec2_service import REGION, Service, lock
+from .fake_ec2_service import REGION, Service
 
 __all__ = [
     "FOREVER",

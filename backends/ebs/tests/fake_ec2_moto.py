@@ -10,6 +10,7 @@ import copy
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -28,6 +29,7 @@ from moto.sts.responses import TokenResponse
 DISPATCH = {"ec2": EC2Response, "sts": TokenResponse}
 CHANGEABLE = ("size", "volume_type", "iops", "throughput")
 GP3 = {"Iops": "3000", "Throughput": "125"}
+lock = threading.RLock()  # moto's state is one for the whole process
 born: list[Any] = []  # volumes and snapshots that moto made since somebody looked
 
 

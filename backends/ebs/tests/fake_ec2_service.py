@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,7 @@ from .fake_ec2_clock import Clock, Takes
 from .fake_ec2_describes import SNAPSHOTS, VOLUMES, Describes
 from .fake_ec2_faults import Faults
 from .fake_ec2_health import Checks
+from .fake_ec2_moto import lock
 from .fake_ec2_server import Ec2Server
 from .fake_ec2_volumes import Limits, Tokens
 
@@ -54,7 +54,6 @@ RULES: dict[str, Rule] = {
     "ListSnapshotBlocks": fake_ebs_blocks.snapshot_blocks,
     "ListChangedBlocks": fake_ebs_blocks.changed_blocks,
 }
-lock = threading.RLock()  # moto's state is one for the whole process
 
 
 class Service:

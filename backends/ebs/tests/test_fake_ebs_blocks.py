@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
+from moto.ec2.models import EC2Backend
 
 from . import fake_ebs_blocks
 from .boto3_calls import attach, make, refused
@@ -43,6 +45,35 @@ def test_snapshots_and_copies_keep_the_data_of_their_moment(cloud: FakeEc2, volu
     fake_ebs_blocks.write(cloud, volume, 0, b"...")
 
     assert [fake_ebs_blocks.read(cloud, one, 0, 3) for one in (restored, copied)] == [b"old", b"new"]
+
+
+def test_no_write_comes_between_the_cuts_of_a_group(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes to two volumes in turn: a group that has the second write has the first, too."""
+    volumes = [make(cloud), make(cloud)]
+    (instance,) = cloud.instances(1)
+    for volume, device in zip(volumes, ("/dev/xvdba", "/dev/xvdbb"), strict=True):
+        attach(cloud, volume, instance, device)
+    writes: list[threading.Thread] = []
+    cut_one = EC2Backend.create_snapshot
+
+    def create_snapshot(place: Any, volume: str, *words: Any) -> Any:
+        made = cut_one(place, volume, *words)
+        if not writes:
+            others = [volume, *(one for one in volumes if one != volume)]
+            writes.append(
+                threading.Thread(target=lambda: [fake_ebs_blocks.write(cloud, one, 0, b"new") for one in others])
+            )
+            writes[0].start()
+            writes[0].join(0.2)
+        return made
+
+    monkeypatch.setattr(EC2Backend, "create_snapshot", create_snapshot)
+    cloud.client().create_snapshots(InstanceSpecification={"InstanceId": instance, "ExcludeBootVolume": True})
+    writes[0].join()
+
+    assert [fake_ebs_blocks.read(cloud, one, 0, 3) for one in volumes] == [b"new"] * 2
+    found = cloud.client().describe_snapshots(OwnerIds=["self"])["Snapshots"]
+    assert [listed(cloud, one["SnapshotId"])["Blocks"] for one in found] == [[], []]
 
 
 def test_a_block_that_was_written_with_the_same_zeros_is_listed(cloud: FakeEc2, volume: str) -> None:
