@@ -20,6 +20,8 @@ from .file_backend import VOLUMES
 from .file_server import served
 from .whole_files import WholeFiles
 
+TRIES = 6
+
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which(STRACE), reason="needs strace")]
 
 
@@ -55,8 +57,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("check", "backend", "words"), BROKEN)
-def test_the_check_sees_it(fails: Any, check: Any, backend: Any, words: str) -> None:
-    fails(check, backend, words)
+def test_the_check_sees_it(judged: Callable[..., Any], check: Any, backend: Any, words: str) -> None:
+    """The two calls need not meet the first time: a busy machine runs one after the other."""
+    outcomes = (judged(check, backend) for _ in range(TRIES))
+    failed = next((one for one in outcomes if one.state is CheckState.FAILED), None)
+
+    assert failed, f"none of {TRIES} runs found it"
+    assert words in failed.text
 
 
 def test_a_server_with_locks_passes(judged: Callable[..., Any]) -> None:
