@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from csi_multi.contract import Backend, Node
+from csi_multi.contract import Backend, Busy, Node
+
+PAUSES = tuple(0.01 * 2**step for step in range(10))  # seconds between tries: ten in all
 
 
 class GrowingClient(Protocol):
@@ -37,6 +40,16 @@ def attached_to_grow(client: GrowingClient, handle: str) -> Iterator[None]:
         yield
     except Exception:
         with suppress(Exception):  # the error of the expansion says more
-            client.detach(handle, node)
+            _detach(client, handle, node)
         raise
-    client.detach(handle, node)
+    _detach(client, handle, node)
+
+
+def _detach(client: GrowingClient, handle: str, node: Node) -> None:
+    """Detach as an orchestrator does, which calls again while another call holds the volume."""
+    for pause in PAUSES:
+        try:
+            return client.detach(handle, node)
+        except Busy:
+            time.sleep(pause)
+    return client.detach(handle, node)

@@ -14,6 +14,7 @@ from csi_multi_testing.growth import attached_to_grow
 from csi_multi_testing.memory import GRANULE, MemoryBackend
 
 from csi_multi.contract import (
+    Busy,
     ExpandRequest,
     Expansion,
     FailedPrecondition,
@@ -270,6 +271,25 @@ def test_the_error_of_an_expansion_is_told_rather_than_the_one_of_the_detachment
         raise OutOfRange("too large")
     with pytest.raises(Unavailable, match="cannot be detached"), attached_to_grow(Attaching(), "v"):
         pass
+
+
+class AttachingBusy(Attaching):
+    """A client whose volume another call holds, when it is detached for the first time."""
+
+    detachments = 0
+
+    def detach(self, handle: str, node: Node | None) -> None:
+        self.detachments += 1
+        if self.detachments == 1:
+            raise Busy(f"{handle!r} is being modified")
+
+
+def test_a_volume_that_another_call_holds_is_detached_later() -> None:
+    client = AttachingBusy()
+    with attached_to_grow(client, "v"):
+        pass
+
+    assert client.detachments == 2
 
 
 GROWING = [name for name, one in CHECKS.items() if b.Expand in one.features or one.group in ("faults", "crashes")]
