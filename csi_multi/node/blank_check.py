@@ -120,11 +120,23 @@ def await_release(handle: str, device: Device) -> None:
         )
 
 
+def wipe_ends(device: Device) -> None:
+    """Zero the start and the end. Only for a new mapper over a device that was blank."""
+    size = sysfs.size_of(device.number)
+    length = min(END_BYTES, size)
+    _write_zeros(device, length, 0, size - length)
+
+
 def wipe_start(device: Device) -> None:
     """Zero the start, where every filesystem has its signature. Only for what an interrupted mkfs has left."""
+    _write_zeros(device, min(END_BYTES, sysfs.size_of(device.number)), 0)
+
+
+def _write_zeros(device: Device, length: int, *offsets: int) -> None:
     descriptor = exclusive.open_device(device.path, os.O_WRONLY | os.O_EXCL)
     try:
-        os.pwrite(descriptor, bytes(min(END_BYTES, sysfs.size_of(device.number))), 0)
+        for offset in offsets:
+            os.pwrite(descriptor, bytes(length), offset)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

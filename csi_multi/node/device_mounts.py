@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..contract.backend import Backend, Setting
+from ..contract.backend import Setting
 from ..contract.errors import FailedPrecondition, NotFound
-from ..contract.model import NO_SECRETS, Device, Strings
+from ..contract.model import NO_SECRETS, Device, OpenRequest, Strings
 from ..host import loopdev, mounts, sysfs
 from ..host.mounts import MountPoint
 from . import mount_flags, mount_paths
@@ -22,6 +22,24 @@ class DeviceCloser(Protocol):
 
     def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None: ...
     def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None: ...
+
+
+class VolumeDevices(DeviceCloser, Protocol):
+    """What staging needs of a backend: its own methods, or those of the layer that encrypts (encryption.py)."""
+
+    @property
+    def opens_exclusively(self) -> bool: ...
+
+    def open_device(self, request: OpenRequest) -> Device: ...
+    def formatting(self, handle: str, secrets: Strings = NO_SECRETS) -> None: ...
+    def formatted(self, handle: str, secrets: Strings = NO_SECRETS) -> None: ...
+    def has_data(self, handle: str, secrets: Strings = NO_SECRETS) -> bool | None: ...
+
+
+class ExpandedDevices(VolumeDevices, Protocol):
+    """What the node's part of an expansion needs."""
+
+    def refresh_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +166,7 @@ def staging_mount(staging: Path, device: Device | None, handle: str, seen: Seque
 
 
 def find_by_path(
-    backend: Backend, handle: str, path: Path, secrets: Strings = NO_SECRETS
+    backend: DeviceCloser, handle: str, path: Path, secrets: Strings = NO_SECRETS
 ) -> tuple[Device, DeviceMount]:
     """Return the device and its mount at a staging or target path. Raises NotFound."""
     device = backend.find_device(handle, secrets=secrets)

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
-from ..contract.backend import Backend
 from ..contract.errors import FailedPrecondition
 from ..contract.machine import Host, Result
 from ..contract.model import NO_SECRETS, Blank, Device, Strings
 from ..host import sysfs
 from . import blank_check, exit_status, kernel_features
+from .device_mounts import VolumeDevices
 from .exit_status import CommandOutcome
 from .filesystem import BY_NAME, FilesystemType
 from .mkfs_options import DEFAULT, FilesystemOptions
 
 log = logging.getLogger(__name__)
 
+LUKS = "crypto_LUKS"  # blkid's name of a LUKS header
 LONG_TIME_LIMIT = 900.0  # seconds for commands whose work grows with the volume
 
 
 def ensure_filesystem(
     host: Host,
-    backend: Backend,
+    backend: VolumeDevices,
     handle: str,
     device: Device,
     *,
@@ -58,6 +59,18 @@ def ensure_filesystem(
     return wanted, True
 
 
+def require_blank(host: Host, backend: VolumeDevices, handle: str, device: Device, secrets: Strings) -> None:
+    """Raise FailedPrecondition unless a LUKS2 header may be written to the device: the proof for a filesystem."""
+    sysfs.verify(device)
+    found, data_offset = _inspect(host, handle, device)
+    if found and (device.blank is not Blank.INTERRUPTED or found not in (LUKS, *BY_NAME)):
+        raise _holds_data(handle, device, found, "so it is not encrypted")
+    if device.read_only:
+        raise _blank_and_read_only(handle)
+    if device.blank is not Blank.INTERRUPTED:
+        _require_unwritten(backend, handle, device, data_offset, secrets)
+
+
 def _inspect(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
     """Return the filesystem on the device ("": none), and the offset of a chunk that is not zeros."""
     with blank_check.open_exclusively(device) as opened, ThreadPoolExecutor(max_workers=1) as pool:
@@ -69,7 +82,7 @@ def _inspect(host: Host, handle: str, device: Device) -> tuple[str, int | None]:
 
 
 def _require_unwritten(
-    backend: Backend, handle: str, device: Device, data_offset: int | None, secrets: Strings
+    backend: VolumeDevices, handle: str, device: Device, data_offset: int | None, secrets: Strings
 ) -> None:
     """Raise FailedPrecondition when the device was written; by reads only where the storage itself does not know."""
     zeroed = device.blank is Blank.ZEROED
@@ -115,15 +128,19 @@ def _refuse_to_format(handle: str, device: Device, wanted: FilesystemType, found
     if found and (device.blank is not Blank.INTERRUPTED or found not in BY_NAME):
         raise _holds_data(handle, device, found, f"not {wanted.name} as requested")
     if device.read_only:
-        raise FailedPrecondition(
-            f"volume {handle!r} is blank and staged read-only, so it cannot be formatted; "
-            "stage it once with an access mode that allows writes"
-        )
+        raise _blank_and_read_only(handle)
     if device.blank is Blank.NEVER:
         raise FailedPrecondition(
             f"volume {handle!r} was used before or is a copy, but {device.path} holds no filesystem, and such a volume "
             f"is never formatted; check the data, or make {wanted.name} on it by hand"
         )
+
+
+def _blank_and_read_only(handle: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"volume {handle!r} is blank and staged read-only, so it cannot be formatted; "
+        "stage it once with an access mode that allows writes"
+    )
 
 
 def _holds_data(handle: str, device: Device, found: str, rule: str = "so it is not formatted") -> FailedPrecondition:

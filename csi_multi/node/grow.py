@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ..contract.backend import Backend, Expand
 from ..contract.errors import FailedPrecondition, Unavailable
 from ..contract.machine import Host
 from ..contract.model import NO_SECRETS, Device, SizeRange, Strings
 from ..host import sysfs
 from ..host.privilege import held
 from . import blank_check, device_mounts, format, readonly_loop, stalled_writes
-from .device_mounts import DeviceMount
+from .device_mounts import DeviceMount, ExpandedDevices
 from .exit_status import CommandOutcome
 from .filesystem import BY_NAME, SUPERBLOCK_SPAN, FilesystemType
 from .format import LONG_TIME_LIMIT
@@ -23,13 +22,12 @@ MIN_GROWTH = 64 * 1024  # bytes; a remainder at the end of the device may be sma
 
 
 def expand(
-    host: Host, backend: Backend, handle: str, path: Path, size: SizeRange, secrets: Strings = NO_SECRETS
+    host: Host, backend: ExpandedDevices, handle: str, path: Path, size: SizeRange, secrets: Strings = NO_SECRETS
 ) -> int:
     """Let the volume at this path fill its device; return the size of the device in bytes."""
     device, mounted = device_mounts.find_by_path(backend, handle, path, secrets)
     writable = mounted if mounted.block else _writable_mount(handle, device)
-    if isinstance(backend, Expand):
-        backend.refresh_device(handle, secrets=secrets)
+    backend.refresh_device(handle, secrets=secrets)
     current = sysfs.size_of(device.number)
     if current < size.required:
         # Not final: the storage system has grown the volume, and this node does not see it yet.

@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from ..contract.backend import Backend, NodeLocal
+from ..contract.backend import NodeLocal
 from ..contract.errors import FailedPrecondition
 from ..contract.machine import Host
 from ..contract.model import AccessMode, Blank, Device, OpenRequest
 from ..host import sysfs
 from . import blank_check, format, mounting
+from .device_mounts import VolumeDevices
 from .filesystem import FilesystemType
 
 log = logging.getLogger(__name__)
 
 
-def replay(host: Host, backend: Backend, request: OpenRequest, device: Device, fs_type: FilesystemType) -> Device:
+def replay(host: Host, backend: VolumeDevices, request: OpenRequest, device: Device, fs_type: FilesystemType) -> Device:
     """Replay the journal on the device, which is mounted nowhere; return the device, read-only again.
 
     Raises FailedPrecondition where nobody may write to the volume, or another node might. A process that dies in
@@ -52,7 +53,7 @@ def _writable(request: OpenRequest) -> OpenRequest:
     return replace(request, read_only=False, capability=capability)
 
 
-def _obstacle(backend: Backend, request: OpenRequest, device: Device) -> str:
+def _obstacle(backend: VolumeDevices, request: OpenRequest, device: Device) -> str:
     """Return why the driver must not write to the volume; "" when it may."""
     if device.blank is not Blank.NEVER:
         return "no note on the volume says that it was used"

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..contract.backend import Backend
 from ..contract.errors import AlreadyExists, FailedPrecondition, StorageError
 from ..contract.machine import Host
 from ..contract.model import Device
 from ..host import mounts, sysfs
 from ..host.mounts import MountPoint
 from . import device_mounts, device_records, fsgroup, mount_flags, mount_paths, mounting, open_volume, readonly_loop
-from .device_mounts import DeviceCloser, DeviceMount
+from .device_mounts import DeviceCloser, DeviceMount, VolumeDevices
 from .device_records import VolumeKey
 from .requests import PublishRequest
 from .stage import record_use
@@ -44,7 +43,7 @@ class PublishPlan:
         return "" if self.group is None else str(self.group)
 
 
-def publish(host: Host, backend: Backend, request: PublishRequest) -> None:
+def publish(host: Host, backend: VolumeDevices, request: PublishRequest) -> None:
     """Mount the staged volume at the target."""
     staging = mount_paths.resolve_parent(request.staging)
     target = mount_paths.resolve_target(request.target, request.staging)

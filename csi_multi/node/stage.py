@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..contract.backend import Backend
 from ..contract.errors import AlreadyExists, Busy, FailedPrecondition, StorageError, Timeout, Unavailable
 from ..contract.machine import Host
 from ..contract.model import Blank, Device, OpenRequest, Strings
 from ..host import mounts, sysfs
 from . import device_mounts, device_records, format, fsgroup, grow, journal, mount_flags, mount_paths, mounting
-from .device_mounts import DeviceMount
+from .device_mounts import DeviceMount, VolumeDevices
 from .device_records import VolumeKey
 from .filesystem import BY_NAME
 from .mkfs_options import FilesystemOptions, from_context, validate_options
@@ -51,7 +50,7 @@ class StagePlan:
         return "ro" in self.visible_flags
 
 
-def stage(host: Host, backend: Backend, request: StageRequest) -> None:
+def stage(host: Host, backend: VolumeDevices, request: StageRequest) -> None:
     """Mount the volume's device at the staging path."""
     plan = make_plan(request)
     secrets, device = request.secrets, None
@@ -122,7 +121,7 @@ def _open_request(plan: StagePlan) -> OpenRequest:
 
 
 @contextlib.contextmanager
-def _close_on_final_error(backend: Backend, plan: StagePlan, device: Device) -> Iterator[None]:
+def _close_on_final_error(backend: VolumeDevices, plan: StagePlan, device: Device) -> Iterator[None]:
     """Close the device on a final error, after which the orchestrator forgets the volume and never unstages it."""
     try:
         yield
@@ -145,7 +144,7 @@ def _bind_block(host: Host, plan: StagePlan, device: Device) -> DeviceMount:
     return mounting.bind_node(device, device.path, node, plan.handle, host, flags)
 
 
-def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Device) -> tuple[DeviceMount, bool]:
+def _mount_filesystem(host: Host, backend: VolumeDevices, plan: StagePlan, device: Device) -> tuple[DeviceMount, bool]:
     """Mount the device's filesystem; return the mount, and whether the device was formatted for it."""
     name = next((one.mount.fs_type for one in device_mounts.list_mounts(device) if not one.block), "")
     formatted, alone = False, not name
@@ -178,7 +177,7 @@ def _mount_filesystem(host: Host, backend: Backend, plan: StagePlan, device: Dev
 
 
 def _mount_at_staging(
-    host: Host, backend: Backend, plan: StagePlan, device: Device, name: str, *, alone: bool
+    host: Host, backend: VolumeDevices, plan: StagePlan, device: Device, name: str, *, alone: bool
 ) -> Device:
     """Mount, after a replay of the journal where a read-only mount needs it; return the device as it is open then."""
     sysfs.verify(device)
@@ -201,7 +200,7 @@ def _mount_options(plan: StagePlan, name: str) -> str:
 
 
 def _prepare_for_writes(
-    host: Host, backend: Backend, plan: StagePlan, device: Device, mounted: DeviceMount, *, formatted: bool
+    host: Host, backend: VolumeDevices, plan: StagePlan, device: Device, mounted: DeviceMount, *, formatted: bool
 ) -> None:
     """Complete a read-write stage; also when an earlier try was interrupted between the mount and this step."""
     if mounted.read_only:
@@ -217,7 +216,7 @@ def _prepare_for_writes(
 
 
 def _apply_group(
-    host: Host, backend: Backend, plan: StagePlan, device: Device, mounted: DeviceMount, group: int
+    host: Host, backend: VolumeDevices, plan: StagePlan, device: Device, mounted: DeviceMount, group: int
 ) -> None:
     """Raises as fsgroup.apply does. After a final error nothing is staged, because the orchestrator never unstages."""
     with _close_on_final_error(backend, plan, device):
@@ -228,7 +227,7 @@ def _apply_group(
             raise
 
 
-def record_use(backend: Backend, handle: str, device: Device, secrets: Strings) -> None:
+def record_use(backend: VolumeDevices, handle: str, device: Device, secrets: Strings) -> None:
     """Have the backend record on the resource that it may hold data, before anything can write to it."""
     if device.blank is not Blank.NEVER:
         backend.formatted(handle, secrets=secrets)

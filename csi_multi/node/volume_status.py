@@ -11,12 +11,13 @@ from ..contract.errors import FailedPrecondition, Unavailable
 from ..contract.model import Device, Health, HealthEntry
 from ..host import sysfs
 from . import device_mounts
+from .device_mounts import DeviceCloser
 from .requests import Usage
 
 _STOPPED = frozenset({"ro", "emergency_ro", "shutdown"})  # super options of a filesystem that stopped writing
 
 
-def usage(backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:
+def usage(backend: DeviceCloser, handle: str, path: Path) -> tuple[Usage, ...]:
     """Return bytes, and inodes where the filesystem counts them. Raises NotFound."""
     device, mounted = device_mounts.find_by_path(backend, handle, path)
     if mounted.block:
@@ -42,9 +43,9 @@ def usage(backend: Backend, handle: str, path: Path) -> tuple[Usage, ...]:
     return space, Usage(unit="inodes", total=status.f_files, used=used, available=status.f_favail)
 
 
-def health(backend: Backend, handle: str) -> tuple[HealthEntry, ...]:
+def health(devices: DeviceCloser, backend: Backend, handle: str) -> tuple[HealthEntry, ...]:
     """Return the findings of the node engine, then those of the backend, each (status, reason) once."""
-    device = backend.find_device(handle)
+    device = devices.find_device(handle)
     found = list(_device_health(device)) if device else []
     if isinstance(backend, NodeHealthReporter):
         found += backend.node_volume_health(handle)

@@ -17,17 +17,17 @@ from ..contract.model import (
     ModifyRequest,
     Node,
     Volume,
-    VolumeRequest,
 )
 from ..core import filesystems, idempotent, topology
 from ..core.filesystems import AUTO, FS_TYPE
 from ..core.idempotent import require
 from ..loading.instance import Instance
-from ..node import mkfs_limits
-from ..node.mkfs_options import require_supported, validate_options
+from ..node import encryption_options
+from ..node.mkfs_options import require_supported
 from . import convert
 from .listing import list_over_instances
-from .service_context import ClassParameters, ServiceContext, class_parameters, mutable_parameters
+from .service_context import ServiceContext, class_parameters, mutable_parameters
+from .volume_requests import volume_request
 
 
 class ControllerVolumes:
@@ -43,53 +43,9 @@ class ControllerVolumes:
         return pb.ControllerGetCapabilitiesResponse(capabilities=items)
 
     def CreateVolume(self, request: pb.CreateVolumeRequest, deadline: float | None) -> pb.CreateVolumeResponse:
-        parameters, volume_request = self.volume_request(request, deadline)
-        volume = idempotent.create_volume(parameters.instance.backend, volume_request, self._context.driver.node)
+        parameters, wanted = volume_request(self._context, request, deadline)
+        volume = idempotent.create_volume(parameters.instance.backend, wanted, self._context.driver.node)
         return pb.CreateVolumeResponse(volume=self._volume(parameters.instance, volume))
-
-    def volume_request(
-        self, request: pb.CreateVolumeRequest, deadline: float | None
-    ) -> tuple[ClassParameters, VolumeRequest]:
-        """Return the class parameters, with the instance that they choose, and the request to its backend."""
-        parameters = class_parameters(self._context.registry, request.parameters, request.mutable_parameters)
-        return parameters, self._volume_request(request, parameters, deadline)
-
-    def _volume_request(
-        self, request: pb.CreateVolumeRequest, parameters: ClassParameters, deadline: float | None
-    ) -> VolumeRequest:
-        instance = parameters.instance
-        has_source = request.HasField("volume_content_source")
-        source = convert.source(request.volume_content_source, instance.name) if has_source else None
-        capabilities = convert.capabilities(request.volume_capabilities)
-        fs_type, size, largest_sector = "", convert.size_range(request.capacity_range), 0
-        if named := {one.mount.fs_type or parameters.fs_type for one in capabilities if one.mount}:
-            named |= {parameters.fs_type} - {""}
-            for one in sorted(named - {""}):
-                require_supported(one)
-            default = self._context.driver.default_fs_type
-            fs_type = filesystems.choose(instance.backend, source, named, default)
-        if fs_type not in ("", AUTO):
-            validate_options(parameters.filesystem, fs_type)
-            if source is None:
-                size = mkfs_limits.fit(size, fs_type, parameters.filesystem)
-                largest_sector = mkfs_limits.largest_sector(fs_type, parameters.filesystem)
-        constrained = request.HasField("accessibility_requirements") and topology.constrained(instance.backend)
-        return VolumeRequest(
-            stamp=self._context.stamp(
-                request.name, parameters.digest, source=source, context=parameters.context(fs_type)
-            ),
-            size=size,
-            capabilities=capabilities,
-            parameters=parameters.own,
-            mutable=mutable_parameters(instance.backend, request.mutable_parameters),
-            topology=convert.requirement(self._context.driver.name, request.accessibility_requirements)
-            if constrained
-            else None,
-            metadata=parameters.metadata,
-            secrets=dict(request.secrets),
-            deadline=deadline,
-            largest_sector=largest_sector,
-        )
 
     def DeleteVolume(self, request: pb.DeleteVolumeRequest, deadline: float | None) -> pb.DeleteVolumeResponse:
         if found := self._context.find_for_deletion("volume", request.volume_id):
@@ -240,16 +196,16 @@ class ControllerVolumes:
         segments = self._context.segments(request.accessible_topology) if request.accessible_topology.segments else None
         if request.parameters or self._context.driver.default_backend:
             parameters = class_parameters(self._context.registry, request.parameters, {})
-            instances, own = [parameters.instance], parameters.own
+            instances, own, overhead = [parameters.instance], parameters.own, parameters.overhead
         else:
-            instances, own = list(self._context.registry), None
+            instances, own, overhead = list(self._context.registry), None, 0
         capacity_request = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)
         found = [
             idempotent.capacity(instance.backend, capacity_request, self._context.driver.node)
             for instance in instances
             if not any(map(_unknown_filesystem, capabilities))
         ]
-        reports = [report for report in found if report]
+        reports = [encryption_options.capacity_without(report, overhead) for report in found if report]
         available = sum(report.available for report in reports)
         response = pb.GetCapacityResponse(available_capacity=min(available, UNLIMITED))
         # Where it is given, the scheduler looks at the largest volume only, not at what is available.
@@ -269,16 +225,17 @@ class ControllerVolumes:
         capability = convert.capability(request.volume_capability) if given else None
         if capability and (reason := backend.unsupported(capability)):
             raise InvalidArgument(f"volume_capability: {reason}")
+        overhead = encryption_options.overhead(filesystems.volume_context(backend, handle))
         expand_request = ExpandRequest(
             handle=handle,
-            size=convert.size_range(request.capacity_range),
+            size=encryption_options.with_overhead(convert.size_range(request.capacity_range), overhead),
             capability=capability,
             secrets=dict(request.secrets),
             deadline=deadline,
         )
         expansion = idempotent.expand_volume(backend, expand_request)
         return pb.ControllerExpandVolumeResponse(
-            capacity_bytes=expansion.size, node_expansion_required=expansion.node_required
+            capacity_bytes=expansion.size - overhead, node_expansion_required=expansion.node_required
         )
 
     def ControllerModifyVolume(

@@ -29,6 +29,7 @@ from ..contract.model import (
 from ..core import topology
 from ..core.mixed_groups import group_of
 from ..loading.instance import Instance
+from ..node import encryption_options
 from ..node.requests import Usage
 
 
@@ -77,7 +78,7 @@ def requirement(driver: str, message: pb.TopologyRequirement) -> TopologyRequire
 
 def volume(driver: str, instance: Instance, item: Volume) -> pb.Volume:
     message = pb.Volume(
-        capacity_bytes=item.size,
+        capacity_bytes=item.size - encryption_options.overhead(item.stamp.context),
         volume_id=ids.join(instance.name, item.handle),
         volume_context=item.stamp.context,
         accessible_topology=_topologies(driver, instance, topology.of_volume(instance.backend, item)),
@@ -95,7 +96,7 @@ def snapshot(instance: Instance, item: Snapshot) -> pb.Snapshot:
     created = Timestamp()
     created.FromDatetime(item.created)
     return pb.Snapshot(
-        size_bytes=item.size,
+        size_bytes=item.size - encryption_options.overhead(item.stamp.context),
         snapshot_id=ids.join(instance.name, item.handle),
         source_volume_id=ids.join(instance.name, item.source),
         creation_time=created,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,9 +12,10 @@ from ..contract.backend import GroupSnapshots
 from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
 from ..contract.model import GroupSnapshotRequest
 from ..contract.params import Schema, normalize_keys, parse
-from ..core import idempotent, mixed_groups
+from ..core import filesystems, idempotent, mixed_groups
 from ..core.idempotent import digest, require
 from ..loading.instance import Instance
+from ..node import encryption_options
 from . import convert
 from .mixed_groups import KEYS, MixedGroups, split_parameters
 from .service_context import ServiceContext, split_metadata
@@ -53,7 +55,9 @@ class GroupControllerService:
         schema = type(backend).GroupSnapshotParameters
         given = normalize_keys(schema, given, "parameters")
         group_request = GroupSnapshotRequest(
-            stamp=self._context.stamp(request.name, digest(given)),
+            stamp=self._context.stamp(
+                request.name, digest(given), context=_encryption(backend, [handle for _, handle in found])
+            ),
             sources=tuple(handle for _, handle in found),
             parameters=parse(schema, given, "parameters"),
             secrets=dict(request.secrets),
@@ -110,6 +114,22 @@ class GroupControllerService:
                 "made it"
             )
         return self._mixed
+
+
+def _encryption(backend: GroupSnapshots, sources: Sequence[str]) -> dict[str, str]:
+    """Return what the members record about their volumes. One stamp is stored with all members.
+
+    Raises FailedPrecondition where only some of the volumes are encrypted.
+    """
+    key = encryption_options.KEY
+    found = {source: filesystems.volume_context(backend, source).get(key, "") for source in sources}
+    if len(set(found.values())) > 1:
+        encrypted = ", ".join(sorted(source for source, kind in found.items() if kind))
+        raise FailedPrecondition(
+            f"source_volume_ids: some volumes are encrypted ({encrypted}) and others are not, which one group of this "
+            "backend cannot record; make two groups"
+        )
+    return {key: kind for kind in found.values() if kind}
 
 
 def _refuse_other_members(request: Any, members: list[str]) -> None:

@@ -15,8 +15,10 @@ from ..contract.model import Segments, StorageHealth, StorageHealthEntry, String
 from ..core.filesystems import AUTO, FS_TYPE
 from ..core.idempotent import require
 from ..core.topology import node_segments
+from ..loading.instance import Instance
 from ..node import grow, publish, stage, unstage, volume_status
 from ..node.device_mounts import DeviceCloser
+from ..node.encryption import EncryptionLayer
 from ..node.open_volume import UnconfiguredBackend
 from ..node.requests import PublishRequest, StageRequest
 from . import convert
@@ -82,8 +84,12 @@ class NodeService:
             publish_context=dict(request.publish_context),
             secrets=dict(request.secrets),
         )
-        stage.stage(self._host, instance.backend, staged)
+        stage.stage(self._host, self._devices(instance), staged)
         return pb.NodeStageVolumeResponse()
+
+    def _devices(self, instance: Instance) -> EncryptionLayer:
+        """Return the devices of an instance's volumes, as the node engine uses them."""
+        return EncryptionLayer(self._host, instance.backend)
 
     def _default_fs_type(self, volume_context: Strings) -> str:
         recorded = volume_context.get(FS_TYPE, AUTO)
@@ -113,7 +119,7 @@ class NodeService:
             read_only=request.readonly or capability.mode.read_only,
             secrets=dict(request.secrets),
         )
-        publish.publish(self._host, instance.backend, published)
+        publish.publish(self._host, self._devices(instance), published)
         return pb.NodePublishVolumeResponse()
 
     def NodeUnpublishVolume(
@@ -127,7 +133,7 @@ class NodeService:
         """Return (backend, handle). A volume whose instance cannot be used can be unmounted all the same."""
         name, handle = ids.split("volume", volume_id)
         try:
-            return self._context.registry.get(name).backend, handle
+            return self._devices(self._context.registry.get(name)), handle
         except NotFound as error:
             advice = f"{error}; put backend {name!r} back into the configuration"
         except Unavailable as error:
@@ -140,7 +146,7 @@ class NodeService:
         self, request: pb.NodeGetVolumeStatsRequest, deadline: float | None
     ) -> pb.NodeGetVolumeStatsResponse:
         instance, handle = self._context.volume(request.volume_id)
-        usage = volume_status.usage(instance.backend, handle, _absolute(request.volume_path))
+        usage = volume_status.usage(self._devices(instance), handle, _absolute(request.volume_path))
         return pb.NodeGetVolumeStatsResponse(usage=[convert.usage(item) for item in usage])
 
     def NodeExpandVolume(
@@ -154,14 +160,14 @@ class NodeService:
                 raise InvalidArgument(f"volume_capability: {reason}")
         size = convert.size_range(request.capacity_range)
         path, secrets = _absolute(request.volume_path), dict(request.secrets)
-        size_now = grow.expand(self._host, backend, handle, path, size, secrets)
+        size_now = grow.expand(self._host, self._devices(instance), handle, path, size, secrets)
         return pb.NodeExpandVolumeResponse(capacity_bytes=size_now)
 
     def NodeGetVolumeHealth(
         self, request: pb.NodeGetVolumeHealthRequest, deadline: float | None
     ) -> pb.NodeGetVolumeHealthResponse:
         instance, handle = self._context.volume(request.volume_id)
-        entries = volume_status.health(instance.backend, handle)
+        entries = volume_status.health(self._devices(instance), instance.backend, handle)
         return pb.NodeGetVolumeHealthResponse(volume_health=convert.health(request.volume_id, entries))
 
     def NodeGetStorageHealth(

@@ -12,7 +12,6 @@ from ..core import topology
 from ..loading.registry import Registry
 from . import validate
 from .capabilities import Mode, advertise
-from .controller import ControllerVolumes
 from .rules import RULES
 from .service_context import PROVISIONER_PREFIX, ClassParameters, ServiceContext
 
@@ -40,7 +39,7 @@ def volume_request(
     message = _message(driver.name, claim)
     validate.request(message, RULES["CreateVolume"])
     context = ServiceContext(driver, registry, advertise((one.backend for one in registry), Mode.ALL, driver.alpha))
-    return ControllerVolumes(context).volume_request(message, None)
+    return volume_requests.volume_request(context, message, None)
 
 
 def _message(driver: str, claim: ProvisionerClaim) -> pb.CreateVolumeRequest:

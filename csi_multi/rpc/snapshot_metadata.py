@@ -10,6 +10,7 @@ from ..contract.backend import ChangedBlocks
 from ..contract.errors import InvalidArgument
 from ..contract.model import BlockMap, Extent, Snapshot
 from ..core.idempotent import require
+from ..node import encryption_options
 from .service_context import ServiceContext
 
 BLOCKS_PER_MESSAGE = 1024
@@ -24,7 +25,9 @@ class SnapshotMetadataService:
     def GetMetadataAllocated(self, request: pb.GetMetadataAllocatedRequest, deadline: float | None) -> Iterator[Any]:
         instance, handle = self._context.snapshot(request.snapshot_id)
         backend = require(instance.backend, ChangedBlocks, "GetMetadataAllocated")
-        found = backend.allocated_blocks(handle, request.starting_offset, dict(request.secrets))
+        overhead = encryption_options.overhead(backend.get_snapshot(handle).stamp.context)
+        found = backend.allocated_blocks(handle, request.starting_offset + overhead, dict(request.secrets))
+        found = encryption_options.blocks_without(found, overhead)
         return _messages(pb.GetMetadataAllocatedResponse, found, request.max_results)
 
     def GetMetadataDelta(self, request: pb.GetMetadataDeltaRequest, deadline: float | None) -> Iterator[Any]:
@@ -33,8 +36,11 @@ class SnapshotMetadataService:
         if other is not instance:
             raise InvalidArgument("base_snapshot_id and target_snapshot_id belong to different backends")
         backend = require(instance.backend, ChangedBlocks, "GetMetadataDelta")
-        _refuse_unrelated(backend.get_snapshot(base), backend.get_snapshot(target))
-        found = backend.changed_blocks(base, target, request.starting_offset, dict(request.secrets))
+        newer = backend.get_snapshot(target)
+        _refuse_unrelated(backend.get_snapshot(base), newer)
+        overhead = encryption_options.overhead(newer.stamp.context)
+        found = backend.changed_blocks(base, target, request.starting_offset + overhead, dict(request.secrets))
+        found = encryption_options.blocks_without(found, overhead)
         return _messages(pb.GetMetadataDeltaResponse, found, request.max_results)
 
 

@@ -283,7 +283,7 @@ class World:
         return volume_status.usage(self.backend, handle, path)
 
     def health(self, handle: str) -> tuple[HealthEntry, ...]:
-        return volume_status.health(self.backend, handle)
+        return volume_status.health(self.backend, self.backend, handle)
 
     def digest(self, handle: str = "v1") -> str:
         """Hash all that is not zero, with its place; fast for sparse files."""

@@ -16,7 +16,7 @@ from csi_multi.contract import Doc, Keys, Schema
 from . import ceph_rules, pool_rules
 from .ceph_rules import Feature, Mounter, features_problem, options_problem, split_features, striping_problem
 from .pool_rules import OtherPool
-from .refused_parameters import ENCRYPTION, PREFIX, UNSUPPORTED
+from .refused_parameters import PREFIX, UNSUPPORTED
 
 MIB = 2**20
 GIB = 2**30
@@ -225,7 +225,6 @@ class Parameters(Schema, frozen=True, kw_only=True):
     unmap_options: Annotated[
         str, Doc("options of unmapping, as krbd:a;nbd:b; default: the instance's", pattern=MAP_OPTIONS)
     ] = ""
-    encrypted: Annotated[bool, Doc("not supported: true is refused")] = False
     thick_provision: Annotated[bool, Doc("not supported: true is refused")] = False
     cluster: Annotated[StringMap, CLUSTER] = msgspec.field(default_factory=dict)
     logs: Annotated[
@@ -246,8 +245,6 @@ class Parameters(Schema, frozen=True, kw_only=True):
         _refuse("dataPool", ceph_rules.name_problem(self.data_pool))
         _refuse("mapOptions", options_problem(self.map_options))
         _refuse("unmapOptions", options_problem(self.unmap_options))
-        if self.encrypted:
-            raise ValueError(f"'encrypted': {ENCRYPTION}")
         if self.thick_provision:
             raise ValueError(
                 "'thickProvision': images are thin; leave it out, and give the pool enough space for all volumes"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 PREFIX = "the driver names its images itself, so that a repeated request finds the image of the first; leave it out"
 ENCRYPTION = (
-    "the driver does not encrypt volumes; leave it out, let Ceph encrypt its disks (dmcrypt), and the network with "
-    "mapOptions: krbd:ms_mode=secure"
+    "the driver encrypts block devices with LUKS2; leave it out, and set encryption: luks2 (docs/encryption.md)"
 )
 LIMITS = (
     "the driver limits no I/O; leave it out, and for rbd-nbd let Ceph limit it: rbd config image set ... "
@@ -21,10 +20,9 @@ LIMIT_KEYS = (
     *("iopsPerGiB", "readIopsPerGiB", "writeIopsPerGiB", "bpsPerGiB", "readBpsPerGiB", "writeBpsPerGiB"),
     "baseVolSizeBytes",
 )
-ENCRYPTION_KEYS = ("KMSID", "Type", "Cipher", "KeySize", "SectorSize")
 UNSUPPORTED = {
     "volumeNamePrefix": PREFIX,
     "mkfsOptions": "each option of mkfs has a parameter, blockSize, inodeSize and others (docs/parameters.md)",
-    **dict.fromkeys((*(f"encryption{one}" for one in ENCRYPTION_KEYS), "integrityMode"), ENCRYPTION),
+    **dict.fromkeys(("encryptionKMSID", "encryptionType", "integrityMode"), ENCRYPTION),
     **dict.fromkeys(LIMIT_KEYS, LIMITS),
 }
