@@ -129,7 +129,8 @@ def _encryption(backend: GroupSnapshots, sources: Sequence[str]) -> dict[str, st
             f"source_volume_ids: some volumes are encrypted ({encrypted}) and others are not, which one group of this "
             "backend cannot record; make two groups"
         )
-    return {key: kind for kind in found.values() if kind}
+    kind = next(iter(found.values()), "")
+    return {key: kind} if kind else {}
 
 
 def _refuse_other_members(request: Any, members: list[str]) -> None:

@@ -10,7 +10,7 @@ from ..config.settings import Driver
 from ..contract.model import Segments, Source, SourceKind, VolumeRequest
 from ..core import topology
 from ..loading.registry import Registry
-from . import validate
+from . import validate, volume_requests
 from .capabilities import Mode, advertise
 from .rules import RULES
 from .service_context import PROVISIONER_PREFIX, ClassParameters, ServiceContext

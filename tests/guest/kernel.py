@@ -16,6 +16,7 @@ TARGETS = {  # of device-mapper, with their modules
     "raid": "dm-raid",
     "integrity": "dm-integrity",
     "flakey": "dm-flakey",
+    "crypt": "dm-crypt",
     "delay": "dm-delay",
 }
 PERSONALITIES = ("raid1", "raid10", "raid456")  # modules that dm-raid loads for a volume of that type

@@ -25,6 +25,8 @@ for link in fd:/proc/self/fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do # udev's wor
     [ -e "/dev/${link%%:*}" ] || $busybox ln -s "${link#*:}" "/dev/${link%%:*}"
 done
 
+echo /run/guest/modprobe >/proc/sys/kernel/modprobe # for mount -t btrfs, and for dm-crypt, which hangs without a cipher
+
 while read -r module || [ -n "$module" ]; do # in the order in which they need each other
     $busybox insmod "$module"
 done <&3
@@ -37,7 +39,6 @@ if [ -e /run/guest/network ]; then
     $busybox ip link set vec0 up
     $busybox ip route add default via "$gateway"
 fi
-echo /run/guest/modprobe >/proc/sys/kernel/modprobe # so that mount -t btrfs finds its module by itself
 
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 set +e

@@ -43,7 +43,7 @@ class Sick(MemoryBackend, NodeHealthReporter):
     def node_volume_health(self, handle: str) -> tuple[HealthEntry, ...]:
         return self.entries()
 
-    def find_device(self, handle: str) -> None:
+    def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         return None
 
     def node_storage_health(self, secrets: Strings) -> tuple[StorageHealthEntry, ...]:
