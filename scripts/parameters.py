@@ -6,6 +6,7 @@ from csi_multi.commands.parameters import reference, table
 from csi_multi.config.settings import Driver
 from csi_multi.contract.params import camel
 from csi_multi.loading.loader import backend_classes
+from csi_multi.node.encryption_options import EncryptionOptions
 from csi_multi.node.mkfs_options import FilesystemOptions
 
 KINDS = ("loop", "lvm", "ebs", "rbd")
@@ -25,11 +26,20 @@ begin with `csi.storage.k8s.io/` belong to Kubernetes; `csi.storage.k8s.io/fstyp
 btrfs; `fsType` means the same. A copy has the filesystem of its source. A volume has at least what mkfs needs: 300 MiB
 for xfs, 109 MiB for btrfs. These are options of mkfs:
 
-{filesystem}"""
+{filesystem}
+These are about [encryption](encryption.md):
+
+{encryption}"""
 
 
 def main() -> None:
-    print(HEAD.format(driver=table(Driver, str), filesystem=table(FilesystemOptions, camel)))
+    print(
+        HEAD.format(
+            driver=table(Driver, str),
+            filesystem=table(FilesystemOptions, camel),
+            encryption=table(EncryptionOptions, camel),
+        )
+    )
     print("\n".join(reference(kind, backend) for kind, backend in sorted(backend_classes(KINDS)[0].items())))
 
 

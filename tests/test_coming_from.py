@@ -18,7 +18,10 @@ from csi_multi.config.settings import Driver
 from csi_multi.contract import Backend, InvalidArgument, Schema
 from csi_multi.contract.params import camel, fields, keys_of, parse
 from csi_multi.loading.loader import backend_classes
+from csi_multi.node import encryption_options
+from csi_multi.node.encryption_options import EncryptionOptions
 from csi_multi.node.mkfs_options import FilesystemOptions
+from csi_multi.rpc.service_context import OLD_ENCRYPTION_KEY
 
 ROOT = Path(__file__).parent.parent
 PAGES = {"coming-from-aws-ebs.md": "ebs", "coming-from-ceph-csi.md": "rbd"}
@@ -29,8 +32,8 @@ CLASSES = {
 }
 WITHOUT = "Keys without a counterpart"
 WORDS = {"always", "yes", "no", "not yet", "refused"}
-OF_THE_CORE = {"backend", "csi.storage.k8s.io/fstype"}
-FILESYSTEM = {camel(field.name) for field in fields(FilesystemOptions)}
+OF_THE_CORE = {"backend", "csi.storage.k8s.io/fstype", OLD_ENCRYPTION_KEY}
+ENGINE = {camel(field.name) for field in fields(FilesystemOptions)} | encryption_options.KEYS
 VALUES: dict[str, Any] = yaml.safe_load((ROOT / "config/helm/csi-multi/values.yaml").read_text())
 TELEMETRY = "".join(file.read_text() for file in (ROOT / "csi_multi/telemetry").glob("*.py"))
 METRICS = set(re.findall(r'"(csi_multi_\w+)"', TELEMETRY))
@@ -94,7 +97,8 @@ def problem(name: str, section: str, backend: type[Backend]) -> str:
 def _schemas(section: str, backend: type[Backend]) -> list[type[Schema]]:
     """Return the schemas of a section; tables about no class may name parameters of any."""
     chosen = [CLASSES[section]] if section in CLASSES else [*CLASSES.values()]
-    return [getattr(backend, name) for name in chosen] + [FilesystemOptions] * ("Parameters" in chosen)
+    engine = [FilesystemOptions, EncryptionOptions] if "Parameters" in chosen else []
+    return [getattr(backend, name) for name in chosen] + engine
 
 
 def _is_value(path: str) -> bool:
@@ -114,7 +118,7 @@ def missing(page: list[Row], backend: type[Backend]) -> set[str]:
     for section, schema in CLASSES.items():
         here = [row for row in page if row.section in (section, WITHOUT)]
         told = {name for row in here for name in (row.theirs if row.ours == "refused" else row.names)}
-        keys = known_keys(getattr(backend, schema)) | (FILESYSTEM if schema == "Parameters" else set())
+        keys = known_keys(getattr(backend, schema)) | (ENGINE if schema == "Parameters" else set())
         wanted |= {f"{section}: {key}" for key in keys - told}
     return wanted
 

@@ -10,6 +10,7 @@ from csi_multi_testing.memory import MemoryBackend
 
 from csi_multi._proto import csi_pb2 as pb
 from csi_multi.contract import (
+    NO_SECRETS,
     Health,
     HealthEntry,
     NodeHealthReporter,

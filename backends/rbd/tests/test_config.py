@@ -114,8 +114,8 @@ def test_every_parameter_has_the_name_that_users_know() -> None:
     # fmt: off
     assert own | collected == {
         "clusterID", "pool", "dataPool", "imageFeatures", "imageFormat", "objectSize", "stripeUnit", "stripeCount",
-        "mounter", "tryOtherMounters", "mapOptions", "unmapOptions", "encrypted", "encryptionKMSID", "encryptionType",
-        "encryptionCipher", "encryptionKeySize", "encryptionSectorSize", "integrityMode", *LIMITS_OF_CEPH_CSI,
+        "mounter", "tryOtherMounters", "mapOptions", "unmapOptions", "encryptionKMSID", "encryptionType",
+        "integrityMode", *LIMITS_OF_CEPH_CSI,
         "thickProvision", "topologyConstrainedPools", "volumeNamePrefix", "mkfsOptions", "cephLogDir",
         "cephLogStrategy", "fsType", "fstype",
     }
@@ -136,7 +136,6 @@ def test_a_storage_class_of_ceph_csi_is_read_as_it_is() -> None:
         "stripeUnit": "65536",
         "stripeCount": "16",
         "objectSize": "8388608",
-        "encrypted": "false",
         "thickProvision": "false",
         "cephLogDir": "/var/log/ceph",
         "cephLogStrategy": "remove",
@@ -157,7 +156,6 @@ def test_what_a_class_leaves_out_is_the_instances_to_say() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("encrypted", "true", "let Ceph encrypt its disks"),
         ("thickProvision", "true", "images are thin"),
         ("tryOtherMounters", "true", "set 'mounter: rbd-nbd' for"),
         ("mkfsOptions", "-m0", "blockSize, inodeSize"),
@@ -165,7 +163,7 @@ def test_what_a_class_leaves_out_is_the_instances_to_say() -> None:
         ("topologyConstrainedPools", "k8s", "since the instance has the pools: `pool`, `topology` and `pools`"),
         ("topologyConstrainedPools", '[{"poolName": "k8s"}]', "not a list of pools as ceph-csi writes it"),
         ("encryptionKMSID", "vault", "leave it out"),
-        ("integrityMode", "hmac-sha256", "does not encrypt volumes"),
+        ("integrityMode", "hmac-sha256", "set encryption: luks2"),
         ("maxReadIops", "1000", "limits no I/O"),
         ("imageFormat", "1", "'imageFormat'"),
         ("objectSize", "1000", "'objectSize'"),
