@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,14 @@ class Node:
     directory: Path
     driver: DriverProcess
     client: Client
+    test: str = ""  # part of the names of what it makes
     secrets: dict[str, str] = field(default_factory=lambda: dict(SECRET))
     staged: list[tuple[str, Path]] = field(default_factory=list)
     published: list[tuple[str, Path]] = field(default_factory=list)
 
     def create(self, name: str, capability: pb.VolumeCapability | None = None, **more: Any) -> pb.Volume:
         wanted: dict[str, Any] = {
-            "name": name,
+            "name": f"{self.test}-{name}",
             "capacity_range": {"required_bytes": SIZE},
             "volume_capabilities": [capability or filesystem()],
             "parameters": CLASS,
@@ -96,7 +98,7 @@ class Node:
             self.staged.remove((volume_id, staging))
 
     def snapshot(self, volume: pb.Volume, name: str) -> pb.Snapshot:
-        return self.client.CreateSnapshot(source_volume_id=volume.volume_id, name=name).snapshot
+        return self.client.CreateSnapshot(source_volume_id=volume.volume_id, name=f"{self.test}-{name}").snapshot
 
     def restart(self, *, kill: bool = False) -> None:
         self.client.close()
@@ -122,24 +124,21 @@ def sh(*argv: str, ok: tuple[int, ...] = (0,), **more: Any) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="session")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A driver for all tests: to start one takes seconds in a guest."""
+    directory = tmp_path_factory.mktemp("encryption")
+    driver = DriverProcess(directory, CONFIG.format(directory=directory))
+    node = Node(directory, driver, driver.start())
+    yield node
+    node.client.close()
+    driver.stop()
+
+
 @pytest.fixture
-def make_node(tmp_path: Path) -> Iterator[Callable[[], Node]]:
-    made: list[Node] = []
-
-    def make() -> Node:
-        driver = DriverProcess(tmp_path, CONFIG.format(directory=tmp_path))
-        made.append(Node(tmp_path, driver, driver.start()))
-        return made[-1]
-
-    yield make
-    for node in made:
-        for volume_id in {one for one, _ in [*node.published, *node.staged]}:
-            node.release(pb.Volume(volume_id=volume_id))
-        node.client.close()
-        node.driver.stop()
+def node(started: Node, request: pytest.FixtureRequest) -> Iterator[Node]:
+    started.test = re.sub("[^a-z0-9]", "-", request.node.name)[-40:]
+    yield started
+    for volume_id in {one for one, _ in [*started.published, *started.staged]}:
+        started.release(pb.Volume(volume_id=volume_id))
     assert mappers() == []
-
-
-@pytest.fixture
-def node(make_node: Callable[[], Node]) -> Node:
-    return make_node()

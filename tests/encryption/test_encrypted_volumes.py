@@ -54,7 +54,7 @@ def test_what_is_written_to_a_filesystem_is_not_in_the_storage(node: Node, fs_ty
 
     assert mappers() == []
     assert MARK not in node.stored(volume).read_bytes()
-    assert fs_type.encode() not in sh("blkid", "-p", "-o", "export", str(node.stored(volume))).encode()
+    assert "TYPE=crypto_LUKS" in sh("blkid", "-p", "-o", "export", str(node.stored(volume)))
     target = node.publish(volume, kind)
     assert (target / "letter").read_bytes() == MARK * 1000
 
@@ -75,8 +75,8 @@ def test_the_user_gets_the_size_that_the_claim_asks_for(node: Node) -> None:
 
     assert volume.capacity_bytes == SIZE == size_of(target)
     assert node.stored(volume).stat().st_size == SIZE + HEADER
-    (listed,) = node.client.ListVolumes().entries
-    assert listed.volume.capacity_bytes == SIZE
+    listed = {one.volume.volume_id: one.volume.capacity_bytes for one in node.client.ListVolumes().entries}
+    assert listed[volume.volume_id] == SIZE
     assert node.create("v", block()).capacity_bytes == SIZE
 
 
@@ -141,7 +141,7 @@ def test_an_expansion_grows_the_mounted_filesystem_without_a_passphrase(node: No
     assert (grown.capacity_bytes, grown.node_expansion_required) == (2 * size, True)
     node.client.NodeExpandVolume(volume_id=volume.volume_id, volume_path=str(target), capacity_range=wanted)
 
-    assert os.statvfs(target).f_blocks * os.statvfs(target).f_frsize > 1.8 * size
+    assert os.statvfs(target).f_blocks * os.statvfs(target).f_frsize > 1.7 * size
     (mapper,) = mappers()
     assert size_of(Path("/dev/mapper") / mapper) == 2 * size
 
