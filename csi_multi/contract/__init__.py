@@ -98,7 +98,7 @@ from .model import (
 from .observer import UNOBSERVED, Observer
 from .paging import paged
 from .params import RESET, Doc, Keys, Reset, Schema, unknown
-from .setting import FREEZE_SECONDS, Freeze, Setting
+from .setting import FREEZE_SECONDS, Freeze, NodeRecord, Setting
 
 __all__ = [
     "CONTRACT",
@@ -163,6 +163,7 @@ __all__ = [
     "NodeFacts",
     "NodeHealthReporter",
     "NodeLocal",
+    "NodeRecord",
     "NotFound",
     "Observer",
     "OpenRequest",
