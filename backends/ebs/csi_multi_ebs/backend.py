@@ -102,7 +102,7 @@ class EbsBackend(
         self._health = HealthReporter(self._cache)
         self._capacity = CapacityAccounting(self._cache)
         self._devices = DeviceManager(NvmeKernel())
-        self._metadata = InstanceMetadata(self.config)
+        self._metadata = InstanceMetadata(self.config, setting.node_record)
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
         return volume_types.access_mode_problem(capability, parameters)
