@@ -54,6 +54,7 @@ from .errors import (
 )
 from .ids import LEAF_SHAPE, leaf, split_local
 from .machine import TIME_LIMIT, CommandFailed, CommandMissing, CommandTimedOut, Host, Result
+from .metrics import HistogramBucket, Metric, MetricKind
 from .model import (
     IMPORTED,
     NO_SECRETS,
@@ -148,6 +149,7 @@ __all__ = [
     "GroupSnapshots",
     "Health",
     "HealthEntry",
+    "HistogramBucket",
     "Host",
     "Import",
     "InUse",
@@ -156,6 +158,8 @@ __all__ = [
     "Keys",
     "ListSnapshots",
     "ListVolumes",
+    "Metric",
+    "MetricKind",
     "Modify",
     "ModifyRequest",
     "Mount",

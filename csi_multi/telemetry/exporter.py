@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 from ..loading.registry import Registry
 from ..loading.reload import ConfigReloader
 from ..rpc.interceptor import SharedRpcState
+from .backend_metrics import BackendMetricsCollector
 from .http import MetricsServer
 from .metrics import MetricsListener
 from .state import StateCollector
@@ -40,6 +41,7 @@ class MetricsExporter:
     ) -> None:
         """`refused_answers` returns how many answers of nodes of the cluster were refused."""
         self._collectors.register(StateCollector(shared, registry, self._survey, reloader, refused_answers))
+        self._collectors.register(BackendMetricsCollector(registry))
         if self._survey_seconds:
             self._survey.start(registry, self._survey_seconds)
         self.server.ready = True
