@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
@@ -130,6 +132,9 @@ class _SharedFamily:
             return "not all of its values have the same kind and labels"
         if wrong := [key for key in one.labels if not LABEL.fullmatch(key) or key in OWN_LABELS]:
             return f"{wrong[0][:40]!r} cannot be the name of a label"
+        bounds, counts = [one.upper for one in one.buckets], [one.count for one in one.buckets]
+        if any(a >= b for a, b in pairwise((*bounds, math.inf))) or counts != sorted(counts):
+            return "the bounds or the numbers of its buckets do not grow"
         return "two of its values have the same labels" if values in self._seen else ""
 
 

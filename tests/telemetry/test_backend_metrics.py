@@ -166,6 +166,9 @@ def test_a_backend_that_fails_is_missing_and_the_log_says_so_once(
         dataclasses.replace(READS, kind=GAUGE, handle="v2"),
         dataclasses.replace(READS, labels={"side": "left"}, handle="v2"),
         dataclasses.replace(QUEUE, labels={"no name": "left"}),
+        dataclasses.replace(SECONDS, buckets=SECONDS.buckets[::-1]),
+        dataclasses.replace(SECONDS, buckets=SECONDS.buckets + SECONDS.buckets[-1:]),
+        dataclasses.replace(SECONDS, buckets=(HistogramBucket(upper=float("inf"), count=1),)),
         dataclasses.replace(QUEUE, labels={"backend": "other"}),
     ],
 )
@@ -178,4 +181,5 @@ def test_a_metric_that_does_not_fit_the_others_is_left_out(
 
     assert samples("csi_multi_measured_reads_total") == [3]
     assert samples("csi_multi_measured_queue_length") == []
+    assert samples("csi_multi_measured_read_seconds_count") == []
     assert len([one for one in caplog.messages if "left out" in one]) == 1
