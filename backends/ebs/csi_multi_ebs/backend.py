@@ -206,7 +206,8 @@ class EbsBackend(
             self._cache.client.zones()
 
     def metrics(self, opened: tuple[str, ...]) -> tuple[Metric, ...]:
-        return volume_statistics.metrics(self._devices.log_pages(opened, volume_statistics.LOG_PAGE))
+        statistics = volume_statistics.metrics(self._devices.log_pages(opened, volume_statistics.LOG_PAGE))
+        return (*statistics, *self._cache.pending_detaches.metrics())
 
     def dry_run(self, report: DryRunReport) -> b.Backend:
         return EbsDryRun(self.config, self.setting, DryRunClient(self.config, self.setting, report))
