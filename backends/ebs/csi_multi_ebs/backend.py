@@ -207,7 +207,7 @@ class EbsBackend(
 
     def metrics(self, opened: tuple[str, ...]) -> tuple[Metric, ...]:
         statistics = volume_statistics.metrics(self._devices.log_pages(opened, volume_statistics.LOG_PAGE))
-        return (*statistics, *self._cache.pending_detaches.metrics())
+        return (*statistics, *self._cache.pending_detaches.metrics(), *self._cache.client.metrics())
 
     def dry_run(self, report: DryRunReport) -> b.Backend:
         return EbsDryRun(self.config, self.setting, DryRunClient(self.config, self.setting, report))

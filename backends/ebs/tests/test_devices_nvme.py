@@ -415,6 +415,7 @@ def test_a_disk_that_is_not_of_ebs_has_no_statistics_and_no_error(
     assert int.from_bytes(health[1:3], "little") > 273  # its temperature in kelvin: the command is understood
     assert NvmeKernel().log_page(disk.name, disk, LOG_PAGE) is None
     assert backend.metrics((volume,)) == ()
+    devices.close(volume)
 
 
 def test_the_controllers_own_word_about_the_size_is_read(plug: Plug, devices: DeviceManager) -> None:
