@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from csi_multi_ebs.backend import EbsBackend
+from csi_multi_ebs.config import Config
 from csi_multi_ebs.devices import DeviceManager
 from csi_multi_ebs.volume_statistics import LOG_PAGE, metrics
 
-from csi_multi.contract import HistogramBucket, Metric, MetricKind
+from csi_multi.contract import HistogramBucket, Metric, MetricKind, Setting
+from csi_multi.host.command import LocalHost
+from csi_multi.loading.instance import Instance
+from csi_multi.loading.registry import Registry
 
 from .fake_kernel import FakeKernel
 
@@ -109,6 +114,27 @@ def test_a_number_of_bins_beyond_the_page_reads_no_further() -> None:
 @pytest.mark.parametrize("answer", [bytes(4096), page(*VALUES, magic=0xEC2C0D7E), b"", PAGE[:600]])
 def test_a_page_of_something_else_is_no_statistics(answer: bytes) -> None:
     assert metrics({ONE: answer}) == ()
+
+
+def test_prometheus_reads_what_the_driver_shows_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    prometheus = pytest.importorskip("prometheus_client", reason="the extra 'metrics' is not installed")
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from csi_multi.telemetry.backend_metrics import BackendMetricsCollector
+
+    setting = Setting(instance="ireland", driver="d", cluster="c", node="n", host=LocalHost(), serves_node=False)
+    backend = EbsBackend(Config(region="eu-west-1"), setting)
+    monkeypatch.setattr(DeviceManager, "log_pages", lambda *_: {ONE: PAGE, TWO: PAGE})
+    collected = prometheus.CollectorRegistry()
+    collected.register(BackendMetricsCollector(Registry([Instance("ireland", "ebs", backend)], {}, "")))
+
+    text = prometheus.generate_latest(collected).decode()
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    shown = {(one.name, one.labels["volume_id"]): one.value for one in samples if "le" not in one.labels}
+    assert shown["csi_multi_ebs_read_bytes_total", f"ireland/{ONE}"] == 4096
+    assert shown["csi_multi_ebs_read_seconds_sum", f"ireland/{TWO}"] == 1.5
+    assert shown["csi_multi_ebs_read_seconds_count", f"ireland/{TWO}"] == 10
+    assert len(shown) == 2 * (9 + 2 * 2)
 
 
 def test_each_open_volume_has_the_page_of_its_own_disk(
